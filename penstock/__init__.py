@@ -1,0 +1,8 @@
+"""Penstock: streams of events, from the device that sends to the person that acts. Nothing lost, nothing twice."""
+
+from penstock.app import App
+from penstock.contracts import Context
+from penstock.schema import EpochMillis, Event, Record, State
+
+__all__ = ["App", "Context", "EpochMillis", "Event", "Record", "State"]
+__version__ = "0.1.0"

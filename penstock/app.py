@@ -1,0 +1,214 @@
+"""What a user writes: an app is a named list of frozen declarations, each with the file and line it came from.
+
+Importing an app's file builds these values and does nothing else. Nothing is checked here, so that `penstock check`
+can report every problem at once, each with its place (see `graph.py`).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from penstock.contracts import Source
+from penstock.schema import Event, Raw
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+Emit = Literal["change", "close"]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in the user's code."""
+
+    file: str
+    line: int
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.line}"
+
+
+def _caller() -> Where:
+    """The place of the statement that called the App method that called us."""
+    frame = sys._getframe(2)
+    file = Path(frame.f_code.co_filename)
+    here = Path.cwd()
+    return Where(str(file.relative_to(here) if file.is_relative_to(here) else file), frame.f_lineno)
+
+
+@dataclass(frozen=True)
+class Stream:
+    """An append-only, partitioned, durable sequence of events."""
+
+    name: str
+    event: type[Event]
+    where: Where
+    key: str | None = None
+    late_after: timedelta | None = None
+    keep: timedelta | None = None
+    keep_bytes: int | None = None
+    partitions: int | None = None
+
+
+@dataclass(frozen=True)
+class View:
+    """A keyed table kept up to date by a Spark query: `function` of DataFrames, or `query` in SQL."""
+
+    name: str
+    where: Where
+    reads: tuple[str, ...]
+    key: tuple[str, ...]
+    function: Callable[..., DataFrame] | None = field(default=None, compare=False)
+    query: str | None = None
+    keep: timedelta | None = None
+    top: int | None = None
+    by: str | None = None
+    emit: Emit = "change"
+
+    def __call__(self, *inputs: DataFrame) -> DataFrame:
+        """Run the user's function on DataFrames of any kind, as a test would."""
+        if self.function is None:
+            raise TypeError(f"view {self.name} is written in SQL; use app.preview")
+        return self.function(*inputs)
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A source and the stream it fills."""
+
+    name: str
+    source: Source
+    into: str
+    where: Where
+
+
+Readable = Stream | View | str
+
+
+class App:
+    """A named set of declarations.
+
+    app = App("fleet")
+    fixes = app.stream("fixes", Fix, key="vehicle")
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.where = _caller()
+        self._streams: list[Stream] = []
+        self._views: list[View] = []
+        self._feeds: list[Feed] = []
+
+    @property
+    def streams(self) -> tuple[Stream, ...]:
+        return tuple(self._streams)
+
+    @property
+    def views(self) -> tuple[View, ...]:
+        return tuple(self._views)
+
+    @property
+    def feeds(self) -> tuple[Feed, ...]:
+        return tuple(self._feeds)
+
+    def stream(
+        self,
+        name: str,
+        event: type[Event] = Raw,
+        *,
+        key: str | None = None,
+        late_after: timedelta | None = None,
+        keep: timedelta | None = None,
+        keep_bytes: int | None = None,
+        partitions: int | None = None,
+    ) -> Stream:
+        """Declare a stream of events of one class; without a class it carries raw bytes.
+
+        Order holds for events of the same `key`. An event more than `late_after` behind the newest one is late for
+        windows. Events older than `keep`, or the oldest past `keep_bytes`, go once every view has read them.
+        """
+        declared = Stream(name, event, _caller(), key, late_after, keep, keep_bytes, partitions)
+        self._streams.append(declared)
+        return declared
+
+    def view(
+        self,
+        name: str,
+        *,
+        reads: Readable | Sequence[Readable],
+        key: str | Sequence[str],
+        keep: timedelta | None = None,
+        top: int | None = None,
+        by: str | None = None,
+        emit: Emit = "change",
+    ) -> Callable[[Callable[..., DataFrame]], View]:
+        """Declare a view by a function of one DataFrame for each input, in the order of `reads`.
+
+        `key` names the columns that identify a row. `keep` drops rows whose window ended, or that last changed, so
+        long ago. `top` and `by` serve only the rows with the highest `by`; if the key has a window, those of the newest
+        one. `emit="close"` shows a window's rows once, when it is complete, instead of at every change.
+        """
+        where = _caller()
+        inputs = (reads,) if isinstance(reads, Stream | View | str) else tuple(reads)
+        names = tuple(each if isinstance(each, str) else each.name for each in inputs)
+
+        def declare(function: Callable[..., DataFrame]) -> View:
+            declared = View(name, where, names, _names(key), function, None, keep, top, by, emit)
+            self._views.append(declared)
+            return declared
+
+        return declare
+
+    def sql(
+        self,
+        name: str,
+        query: str,
+        *,
+        key: str | Sequence[str],
+        keep: timedelta | None = None,
+        top: int | None = None,
+        by: str | None = None,
+        emit: Emit = "change",
+    ) -> View:
+        """Declare a view by a SQL SELECT over the app's streams and views. What it reads is found in the text."""
+        declared = View(name, _caller(), tables(query), _names(key), None, query, keep, top, by, emit)
+        self._views.append(declared)
+        return declared
+
+    def source(self, name: str, source: Source, *, into: Stream | str) -> Feed:
+        """Declare a feed that fills a stream, beside what is posted to it."""
+        declared = Feed(name, source, into if isinstance(into, str) else into.name, _caller())
+        self._feeds.append(declared)
+        return declared
+
+    def preview(self, view: View, *events: Iterable[Any]) -> DataFrame:
+        """Run a view on plain lists of events, one for each of its inputs, as a batch DataFrame: for tests, notebooks.
+
+        A stream's events are instances of its class or plain mappings; a view's are mappings of its columns.
+        """
+        from penstock.analyze.preview import preview
+
+        return preview(self, view, events)
+
+
+def _names(key: str | Sequence[str]) -> tuple[str, ...]:
+    return (key,) if isinstance(key, str) else tuple(key)
+
+
+def tables(query: str) -> tuple[str, ...]:
+    """The names that a SELECT reads, each once, in order; none if the text is not SQL (which `check` reports)."""
+    import sqlglot
+    from sqlglot import exp
+    from sqlglot.errors import SqlglotError
+
+    try:
+        tree = sqlglot.parse_one(query, dialect="spark")
+    except SqlglotError:
+        return ()
+    local = {each.alias for each in tree.find_all(exp.CTE)}
+    return tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name not in local))

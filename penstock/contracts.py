@@ -1,0 +1,273 @@
+"""The seams between tiers: small Protocols whose docstrings state the guarantee.
+
+A tier never imports another tier. It is handed one of these by `runtime`, the only place that knows two at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:  # pyarrow takes 100 ms to import, and declaring an app does not need it
+    import pyarrow as pa
+
+
+class Position(NamedTuple):
+    """Where an append began: its partition and the offset of its first row."""
+
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class StreamSpec:
+    """What the log must know of a stream before its first append.
+
+    `schema` is the Arrow schema of its batches, system columns included. `unique_ids` is how many of the latest `_id`s
+    a later `admit` is checked against, 0 for no check; `unique_for` how long each is remembered.
+    """
+
+    name: str
+    schema: pa.Schema
+    partitions: int
+    unique_ids: int = 0
+    unique_for: timedelta = timedelta(hours=24)
+
+
+@dataclass(frozen=True)
+class Admission:
+    """What became of the batches of one `admit`: the first offset given in each partition, and the rows not taken."""
+
+    first: Mapping[int, int]
+    duplicates: Mapping[int, Sequence[int]]
+
+
+@dataclass(frozen=True)
+class Retention:
+    """What may go: events older than `age`, and the oldest ones while the stream is over `size_bytes`.
+
+    Nothing at or above `floor` goes, whatever its age: `floor` is the lowest offset, for each partition, that some
+    consumer still needs. A partition without an entry has no consumer.
+    """
+
+    age: timedelta
+    size_bytes: int
+    floor: Mapping[int, int]
+
+
+class LogReader(Protocol):
+    """Reads of the log, from any process and any thread, while another process writes."""
+
+    def generation(self, stream: str) -> int:
+        """A number that changes when the stream is made anew, so that old cursors are told from new ones."""
+
+    def starts(self, stream: str) -> Mapping[int, int]:
+        """The first offset that is kept, for each partition."""
+
+    def ends(self, stream: str) -> Mapping[int, int]:
+        """The next offset of each partition: one past the last durable event."""
+
+    def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """The rows at offsets [start, end), in order, each exactly once, as written.
+
+        Bytes that are not what was written raise `Damaged` with file and offset, and nothing past them is given.
+        A range that is not wholly kept raises `BadCursor`.
+        """
+
+    def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
+        """`ends`, as soon as it differs from `seen`, or when `timeout_s` has passed. Blocks the calling thread only."""
+
+    def close(self) -> None:
+        """Let go of files. Called once, last."""
+
+
+class Log(LogReader, Protocol):
+    """The durable log. One process writes a stream; writes of one stream come from one thread at a time."""
+
+    def declare(self, spec: StreamSpec) -> None:
+        """Make the stream, or check that the one on disk fits; a changed schema becomes a new version of it.
+
+        A change of the number of partitions or of a column's type raises `DeclarationError`.
+        """
+
+    def append(self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int) -> Position:
+        """Durable on return. A sequence not greater than the producer's last in this partition is a no-op that
+        returns that last append's position. Disk full raises `DiskFull`, and nothing of the batch stays."""
+
+    def admit(self, stream: str, batches: Mapping[int, pa.RecordBatch]) -> Admission:
+        """Append a batch to each of several partitions in one transaction, leaving out rows whose `_id` was seen.
+
+        Durable on return, all or nothing. The ids are durable with the rows: after a crash both are there or neither.
+        """
+
+    def trim(self, stream: str, retention: Retention) -> Mapping[int, int]:
+        """Drop whole batches that may go; returns the new starts. Safe beside readers."""
+
+    def merge(self, stream: str) -> int:
+        """Rewrite runs of small batches as larger ones, a bounded piece at a time; returns how many batches went.
+
+        Offsets and rows stay as they are, for readers under way too.
+        """
+
+
+@dataclass(frozen=True)
+class Output:
+    """What one micro-batch of a query produced: the rows and the identity of the batch.
+
+    `start` and `end` are the query's source positions as canonical JSON text; together with `batch_id` they are the
+    batch's identity. `epoch` is that of the owner of the data directory.
+    """
+
+    batch_id: int
+    start: str
+    end: str
+    epoch: int
+    table: pa.Table
+
+
+@dataclass(frozen=True)
+class LedgerEntry:
+    """The last batch whose output is durable."""
+
+    batch_id: int
+    start: str
+    end: str
+    epoch: int
+
+
+class Sink(Protocol):
+    """Takes the output of one query. Called by that query's thread only, one batch at a time."""
+
+    def last(self) -> LedgerEntry | None:
+        """The last committed batch, None before the first."""
+
+    def commit(self, output: Output) -> bool:
+        """Write the rows and the ledger entry in one transaction; True if they were written.
+
+        A batch that was committed before, over the same range, changes nothing and gives False. Over another range,
+        or out of turn, or from an older epoch, it raises `LedgerMismatch` with both positions, and nothing is written.
+        """
+
+
+@dataclass(frozen=True)
+class Change:
+    """One step of a view: `data` is the JSON object `{"upserts": [...], "deletes": [...]}`."""
+
+    version: int
+    data: bytes
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """All rows of a view as JSON objects, in rank or key order, at one version."""
+
+    version: int
+    rows: Sequence[bytes]
+
+
+class LiveView(Protocol):
+    """A view in memory, kept up to date from its durable table. Belongs to one event loop; nothing here blocks it."""
+
+    @property
+    def generation(self) -> int:
+        """As for a stream: changes when the view is made anew."""
+
+    def snapshot(self) -> Snapshot:
+        """Rows and version of one instant."""
+
+    def changes(self, after: int, limit: int) -> Sequence[Change] | None:
+        """Up to `limit` changes with a version above `after`, in order; None if some of them are no longer kept."""
+
+    async def wait(self, after: int, timeout_s: float) -> bool:
+        """True as soon as there is a version above `after`; False when `timeout_s` has passed."""
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """One message to a client. `data` is a JSON object; `cursor` is where the client stands once it has it."""
+
+    kind: Literal["snapshot", "change", "progress", "reset", "stall"]
+    data: bytes
+    cursor: str
+
+
+class Channel(Protocol):
+    """A stream or a view as its readers see it: the one behaviour behind every transport.
+
+    `since` is a cursor, `earliest`, `latest` or None. A cursor that is not of this channel raises `BadCursor`; one
+    whose position is no longer kept is answered by a `reset` (and a snapshot, for a view), never by a hole.
+    """
+
+    async def page(self, since: str | None, limit: int) -> bytes:
+        """The JSON body that a GET answers: `{"events": [...], "cursor"}` or `{"rows": [...], "cursor"}`."""
+
+    def follow(self, since: str | None) -> AsyncIterator[Delivery]:
+        """Deliveries without end. Nothing is read ahead of the caller: a slow one costs no memory, and no one waits."""
+
+
+class Clock(Protocol):
+    """Time, passed in so that tests and replay decide what it is."""
+
+    def now(self) -> datetime:
+        """Wall time, aware, UTC."""
+
+    def monotonic(self) -> float:
+        """Seconds that never go back."""
+
+
+class Intake(Protocol):
+    """Where a source puts what it has read."""
+
+    async def put(self, raw: bytes) -> None:
+        """Take one raw event. Returns when it may be forgotten by the source's side of the connection: it is in a
+        bounded buffer on its way to the log. Waits while that buffer is full, which is the back-pressure."""
+
+    async def settle(self) -> None:
+        """Return when everything taken so far is durable."""
+
+
+class Source(Protocol):
+    """A feed that Penstock pulls. A frozen value: making one opens nothing."""
+
+    @property
+    def kind(self) -> str:
+        """One word for people: websocket, ..."""
+
+    @property
+    def address(self) -> str:
+        """Where it pulls from, without secrets."""
+
+    async def run(self, intake: Intake, status: SourceStatus) -> None:
+        """Pull until cancelled. Reconnects by itself; puts each event it reads, in order, exactly once."""
+
+
+@dataclass
+class SourceStatus:
+    """What a source says of itself, for the API and the dashboard."""
+
+    state: str = "starting"
+    received: int = 0
+    reconnects: int = 0
+    error: str | None = None
+
+
+class Context(Protocol):
+    """What a handler may know besides its event and its state. Nothing else: a handler is deterministic."""
+
+    @property
+    def now(self) -> datetime:
+        """Log time: the ingest time of the event, not the wall clock."""
+
+    @property
+    def random(self) -> Random:
+        """Seeded by the event's position, so that a replay draws the same numbers."""
+
+    @property
+    def cursor(self) -> str:
+        """The event's position."""
+
+    def timer(self, name: str, at: datetime) -> None:
+        """Call the function declared with `@handler.timer(name)` for this key once log time reaches `at`."""

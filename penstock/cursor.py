@@ -1,0 +1,57 @@
+"""Cursors: opaque strings that name a position, the same in every transport.
+
+A cursor carries the *generation* of the file it points into, a random number given when the file is made. A cursor
+from another data directory, or from before a rebuild, is so told from one of ours and answered with a `reset`.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping
+
+import msgspec
+
+from penstock.errors import BadCursor
+
+LENGTH_MAX = 4096
+
+
+class StreamCursor(msgspec.Struct, frozen=True, array_like=True, tag="s"):
+    """The next offset to read, for each partition."""
+
+    generation: int
+    offsets: dict[int, int]
+
+
+class ViewCursor(msgspec.Struct, frozen=True, array_like=True, tag="v"):
+    """The last version that was seen."""
+
+    generation: int
+    version: int
+
+
+Cursor = StreamCursor | ViewCursor
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Cursor] = msgspec.msgpack.Decoder(StreamCursor | ViewCursor)
+
+
+def stream_cursor(generation: int, offsets: Mapping[int, int]) -> str:
+    return encode(StreamCursor(generation, dict(offsets)))
+
+
+def view_cursor(generation: int, version: int) -> str:
+    return encode(ViewCursor(generation, version))
+
+
+def encode(cursor: Cursor) -> str:
+    return urlsafe_b64encode(_encoder.encode(cursor)).rstrip(b"=").decode()
+
+
+def decode(text: str) -> Cursor:
+    if len(text) > LENGTH_MAX:
+        raise BadCursor("this cursor is too long to be one of ours")
+    try:
+        return _decoder.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
+    except (msgspec.MsgspecError, binascii.Error, ValueError):
+        raise BadCursor(f"{text[:80]!r} is not a cursor; use one from an answer, or 'earliest' or 'latest'") from None

@@ -1,0 +1,165 @@
+"""Every error that Penstock raises on purpose.
+
+    PenstockError                   code                retry  HTTP
+    ├── DeclarationError            declaration         no     -     the app's own file is wrong
+    ├── ViewError                   view                no     -     a user's view fails, with its file:line
+    ├── RequestError                request             no     400   the caller's input is wrong
+    │   ├── MalformedBody           malformed_body      no     400
+    │   ├── BadParameter            bad_parameter       no     400
+    │   ├── BadCursor               bad_cursor          no     400
+    │   ├── NotFound                not_found           no     404
+    │   ├── TooLarge                too_large           no     413
+    │   ├── UnsupportedMedia        unsupported_media   no     415
+    │   └── InvalidEvents           invalid_events      no     422
+    ├── Busy                        busy                yes    503   come back after `retry_after_s`
+    │   ├── Overloaded              overloaded          yes    429
+    │   ├── DiskFull                disk_full           yes    507
+    │   └── Stopping                stopping            yes    503
+    ├── StorageError                storage             no     500
+    │   ├── Damaged                 damaged             no     500   bytes on disk are not what was written
+    │   ├── NewerFormat             newer_format        no     500
+    │   ├── SyncFailed              sync_failed         no     500   final: the process exits with EXIT_IO
+    │   └── LedgerMismatch          ledger_mismatch     no     500   checkpoint and ledger disagree
+    ├── AlreadyRunning              already_running     no     -
+    └── MissingTool                 missing_tool        no     -     carries the command that mends it
+
+Each carries a message for a person, `fields` for a program, and says by `retry` whether the same call can succeed
+later. `as_problem` is the one place that turns an error into `application/problem+json` (RFC 9457).
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+EXIT_IO = 74
+"""Exit status after a failed fsync (EX_IOERR of sysexits): the supervisor restarts, nothing was acknowledged."""
+
+
+class PenstockError(Exception):
+    code: ClassVar[str] = "penstock"
+    status: ClassVar[int] = 500
+    retry: ClassVar[bool] = False
+
+    def __init__(self, message: str, **fields: Any) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    def __str__(self) -> str:
+        return self.message
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (_rebuild, (type(self), self.message, self.fields))
+
+
+def _rebuild(kind: type[PenstockError], message: str, fields: dict[str, Any]) -> PenstockError:
+    return kind(message, **fields)
+
+
+class DeclarationError(PenstockError):
+    code = "declaration"
+
+
+class ViewError(PenstockError):
+    code = "view"
+
+
+class RequestError(PenstockError):
+    code = "request"
+    status = 400
+
+
+class MalformedBody(RequestError):
+    code = "malformed_body"
+
+
+class BadParameter(RequestError):
+    code = "bad_parameter"
+
+
+class BadCursor(RequestError):
+    code = "bad_cursor"
+
+
+class NotFound(RequestError):
+    code = "not_found"
+    status = 404
+
+
+class TooLarge(RequestError):
+    code = "too_large"
+    status = 413
+
+
+class UnsupportedMedia(RequestError):
+    code = "unsupported_media"
+    status = 415
+
+
+class InvalidEvents(RequestError):
+    code = "invalid_events"
+    status = 422
+
+
+class Busy(PenstockError):
+    code = "busy"
+    status = 503
+    retry = True
+
+    def __init__(self, message: str, *, retry_after_s: int = 1, **fields: Any) -> None:
+        super().__init__(message, retry_after_s=retry_after_s, **fields)
+        self.retry_after_s = retry_after_s
+
+
+class Overloaded(Busy):
+    code = "overloaded"
+    status = 429
+
+
+class DiskFull(Busy):
+    code = "disk_full"
+    status = 507
+
+
+class Stopping(Busy):
+    code = "stopping"
+
+
+class StorageError(PenstockError):
+    code = "storage"
+
+
+class Damaged(StorageError):
+    code = "damaged"
+
+
+class NewerFormat(StorageError):
+    code = "newer_format"
+
+
+class SyncFailed(StorageError):
+    code = "sync_failed"
+
+
+class LedgerMismatch(StorageError):
+    code = "ledger_mismatch"
+
+
+class AlreadyRunning(PenstockError):
+    code = "already_running"
+
+
+class MissingTool(PenstockError):
+    code = "missing_tool"
+
+
+def as_problem(error: PenstockError) -> dict[str, Any]:
+    """The error as an RFC 9457 object. Storage details stay in the log: a caller gets the code and the sentence."""
+    title = type(error).code.replace("_", " ").capitalize()
+    return {
+        "type": "about:blank",
+        "title": title,
+        "status": error.status,
+        "code": error.code,
+        "detail": error.message,
+    } | {name: value for name, value in error.fields.items() if not isinstance(error, StorageError)}

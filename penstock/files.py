@@ -1,0 +1,176 @@
+"""Durable files: SQLite databases with a format mark, checksummed records, atomic small files.
+
+The queue and the store keep everything in SQLite files made here, so that the rules hold in one place: WAL with
+`synchronous=FULL`, every record with a checksum of ours (SQLite does not checksum its pages), a failed fsync is final,
+a full disk is a `DiskFull` that leaves nothing behind, and a newer format is refused.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import secrets
+import sqlite3
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.errors import Damaged, DiskFull, NewerFormat, StorageError, SyncFailed
+
+FORMAT = 1
+BUSY_TIMEOUT_S = 10.0
+_FULL = {"SQLITE_FULL"}
+_IO = {"SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_CLOSE"}
+_BAD = {"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CORRUPT_SEQUENCE", "SQLITE_CORRUPT_INDEX", "SQLITE_CORRUPT_VTAB"}
+
+HEAD = "CREATE TABLE IF NOT EXISTS head (name TEXT PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID"
+
+
+def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
+    """Open a database with our settings. Transactions are begun and ended by `transaction`, never by the driver."""
+    with storage_errors(path):
+        mode = "ro" if read_only else "rwc"
+        connection = sqlite3.connect(
+            f"file:{path}?mode={mode}", uri=True, isolation_level=None, check_same_thread=False, timeout=BUSY_TIMEOUT_S
+        )
+        if not read_only:
+            connection.execute("PRAGMA journal_mode = WAL")
+            connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+
+@contextmanager
+def transaction(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
+    """One write transaction: durable when the block is left, undone if it raises."""
+    with storage_errors(path):
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+@contextmanager
+def reading(connection: sqlite3.Connection, path: Path) -> Iterator[sqlite3.Connection]:
+    """One read transaction: everything in the block sees the same instant."""
+    with storage_errors(path):
+        connection.execute("BEGIN")
+        try:
+            yield connection
+        finally:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+
+
+@contextmanager
+def storage_errors(path: Path) -> Iterator[None]:
+    """Turn what SQLite raises into an error of ours that names the file."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        name = getattr(error, "sqlite_errorname", "") or ""
+        if name in _FULL:
+            raise DiskFull(f"no space left on the disk of {path}; nothing was written", retry_after_s=5) from error
+        if name in _IO:
+            raise SyncFailed(f"the disk did not take a write to {path} ({name}); nothing was acknowledged") from error
+        if name in _BAD or not isinstance(error, sqlite3.OperationalError):
+            raise Damaged(f"{path} is damaged: {error}", file=str(path)) from error
+        raise StorageError(f"{path}: {error}", file=str(path)) from error
+
+
+def make_head(connection: sqlite3.Connection, path: Path, kind: str) -> int:
+    """Mark a new database as ours, or check the mark of an old one. Returns its generation."""
+    with storage_errors(path):
+        connection.execute(HEAD)
+    mark = get_record(connection, path, "format")
+    if mark is None:
+        mark = {"kind": kind, "format": FORMAT, "generation": secrets.randbits(48)}
+        put_record(connection, "format", mark)
+    return check_mark(mark, path, kind)
+
+
+def check_mark(mark: Any, path: Path, kind: str) -> int:
+    if mark is None or mark.get("kind") != kind:
+        raise Damaged(f"{path} is not a Penstock {kind} file", file=str(path))
+    if mark["format"] > FORMAT:
+        raise NewerFormat(f"{path} has format {mark['format']}, this Penstock reads up to {FORMAT}: use a newer one")
+    return int(mark["generation"])
+
+
+def checksum(*parts: bytes) -> int:
+    crc = 0
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return crc
+
+
+def put_record(connection: sqlite3.Connection, name: str, value: Any) -> None:
+    """Store a small named value with its checksum. Call inside a transaction."""
+    data = msgspec.msgpack.encode(value)
+    crc = checksum(name.encode(), data)
+    connection.execute("INSERT OR REPLACE INTO head VALUES (?, ?, ?)", (name, crc, data))
+
+
+def get_record(connection: sqlite3.Connection, path: Path, name: str) -> Any:
+    """A small named value, None if there is none; `Damaged` if it is not what was stored."""
+    with storage_errors(path):
+        row = connection.execute("SELECT crc, data FROM head WHERE name = ?", (name,)).fetchone()
+    if row is None:
+        return None
+    crc, data = row
+    if not isinstance(data, bytes) or checksum(name.encode(), data) != crc:
+        raise Damaged(f"{path}: the record {name!r} is damaged", file=str(path))
+    return msgspec.msgpack.decode(data)
+
+
+def data_version(connection: sqlite3.Connection, path: Path) -> int:
+    """A number that changes when another connection, of any process, has committed. About five microseconds."""
+    with storage_errors(path):
+        return int(connection.execute("PRAGMA data_version").fetchone()[0])
+
+
+def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
+    """Replace a small file whole: a reader sees the old content or the new, never a part."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        if durable:
+            file.flush()
+            os.fsync(file.fileno())
+    temporary.replace(path)
+    if durable:
+        sync_directory(path.parent)
+
+
+def sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def sync_filesystem(path: Path) -> None:
+    """Make everything written so far to the file system that holds `path` durable (Linux syncfs)."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        if _libc.syncfs(descriptor) != 0:
+            code = ctypes.get_errno()
+            raise SyncFailed(f"the disk of {path} did not sync: {os.strerror(code)}")
+    finally:
+        os.close(descriptor)
+
+
+def free_bytes(path: Path) -> int:
+    stat = os.statvfs(path)
+    return stat.f_bavail * stat.f_frsize

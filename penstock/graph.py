@@ -1,0 +1,194 @@
+"""The app as a graph, and everything about it that can be checked without Spark and without data."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal, get_origin
+from uuid import UUID
+
+from penstock.app import App, Stream, View, Where
+from penstock.errors import DeclarationError
+from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields
+
+NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
+NAME_RULE = "use 1 to 48 of a-z, 0-9, - and _, beginning and ending with a letter or digit"
+PARTITIONS_MAX = 1024
+_KEYABLE = (str, int, bool, datetime, UUID, Decimal)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong with an app, and where."""
+
+    where: Where
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.message}"
+
+
+def check(app: App) -> list[Problem]:
+    """All problems, in the order of the declarations."""
+    found = [*_names(app)]
+    for stream in app.streams:
+        found += _stream(stream)
+    for view in app.views:
+        found += _view(app, view)
+    for feed in app.feeds:
+        if feed.into not in {stream.name for stream in app.streams}:
+            found.append(Problem(feed.where, f"source {feed.name} fills {feed.into!r}, which is no stream of this app"))
+    return [*found, *_cycles(app)]
+
+
+def require_sound(app: App) -> None:
+    """Raise the problems of an app, if it has any, as one error."""
+    problems = check(app)
+    if problems:
+        raise DeclarationError("\n".join(map(str, problems)), problems=[str(each) for each in problems])
+
+
+def order(app: App) -> list[View]:
+    """The views, each after those it reads."""
+    views = {view.name: view for view in app.views}
+    done: dict[str, View] = {}
+
+    def visit(view: View) -> None:
+        for name in view.reads:
+            if name in views and name not in done:
+                visit(views[name])
+        done[view.name] = view
+
+    for view in app.views:
+        if view.name not in done:
+            visit(view)
+    return list(done.values())
+
+
+def read_views(app: App) -> frozenset[str]:
+    """The names of the views whose changes another view reads."""
+    views = {view.name for view in app.views}
+    return frozenset(name for view in app.views for name in view.reads if name in views)
+
+
+def _names(app: App) -> Iterator[Problem]:
+    if not NAME.fullmatch(app.name):
+        yield Problem(app.where, f"the app's name {app.name!r} is malformed: {NAME_RULE}")
+    seen: dict[str, Where] = {}
+    for kind, each in _declared(app):
+        if not NAME.fullmatch(each.name):
+            yield Problem(each.where, f"the {kind}'s name {each.name!r} is malformed: {NAME_RULE}")
+        if each.name in seen:
+            yield Problem(each.where, f"the name {each.name!r} is taken by the declaration at {seen[each.name]}")
+        seen.setdefault(each.name, each.where)
+
+
+def _declared(app: App) -> Iterator[tuple[str, Any]]:
+    yield from (("stream", each) for each in app.streams)
+    yield from (("view", each) for each in app.views)
+    yield from (("source", each) for each in app.feeds)
+
+
+def _stream(stream: Stream) -> Iterator[Problem]:
+    def problem(message: str) -> Problem:
+        return Problem(stream.where, f"stream {stream.name}: {message}")
+
+    if not (isinstance(stream.event, type) and issubclass(stream.event, Event) and stream.event is not Event):
+        yield problem(f"{stream.event!r} is not a class derived from Event")
+        return
+    try:
+        event_schema(stream.event)
+        kinds = {each.name: each for each in fields(stream.event)}
+    except UnmappedType as error:
+        yield problem(f"{stream.event.__name__}{error.message.removeprefix('$')}")
+        return
+    except NameError as error:
+        yield problem(f"a type of {stream.event.__name__} cannot be resolved: {error}")
+        return
+    if not kinds:
+        yield problem(f"{stream.event.__name__} has no fields")
+    for name in kinds:
+        if name in SYSTEM_COLUMNS:
+            yield problem(f"the field name {name} is taken by Penstock")
+    for role, chosen in (("key", stream.key), ("id", stream.event.__id_field__)):
+        if chosen is None:
+            continue
+        if chosen not in kinds:
+            yield problem(f"the {role} {chosen!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}")
+        elif not _keyable(kinds[chosen].base):
+            yield problem(
+                f"the {role} {chosen!r} is of a type that cannot identify an event; use text or a whole number"
+            )
+    yield from map(problem, _times(stream, kinds))
+
+
+def _keyable(base: Any) -> bool:
+    return base in _KEYABLE or get_origin(base) is Literal or (isinstance(base, type) and issubclass(base, Enum))
+
+
+def _times(stream: Stream, kinds: dict[str, Any]) -> Iterator[str]:
+    time = stream.event.__time_field__
+    if time is not None and time not in kinds:
+        yield f"the time {time!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
+    elif time is not None and kinds[time].base is not datetime:
+        yield f"the time {time!r} must be a datetime (or EpochMillis)"
+    if stream.late_after is not None and time is None:
+        yield f"late_after needs an event time: class {stream.event.__name__}(Event, time=...)"
+    for option in ("late_after", "keep"):
+        value = getattr(stream, option)
+        if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
+            yield f"{option} must be a timedelta above zero"
+    if stream.partitions is not None and not 1 <= stream.partitions <= PARTITIONS_MAX:
+        yield f"partitions must be from 1 to {PARTITIONS_MAX}"
+
+
+def _view(app: App, view: View) -> Iterator[Problem]:
+    def problem(message: str) -> Problem:
+        return Problem(view.where, f"view {view.name}: {message}")
+
+    known = {each.name for each in app.streams} | {each.name for each in app.views}
+    if not view.reads:
+        yield problem("its SQL could not be read, or reads nothing" if view.query is not None else "it reads nothing")
+    for name in view.reads:
+        if name not in known:
+            yield problem(
+                f"it reads {name!r}, which is no stream or view of this app; there are {', '.join(sorted(known))}"
+            )
+    if not view.key:
+        yield problem("it has no key: name the columns that identify a row")
+    if len(set(view.key)) != len(view.key):
+        yield problem("a column stands twice in its key")
+    if (view.top is None) != (view.by is None):
+        yield problem("top and by go together: the number of rows, and the column they are ranked by")
+    if view.top is not None and view.top < 1:
+        yield problem("top must be at least 1")
+    if view.emit not in ("change", "close"):
+        yield problem(f"emit is {view.emit!r}; use 'change' or 'close'")
+    if view.keep is not None and not (isinstance(view.keep, timedelta) and view.keep > timedelta(0)):
+        yield problem("keep must be a timedelta above zero")
+
+
+def _cycles(app: App) -> Iterator[Problem]:
+    views = {view.name: view for view in app.views}
+    clear: set[str] = set()
+
+    def walk(name: str, path: tuple[str, ...]) -> tuple[str, ...] | None:
+        if name in path:
+            return (*path[path.index(name) :], name)
+        if name not in views or name in clear:
+            return None
+        for each in views[name].reads:
+            cycle = walk(each, (*path, name))
+            if cycle:
+                return cycle
+        clear.add(name)
+        return None
+
+    for view in app.views:
+        cycle = walk(view.name, ())
+        if cycle and cycle[0] == view.name:
+            yield Problem(view.where, f"view {view.name} reads itself by way of {' <- '.join(cycle)}")

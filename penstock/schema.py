@@ -1,0 +1,272 @@
+"""Event, Record and State: typed value classes, and how their types map to Arrow and to the wire.
+
+One table of types for the whole system. The Spark face is the Arrow face read by Spark; the JSON face is in
+`columns.py`. An event on the wire is decoded into a *wire class*, a twin of the user's class that is strict where
+Arrow and Spark are: times carry a zone, whole numbers fit 64 bits.
+"""
+
+from __future__ import annotations
+
+import enum
+import types
+import typing
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from decimal import Decimal
+from functools import cache
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from uuid import UUID
+
+import msgspec
+
+from penstock.errors import DeclarationError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+INT_MIN, INT_MAX = -(2**63), 2**63 - 1
+MILLIS_MIN, MILLIS_MAX = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
+DECIMAL_DIGITS, DECIMAL_SCALE = 38, 18
+KIND_EVENT, KIND_TICK = 0, 1
+SYSTEM_COLUMNS = ("_id", "_key", "_ingest_time", "_kind")
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """Marks a datetime that travels as a whole number of milliseconds since 1970."""
+
+
+EpochMillis = Annotated[datetime, Epoch()]
+"""A time that producers send as milliseconds since 1970. In views, handlers and answers it is an ordinary time."""
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """A value nested in an event: a venue, an address."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What a handler remembers of one key. Every field has a default: a new key starts with `State()`."""
+
+
+class _EventMeta(msgspec.StructMeta):
+    """Takes `id=` and `time=` in the class statement and leaves the rest to msgspec."""
+
+    def __new__(mcls, name: str, bases: Any, space: Any, *, id: str | None = None, time: str | None = None) -> Any:
+        cls: Any = super().__new__(mcls, name, bases, space, frozen=True, kw_only=True)
+        if id is not None:
+            cls.__id_field__ = id
+        if time is not None:
+            cls.__time_field__ = time
+        return cls
+
+    def __init__(cls, name: str, bases: Any, space: Any, *, id: str | None = None, time: str | None = None) -> None:
+        super().__init__(name, bases, space)
+
+
+class Event(msgspec.Struct, metaclass=_EventMeta):
+    """An immutable typed record. `id=` names the field that identifies it, `time=` the one that says when it happened.
+
+    class Fix(Event, id="fix_id", time="at"):
+        fix_id: str
+        at: datetime
+    """
+
+    __id_field__: ClassVar[str | None] = None
+    __time_field__: ClassVar[str | None] = None
+
+    if TYPE_CHECKING:
+
+        def __init_subclass__(cls, *, id: str | None = None, time: str | None = None) -> None: ...
+
+
+class Raw(Event):
+    """The event of a stream that has no event class: bytes, as they came."""
+
+    data: bytes
+
+
+class Rejected(Event):
+    """A dead letter: what was sent, why it was not taken, and where the fault is (`path`, as in `$.venue.lat`)."""
+
+    reason: str
+    path: str | None
+    raw: bytes
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field of an event class: its Python type without `Annotated` and `None`, and how it is marked."""
+
+    name: str
+    hint: Any
+    base: Any
+    nullable: bool
+    epoch: bool
+
+
+class UnmappedType(DeclarationError):
+    code = "unmapped_type"
+
+    def __init__(self, path: str, hint: Any, why: str = "") -> None:
+        shown = getattr(hint, "__name__", None) or str(hint)
+        super().__init__(
+            f"{path}: the type {shown} has no mapping{why}; use str, int, float, bool, bytes, datetime, date, Decimal, "
+            "UUID, Enum, Literal, a Record, or Optional, list and dict[str, ...] of them",
+            path=path,
+        )
+
+
+@cache
+def fields(cls: type) -> tuple[Field, ...]:
+    """The fields of an event or record class, with their types resolved."""
+    hints = typing.get_type_hints(cls, include_extras=True)
+    return tuple(_field(name, hints[name]) for name in cls.__struct_fields__)  # type: ignore[attr-defined]
+
+
+def _field(name: str, hint: Any) -> Field:
+    base, nullable, epoch = hint, False, False
+    while True:
+        if get_origin(base) is Annotated:
+            epoch = epoch or any(isinstance(mark, Epoch) for mark in base.__metadata__)
+            base = get_args(base)[0]
+        elif get_origin(base) in (Union, types.UnionType) and type(None) in get_args(base):
+            nullable = True
+            rest = tuple(arg for arg in get_args(base) if arg is not type(None))
+            base = rest[0] if len(rest) == 1 else Union[rest]  # noqa: UP007  # built from a tuple
+        else:
+            return Field(name, hint, base, nullable, epoch)
+
+
+def _scalars() -> dict[Any, pa.DataType]:
+    import pyarrow as pa
+
+    return {
+        str: pa.string(),
+        int: pa.int64(),
+        float: pa.float64(),
+        bool: pa.bool_(),
+        bytes: pa.binary(),
+        datetime: pa.timestamp("us", "UTC"),
+        date: pa.date32(),
+        Decimal: pa.decimal128(DECIMAL_DIGITS, DECIMAL_SCALE),
+        UUID: pa.string(),
+    }
+
+
+def arrow_type(hint: Any, path: str = "$", nested: bool = False, above: tuple[type, ...] = ()) -> pa.DataType:
+    """The Arrow type of a Python type; `UnmappedType` with the path of the part that has none."""
+    import pyarrow as pa
+
+    field = _field("", hint)
+    base, inner = field.base, get_args(field.base)
+    if field.epoch and (nested or base is not datetime):
+        raise UnmappedType(path, hint, ": EpochMillis is for a field of the event itself")
+    scalar = _scalars().get(base) if isinstance(base, type) else None
+    if scalar is not None:
+        return scalar
+    if isinstance(base, type) and issubclass(base, enum.Enum):
+        return _arrow_of_values([member.value for member in base], path, hint)
+    if get_origin(base) is Literal:
+        return _arrow_of_values(list(inner), path, hint)
+    if get_origin(base) is list and inner:
+        return pa.list_(arrow_type(inner[0], f"{path}[]", True, above))
+    if get_origin(base) is dict and inner and inner[0] is str:
+        return pa.map_(pa.string(), arrow_type(inner[1], f"{path}{{}}", True, above))
+    if isinstance(base, type) and issubclass(base, Record) and base is not Record:
+        return _arrow_struct(base, path, above)
+    raise UnmappedType(path, hint)
+
+
+def _arrow_of_values(values: list[Any], path: str, hint: Any) -> pa.DataType:
+    import pyarrow as pa
+
+    if values and all(isinstance(value, str) for value in values):
+        return pa.string()
+    if values and all(isinstance(value, int) and not isinstance(value, bool) for value in values):
+        return pa.int64()
+    raise UnmappedType(path, hint, ": its values must be all text or all whole numbers")
+
+
+def _arrow_struct(cls: type[Record], path: str, above: tuple[type, ...]) -> pa.DataType:
+    import pyarrow as pa
+
+    if cls in above:
+        raise UnmappedType(path, cls, ": it contains itself")
+    if not fields(cls):
+        raise UnmappedType(path, cls, ": it has no fields")
+    return pa.struct(
+        [pa.field(each.name, arrow_type(each.hint, f"{path}.{each.name}", True, (*above, cls))) for each in fields(cls)]
+    )
+
+
+@cache
+def event_schema(cls: type[Event]) -> pa.Schema:
+    """The Arrow schema of a stream of this event: its fields, then the system columns. All are nullable: a tick has none."""
+    import pyarrow as pa
+
+    own = [pa.field(each.name, arrow_type(each.hint, f"$.{each.name}")) for each in fields(cls)]
+    system = [
+        pa.field("_id", pa.string()),
+        pa.field("_key", pa.string()),
+        pa.field("_ingest_time", pa.timestamp("us", "UTC")),
+        pa.field("_kind", pa.int8()),
+    ]
+    return pa.schema(own + system)
+
+
+@cache
+def wire_class(cls: type) -> type[msgspec.Struct]:
+    """The strict twin of a class that bodies are decoded into."""
+    specs: list[Any] = []
+    for each in fields(cls):
+        info = next(f for f in msgspec.structs.fields(cls) if f.name == each.name)
+        kind = _wire_type(each.hint)
+        if info.default is not msgspec.NODEFAULT:
+            specs.append((each.name, kind, info.default))
+        elif info.default_factory is not msgspec.NODEFAULT:
+            specs.append((each.name, kind, msgspec.field(default_factory=info.default_factory)))
+        else:
+            specs.append((each.name, kind))
+    return msgspec.defstruct(cls.__name__, specs, kw_only=True, frozen=True, gc=False)
+
+
+def _wire_type(hint: Any) -> Any:
+    field = _field("", hint)
+    base, inner = field.base, get_args(field.base)
+    wire: Any = base
+    if field.epoch:
+        wire = Annotated[int, msgspec.Meta(ge=MILLIS_MIN, le=MILLIS_MAX)]
+    elif base is int:
+        wire = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+    elif base is datetime:
+        wire = Annotated[datetime, msgspec.Meta(tz=True)]
+    elif get_origin(base) is list:
+        wire = list[_wire_type(inner[0])]  # type: ignore[misc]
+    elif get_origin(base) is dict:
+        wire = dict[str, _wire_type(inner[1])]  # type: ignore[misc]
+    elif isinstance(base, type) and issubclass(base, Record):
+        wire = wire_class(base)
+    return wire | None if field.nullable else wire
+
+
+def holds_decimal(hint: Any) -> bool:
+    """Whether a Decimal stands somewhere in the type: its range must be checked apart, msgspec does not."""
+    base = _field("", hint).base
+    if isinstance(base, type) and issubclass(base, Record):
+        return any(holds_decimal(each.hint) for each in fields(base))
+    return base is Decimal or any(holds_decimal(arg) for arg in get_args(base) if arg is not type(None))
+
+
+def decimal_fits(value: Decimal) -> bool:
+    """Whether a Decimal keeps all its digits in the column type."""
+    if not value.is_finite():
+        return False
+    _, digits, exponent = value.as_tuple()
+    scale = -int(exponent)
+    return scale <= DECIMAL_SCALE and len(digits) - scale <= DECIMAL_DIGITS - DECIMAL_SCALE
+
+
+def to_millis(value: datetime) -> int:
+    """A time as milliseconds since 1970; a naive one is taken as UTC."""
+    aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+    return int(aware.timestamp() * 1000)

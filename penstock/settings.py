@@ -1,0 +1,88 @@
+"""Every setting, with its default, unit and meaning, in one table.
+
+Each can be set by an environment variable: `PENSTOCK_` and the name in capitals. The table in docs/settings.md is
+checked against this one by a test.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from datetime import timedelta
+from typing import Any
+
+from penstock.errors import DeclarationError
+
+MIB = 1024 * 1024
+
+
+def _setting(default: Any, unit: str, help: str) -> Any:
+    return field(default=default, metadata={"unit": unit, "help": help})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    # collect
+    body_bytes_max: int = _setting(8 * MIB, "bytes", "largest request body, after decompression")
+    event_bytes_max: int = _setting(1 * MIB, "bytes", "largest single event")
+    request_events_max: int = _setting(50_000, "events", "most events in one request")
+    pending_events_max: int = _setting(
+        100_000, "events", "events of a stream waiting for the disk before 429 is answered"
+    )
+    pending_bytes_max: int = _setting(
+        64 * MIB, "bytes", "bytes of a stream waiting for the disk before 429 is answered"
+    )
+    group_events_max: int = _setting(20_000, "events", "most events in one commit of the log")
+    # queue
+    partitions: int = _setting(2, "partitions", "partitions of a new stream that does not say")
+    dedupe_ids_max: int = _setting(1_000_000, "ids", "event ids remembered for each stream, about 150 bytes each")
+    dedupe_hours: float = _setting(24.0, "hours", "how long an event id is remembered")
+    keep_days: float = _setting(7.0, "days", "age at which a stream's events may go, when the stream does not say")
+    keep_bytes: int = _setting(10 * 1024 * MIB, "bytes", "size past which a stream's oldest events may go")
+    rejected_bytes: int = _setting(64 * MIB, "bytes", "size past which a stream's oldest dead letters may go")
+    disk_reserve_bytes: int = _setting(
+        128 * MIB, "bytes", "free disk space below which new events are refused with 507"
+    )
+    upkeep_s: float = _setting(10.0, "seconds", "time between two rounds of retention and merging")
+    # analyze
+    batch_events_max: int = _setting(200_000, "events", "most events of one stream in one micro-batch")
+    trigger_ms: int = _setting(0, "ms", "least time between two micro-batches of a view; 0 means at once")
+    spark_cores: int = _setting(0, "cores", "cores that Spark may use; 0 means all")
+    spark_memory_mb: int = _setting(1024, "MiB", "heap of the Spark driver")
+    # store
+    changes_kept: int = _setting(10_000, "versions", "changes of a view kept for clients that come back")
+    changes_bytes: int = _setting(256 * MIB, "bytes", "size past which a view's oldest changes go")
+    # serve
+    page_events: int = _setting(1_000, "events", "events in a page when the request does not say")
+    page_events_max: int = _setting(10_000, "events", "most events that a request may ask for")
+    buffered_changes: int = _setting(256, "changes", "latest changes of a view or stream held in memory for readers")
+    connections_max: int = _setting(1_000, "connections", "live connections at once, server-sent events and WebSocket")
+    subscriptions_max: int = _setting(64, "subscriptions", "subscriptions on one WebSocket")
+    heartbeat_s: float = _setting(15.0, "seconds", "silence after which a live connection gets a progress mark")
+    # runtime
+    drain_s: float = _setting(10.0, "seconds", "time given to finish work after SIGTERM")
+    restart_backoff_max_s: float = _setting(30.0, "seconds", "longest wait before something that died is started again")
+
+    @property
+    def dedupe_window(self) -> timedelta:
+        return timedelta(hours=self.dedupe_hours)
+
+
+def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
+    """The defaults, overridden by `PENSTOCK_*` variables. A value that is no number is refused with its name."""
+    chosen: dict[str, Any] = {}
+    for each in fields(Settings):
+        variable = f"PENSTOCK_{each.name.upper()}"
+        if variable not in environ:
+            continue
+        kind: type[int] | type[float] = type(getattr(Settings, each.name))
+        try:
+            chosen[each.name] = kind(environ[variable])
+        except ValueError:
+            raise DeclarationError(
+                f"{variable}={environ[variable]!r} is not a number ({each.metadata['unit']})"
+            ) from None
+        if chosen[each.name] < 0:
+            raise DeclarationError(f"{variable}={environ[variable]!r} is below zero")
+    return Settings(**chosen)
