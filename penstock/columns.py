@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any, Literal, get_origin
 from uuid import UUID
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.schema import (
     KIND_EVENT,
@@ -119,11 +120,53 @@ def json_rows(data: pa.RecordBatch | pa.Table, names: Sequence[str] | None = Non
     chosen = list(names) if names is not None else list(data.schema.names)
     if not chosen:
         return [b"{}"] * data.num_rows
-    lists = [data.column(name).to_pylist(maps_as_pydicts="strict") for name in chosen]
-    return [_encode_json(dict(zip(chosen, row, strict=True))) for row in zip(*lists, strict=True)]
+    lists = [_json_values(data.column(name)) for name in chosen]
+    return list(map(_encode_json, map(_json_object(tuple(chosen)), *lists)))
+
+
+@lru_cache(maxsize=1024)
+def _json_object(names: tuple[str, ...]) -> Callable[..., Any]:
+    """Makes, of a row's values, what encodes to a JSON object with these members. A struct is faster to make and to
+    encode than a dict, but refuses a few names, such as one with a quote in it."""
+    members = {f"_{index}": name for index, name in enumerate(names)}
+    try:
+        return msgspec.defstruct("JsonObject", [(each, Any) for each in members], rename=members, gc=False)
+    except ValueError:
+        return lambda *values: dict(zip(names, values, strict=True))
+
+
+def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """The values of a column, each as something that encodes to its JSON. Times are formatted by Arrow, a hundred times
+    as fast as by way of Python's datetime, also where they stand in a struct such as a window."""
+    if isinstance(column, pa.ChunkedArray):
+        return [value for chunk in column.chunks for value in _json_values(chunk)]
+    if pa.types.is_timestamp(column.type):
+        return _rfc3339(column)
+    if pa.types.is_struct(column.type) and column.type.num_fields:
+        return _json_structs(column)
+    if pa.types.is_nested(column.type):
+        return list(column.to_pylist(maps_as_pydicts="strict"))
+    return list(column.to_pylist())  # without that argument ten times as fast
+
+
+def _rfc3339(times: pa.Array) -> list[str | None]:
+    """Casting to a type without a zone gives the time in UTC."""
+    zone = times.type.tz
+    utc = times.cast(pa.timestamp("us", zone), safe=False).cast(pa.timestamp("us"))
+    text = pc.replace_substring(utc.cast(pa.string()), " ", "T")
+    whole = pc.replace_substring(text, ".000000", "")
+    return list((pc.binary_join_element_wise(whole, "Z", "") if zone else whole).to_pylist())
+
+
+def _json_structs(column: pa.StructArray) -> list[Any]:
+    build = _json_object(tuple(field.name for field in column.type))
+    rows: list[Any] = list(map(build, *(_json_values(part) for part in column.flatten())))
+    if column.null_count:
+        return [row if there else None for row, there in zip(rows, column.is_valid().to_pylist(), strict=True)]
+    return rows
 
 
 def event_rows(batch: pa.RecordBatch) -> list[bytes]:
     """The events of a batch as JSON objects, without ticks and system columns."""
-    events = batch.filter(pa.compute.equal(batch.column("_kind"), KIND_EVENT))
+    events = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
     return json_rows(events, [name for name in batch.schema.names if name not in SYSTEM_COLUMNS])

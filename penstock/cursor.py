@@ -14,7 +14,8 @@ import msgspec
 
 from penstock.errors import BadCursor
 
-LENGTH_MAX = 4096
+LENGTH_MAX = 20_000
+"""A stream may have 1,024 partitions, at up to 12 bytes each before base64."""
 
 
 class StreamCursor(msgspec.Struct, frozen=True, array_like=True, tag="s"):
@@ -53,5 +54,20 @@ def decode(text: str) -> Cursor:
         raise BadCursor("this cursor is too long to be one of ours")
     try:
         return _decoder.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (msgspec.MsgspecError, binascii.Error, ValueError):
+    except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError):
         raise BadCursor(f"{text[:80]!r} is not a cursor; use one from an answer, or 'earliest' or 'latest'") from None
+
+
+def source_positions(text: str) -> dict[str, dict[int, int]]:
+    """What a ledger entry's `start` or `end` says: for each stream, the next offset of each partition.
+
+    The text is the JSON of Spark's offsets: a list of `{"STREAM/PARTITION": offset}`, one for each source of the query.
+    A stream that a query reads twice counts by the lower of the two.
+    """
+    found: dict[str, dict[int, int]] = {}
+    for source in msgspec.json.decode(text, type=list[dict[str, int]]):
+        for name, offset in source.items():
+            stream, _, partition = name.rpartition("/")
+            known = found.setdefault(stream, {})
+            known[int(partition)] = min(offset, known.get(int(partition), offset))
+    return found

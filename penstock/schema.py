@@ -40,7 +40,14 @@ EpochMillis = Annotated[datetime, Epoch()]
 """A time that producers send as milliseconds since 1970. In views, handlers and answers it is an ordinary time."""
 
 
-class Record(msgspec.Struct, frozen=True, kw_only=True):
+class _RecordMeta(msgspec.StructMeta):
+    """Makes each record class frozen, its fields given by name; a type checker wants no `frozen=True` from users."""
+
+    def __new__(mcls, name: str, bases: Any, space: Any) -> Any:
+        return super().__new__(mcls, name, bases, space, frozen=True, kw_only=True)
+
+
+class Record(msgspec.Struct, metaclass=_RecordMeta):
     """A value nested in an event: a venue, an address."""
 
 
@@ -201,17 +208,19 @@ def _arrow_struct(cls: type[Record], path: str, above: tuple[type, ...]) -> pa.D
 
 @cache
 def event_schema(cls: type[Event]) -> pa.Schema:
-    """The Arrow schema of a stream of this event: its fields, then the system columns. All are nullable: a tick has none."""
+    """The Arrow schema of a stream of this event: its fields, then the system columns. A tick has no fields."""
     import pyarrow as pa
 
     own = [pa.field(each.name, arrow_type(each.hint, f"$.{each.name}")) for each in fields(cls)]
-    system = [
-        pa.field("_id", pa.string()),
-        pa.field("_key", pa.string()),
-        pa.field("_ingest_time", pa.timestamp("us", "UTC")),
-        pa.field("_kind", pa.int8()),
-    ]
-    return pa.schema(own + system)
+    return pa.schema([*own, *system_fields()])
+
+
+def system_fields() -> tuple[pa.Field, ...]:
+    """The columns that every stream has besides its own."""
+    import pyarrow as pa
+
+    kinds = (pa.string(), pa.string(), pa.timestamp("us", "UTC"), pa.int8())
+    return tuple(pa.field(name, kind) for name, kind in zip(SYSTEM_COLUMNS, kinds, strict=True))
 
 
 @cache

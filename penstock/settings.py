@@ -48,6 +48,7 @@ class Settings:
     # analyze
     batch_events_max: int = _setting(200_000, "events", "most events of one stream in one micro-batch")
     trigger_ms: int = _setting(0, "ms", "least time between two micro-batches of a view; 0 means at once")
+    state_partitions: int = _setting(1, "partitions", "partitions of a view's state in Spark, fixed by its first run")
     spark_cores: int = _setting(0, "cores", "cores that Spark may use; 0 means all")
     spark_memory_mb: int = _setting(1024, "MiB", "heap of the Spark driver")
     # store

@@ -1,0 +1,1 @@
+"""Apps that run, and what they run on."""

@@ -1,0 +1,79 @@
+"""Sends the feed's messages to everyone who listens, each when its time has come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from datetime import UTC, datetime, timedelta
+from http import HTTPStatus
+
+from websockets.asyncio.server import ServerConnection, serve
+from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
+
+from examples.feed.play import Message, play
+
+PATH = "/rsvps"
+WAITING_MAX = 10_000
+"""Messages, about a kilobyte each, that may wait for a slow listener before it is cut off."""
+STALE = timedelta(seconds=5)
+"""How late a message may be and still be sent: after a laptop's sleep the feed goes on from now."""
+
+
+class Audience:
+    """Everyone who listens. Each has a bounded queue, so that one who reads slowly holds up nobody."""
+
+    def __init__(self) -> None:
+        self._queues: dict[ServerConnection, asyncio.Queue[str]] = {}
+
+    def send(self, text: str) -> None:
+        """Give a message to everyone, without waiting. A listener that is too far behind is cut off."""
+        for listener, queue in self._queues.items():
+            if queue.full():
+                listener.transport.abort()
+            else:
+                queue.put_nowait(text)
+
+    async def attend(self, listener: ServerConnection) -> None:
+        """Serve one connection until it closes: what is sent from now on, in order."""
+        queue = self._queues[listener] = asyncio.Queue(WAITING_MAX)
+        forwarding = asyncio.create_task(_forward(queue, listener))
+        try:
+            await listener.wait_closed()
+        finally:
+            del self._queues[listener]
+            forwarding.cancel()
+
+
+async def _forward(queue: asyncio.Queue[str], listener: ServerConnection) -> None:
+    with suppress(ConnectionClosed):
+        while True:
+            await listener.send(await queue.get())
+
+
+async def pace(messages: Iterator[Message], audience: Audience) -> None:
+    """Send each message at its time, for ever."""
+    for message in messages:
+        wait_s = (message.at - datetime.now(UTC)).total_seconds()
+        await asyncio.sleep(max(wait_s, 0))
+        if wait_s > -STALE.total_seconds():
+            audience.send(message.text)
+
+
+@asynccontextmanager
+async def serving(port: int, seed: int, rate: float) -> AsyncIterator[str]:
+    """The feed, running while the block runs; gives its address. Port 0 takes any free one."""
+    audience = Audience()
+    async with serve(audience.attend, "127.0.0.1", port, process_request=_only_the_feed, compression=None) as server:
+        playing = asyncio.create_task(pace(play(seed, datetime.now(UTC), rate), audience))
+        try:
+            yield f"ws://127.0.0.1:{server.sockets[0].getsockname()[1]}{PATH}"
+        finally:
+            playing.cancel()
+
+
+def _only_the_feed(connection: ServerConnection, request: Request) -> Response | None:
+    if request.path == PATH:
+        return None
+    return connection.respond(HTTPStatus.NOT_FOUND, f"the feed is at {PATH}\n")

@@ -1,0 +1,150 @@
+"""The demo: what people all over the world are meeting about, right now.
+
+A feed of RSVPs comes in over a WebSocket, three views are kept up to date, and the dashboard shows them live.
+`make run` starts it with an invented feed. Any feed of the same shape will do:
+
+    RSVP_FEED=wss://host/rsvps penstock run examples/rsvps.py
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Literal
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from penstock import App, EpochMillis, Event, Record, collect
+
+
+class Venue(Record):
+    venue_id: int
+    venue_name: str
+    lat: float
+    lon: float
+
+
+class Member(Record):
+    member_id: int
+    member_name: str
+    photo: str | None = None
+
+
+class Meetup(Record):
+    event_id: str
+    event_name: str
+    event_url: str
+    time: int
+
+
+class Topic(Record):
+    urlkey: str
+    topic_name: str
+
+
+class Group(Record):
+    group_id: int
+    group_name: str
+    group_urlname: str
+    group_city: str
+    group_country: str
+    group_lat: float
+    group_lon: float
+    group_topics: list[Topic]
+    group_state: str | None = None
+
+
+class Rsvp(Event, id="rsvp_id", time="mtime"):
+    """One member's answer to one invitation. Sent twice, it counts once: its id says that it is the same."""
+
+    rsvp_id: int
+    mtime: EpochMillis
+    response: Literal["yes", "no"]
+    guests: int
+    visibility: str
+    member: Member
+    event: Meetup
+    group: Group
+    venue: Venue | None = None
+
+
+app = App("rsvps")
+
+# The key decides which events keep their order. Here no two RSVPs depend on each other, so the id is right:
+# it spreads them evenly, where a city would pile a fifth of them on one partition.
+rsvps = app.stream("rsvps", Rsvp, key="rsvp_id", late_after=timedelta(seconds=10))
+
+app.source("meetup", collect.websocket(os.environ.get("RSVP_FEED", "ws://127.0.0.1:8090/rsvps")), into=rsvps)
+
+
+@app.view(
+    "top-topics",
+    reads=rsvps,
+    key=["window", "topic"],
+    top=10,
+    by="rsvps",
+    emit="close",
+    keep=timedelta(minutes=10),
+)
+def top_topics(rsvps: DataFrame) -> DataFrame:
+    """The ten topics of the last five minutes, anew every ten seconds."""
+    topics = rsvps.select("mtime", F.explode("group.group_topics.topic_name").alias("topic"))
+    return topics.groupBy(F.window("mtime", "5 minutes", "10 seconds"), "topic").agg(F.count("*").alias("rsvps"))
+
+
+countries = app.sql(
+    "countries",
+    """
+    SELECT `group`.group_country AS country, count(*) AS rsvps, count_if(response = 'yes') AS yes
+    FROM rsvps
+    GROUP BY `group`.group_country
+    """,
+    key="country",
+)
+
+
+@app.view("cities", reads=rsvps, key=["city", "country"])
+def cities(rsvps: DataFrame) -> DataFrame:
+    """How many say yes and how many say no in each city; the ratio is the part that says yes."""
+    yes = F.count_if(F.col("response") == "yes")
+    no = F.count_if(F.col("response") == "no")
+    by_city = rsvps.groupBy(F.col("group.group_city").alias("city"), F.col("group.group_country").alias("country"))
+    return by_city.agg(yes.alias("yes"), no.alias("no"), (yes / (yes + no)).alias("ratio"))
+
+
+@contextmanager
+def invented_feed() -> Iterator[str]:
+    """Run the feed in a process of its own; gives its address. It ends with this process, however this one ends."""
+    command = [sys.executable, "-m", "examples.feed", "--port", "0", "--until-eof"]
+    project = Path(__file__).parent.parent
+    with subprocess.Popen(
+        command, cwd=project, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as feed:
+        assert feed.stdin is not None
+        assert feed.stdout is not None
+        try:
+            yield feed.stdout.readline().strip()
+        finally:
+            feed.stdin.close()
+
+
+def demo() -> int:
+    """Run this file as `penstock run` would, on the invented feed unless RSVP_FEED names another."""
+    from penstock.cli import main
+
+    command = ["run", __file__, "--data", ".penstock/rsvps", *sys.argv[1:]]
+    if "RSVP_FEED" in os.environ:
+        return main(command)
+    with invented_feed() as address:
+        os.environ["RSVP_FEED"] = address
+        return main(command)
+
+
+if __name__ == "__main__":
+    sys.exit(demo())

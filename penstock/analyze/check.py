@@ -1,0 +1,89 @@
+"""The part of `penstock check` that needs Spark: does every view analyse, and can it run as a stream."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from penstock.analyze.frames import build, changes_schema, inputs, key_problems, view_error
+from penstock.analyze.query import output_mode
+from penstock.analyze.session import start_session
+from penstock.analyze.source import read_stream, register
+from penstock.app import App, View, Where
+from penstock.errors import ViewError
+from penstock.graph import Problem, order
+from penstock.settings import Settings
+
+
+class EmptyLog:
+    """A log in which every stream is there and has no events."""
+
+    def generation(self, stream: str) -> int:
+        return 0
+
+    def starts(self, stream: str) -> Mapping[int, int]:
+        return {0: 0}
+
+    def ends(self, stream: str) -> Mapping[int, int]:
+        return {0: 0}
+
+    def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        return iter(())
+
+    def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
+        return {0: 0}
+
+    def close(self) -> None:
+        pass
+
+
+def check_views(app: App, settings: Settings) -> list[Problem]:
+    """The problems of each view that only Spark can find. Takes the time of a Spark start; needs no data."""
+    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
+        spark = start_session(app.name, settings, logs=Path(folder) / "log", warehouse=Path(folder) / "warehouse")
+        try:
+            register(spark, EmptyLog)
+            return _check_all(app, spark, Path(folder))
+        finally:
+            spark.stop()
+
+
+def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
+    def read(stream: str, schema: StructType) -> DataFrame:
+        return read_stream(spark, stream, schema, rows_max=1, wait_s=0)
+
+    found: list[Problem] = []
+    changes: dict[str, pa.Schema] = {}
+    for view in order(app):
+        if any(name not in changes and name in {each.name for each in app.views} for name in view.reads):
+            continue  # it reads a view that has a problem of its own
+        try:
+            frame = build(spark, view, inputs(app, view, read, changes))
+        except ViewError as error:
+            found.append(_problem(view, error))
+            continue
+        problems = key_problems(view, frame) or _start_problems(view, frame, folder)
+        found += [Problem(view.where, f"view {view.name}: {each}") for each in problems]
+        if not problems:
+            changes[view.name] = changes_schema(frame)
+    return found
+
+
+def _problem(view: View, error: ViewError) -> Problem:
+    where = Where(error.fields.get("file", view.where.file), error.fields.get("line", view.where.line))
+    return Problem(where, error.message.removeprefix(f"{where}: "))
+
+
+def _start_problems(view: View, frame: DataFrame, folder: Path) -> list[str]:
+    """Start the query for a moment, into nothing: Spark then says what a stream does not support."""
+    writer = frame.writeStream.outputMode(output_mode(view)).format("noop")
+    try:
+        writer.option("checkpointLocation", str(folder / "checkpoints" / view.name)).start().stop()
+    except Exception as error:
+        return [view_error(view, error).message.split(f"view {view.name}: ", 1)[-1]]
+    return []

@@ -1,0 +1,105 @@
+"""Spark's checkpoint of a query: what it says of a batch, whether it fits the ledger, and its repair after a crash.
+
+Spark never fsyncs its checkpoint. We do, with syncfs, at the start of each batch's output (see `query.py`), so that
+everything up to the batch before is durable before this batch's output is. What a power cut can tear is therefore
+known: files of batches above the ledger's last one, and the commit and state of the last one itself.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from penstock.contracts import LedgerEntry
+from penstock.errors import Damaged, LedgerMismatch
+from penstock.files import sync_directory
+
+NO_OFFSETS = "[]"
+
+
+class Checkpoint:
+    """The checkpoint directory of one query."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def range(self, batch_id: int) -> tuple[str, str]:
+        """The positions that a batch starts and ends at, one for each of the query's sources, as JSON text."""
+        start = self._positions(batch_id - 1) if batch_id > 0 else NO_OFFSETS
+        return start, self._positions(batch_id)
+
+    def _positions(self, batch_id: int) -> str:
+        # The file: a version line, a line of metadata, then a line of JSON for each source.
+        lines = (self.path / "offsets" / str(batch_id)).read_text().splitlines()
+        if len(lines) < 3:
+            raise Damaged(f"{self.path}/offsets/{batch_id} is incomplete", file=f"{self.path}/offsets/{batch_id}")
+        return json.dumps([json.loads(line) for line in lines[2:]], sort_keys=True, separators=(",", ":"))
+
+    def repair(self, last: LedgerEntry | None) -> list[str]:
+        """After an unclean end: drop what may be torn and can be made again. Returns what was dropped.
+
+        Torn offsets and commits above the ledger's last batch belong to a batch that never had an effect. The commit
+        of the last batch goes even if it looks whole, for its state may not be: Spark then runs that batch again over
+        the same range, and the ledger knows its output already. Nothing else is touched.
+        """
+        if last is None:
+            return self._drop_unused()
+        dropped = []
+        for log in ("offsets", "commits"):
+            for batch_id in self._entries(log):
+                if batch_id > last.batch_id and (log == "commits" or self._is_torn(log, batch_id)):
+                    dropped += self._drop(log, batch_id)
+        if last.batch_id in self._entries("commits") and last.batch_id in self._entries("offsets"):
+            dropped += self._drop("commits", last.batch_id)
+        return dropped
+
+    def _drop_unused(self) -> list[str]:
+        """Before the first output the whole checkpoint can be made again, from the first kept event."""
+        if not self.path.exists():
+            return []
+        shutil.rmtree(self.path)
+        return [str(self.path)]
+
+    def _entries(self, log: str) -> list[int]:
+        folder = self.path / log
+        return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
+
+    def _is_torn(self, log: str, batch_id: int) -> bool:
+        files = (self.path / log / str(batch_id), self.path / log / f".{batch_id}.crc")
+        return any(file.exists() and file.stat().st_size == 0 for file in files)
+
+    def _drop(self, log: str, batch_id: int) -> list[str]:
+        folder = self.path / log
+        (folder / str(batch_id)).unlink()
+        (folder / f".{batch_id}.crc").unlink(missing_ok=True)
+        sync_directory(folder)
+        return [f"{folder}/{batch_id}"]
+
+    def verify(self, view: str, last: LedgerEntry | None) -> None:
+        """Refuse to start over a checkpoint that is not the ledger's: older, newer, another's, or gone."""
+        offsets, commits = self._entries("offsets"), self._entries("commits")
+        newest = offsets[-1] if offsets else None
+        if last is None:
+            if commits:
+                self._mismatch(view, f"ends at batch {commits[-1]}", "has no batch at all")
+            return
+        known = f"ends at batch {last.batch_id}, from {last.start} to {last.end}"
+        if newest is None or newest < last.batch_id:
+            self._mismatch(view, "is empty" if newest is None else f"ends at batch {newest}", known)
+        if commits and commits[-1] > last.batch_id:
+            self._mismatch(view, f"has committed batch {commits[-1]}", known)
+        if last.batch_id in offsets:
+            start, end = self.range(last.batch_id) if last.batch_id - 1 in offsets else (last.start, self._end(last))
+            if (start, end) != (last.start, last.end):
+                self._mismatch(view, f"has batch {last.batch_id} from {start} to {end}", known)
+
+    def _end(self, last: LedgerEntry) -> str:
+        return self._positions(last.batch_id)
+
+    def _mismatch(self, view: str, checkpoint: str, ledger: str) -> None:
+        raise LedgerMismatch(
+            f"view {view}: the checkpoint at {self.path} {checkpoint}, but the ledger {ledger}. One of them was "
+            "restored or removed. Restore the one that belongs to the other; or stop the app, remove both "
+            "(docs/operations.md says how) and start it: the view is then made anew from what the log keeps."
+        )

@@ -1,0 +1,192 @@
+"""From declarations to DataFrames: the inputs that a view reads, and the view on them."""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
+from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, MapType, StructType
+
+from penstock.app import App, Stream, View, Where
+from penstock.errors import ViewError
+from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, event_schema, system_fields
+
+Reader = Callable[[str, StructType], DataFrame]
+"""Gives the raw rows of a stream: from the log, or from a plain list."""
+
+
+def spark_schema(schema: pa.Schema) -> StructType:
+    """The Spark face of an Arrow schema."""
+    return from_arrow_schema(schema, prefer_timestamp_ntz=False)
+
+
+def stream_frame(stream: Stream, read: Reader) -> DataFrame:
+    """A stream's events: with its watermark, without ticks (which move the watermark) and system columns."""
+    frame = read(stream.name, spark_schema(event_schema(stream.event)))
+    if stream.late_after is not None and stream.event.__time_field__ is not None:
+        delay = f"{round(stream.late_after.total_seconds() * 1000)} milliseconds"
+        frame = frame.withWatermark(stream.event.__time_field__, delay)
+    return _events(frame)
+
+
+def changes_frame(view: str, schema: pa.Schema, read: Reader) -> DataFrame:
+    """What a view wrote, each row an event of the stream VIEW.changes."""
+    return _events(read(f"{view}.changes", spark_schema(schema)))
+
+
+def _events(frame: DataFrame) -> DataFrame:
+    return frame.filter(frame["_kind"] == KIND_EVENT).drop(*SYSTEM_COLUMNS)
+
+
+def inputs(app: App, view: View, read: Reader, changes: Mapping[str, pa.Schema]) -> list[DataFrame]:
+    """The DataFrames that a view reads, in order. `changes` has the schema of each view's changes."""
+    streams = {stream.name: stream for stream in app.streams}
+    return [
+        stream_frame(streams[name], read) if name in streams else changes_frame(name, changes[name], read)
+        for name in view.reads
+    ]
+
+
+def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataFrame:
+    """The view on its inputs. Whatever is wrong with it is a `ViewError` that names view, place and column."""
+    try:
+        if view.query is not None:
+            for name, frame in zip(view.reads, frames, strict=True):
+                frame.createOrReplaceTempView(_quoted(name))
+            made = spark.sql(view.query)
+        else:
+            made = view(*frames)
+    except Exception as error:
+        raise view_error(view, error) from error
+    if not isinstance(made, DataFrame):
+        raise ViewError(
+            f"{view.where}: view {view.name} returned {type(made).__name__}, not a DataFrame", view=view.name
+        )
+    return made
+
+
+def _quoted(name: str) -> str:
+    return f"`{name}`"
+
+
+def key_problems(view: View, frame: DataFrame) -> list[str]:
+    """What is wrong with the key and the ranking of a view, given its columns."""
+    columns = {field.name: field.dataType for field in frame.schema.fields}
+    shown = ", ".join(columns)
+    found = [f"the key {name!r} is no column of it; it has {shown}" for name in view.key if name not in columns]
+    found += [
+        f"the key {name!r} is of type {columns[name].simpleString()}, which cannot identify a row"
+        for name in view.key
+        if name in columns and _unusable(columns[name])
+    ]
+    if view.by is not None and view.by not in columns:
+        found.append(f"by={view.by!r} is no column of it; it has {shown}")
+    elif view.by is not None and isinstance(columns[view.by], StructType | ArrayType | MapType | BinaryType):
+        found.append(f"by={view.by!r} is of type {columns[view.by].simpleString()}, which cannot be ranked")
+    if len(columns) != len(frame.columns):
+        found.append("two of its columns have the same name")
+    missing = [name for name in _grouped_by(frame) if name in columns and name not in view.key]
+    if missing and not found:
+        found.append(
+            f"it groups by {', '.join(missing)} as well, which is not in its key: rows would overwrite each other"
+        )
+    return found
+
+
+def _unusable(kind: DataType) -> bool:
+    if isinstance(kind, StructType):
+        return any(_unusable(field.dataType) for field in kind.fields)
+    return isinstance(kind, ArrayType | MapType | BinaryType | DoubleType | FloatType)
+
+
+def _grouped_by(frame: DataFrame) -> list[str]:
+    """The output columns that come straight from a GROUP BY: together they identify a row."""
+    plan = frame._jdf.queryExecution().analyzed()
+    grouped: set[str] = set()
+    pending = [plan]
+    while pending:
+        node = pending.pop()
+        if node.nodeName() == "Aggregate":
+            expressions = node.groupingExpressions()
+            grouped |= {_identity(expressions.apply(index)) for index in range(expressions.size())}
+        children = node.children()
+        pending += [children.apply(index) for index in range(children.size())]
+    output = plan.output()
+    attributes = [output.apply(index) for index in range(output.size())]
+    return [attribute.name() for attribute in attributes if _identity(attribute) in grouped]
+
+
+def _identity(expression: Any) -> str:
+    """A name that an attribute keeps from where it is made to where it is used."""
+    found = re.search(r"#\d+", str(expression.toString()))
+    return found.group() if found else str(expression.toString())
+
+
+def view_error(view: View, error: BaseException) -> ViewError:
+    """What a user needs of a failure in a view: which view, which line, which column, one sentence."""
+    where = _user_line(view, error)
+    sentence = _sentence(error)
+    column = _column(error)
+    return ViewError(
+        f"{where}: view {view.name}: {sentence}", view=view.name, file=where.file, line=where.line, column=column
+    )
+
+
+def _user_line(view: View, error: BaseException) -> Where:
+    """The last line of the user's own file on the way to the error; Spark's call site if it was not on the way."""
+    if view.function is not None:
+        file = view.function.__code__.co_filename
+        lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
+        if lines and lines[-1] is not None:
+            return Where(view.where.file, lines[-1])
+    found = re.search(r"was called from\s+(\S+?):(\d+)", str(error))
+    return Where(view.where.file, int(found.group(2))) if found and view.function else view.where
+
+
+def _sentence(error: BaseException) -> str:
+    """The message without Spark's tail: no SQL state, no plan, no Java stack."""
+    if not isinstance(error, PySparkException):
+        return f"{type(error).__name__}: {error}"
+    text = str(error)
+    python = re.findall(r"^(\w+(?:\.\w+)*(?:Error|Exception): .*)$", text, re.MULTILINE)
+    if "Traceback (most recent call last)" in text and python:
+        return str(python[-1])
+    inner = re.findall(r"(\[[A-Z0-9_.]+\] .*)", text)
+    line = str(inner[-1] if inner else text.splitlines()[0])
+    return re.sub(r"\s*SQLSTATE: \w+.*$", "", line).strip()
+
+
+def _column(error: BaseException) -> str | None:
+    if isinstance(error, PySparkException):
+        parameters = error.getMessageParameters() or {}
+        name = parameters.get("objectName") or parameters.get("fieldName")
+        return name.replace("`", "") if name else None
+    return None
+
+
+def changes_schema(frame: DataFrame) -> pa.Schema:
+    """The schema of the stream VIEW.changes: the view's columns, then the system columns."""
+    columns = to_arrow_schema(frame.schema, timezone="UTC")
+    return pa.schema([field.with_nullable(True) for field in columns] + list(system_fields()))
+
+
+def changes_batch(table: pa.Table, schema: pa.Schema, keys: Sequence[str], now: datetime) -> pa.RecordBatch:
+    """The output of one micro-batch as one batch of VIEW.changes."""
+    count = table.num_rows
+    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
+    columns |= {
+        "_id": pa.nulls(count, pa.string()),
+        "_key": pa.array(keys, pa.string()),
+        "_ingest_time": pa.repeat(pa.scalar(now, schema.field("_ingest_time").type), count),
+        "_kind": pa.repeat(pa.scalar(KIND_EVENT, pa.int8()), count),
+    }
+    return pa.RecordBatch.from_arrays(
+        [columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema
+    )

@@ -1,0 +1,113 @@
+"""One view as one Spark streaming query, from the log to its sink, exactly once."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.analyze.checkpoint import Checkpoint
+from penstock.app import View
+from penstock.contracts import Output, Sink
+from penstock.failpoints import reach
+from penstock.files import sync_filesystem
+
+AfterCommit = Callable[[int, pa.Table], None]
+
+
+@dataclass
+class Progress:
+    """What the last batches of a query did; read by the status thread, written by the query's."""
+
+    batch_id: int | None = None
+    batch_ms: float | None = None
+    rows: int = 0
+    late: int = 0
+    watermark: str | None = None
+    positions: str = "[]"
+    batches: int = 0
+    finished_at: float = field(default_factory=time.monotonic)
+
+
+class ViewQuery:
+    """Runs a view's DataFrame as a streaming query. Spark calls `_output` for each batch, one at a time."""
+
+    def __init__(self, view: View, checkpoint: Path, sink: Sink, epoch: int, after_commit: AfterCommit | None) -> None:
+        self.view = view
+        self.checkpoint = Checkpoint(checkpoint)
+        self.sink = sink
+        self.epoch = epoch
+        self.after_commit = after_commit
+        self.progress = Progress()
+        self.failure: BaseException | None = None
+        self._observed: int | None = None
+        self.query: StreamingQuery | None = None
+
+    def start(self, frame: DataFrame, *, trigger_ms: int, clean: bool) -> list[str]:
+        """Begin. Returns what the repair of an unclean end dropped; `LedgerMismatch` over a foreign checkpoint."""
+        last = self.sink.last()
+        dropped = [] if clean else self.checkpoint.repair(last)
+        self.checkpoint.verify(self.view.name, last)
+        self.failure = None
+        writer = frame.writeStream.queryName(self.view.name).outputMode(output_mode(self.view))
+        writer = writer.option("checkpointLocation", str(self.checkpoint.path)).foreachBatch(self._output)
+        if trigger_ms:
+            writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
+        self.query = writer.start()
+        return dropped
+
+    def _output(self, frame: DataFrame, batch_id: int) -> None:
+        try:
+            self._commit(frame, batch_id)
+        except BaseException as error:
+            self.failure = error  # Spark would only pass its text on
+            raise
+
+    def _commit(self, frame: DataFrame, batch_id: int) -> None:
+        began = time.monotonic()
+        sync_filesystem(self.checkpoint.path)
+        start, end = self.checkpoint.range(batch_id)
+        table = frame.toArrow()  # all of it, also for a batch that the ledger knows: the state must be committed
+        reach("engine.before_commit")
+        self.sink.commit(Output(batch_id, start, end, self.epoch, table))
+        reach("engine.after_commit")
+        if self.after_commit is not None:
+            self.after_commit(batch_id, table)
+        now = time.monotonic()
+        progress = self.progress
+        progress.batch_id, progress.positions, progress.rows = batch_id, end, table.num_rows
+        progress.batch_ms, progress.finished_at = (now - began) * 1000, now
+        progress.batches += 1
+
+    def observe(self) -> None:
+        """Take watermark and late rows from Spark's own progress: some milliseconds, for a status thread."""
+        if self.query is None or self._observed == self.progress.batch_id:
+            return
+        recent: Any = self.query._jsq.recentProgress()
+        for each in reversed(recent):
+            report = json.loads(each.json())
+            if self._observed is not None and report["batchId"] <= self._observed:
+                break
+            self.progress.late += sum(
+                operator.get("numRowsDroppedByWatermark", 0) for operator in report.get("stateOperators", ())
+            )
+        if len(recent):
+            newest = json.loads(recent[len(recent) - 1].json())
+            self._observed = newest["batchId"]
+            self.progress.watermark = newest.get("eventTime", {}).get("watermark")
+
+    def stop(self) -> None:
+        """Finish: lets the batch under way end first, if Spark does."""
+        if self.query is not None:
+            self.query.stop()
+
+
+def output_mode(view: View) -> str:
+    return "append" if view.emit == "close" else "update"

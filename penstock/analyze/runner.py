@@ -1,0 +1,111 @@
+"""Keeps one view's query running: starts it, notices its end, starts it again with back-off, tells its state."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame
+
+from penstock.analyze.frames import view_error
+from penstock.analyze.query import ViewQuery
+from penstock.errors import PenstockError
+
+HEALTHY_S = 60.0
+"""A query that ran this long is taken as healthy: its next failure begins with the shortest wait again."""
+
+
+@dataclass
+class Restart:
+    """When to try again. The wait doubles from one second up to `longest_s`."""
+
+    longest_s: float
+    failures: int = 0
+    at: float = 0.0
+
+    def schedule(self, now: float) -> float:
+        wait = min(self.longest_s, 2.0**self.failures)
+        self.failures += 1
+        self.at = now + wait
+        return wait
+
+
+class ViewRunner:
+    """One view. `build` makes its DataFrame (and may raise `ViewError`); `step` is called a few times a second."""
+
+    def __init__(self, query: ViewQuery, build: Callable[[], DataFrame], *, trigger_ms: int, longest_s: float) -> None:
+        self.query = query
+        self.build = build
+        self.trigger_ms = trigger_ms
+        self.restart = Restart(longest_s)
+        self.state = "starting"
+        self.error: str | None = None
+        self.columns: list[dict[str, str]] = []
+        self._started_at = 0.0
+
+    def start(self, *, clean: bool) -> list[str]:
+        """Start, or note why not. Returns what the checkpoint's repair dropped."""
+        self.state, self._started_at = "starting", time.monotonic()
+        try:
+            frame = self.build()
+            self.columns = [{"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema.fields]
+            return self.query.start(frame, trigger_ms=self.trigger_ms, clean=clean)
+        except Exception as error:
+            self._fail(error)
+            return []
+
+    def step(self) -> None:
+        """Look after the query: its end, its restart, its first batch."""
+        now = time.monotonic()
+        if self.state == "failed":
+            if self.restart.at and now >= self.restart.at:
+                self.start(clean=False)
+            return
+        query = self.query.query
+        if query is not None and not query.isActive:
+            self._fail(self.query.failure or query.exception() or RuntimeError("its query ended"))
+            return
+        if self.state == "starting" and self.query.progress.batches:
+            self.state, self.error = "running", None
+        if self.state == "running" and now - self._started_at > HEALTHY_S:
+            self.restart.failures = 0
+
+    def _fail(self, error: BaseException) -> None:
+        """A fault of the declaration or of the files stays; anything else is tried again."""
+        self.state = "failed"
+        final = isinstance(error, AnalysisException) or (isinstance(error, PenstockError) and not error.retry)
+        shown = error if isinstance(error, PenstockError) else view_error(self.query.view, error)
+        self.error = str(shown)
+        if final:
+            self.restart.at = 0.0
+        else:
+            wait = self.restart.schedule(time.monotonic())
+            self.error += f" (tried again in {wait:.0f} s)"
+
+    def status(self) -> dict[str, Any]:
+        """For `/v1/app`; the gateway adds what it knows."""
+        self.query.observe()
+        progress = self.query.progress
+        return {
+            "state": self.state,
+            "error": self.error,
+            "columns": self.columns,
+            "batch_id": progress.batch_id,
+            "batch_ms": progress.batch_ms,
+            "watermark": progress.watermark,
+            "late": progress.late,
+            "positions": progress.positions,
+        }
+
+
+def stop_all(runners: list[ViewRunner]) -> None:
+    """Stop every query, side by side, since each waits for its batch under way."""
+    threads = [threading.Thread(target=runner.query.stop, name=f"stop-{runner.query.view.name}") for runner in runners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()

@@ -1,0 +1,90 @@
+"""The Spark session, with the settings that were measured to matter for small, frequent, durable micro-batches."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+
+from pyspark import cloudpickle
+from pyspark.sql import SparkSession
+
+from penstock.analyze.java import find_java
+from penstock.settings import Settings
+
+_STREAMING = "spark.sql.streaming"
+_PACKAGE = "org.apache.spark.sql.execution.streaming"
+
+# From the first checkpoint on: these cannot be changed for one that exists.
+_CHECKPOINTS = {
+    # Verifies checksums, which the default one does not, and forks no `chmod` for each file.
+    f"{_STREAMING}.checkpointFileManagerClass": f"{_PACKAGE}.checkpointing.FileSystemBasedCheckpointFileManager",
+    f"{_STREAMING}.stateStore.providerClass": f"{_PACKAGE}.state.RocksDBStateStoreProvider",
+    f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+    f"{_STREAMING}.stateStore.checkpointFormatVersion": "2",
+    f"{_STREAMING}.stateStore.rowChecksum.enabled": "true",
+    f"{_STREAMING}.minBatchesToRetain": "20",
+}
+
+# One process on loopback that no one looks into: no web page, no history, no talk on the console.
+_QUIET = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.ui.retainedJobs": "10",
+    "spark.ui.retainedStages": "10",
+    "spark.ui.retainedTasks": "100",
+    "spark.sql.ui.retainedExecutions": "10",
+    f"{_STREAMING}.numRecentProgressUpdates": "30",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.authenticate": "true",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.pyspark.enabled": "true",
+}
+
+_LOG4J = """rootLogger.level = warn
+rootLogger.appenderRef.file.ref = file
+appender.file.type = RollingFile
+appender.file.name = file
+appender.file.fileName = {directory}/spark.log
+appender.file.filePattern = {directory}/spark.%i.log
+appender.file.layout.type = PatternLayout
+appender.file.layout.pattern = %d{{yyyy-MM-dd HH:mm:ss.SSS}} %p %c{{1}}: %m%n%ex
+appender.file.policies.type = Policies
+appender.file.policies.size.type = SizeBasedTriggeringPolicy
+appender.file.policies.size.size = 10MB
+appender.file.strategy.type = DefaultRolloverStrategy
+appender.file.strategy.max = 3
+"""
+
+
+def carry(module: ModuleType, file: Path) -> None:
+    """Let Spark's workers run functions of the user's module: they have no file to import it from."""
+    cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(file.resolve().parent), os.environ.get("PYTHONPATH"))))
+
+
+def start_session(name: str, settings: Settings, *, logs: Path, warehouse: Path) -> SparkSession:
+    """Start the JVM and the session: some seconds. One a process; Spark's log goes to `logs`."""
+    os.environ["JAVA_HOME"] = str(find_java().home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    logs.mkdir(parents=True, exist_ok=True)
+    log4j = logs / "log4j2.properties"
+    log4j.write_text(_LOG4J.format(directory=logs.resolve()))
+    cores = settings.spark_cores or len(os.sched_getaffinity(0))
+    builder = SparkSession.builder.appName(f"penstock {name}").master(f"local[{cores}]")
+    own = {
+        "spark.driver.memory": f"{settings.spark_memory_mb}m",
+        "spark.driver.extraJavaOptions": f"-Xss4m -XX:+UseSerialGC -Dlog4j2.configurationFile=file:{log4j.resolve()}",
+        "spark.sql.shuffle.partitions": str(settings.state_partitions),
+        "spark.sql.warehouse.dir": str(warehouse.resolve()),
+    }
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)  # they print Java stacks of errors that we report
+    for key, value in (_CHECKPOINTS | _QUIET | own).items():
+        builder = builder.config(key, value)
+    return builder.getOrCreate()

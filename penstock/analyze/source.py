@@ -1,0 +1,143 @@
+"""The log as a Spark streaming source.
+
+Offsets are `{"STREAM/PARTITION": next offset}`, so Spark's offset log says by itself what a batch has read. The
+planning methods run in one Python process of the driver, `read` in Spark's workers; both open the log for themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
+from pyspark.sql.types import StructType
+
+from penstock.contracts import LogReader
+
+FORMAT = "penstock"
+JOINED_ROWS_MAX = 20_000
+"""Up to this many rows one task reads all partitions: a task costs more than such a read."""
+
+LogOpener = Callable[[], LogReader]
+Offset = dict[str, int]
+
+
+@dataclass
+class Span(InputPartition):
+    """Ranges of the log that one task reads, in order: (partition, start, end)."""
+
+    ranges: list[tuple[int, int, int]]
+
+
+class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads one stream. `wait_s` is how long a poll without news may block, which saves Spark from polling."""
+
+    def __init__(self, opener: LogOpener, stream: str, columns: list[str], rows_max: int, wait_s: float) -> None:
+        self.opener = opener
+        self.stream = stream
+        self.columns = columns
+        self.rows_max = rows_max
+        self.wait_s = wait_s
+        self._log: LogReader | None = None
+        self._final: Mapping[int, int] | None = None
+
+    @property
+    def log(self) -> LogReader:
+        if self._log is None:
+            self._log = self.opener()
+        return self._log
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_log": None}
+
+    def initialOffset(self) -> Offset:
+        return self._offset(self.log.starts(self.stream))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        return ReadMaxRows(self.rows_max)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._final = self.log.ends(self.stream)
+
+    def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
+        position = _position(start)
+        ends = self._final if self._final is not None else self.log.wait(self.stream, position, self.wait_s)
+        if isinstance(limit, ReadAllAvailable):
+            return self._offset(ends)
+        return self._offset(
+            advance(position, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows_max)
+        )
+
+    def reportLatestOffset(self) -> Offset:
+        return self._offset(self.log.ends(self.stream))
+
+    def _offset(self, ends: Mapping[int, int]) -> Offset:
+        return {f"{self.stream}/{partition}": ends[partition] for partition in sorted(ends)}
+
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        first, last = _position(start), _position(end)
+        ranges = [(partition, first.get(partition, 0), last[partition]) for partition in last]
+        rows = sum(stop - first for _, first, stop in ranges)
+        if rows <= JOINED_ROWS_MAX:
+            return [Span([each for each in ranges if each[1] < each[2]])]
+        return [Span([each]) for each in ranges]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        assert isinstance(partition, Span)
+        for number, start, end in partition.ranges:
+            for batch in self.log.read(self.stream, number, start, end):
+                yield batch.select(self.columns)
+
+    def commit(self, end: Offset) -> None:
+        """Nothing to do: retention asks the ledger what may go, since Spark's commit is a hint that comes late."""
+
+    def stop(self) -> None:
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+
+def _position(offset: Offset) -> dict[int, int]:
+    return {int(name.rpartition("/")[2]): number for name, number in offset.items()}
+
+
+def advance(start: Mapping[int, int], ends: Mapping[int, int], rows_max: int) -> dict[int, int]:
+    """The furthest position within `rows_max` rows of `start`, each partition given its share of what waits."""
+    waiting = {partition: max(0, ends[partition] - start.get(partition, 0)) for partition in ends}
+    total = sum(waiting.values())
+    if total <= rows_max:
+        return dict(ends)
+    return {
+        partition: start.get(partition, 0) + max(waiting[partition] * rows_max // total, min(1, waiting[partition]))
+        for partition in ends
+    }
+
+
+def register(spark: SparkSession, opener: LogOpener) -> None:
+    """Make the log known to Spark. The class is made here so that it carries `opener` to the workers by value."""
+
+    class LogDataSource(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return FORMAT
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            return LogStreamReader(
+                opener,
+                self.options["stream"],
+                schema.fieldNames(),
+                int(self.options["rows_max"]),
+                float(self.options["wait_s"]),
+            )
+
+    spark.dataSource.register(LogDataSource)
+
+
+def read_stream(spark: SparkSession, stream: str, schema: StructType, *, rows_max: int, wait_s: float) -> DataFrame:
+    """A streaming DataFrame of the given columns of a stream, ticks included."""
+    reader = spark.readStream.format(FORMAT).schema(schema)
+    return reader.options(stream=stream, rows_max=rows_max, wait_s=wait_s).load()

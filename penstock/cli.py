@@ -1,0 +1,111 @@
+"""The command line: `penstock run`, `check`, `new`, `doctor`."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from penstock import __version__
+from penstock.errors import DeclarationError, PenstockError
+from penstock.graph import check
+from penstock.runtime.loading import load
+from penstock.settings import from_environment
+
+
+def parser() -> argparse.ArgumentParser:
+    top = argparse.ArgumentParser(prog="penstock", description="Streams of events: nothing lost, nothing twice.")
+    top.add_argument("--version", action="version", version=f"penstock {__version__}")
+    commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
+
+    run = commands.add_parser("run", help="run an app: collection, views, API and dashboard")
+    run.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    run.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)")
+    run.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
+    run.add_argument("--port", type=int, default=8080, help="port to listen on (8080); 0 picks a free one")
+
+    test = commands.add_parser("check", help="find what is wrong with an app, each problem with its file:line")
+    test.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    test.add_argument("--no-spark", action="store_true", help="only what needs no Spark: quicker, finds less")
+
+    new = commands.add_parser("new", help="make a small working app with a test")
+    new.add_argument("name", metavar="NAME", help="the app's name, and that of its folder")
+
+    commands.add_parser("doctor", help="say what is missing on this machine, and the command that mends it")
+    return top
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command. Errors of ours are one sentence on standard error and status 1."""
+    arguments = parser().parse_args(argv)
+    commands = {"run": _run, "check": _check, "new": _new, "doctor": _doctor}
+    try:
+        return commands[arguments.command](arguments)
+    except DeclarationError as error:
+        print(error.message, file=sys.stderr)
+        return 1
+    except PenstockError as error:
+        print(f"penstock: {error.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+
+
+def _say(line: str) -> None:
+    print(f"penstock: {line}", flush=True)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from penstock.runtime.supervisor import Supervisor, listen
+
+    settings = from_environment()
+    app = load(arguments.target).app
+    if _report([str(each) for each in check(app)]):
+        return 1
+    with listen(arguments.host, arguments.port) as listener:
+        supervisor = Supervisor(app, arguments.target, arguments.data, listener, settings, _say)
+        _say(f"{app.name}, data in {arguments.data}, starting at {supervisor.address} (Spark takes some ten seconds)")
+        return supervisor.run()
+
+
+def _check(arguments: argparse.Namespace) -> int:
+    app = load(arguments.target).app
+    problems = check(app)
+    if not problems and app.views and not arguments.no_spark:
+        from penstock.analyze.check import check_views
+
+        _say("checking the views with Spark, about ten seconds")
+        problems = check_views(app, from_environment())
+    if _report([str(each) for each in problems]):
+        return 1
+    _say(f"{app.name} is sound: {len(app.streams)} streams, {len(app.views)} views, {len(app.feeds)} sources")
+    return 0
+
+
+def _report(problems: list[str]) -> bool:
+    for each in problems:
+        print(each, file=sys.stderr)
+    return bool(problems)
+
+
+def _new(arguments: argparse.Namespace) -> int:
+    from penstock.runtime.newapp import make
+
+    for path in make(arguments.name, Path.cwd()):
+        print(f"made {path}")
+    print(f"\nnow:\n  penstock run {arguments.name}/app.py\n  python -m pytest {arguments.name}")
+    return 0
+
+
+def _doctor(_: argparse.Namespace) -> int:
+    from penstock.runtime.doctor import examine
+
+    findings = examine()
+    for finding in findings:
+        print(finding)
+    return 0 if all(finding.good for finding in findings) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

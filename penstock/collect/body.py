@@ -1,0 +1,106 @@
+"""Reading a request body under limits: its size before and after decompression, its time, and the sum of all bodies."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import Awaitable, Callable, MutableMapping
+from concurrent.futures import Executor
+from typing import Any
+
+from penstock.errors import MalformedBody, Overloaded, TooLarge, UnsupportedMedia
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+_GZIP = 16 + zlib.MAX_WBITS
+_PLAIN = (b"", b"identity")
+_ZIPPED = (b"gzip", b"x-gzip")
+GZIP_MEMBERS_MAX = 64
+"""What follows a member is copied for the next, so the work is this many times the body at most."""
+
+
+class Disconnected(Exception):
+    """The client went away before its body was complete. Nothing of it is kept, and there is no one to answer."""
+
+
+class BodyReader:
+    """Reads bodies of at most `bytes_max`, and holds at most `total_bytes_max` of unfinished ones at a time."""
+
+    def __init__(self, bytes_max: int, total_bytes_max: int, threads: Executor) -> None:
+        self._threads = threads
+        self._bytes_max = bytes_max
+        self._total_bytes_max = total_bytes_max
+        self._held = 0
+
+    def require_length(self, declared: bytes) -> None:
+        """Refuse by Content-Length alone, before anything is read."""
+        if declared.isdigit() and int(declared) > self._bytes_max:
+            raise self._too_large()
+
+    async def read(self, receive: Receive, encoding: bytes) -> bytes:
+        """The whole body, decompressed.
+
+        Raises `TooLarge` as soon as a limit is passed, `MalformedBody` for broken gzip, `UnsupportedMedia` for another
+        encoding, `Overloaded` when too many bodies are being read, and `Disconnected`.
+        """
+        if encoding not in _PLAIN and encoding.lower() not in _ZIPPED:
+            shown = encoding.decode("latin-1")[:40]
+            raise UnsupportedMedia(f"the content encoding {shown!r} is not supported; use gzip or none")
+        message = await receive()
+        if message["type"] != "http.request":
+            raise Disconnected
+        body: bytes = message.get("body", b"")
+        if message.get("more_body", False):
+            body = await self._rest(body, receive)
+        if len(body) > self._bytes_max:
+            raise self._too_large()
+        if encoding in _PLAIN:
+            return body
+        return await asyncio.get_running_loop().run_in_executor(self._threads, self._decompressed, body)
+
+    async def _rest(self, first: bytes, receive: Receive) -> bytes:
+        parts, size = [first], len(first)
+        self._held += size
+        try:
+            while True:
+                message = await receive()
+                if message["type"] != "http.request":
+                    raise Disconnected
+                part = message.get("body", b"")
+                parts.append(part)
+                size += len(part)
+                self._held += len(part)
+                self._require_room(size)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+        finally:
+            self._held -= size
+
+    def _require_room(self, size: int) -> None:
+        if size > self._bytes_max:
+            raise self._too_large()
+        if self._held > self._total_bytes_max:
+            raise Overloaded(f"{self._held} bytes of unfinished requests are held already", retry_after_s=1)
+
+    def _decompressed(self, body: bytes) -> bytes:
+        """Never holds more than `bytes_max` of output, whatever the input would become. Runs in a thread."""
+        parts: list[bytes] = []
+        room = self._bytes_max
+        while body:
+            if len(parts) == GZIP_MEMBERS_MAX:
+                raise MalformedBody(f"the gzip body has more than {GZIP_MEMBERS_MAX} members")
+            member = zlib.decompressobj(_GZIP)
+            try:
+                part = member.decompress(body, room + 1)
+            except zlib.error:
+                raise MalformedBody("the body is not valid gzip") from None
+            room -= len(part)
+            if room < 0:
+                raise self._too_large()
+            if not member.eof:
+                raise MalformedBody("the gzip body is cut short")
+            parts.append(part)
+            body = member.unused_data
+        return b"".join(parts)
+
+    def _too_large(self) -> TooLarge:
+        return TooLarge(f"the body is larger than {self._bytes_max} bytes", bytes_max=self._bytes_max)

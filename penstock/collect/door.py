@@ -1,0 +1,97 @@
+"""The front door: one entrance for each declared stream, with its dead letters beside it.
+
+Belongs to one event loop. `runtime` makes it, gives it the log, and closes it before the process ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+
+from penstock.app import Stream
+from penstock.collect.decode import BodyDecoder
+from penstock.collect.entrance import Entrance
+from penstock.collect.feed import FeedIntake
+from penstock.collect.intake import Counters, Hooks, Receipt, StreamIntake
+from penstock.collect.writer import Target
+from penstock.contracts import Clock, Intake, Log, StreamSpec
+from penstock.errors import NotFound, PenstockError
+from penstock.schema import Rejected, event_schema
+from penstock.settings import Settings
+
+REJECTED_SUFFIX = ".rejected"
+
+
+class FrontDoor:
+    """Where events come in. Making it declares the streams in the log, which blocks; nothing else here does."""
+
+    def __init__(
+        self,
+        streams: Iterable[Stream],
+        log: Log,
+        settings: Settings,
+        clock: Clock,
+        on_fatal: Callable[[PenstockError], None],
+        on_commit: Callable[[str], None],
+    ) -> None:
+        """`on_commit` is called with a stream's name after each of its commits, `on_fatal` once writing must end.
+
+        Both are called in the event loop and must not block.
+        """
+        self._log = log
+        self._settings = settings
+        self._clock = clock
+        self._hooks = Hooks(on_commit, on_fatal)
+        self.threads = ThreadPoolExecutor(1, "penstock-bodies")
+        self._entrances = {stream.name: self._open(stream) for stream in streams}
+
+    def entrance(self, stream: str) -> Entrance:
+        """The way into a stream; `NotFound` if it is not one that events can be sent to."""
+        found = self._entrances.get(stream)
+        if found is None:
+            raise NotFound(f"there is no stream {stream[:80]!r} to send events to")
+        return found
+
+    async def post(self, stream: str, body: bytes, *, lines: bool = False, durable: bool = True) -> Receipt:
+        """Take one request body, NDJSON if `lines`; see `Entrance.post`."""
+        return await self.entrance(stream).post(body, lines=lines, durable=durable)
+
+    def intake_for_source(self, stream: str) -> Intake:
+        """Where one source puts its events for a stream. Each source has its own."""
+        return FeedIntake(self.entrance(stream), self._settings)
+
+    async def tick(self, stream: str) -> None:
+        """Append one tick without an event time to every partition, to wake the queries. Durable on return."""
+        await self.entrance(stream).intake.tick()
+
+    def counters(self) -> Mapping[str, Counters]:
+        """The figures of each declared stream; `rejected` counts its dead letters."""
+        return {name: entrance.intake.counters for name, entrance in self._entrances.items()}
+
+    async def drain(self) -> None:
+        """Wait until everything taken so far is durable or has failed."""
+        await asyncio.gather(*(intake.drain() for intake in self._intakes()))
+
+    async def close(self) -> None:
+        """Refuse new events, wait for those taken, end the threads. May be called again."""
+        await asyncio.gather(*(intake.close() for intake in self._intakes()))
+        self.threads.shutdown()
+
+    def _intakes(self) -> list[StreamIntake]:
+        return [intake for each in self._entrances.values() for intake in (each.intake, each.dead_letters)]
+
+    def _open(self, stream: Stream) -> Entrance:
+        chosen = self._settings
+        decoder = BodyDecoder(
+            stream.event, event_bytes_max=chosen.event_bytes_max, events_max=chosen.request_events_max
+        )
+        main = Target(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions)
+        dead = Target(stream.name + REJECTED_SUFFIX, Rejected, None, 1)
+        return Entrance(decoder, self._intake(main), self._intake(dead), self.threads)
+
+    def _intake(self, target: Target) -> StreamIntake:
+        unique_ids = self._settings.dedupe_ids_max if target.event.__id_field__ is not None else 0
+        schema = event_schema(target.event)
+        self._log.declare(StreamSpec(target.name, schema, target.partitions, unique_ids, self._settings.dedupe_window))
+        return StreamIntake(target, self._log, self._settings, self._clock, self._hooks)

@@ -1,0 +1,78 @@
+"""The way into one stream: decode a body, offer its events, and keep what was rejected as dead letters."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any
+
+from penstock.collect.decode import BodyDecoder, Decoded, Rejection
+from penstock.collect.intake import Receipt, StreamIntake
+from penstock.errors import InvalidEvents, MalformedBody
+from penstock.schema import Rejected
+
+ERRORS_MAX = 100
+"""Most rejections that an answer lists; the dead letters have them all."""
+LARGE_BODY_BYTES = 64 * 1024
+"""Bodies above this are decoded in a thread, so that taking one apart does not hold up small requests."""
+
+
+class Entrance:
+    """One stream's decoder, its intake and that of its dead letters. Belongs to the event loop."""
+
+    def __init__(
+        self, decoder: BodyDecoder, intake: StreamIntake, dead_letters: StreamIntake, threads: Executor
+    ) -> None:
+        self.decoder = decoder
+        self.intake = intake
+        self.dead_letters = dead_letters
+        self._threads = threads
+
+    async def post(self, body: bytes, *, lines: bool, durable: bool) -> Receipt:
+        """Take one request body. With `durable`, returns once its events and dead letters are; else at once.
+
+        Raises `InvalidEvents` if every event was rejected and `MalformedBody` if the body is no JSON, both after the
+        dead letters are kept; `TooLarge` for too many events; `Busy` or `StorageError` if nothing could be written.
+        """
+        if len(body) <= LARGE_BODY_BYTES:
+            decoded = self.decoder.decode(body, lines=lines)
+        else:
+            decode = partial(self.decoder.decode, body, lines=lines)
+            decoded = await asyncio.get_running_loop().run_in_executor(self._threads, decode)
+        if decoded.rejections:
+            return await self._post_partly(decoded, len(body), durable)
+        receipt = self.intake.offer(decoded.events, len(body))
+        return await receipt if durable else Receipt(len(decoded.events), 0, 0, None)
+
+    async def _post_partly(self, decoded: Decoded, size: int, durable: bool) -> Receipt:
+        """Dead letters first: if they cannot be kept the client retries, and no event is in twice."""
+        count, rejected = len(decoded.events), len(decoded.rejections)
+        self.intake.require_room(count, size)
+        kept = self.dead_letters.offer(letters(decoded.rejections), size)
+        self.intake.counters.received += rejected
+        self.intake.counters.rejected += rejected
+        if durable:
+            await kept
+        errors = [_as_error(each) for each in decoded.rejections[:ERRORS_MAX]]
+        if decoded.malformed:
+            raise MalformedBody(f"the body is not JSON: {errors[0]['reason']}")
+        if not count:
+            raise InvalidEvents(_none_taken(rejected), rejected=rejected, errors=errors)
+        offered = self.intake.offer(decoded.events, size)
+        taken = await offered if durable else Receipt(count, 0, 0, None)
+        return Receipt(taken.accepted, taken.duplicates, rejected, taken.cursor, errors)
+
+
+def letters(rejections: Sequence[Rejection]) -> list[Rejected]:
+    """The dead letters of a request, in the order of its events."""
+    return [Rejected(reason=each.reason, path=each.path, raw=each.raw) for each in rejections]
+
+
+def _as_error(rejection: Rejection) -> dict[str, Any]:
+    return {"index": rejection.index, "reason": rejection.reason, "path": rejection.path}
+
+
+def _none_taken(rejected: int) -> str:
+    return "the event was rejected" if rejected == 1 else f"all {rejected} events were rejected"

@@ -1,0 +1,89 @@
+"""What msgspec does not check of a decoded event: that its values keep their worth in the stream's columns.
+
+An event that passed is one that every later step can hold: its decimals keep their digits, its times exist in UTC, and
+its id, if the class has one, is there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from penstock.columns import decimal_fields, unfit_decimal
+from penstock.schema import DECIMAL_DIGITS, DECIMAL_SCALE, Event, Field, Record, fields
+
+_YEAR_FIRST, _YEAR_LAST = datetime.min.year, datetime.max.year
+
+
+class Check(NamedTuple):
+    """A test of one field: `unfit` of its value says whether the event must be refused, for `reason`."""
+
+    field: str
+    unfit: Callable[[Any], bool]
+    reason: str
+
+
+@cache
+def checks(cls: type[Event]) -> tuple[Check, ...]:
+    """The tests that an event of this class still has to pass once it is decoded."""
+    found = []
+    if cls.__id_field__ is not None:
+        found.append(Check(cls.__id_field__, _absent, "The id is empty"))
+    reason = (
+        f"A decimal needs more than {DECIMAL_DIGITS - DECIMAL_SCALE} digits before or {DECIMAL_SCALE} after the point"
+    )
+    found += [Check(name, unfit_decimal, reason) for name in decimal_fields(cls)]
+    for each in fields(cls):
+        if not each.epoch and _holds_time(each.base):
+            test = _unfit_time if each.base is datetime else _holds_unfit_time
+            found.append(Check(each.name, test, "A time is before the year 1 or after 9999 in UTC"))
+    return tuple(found)
+
+
+def first_fault(tests: tuple[Check, ...], event: Any) -> Check | None:
+    """The first test that the event fails."""
+    for test in tests:
+        if test.unfit(getattr(event, test.field)):
+            return test
+    return None
+
+
+def _absent(value: Any) -> bool:
+    return value is None or value == ""
+
+
+def _unfit_time(value: datetime | None) -> bool:
+    """Whether the time, moved to UTC, leaves the years that Python and Spark can show. Only the outer years can."""
+    if value is None or _YEAR_FIRST < value.year < _YEAR_LAST:
+        return False
+    try:
+        value.astimezone(UTC)
+    except OverflowError:
+        return True
+    return False
+
+
+def _holds_unfit_time(value: Any) -> bool:
+    if isinstance(value, datetime):
+        return _unfit_time(value)
+    if isinstance(value, dict):
+        return any(map(_holds_unfit_time, value.values()))
+    if isinstance(value, list):
+        return any(map(_holds_unfit_time, value))
+    if isinstance(value, msgspec.Struct):
+        return any(_holds_unfit_time(getattr(value, name)) for name in value.__struct_fields__)
+    return False
+
+
+def _holds_time(hint: Any) -> bool:
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return any(_field_holds_time(each) for each in fields(hint))
+    return hint is datetime or any(map(_holds_time, get_args(hint)))
+
+
+def _field_holds_time(field: Field) -> bool:
+    return _holds_time(field.base)

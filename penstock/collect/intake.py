@@ -1,0 +1,246 @@
+"""The bounded queue in front of one stream, and its group commit.
+
+All state belongs to the event loop; the writer thread is handed one group at a time and knows nothing else, so there is
+no lock. While a group is on its way to the disk, requests gather; they are the next group. So the slower the disk, the
+larger the groups, up to the bound at which requests are refused.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from queue import SimpleQueue
+from threading import Thread
+from typing import Any
+
+import msgspec
+
+from penstock.collect.writer import Commit, Target, Writer
+from penstock.contracts import Clock, Log
+from penstock.errors import Overloaded, PenstockError, Stopping, StorageError, SyncFailed
+from penstock.settings import Settings
+
+RETRY_AFTER_S_MAX = 30
+RATE_WEIGHT = 0.2
+"""How much the newest group counts in the measured rate: a stall shows within a few groups."""
+_log = logging.getLogger("penstock.collect")
+
+
+class Receipt(msgspec.Struct, frozen=True):
+    """What became of one request, once that is durable. Encoded as it is, it is the answer to the client."""
+
+    accepted: int
+    duplicates: int
+    rejected: int
+    cursor: str | None
+    errors: Sequence[Any] = ()
+
+
+@dataclass
+class Counters:
+    """What has passed through one stream's intake since the process began."""
+
+    received: int = 0
+    accepted: int = 0
+    duplicates: int = 0
+    rejected: int = 0
+    bytes: int = 0
+    refused: int = 0
+    failed: int = 0
+    commits: int = 0
+
+
+@dataclass(frozen=True)
+class Hooks:
+    """Who is told of what, always in the event loop: a commit of a stream, and an error after which to exit."""
+
+    on_commit: Callable[[str], None]
+    on_fatal: Callable[[PenstockError], None]
+
+
+@dataclass(slots=True)
+class _Request:
+    events: Sequence[Any]
+    size: int
+    future: asyncio.Future[Receipt]
+    tick: bool = False
+
+
+class StreamIntake:
+    """Takes events for one stream. Every method is called in the event loop, and none blocks it."""
+
+    def __init__(self, target: Target, log: Log, settings: Settings, clock: Clock, hooks: Hooks) -> None:
+        self.counters = Counters()
+        self._target = target
+        self._log = log
+        self._settings = settings
+        self._clock = clock
+        self._hooks = hooks
+        self._waiting: deque[_Request] = deque()
+        self._pending_events = 0
+        self._pending_bytes = 0
+        self._busy = False
+        self._stopping = False
+        self._began = 0.0
+        self._rate = 0.0
+        self._groups: SimpleQueue[list[_Request] | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    @property
+    def pending_events(self) -> int:
+        """Events that were offered and are not durable yet."""
+        return self._pending_events
+
+    def require_room(self, count: int, size: int) -> None:
+        """Raise `Stopping`, or `Overloaded` with the time after which a retry should find room."""
+        if self._stopping:
+            raise Stopping(f"stream {self._target.name} takes no more events: Penstock is stopping")
+        limits = self._settings
+        # An empty queue takes any request: its size is bounded by the limits of a body.
+        if self._pending_events and (
+            self._pending_events + count > limits.pending_events_max
+            or self._pending_bytes + size > limits.pending_bytes_max
+        ):
+            self.counters.refused += count
+            raise Overloaded(
+                f"stream {self._target.name} has {self._pending_events} events waiting for the disk",
+                retry_after_s=self._retry_after_s(),
+            )
+
+    def offer(self, events: Sequence[Any], size: int) -> asyncio.Future[Receipt]:
+        """Queue the events of one request, which came in `size` bytes; the future is done when they are durable.
+
+        They become durable together or not at all, after every request that was offered before. A failed commit fails
+        the requests of its group with that error. Raises as `require_room`. Cancelling the future withdraws nothing.
+        """
+        self.require_room(len(events), size)
+        self.counters.received += len(events)
+        self.counters.bytes += size
+        return self._enqueue(events, size)
+
+    def tick(self) -> asyncio.Future[Receipt]:
+        """Queue one tick for every partition."""
+        self.require_room(0, 0)
+        return self._enqueue((), 0, tick=True)
+
+    async def drain(self) -> None:
+        """Wait until everything offered so far is durable or has failed."""
+        if self._busy:
+            await asyncio.wait([self._enqueue((), 0)])
+
+    async def close(self) -> None:
+        """Refuse new events, wait for those pending, end the thread. May be called again."""
+        self._stopping = True
+        await self.drain()
+        if self._thread is not None:
+            self._groups.put(None)
+            await asyncio.to_thread(self._thread.join)
+            self._thread = None
+
+    def _enqueue(self, events: Sequence[Any], size: int, *, tick: bool = False) -> asyncio.Future[Receipt]:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Receipt] = loop.create_future()
+        self._waiting.append(_Request(events, size, future, tick))
+        self._pending_events += len(events)
+        self._pending_bytes += size
+        if not self._busy:
+            self._busy = True
+            self._hand_over(loop)
+        return future
+
+    def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Give the next group to the writer thread, which is started by the first."""
+        if self._thread is None:
+            name = f"penstock-write-{self._target.name}"
+            self._thread = Thread(target=self._write, args=(loop,), name=name, daemon=True)
+            self._thread.start()
+        self._began = self._clock.monotonic()
+        self._groups.put(self._next_group())
+
+    def _next_group(self) -> list[_Request]:
+        """The oldest requests, at least one, up to `group_events_max` events. A tick is a group by itself."""
+        group = [self._waiting.popleft()]
+        room = self._settings.group_events_max - len(group[0].events)
+        while self._waiting and not group[0].tick:
+            request = self._waiting[0]
+            room -= len(request.events)
+            if room < 0 or request.tick:
+                break
+            group.append(self._waiting.popleft())
+        return group
+
+    def _write(self, loop: asyncio.AbstractEventLoop) -> None:
+        """The writer thread: commit what is handed over, tell the loop once for each group."""
+        writer: Writer | None = None
+        while (group := self._groups.get()) is not None:
+            outcome: Commit | BaseException
+            try:
+                writer = writer or Writer(self._target, self._log, self._clock)
+                outcome = writer.tick() if group[0].tick else writer.commit([each.events for each in group])
+            except BaseException as error:  # whatever it is, the requests must hear of it and the thread go on
+                outcome = error
+            loop.call_soon_threadsafe(self._settle, loop, group, outcome)
+
+    def _settle(self, loop: asyncio.AbstractEventLoop, group: list[_Request], outcome: Commit | BaseException) -> None:
+        """Back in the event loop: start the next group first, so that the disk works while answers leave.
+
+        After a failed sync nothing is written any more: what waits fails with it.
+        """
+        if isinstance(outcome, SyncFailed):
+            self._stopping = True
+            group.extend(self._waiting)
+            self._waiting.clear()
+        count = sum(len(each.events) for each in group)
+        self._pending_events -= count
+        self._pending_bytes -= sum(each.size for each in group)
+        self._measure(count)
+        if self._waiting:
+            self._hand_over(loop)
+        else:
+            self._busy = False
+        if isinstance(outcome, Commit):
+            self._confirm(group, outcome)
+        else:
+            self._fail(group, count, outcome)
+
+    def _confirm(self, group: list[_Request], commit: Commit) -> None:
+        tally = self.counters
+        tally.commits += 1
+        receipts: dict[tuple[int, int], Receipt] = {}
+        for request, duplicates in zip(group, commit.duplicates or [0] * len(group), strict=True):
+            accepted = len(request.events) - duplicates
+            tally.accepted += accepted
+            tally.duplicates += duplicates
+            receipt = receipts.get((accepted, duplicates))
+            if receipt is None:
+                receipt = receipts[accepted, duplicates] = Receipt(accepted, duplicates, 0, commit.cursor)
+            if not request.future.done():
+                request.future.set_result(receipt)
+        self._hooks.on_commit(self._target.name)
+
+    def _fail(self, group: list[_Request], count: int, error: BaseException) -> None:
+        self.counters.failed += count
+        if not isinstance(error, PenstockError):
+            _log.error("stream %s: a commit failed", self._target.name, exc_info=error)
+            if isinstance(error, Exception):
+                error = StorageError(f"stream {self._target.name}: the events could not be written")
+        for request in group:
+            if not request.future.done():
+                request.future.set_exception(copy.copy(error))
+                request.future.exception()  # a caller that no longer waits is no reason for a warning
+        if isinstance(error, SyncFailed):
+            self._hooks.on_fatal(error)
+
+    def _measure(self, count: int) -> None:
+        elapsed = max(self._clock.monotonic() - self._began, 1e-6)
+        self._rate += RATE_WEIGHT * (count / elapsed - self._rate)
+
+    def _retry_after_s(self) -> int:
+        """How long the queue takes to empty at the measured rate, within 1 to 30 s."""
+        wait = self._pending_events / self._rate if self._rate > 0 else 1.0
+        return max(1, min(RETRY_AFTER_S_MAX, math.ceil(wait)))

@@ -1,0 +1,144 @@
+"""A source that pulls a WebSocket feed: each message is one event."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from penstock.contracts import Intake, SourceStatus
+from penstock.errors import DeclarationError, PenstockError
+
+if TYPE_CHECKING:
+    from websockets.asyncio.client import ClientConnection
+
+_log = logging.getLogger("penstock.collect")
+
+
+@dataclass(frozen=True)
+class WebSocketSource:
+    """Pulls `url` and reconnects whenever the connection ends. Implements `contracts.Source`.
+
+    `hello` is sent after each connect, for feeds that want to be asked. A reconnect waits a random time up to a bound
+    that doubles from `backoff_s` to `backoff_max_s`, and starts over once a connection lasted `healthy_s`. A peer that
+    leaves a ping unanswered for `ping_s` is taken for dead. At most `queue_max` messages of `message_bytes_max` wait in
+    memory; past that the socket is not read, so the sender feels it.
+    """
+
+    url: str
+    hello: str | None = None
+    backoff_s: float = 0.5
+    backoff_max_s: float = 30.0
+    healthy_s: float = 30.0
+    ping_s: float = 20.0
+    open_s: float = 10.0
+    close_s: float = 5.0
+    message_bytes_max: int = 8 * 1024 * 1024
+    queue_max: int = 8
+
+    def __post_init__(self) -> None:
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+            raise DeclarationError(f"{self.url!r} is not the address of a WebSocket; it begins with ws:// or wss://")
+
+    @property
+    def kind(self) -> str:
+        return "websocket"
+
+    @property
+    def address(self) -> str:
+        """Without user, password and query, any of which may be a secret."""
+        parts = urlsplit(self.url)
+        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+
+    async def run(self, intake: Intake, status: SourceStatus) -> None:
+        """Pull until cancelled. What was read by then is put and settled before the cancellation goes on.
+
+        Raises only if the intake cannot go on.
+        """
+        attempt = 0
+        while True:
+            began = asyncio.get_running_loop().time()
+            status.state = "connecting"
+            reason = await self._connection(intake, status)
+            if asyncio.get_running_loop().time() - began >= self.healthy_s:
+                attempt = 0
+            _log.warning("feed %s: %s", self.address, reason)
+            status.state, status.error = "waiting", reason
+            await asyncio.sleep(wait_s(attempt, self.backoff_s, self.backoff_max_s, random.random()))
+            attempt += 1
+            status.reconnects += 1
+
+    async def _connection(self, intake: Intake, status: SourceStatus) -> str:
+        """One connection from its opening to its end; returns why it ended, for people."""
+        from websockets.asyncio.client import connect
+        from websockets.exceptions import ConnectionClosed, WebSocketException
+
+        try:
+            async with connect(
+                self.url,
+                open_timeout=self.open_s,
+                close_timeout=self.close_s,
+                ping_interval=self.ping_s,
+                ping_timeout=self.ping_s,
+                max_size=self.message_bytes_max,
+                max_queue=self.queue_max,
+                compression=None,
+            ) as connection:
+                status.state, status.error = "connected", None
+                if self.hello is not None:
+                    await connection.send(self.hello)
+                await self._pull(connection, intake, status)
+        except ConnectionClosed as error:
+            return f"the connection ended: {error}"
+        except (OSError, TimeoutError, WebSocketException) as error:
+            return f"could not connect: {error or type(error).__name__}"
+        return "the connection ended"
+
+    async def _pull(self, connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:
+        """Read in a task of its own, which a cancellation of ours does not touch, so no message falls between."""
+        reader = asyncio.create_task(_read(connection, intake, status))
+        try:
+            await asyncio.shield(reader)
+        except asyncio.CancelledError:
+            await self._finish(connection, reader, intake)
+            raise
+        except PenstockError as error:
+            status.state, status.error = "failed", error.message
+            raise
+
+    async def _finish(self, connection: ClientConnection, reader: asyncio.Task[None], intake: Intake) -> None:
+        """Close from our side; the reader goes on to the last message before the peer's answer. Takes `close_s` at most
+        for each of the two steps."""
+        closing = asyncio.create_task(connection.close())
+        await asyncio.wait([reader], timeout=self.close_s)
+        reader.cancel()
+        settling = asyncio.create_task(_settled(intake))
+        await asyncio.wait([reader, closing, settling], timeout=self.close_s)
+        settling.cancel()
+
+
+async def _read(connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:
+    """Put each message, as bytes: whether text is valid UTF-8 is for the decoder to say. Ends by `ConnectionClosed`."""
+    while True:
+        message = await connection.recv(decode=False)
+        await intake.put(message)
+        status.received += 1
+
+
+async def _settled(intake: Intake) -> None:
+    try:
+        await intake.settle()
+    except PenstockError as error:
+        _log.error("a feed ends with events that could not be written: %s", error)
+
+
+def wait_s(attempt: int, first_s: float, most_s: float, draw: float) -> float:
+    """How long to wait before a reconnect: `draw` (0 to 1) of a bound that doubles with each failed attempt.
+
+    Full jitter: many clients that lost the same server come back spread out.
+    """
+    return draw * min(most_s, first_s * 2.0 ** min(attempt, 60))

@@ -1,0 +1,40 @@
+"""`/` and `/assets/...`: the only paths that the dashboard answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.dashboard.assets import HEADERS, PAGE, Asset, load
+
+
+def routes() -> list[BaseRoute]:
+    """The dashboard's routes, for `runtime` to put beside those of the API.
+
+    Reads the files when called, and nothing after that: answering never touches the disk or blocks the loop.
+    """
+    assets = load()
+
+    async def page(request: Request) -> Response:
+        return _answer(request, assets, PAGE)
+
+    async def asset(request: Request) -> Response:
+        return _answer(request, assets, request.path_params["path"])
+
+    return [
+        Route("/", page, name="dashboard"),
+        Route("/assets/{path:path}", asset, name="dashboard-assets"),
+    ]
+
+
+def _answer(request: Request, assets: Mapping[str, Asset], path: str) -> Response:
+    asset = assets.get(path)
+    if asset is None:
+        return PlainTextResponse("not found", status_code=404, headers=HEADERS)
+    headers = {**HEADERS, "ETag": asset.etag}
+    if asset.etag in request.headers.get("if-none-match", ""):
+        return Response(status_code=304, headers=headers)
+    return Response(asset.body, media_type=asset.media_type, headers=headers)

@@ -1,0 +1,54 @@
+// An event that a newcomer can post as it stands, built from the fields of a stream.
+
+const SCALARS = [
+  [/^(bool)/i, () => true],
+  [/^epoch/i, (now) => now.valueOf()],
+  [/^(timestamp|datetime)/i, (now) => now.toISOString()],
+  [/^date/i, (now) => now.toISOString().slice(0, 10)],
+  [/^(u?int|bigint|long|smallint)/i, () => 1],
+  [/^(float|double|halffloat)/i, () => 1.5],
+  [/^decimal/i, () => "1.50"],
+  [/^(binary|bytes)/i, () => "aGVsbG8="],
+  [/^uuid/i, () => "123e4567-e89b-42d3-a456-426614174000"],
+  [/^(list|array)/i, () => []],
+  [/^(map|dict)/i, () => ({})],
+];
+
+/** Split `a: int64, b: struct<c: string>` at the commas that are not inside brackets. */
+function parts(text) {
+  let depth = 0;
+  const found = [""];
+  for (const letter of text) {
+    depth += "<([".includes(letter) - ">)]".includes(letter);
+    if (letter === "," && depth === 0) found.push("");
+    else found[found.length - 1] += letter;
+  }
+  return found.map((part) => part.trim()).filter(Boolean);
+}
+
+function valueOf(type, name, now) {
+  const struct = /^struct<(.*)>$/is.exec(type);
+  if (struct) {
+    const fields = parts(struct[1]).map((part) => /^([^:]+):\s*(.*)$/s.exec(part)).filter(Boolean);
+    return Object.fromEntries(fields.map(([, field, inner]) => [field.trim(), valueOf(inner, field.trim(), now)]));
+  }
+  const quoted = /^(?:literal\[|enum\[)?\s*["']([^"']*)["']/i.exec(type);
+  if (quoted) return quoted[1];
+  const scalar = SCALARS.find(([pattern]) => pattern.test(type));
+  return scalar ? scalar[1](now) : `${name}-1`;
+}
+
+export function exampleEvent(stream, now = new Date()) {
+  return Object.fromEntries(stream.fields.map(({ name, type }) => [name, valueOf(type ?? "", name, now)]));
+}
+
+/** The command that posts the example: one line, safe to paste into a POSIX shell whatever the names are. */
+export function curlCommand(stream, base, now = new Date()) {
+  const body = JSON.stringify(exampleEvent(stream, now));
+  const url = new URL(`v1/streams/${encodeURIComponent(stream.name)}`, base).href;
+  return `curl ${quote(url)} -H 'content-type: application/json' -d ${quote(body)}`;
+}
+
+function quote(text) {
+  return /^[\w:/.-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}

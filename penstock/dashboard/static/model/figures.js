@@ -1,0 +1,55 @@
+// What `/v1/app` says, asked each second while the page is seen, and the recent rates for the sparklines.
+
+import { Signal } from "./signal.js";
+import { get } from "./wire.js";
+
+const POLL_MS = 1_000;
+const TIMEOUT_MS = 5_000;
+export const SAMPLES = 60;
+
+export class Figures {
+  /** {app: the last answer or null, error: why there is no newer one or null}. */
+  state = new Signal({ app: null, error: null });
+  #timer = null;
+  #running = false;
+  #rates = new Map();
+
+  start() {
+    if (this.#running) return;
+    this.#running = true;
+    this.#poll();
+  }
+
+  stop() {
+    this.#running = false;
+    clearTimeout(this.#timer);
+  }
+
+  /** The last rates of a node, oldest first, at most SAMPLES. `kind` is streams, views or sources. */
+  rates(kind, name) {
+    return this.#rates.get(`${kind} ${name}`) ?? [];
+  }
+
+  async #poll() {
+    try {
+      const app = await get("v1/app", TIMEOUT_MS);
+      this.#remember(app);
+      this.state.value = { app, error: null };
+    } catch (error) {
+      this.state.value = { app: this.state.value.app, error: String(error.message ?? error) };
+    }
+    clearTimeout(this.#timer);
+    if (this.#running) this.#timer = setTimeout(() => this.#poll(), POLL_MS);
+  }
+
+  /** Nodes that are no longer in the app lose their history: memory follows the app's size. */
+  #remember(app) {
+    const next = new Map();
+    for (const kind of ["sources", "streams", "views"]) {
+      for (const { name, rate } of app[kind]) {
+        next.set(`${kind} ${name}`, [...this.rates(kind, name), rate ?? 0].slice(-SAMPLES));
+      }
+    }
+    this.#rates = next;
+  }
+}

@@ -1,0 +1,45 @@
+// Where the reader is: kept in the location's hash, so that reload, back and a shared link all come to the same place.
+//
+//     #/                                overview
+//     #/views/NAME?sort=COLUMN&dir=asc  one view
+//     #/streams/NAME/TAB                one stream: latest events, `rejected` or `send`
+
+import { Signal } from "./signal.js";
+
+export function read(hash) {
+  const [path, query] = hash.replace(/^#\/?/, "").split("?");
+  const [kind, name, tab] = path.split("/").map(decode);
+  if (!["views", "streams"].includes(kind) || !name) return { kind: "overview", name: null, tab: null, sort: null };
+  const options = new URLSearchParams(query);
+  const sort = options.has("sort") ? { column: options.get("sort"), down: options.get("dir") === "desc" } : null;
+  return { kind, name, tab: tab ?? null, sort };
+}
+
+export function link({ kind, name, tab, sort }) {
+  if (!name) return "#/";
+  const path = `#/${kind}/${encodeURIComponent(name)}${tab ? `/${tab}` : ""}`;
+  return sort ? `${path}?${new URLSearchParams({ sort: sort.column, dir: sort.down ? "desc" : "asc" })}` : path;
+}
+
+/** A malformed escape in a hand-written hash is taken as it stands. */
+function decode(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
+export class Place {
+  state = new Signal(read(location.hash));
+
+  constructor() {
+    addEventListener("hashchange", () => (this.state.value = read(location.hash)));
+  }
+
+  /** Change the order of a table in place, without a step in the history. */
+  sort(sort) {
+    this.state.value = { ...this.state.value, sort };
+    history.replaceState(null, "", link(this.state.value));
+  }
+}

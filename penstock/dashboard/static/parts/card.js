@@ -1,0 +1,83 @@
+// One node of the pipe: a source, a stream or a view, with its figures. A stream and a view open on a click.
+
+import { html } from "../html.js";
+import * as format from "../model/format.js";
+import { link } from "../model/place.js";
+import { Sparkline } from "./sparkline.js";
+
+const TONES = {
+  running: "good", connected: "good", ready: "good", live: "good",
+  starting: "wait", connecting: "wait", waiting: "wait", degraded: "wait", stopping: "wait", paused: "wait",
+  failed: "bad", gone: "bad",
+};
+
+/** good, wait or bad: the colour of a state. A state that this page does not know is shown, and is neutral. */
+export function tone(state) {
+  return TONES[state] ?? "none";
+}
+
+export function StreamCard({ stream, rates, selected }) {
+  const state = stream.error ? "failed" : stream.end > 0 ? "running" : "empty";
+  const facts = [
+    stream.end > 0 ? format.plural(stream.end, "event") : "no events yet",
+    format.bytes(stream.bytes ?? 0),
+    stream.duplicates ? format.plural(stream.duplicates, "duplicate") : null,
+    stream.refused ? `${format.compact(stream.refused)} refused` : null,
+  ];
+  return html`<${Card} kind="streams" node=${stream} ...${{ state, rates, selected, facts }}>
+    ${stream.rejected ? html`<span class="warning">${format.compact(stream.rejected)} rejected</span>` : null}
+  <//>`;
+}
+
+export function ViewCard({ view, rates, selected }) {
+  const facts = [
+    format.plural(view.rows ?? 0, "row"),
+    view.lag ? `${format.compact(view.lag)} behind` : "up to date",
+    view.batch_ms ? `${format.compact(view.batch_ms)} ms a batch` : null,
+    view.late ? `${format.compact(view.late)} late` : null,
+  ];
+  if (view.state !== "running") facts[1] = view.state;
+  const tag = view.top ? `top ${view.top}` : view.kind === "sql" ? "sql" : null;
+  return html`<${Card} kind="views" node=${view} state=${view.state} ...${{ rates, selected, facts, tag }} />`;
+}
+
+export function SourceCard({ source, rates }) {
+  const facts = [
+    source.state,
+    `${format.compact(source.received ?? 0)} received`,
+    source.reconnects ? format.plural(source.reconnects, "reconnect") : null,
+  ];
+  return html`<${Card} kind="sources" node=${source} state=${source.state} tag=${source.kind} ...${{ rates, facts }}>
+    <span class="address" title=${source.address}>${source.address}</span>
+  <//>`;
+}
+
+/** Where events come in that no source pulls. */
+export function DoorCard() {
+  return html`<div class="card door" data-node="door">
+    <div class="card-head"><span class="dot good"></span><strong>front door</strong></div>
+    <div class="card-facts"><code>POST /v1/streams/…</code></div>
+  </div>`;
+}
+
+function Card({ kind, node, state, rates, selected, facts, tag, children }) {
+  const body = html`
+    <div class="card-head">
+      <span class="dot ${tone(state)}"></span>
+      <strong title=${node.name}>${node.name}</strong>
+      ${tag ? html`<span class="tag">${tag}</span>` : null}
+      <span class="card-rate"><b>${format.rate(node.rate)}</b><small>/s</small></span>
+    </div>
+    <${Sparkline} rates=${rates} />
+    <div class="card-facts">${facts.filter(Boolean).map((fact) => html`<span>${fact}</span>`)}${children}</div>
+    ${node.error ? html`<${Failure} error=${node.error} declared=${node.declared} />` : null}`;
+  const id = `${kind} ${node.name}`;
+  if (kind === "sources") return html`<div class="card" data-node=${id}>${body}</div>`;
+  return html`<a class="card" href=${link({ kind, name: node.name })} data-node=${id}
+    aria-current=${selected ? "page" : null}>${body}</a>`;
+}
+
+/** The sentence of an error, and the place in the user's file that it is about. */
+export function Failure({ error, declared }) {
+  return html`<p class="failure">${error}${declared ? html` <code>${declared}</code>` : null}</p>`;
+}

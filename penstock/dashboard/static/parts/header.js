@@ -1,0 +1,39 @@
+// The top of the page: which app, how it is, and whether this page is connected to it.
+
+import { Connected, html } from "../html.js";
+import * as format from "../model/format.js";
+import { tone } from "./card.js";
+
+export function Header({ app, live, error }) {
+  const total = app?.streams.reduce((sum, stream) => sum + (stream.rate ?? 0), 0) ?? 0;
+  return html`<header class="top">
+    <a class="brand" href="#/"><img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1></a>
+    ${app ? html`<span class="pill ${tone(app.state)}">${app.state}</span>` : null}
+    <${Connection} live=${live} error=${error} />
+    ${app ? html`<dl class="totals">
+      <div><dt>events/s</dt><dd>${format.rate(total)}</dd></div>
+      <div><dt>readers</dt><dd>${app.connections}</dd></div>
+      <div><dt>up</dt><dd title=${app.started}>${format.duration(app.started)}</dd></div>
+      <div><dt>Penstock</dt><dd>${app.version}</dd></div>
+    </dl>` : null}
+  </header>`;
+}
+
+const WORDS = { connecting: "connecting…", live: "live", waiting: "reconnecting", paused: "paused" };
+
+/** The state of the live connection, said aloud when it changes; while it is broken, a button tries at once. */
+class Connection extends Connected {
+  signals() {
+    return [this.props.live.state];
+  }
+
+  render({ live, error }) {
+    const { phase } = live.state.value;
+    const lost = phase === "waiting" || (phase === "live" && error);
+    const shown = lost ? "waiting" : phase;
+    return html`<span class="connection">
+      <span class="pill ${tone(shown)}" role="status">${WORDS[shown]}</span>
+      ${phase === "waiting" ? html`<button type="button" onClick=${() => live.open()}>try now</button>` : null}
+    </span>`;
+  }
+}

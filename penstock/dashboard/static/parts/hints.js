@@ -1,0 +1,101 @@
+// What the page says when there is nothing to show yet: always the next thing to do.
+
+import { Component, html } from "../html.js";
+import { curlCommand } from "../model/example.js";
+import { link } from "../model/place.js";
+
+const COPIED_MS = 1_500;
+
+/** A command or a piece of code with a button that copies it. */
+class Snippet extends Component {
+  state = { copied: false };
+
+  componentWillUnmount() {
+    clearTimeout(this.timer);
+  }
+
+  async copy() {
+    await navigator.clipboard?.writeText(this.props.text);
+    this.setState({ copied: true });
+    this.timer = setTimeout(() => this.setState({ copied: false }), COPIED_MS);
+  }
+
+  render({ text, label }, { copied }) {
+    return html`<div class="snippet">
+      <pre tabindex="0" aria-label=${label}>${text}</pre>
+      ${navigator.clipboard ? html`<button type="button" onClick=${() => this.copy()}>${copied ? "copied" : "copy"}</button>` : null}
+    </div>`;
+  }
+}
+
+/** The command is built when the hint first appears, so that it does not change under the reader's mouse. */
+export class PostHint extends Component {
+  constructor(props) {
+    super(props);
+    this.command = curlCommand(props.stream, document.baseURI);
+  }
+
+  render({ stream }) {
+    return html`<div class="hint">
+      <p>Post an event to <b>${stream.name}</b> from a terminal:</p>
+      <${Snippet} text=${this.command} label="Command that posts an event" />
+      <p>Send a JSON object, an array of them, or one object a line as <code>application/x-ndjson</code>.
+        The answer comes once the events are on disk.</p>
+    </div>`;
+  }
+}
+
+const FIRST_STREAM = `class Reading(Event, id="reading_id", time="at"):
+    reading_id: str
+    at: datetime
+    sensor: str
+    value: float
+
+readings = app.stream("readings", Reading, key="sensor")`;
+
+export function EmptyApp({ app }) {
+  return html`<section class="panel"><h2>This app declares no streams yet</h2>
+    <div class="hint">
+      <p>A stream is where events come in. Add one to the file of <b>${app.name}</b> and run it again:</p>
+      <${Snippet} text=${FIRST_STREAM} label="Python code that declares a stream" />
+    </div>
+  </section>`;
+}
+
+function firstView({ name, key, fields }) {
+  const column = key ?? fields[0]?.name ?? "name";
+  const table = /^\w+$/.test(name) ? name : `\`${name}\``;
+  return `app.sql(
+    "busiest",
+    "SELECT ${column}, count(*) AS n FROM ${table} GROUP BY ${column}",
+    key=["${column}"], top=10, by="n",
+)`;
+}
+
+export function NoViews({ stream }) {
+  return html`<section class="panel"><h2>This app declares no views yet</h2>
+    <div class="hint">
+      <p>A view is a table that Spark keeps up to date. Count the events of <b>${stream.name}</b> with one:</p>
+      <${Snippet} text=${firstView(stream)} label="Python code that declares a view" />
+    </div>
+  </section>`;
+}
+
+/** The whole command stands with one view of an empty stream; the others point to it. */
+function Unfed({ stream, view, app, whole }) {
+  const first = app.views.find(({ reads }) => reads.includes(stream.name));
+  if (whole || first.name === view.name) return html`<${PostHint} key=${stream.name} stream=${stream} />`;
+  const send = link({ kind: "streams", name: stream.name, tab: "send" });
+  return html`<p class="empty">Waits for the first event of ${stream.name}. <a href=${send}>Post one</a></p>`;
+}
+
+/** Why a view has no rows: it failed, it starts, its input is empty, or no row has come of it so far. */
+export function ViewHint({ view, app, known, whole }) {
+  const empty = app.streams.find((stream) => view.reads.includes(stream.name) && stream.end === 0);
+  if (view.state === "failed") return html`<p class="empty">No rows: the view has failed. Mend its code and run the app again.</p>`;
+  if (empty) return html`<${Unfed} stream=${empty} ...${{ view, app, whole }} />`;
+  if (view.state === "starting") return html`<p class="empty">Spark is starting, which takes some seconds. Events posted meanwhile are kept.</p>`;
+  if (!known) return html`<p class="empty">Loading…</p>`;
+  const closing = view.emit === "close" ? " Its rows come when a window is complete." : "";
+  return html`<p class="empty">No rows yet.${closing}</p>`;
+}

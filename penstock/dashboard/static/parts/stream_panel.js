@@ -1,0 +1,105 @@
+// The selected stream: its latest events, its dead letters, and how to post to it.
+
+import { Component, html } from "../html.js";
+import { columnsOf } from "../model/columns.js";
+import * as format from "../model/format.js";
+import { link } from "../model/place.js";
+import { Tail } from "../model/tail.js";
+import { Failure, tone } from "./card.js";
+import { Facts } from "./facts.js";
+import { PostHint } from "./hints.js";
+import { Table } from "./table.js";
+
+const ROWS_MAX = 100;
+const RAW_MAX = 2_000;
+
+export function StreamPanel({ stream, tab, live }) {
+  const name = tab === "rejected" ? `${stream.name}.rejected` : stream.name;
+  const events = tab === "rejected" ? DeadLetters : LatestEvents;
+  const kept = tab === "rejected" ? stream.rejected : stream.events;
+  return html`<section class="panel" aria-label="Stream ${stream.name}">
+    <div class="panel-head">
+      <h2><span class="dot ${tone(stream.error ? "failed" : "running")}"></span>${stream.name}</h2>
+      <a class="back" href="#/">overview</a>
+    </div>
+    <${Facts} facts=${factsOf(stream)} />
+    ${stream.error ? html`<${Failure} error=${stream.error} declared=${stream.declared} />` : null}
+    <${Tabs} stream=${stream} tab=${tab} />
+    ${tab === "send"
+      ? html`<${PostHint} key=${stream.name} stream=${stream} />`
+      : html`<${Following} key=${name} ...${{ name, kept, live, stream, events }} />`}
+  </section>`;
+}
+
+function Tabs({ stream, tab }) {
+  const tabs = [[null, "Latest events"], ["rejected", `Rejected (${format.compact(stream.rejected ?? 0)})`], ["send", "Post an event"]];
+  return html`<nav class="tabs" aria-label="Of ${stream.name}">${tabs.map(([each, title]) => html`
+    <a href=${link({ kind: "streams", name: stream.name, tab: each })} aria-current=${each === tab ? "page" : null}>${title}</a>`)}
+  </nav>`;
+}
+
+/** Holds the tail of one stream for as long as it is on the page. Paused, it goes on reading and stops drawing. */
+class Following extends Component {
+  state = { frozen: null };
+
+  constructor(props) {
+    super(props);
+    this.tail = new Tail(props.live, props.name);
+  }
+
+  componentDidMount() {
+    this.stop = this.tail.drawn.subscribe(() => this.state.frozen || this.setState({}));
+    this.tail.open(this.props.kept ?? 0);
+  }
+
+  componentWillUnmount() {
+    this.stop();
+    this.tail.close();
+  }
+
+  toggle() {
+    this.setState(({ frozen }) => ({ frozen: frozen ? null : this.tail.entries }));
+  }
+
+  render({ stream, events }, { frozen }) {
+    const entries = (frozen ?? this.tail.entries).slice(0, ROWS_MAX);
+    const { error, loading, partial } = this.tail;
+    return html`${error ? html`<${Failure} error=${error} />` : null}
+      <${events} ...${{ entries, stream, loading }} />
+      <p class="count">${entries.length
+        ? html`newest first, ${format.plural(entries.length, "event")} shown${partial ? "; older ones are kept but not shown" : ""}
+          <button type="button" aria-pressed=${String(frozen !== null)} onClick=${() => this.toggle()}>${frozen ? "resume" : "pause"}</button>`
+        : partial ? "Waiting for the next event." : ""}</p>`;
+  }
+}
+
+function LatestEvents({ entries, stream, loading }) {
+  if (!entries.length && loading) return html`<p class="empty">Loading…</p>`;
+  if (!entries.length && stream.end === 0) return html`<${PostHint} stream=${stream} />`;
+  const columns = columnsOf(stream.fields, [], entries);
+  return html`<${Table} label="Latest events of ${stream.name}" columns=${columns} entries=${entries} />`;
+}
+
+function DeadLetters({ entries, loading }) {
+  if (!entries.length) return html`<p class="empty">${loading ? "Loading…" : "Nothing was rejected."}</p>`;
+  return html`<ul class="letters">${entries.map(({ id, row }) => html`<li key=${id}>
+    <p><b>${row.reason}</b>${row.path ? html` at <code>${row.path}</code>` : null}</p>
+    <pre tabindex="0" aria-label="What was sent">${format.clip(format.decoded(row.raw), RAW_MAX)}</pre>
+  </li>`)}</ul>`;
+}
+
+function factsOf(stream) {
+  return [
+    ["declared", html`<code>${stream.declared}</code>`],
+    ["key", stream.key],
+    ["id", stream.id],
+    ["time", stream.time],
+    ["partitions", stream.partitions],
+    ["events kept", format.number(stream.events ?? 0)],
+    ["on disk", format.bytes(stream.bytes ?? 0)],
+    ["accepted", format.number(stream.accepted ?? 0)],
+    ["duplicates", stream.duplicates ? format.number(stream.duplicates) : null],
+    ["refused", stream.refused ? format.number(stream.refused) : null],
+    ["last event", stream.last_event ? html`<time title=${stream.last_event}>${format.time(stream.last_event)}</time>` : null],
+  ];
+}

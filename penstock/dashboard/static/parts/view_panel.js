@@ -1,0 +1,94 @@
+// A view, live: bars if it is ranked, its table, and, when it is the one selected, everything known about it.
+
+import { Component, createRef, html } from "../html.js";
+import { columnsOf, defaultSort, sorted } from "../model/columns.js";
+import * as format from "../model/format.js";
+import { link } from "../model/place.js";
+import { Failure, tone } from "./card.js";
+import { Bars } from "./bars.js";
+import { ViewHint } from "./hints.js";
+import { Facts } from "./facts.js";
+import { Table } from "./table.js";
+
+const ROWS_MAX = 300; // drawn in the panel of the selected view
+const ROWS_SHORT = 8; // drawn in the overview
+
+/** Follows its view only while it can be seen: a page of many views costs what is on the screen. */
+export class ViewPanel extends Component {
+  frame = createRef();
+
+  constructor(props) {
+    super(props);
+    this.rows = props.feeds.rows(props.view);
+    this.attached = false;
+  }
+
+  componentDidMount() {
+    this.stop = this.rows.drawn.subscribe(() => this.setState({}));
+    this.observer = new IntersectionObserver(([change]) => this.show(change.isIntersecting), { rootMargin: "200px" });
+    this.observer.observe(this.frame.current);
+  }
+
+  componentWillUnmount() {
+    this.observer.disconnect();
+    this.stop();
+    this.show(false);
+  }
+
+  show(visible) {
+    if (visible === this.attached) return;
+    this.attached = visible;
+    if (visible) this.rows.attach();
+    else this.rows.detach();
+  }
+
+  render({ view, app, whole, sort, onSort }) {
+    const entries = [...this.rows.entries.values()];
+    const columns = columnsOf(view.columns, view.key, entries);
+    const order = sort ?? defaultSort(view, columns);
+    const content = { view, columns, order, whole, onSort, entries, total: Math.max(view.rows ?? 0, entries.length) };
+    return html`<section class="panel" ref=${this.frame} aria-label="View ${view.name}">
+      <${Title} view=${view} whole=${whole} />
+      ${whole ? html`<${Facts} facts=${factsOf(view)} />` : null}
+      ${view.error ? html`<${Failure} error=${view.error} declared=${view.declared} />` : null}
+      ${this.rows.error ? html`<${Failure} error=${this.rows.error} />` : null}
+      ${this.rows.behind ? html`<p class="note">This page is ${format.compact(this.rows.behind)} changes behind and is catching up.</p>` : null}
+      ${entries.length ? html`<${Content} ...${content} />` : html`<${ViewHint} ...${{ view, app, whole, known: this.rows.known }} />`}
+    </section>`;
+  }
+}
+
+function Title({ view, whole }) {
+  return html`<div class="panel-head">
+    <h2><span class="dot ${tone(view.state)}" title=${view.state}></span>
+      ${whole ? view.name : html`<a href=${link({ kind: "views", name: view.name })}>${view.name}</a>`}</h2>
+    <span class="panel-reads">from ${view.reads.join(", ")}</span>
+    ${whole ? html`<a class="back" href="#/">overview</a>` : null}
+  </div>`;
+}
+
+function Content({ view, columns, order, whole, onSort, entries, total }) {
+  const shown = sorted(entries, columns, order).slice(0, whole ? ROWS_MAX : ROWS_SHORT);
+  const bars = view.top && view.by ? html`<${Bars} entries=${entries} columns=${columns} view=${view} />` : null;
+  if (bars && !whole) return bars;
+  return html`${bars}
+    <${Table} label="Rows of ${view.name}" columns=${columns} entries=${shown} sort=${order} onSort=${whole ? onSort : null} />
+    <p class="count">showing ${format.compact(shown.length)} of ${format.plural(total, "row")}</p>`;
+}
+
+function factsOf(view) {
+  return [
+    ["declared", html`<code>${view.declared}</code>`],
+    ["written in", view.kind === "sql" ? "SQL" : "Python"],
+    ["reads", view.reads.join(", ")],
+    ["key", view.key.join(", ")],
+    ["ranked", view.top ? `top ${view.top} by ${view.by}` : null],
+    ["shows a window", view.emit === "close" ? "when it is complete" : null],
+    ["behind", format.plural(view.lag ?? 0, "event")],
+    ["rows", format.number(view.rows ?? 0)],
+    ["version", format.number(view.version ?? 0)],
+    ["last batch", view.batch_id === null ? null : `${view.batch_id}${view.batch_ms ? `, ${format.compact(view.batch_ms)} ms` : ""}`],
+    ["watermark", view.watermark ? html`<time title=${view.watermark}>${format.time(view.watermark)}</time>` : null],
+    ["late events", view.late ? format.number(view.late) : null],
+  ];
+}

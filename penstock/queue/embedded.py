@@ -1,0 +1,178 @@
+"""The embedded log: a directory with one SQLite file for each stream."""
+
+from __future__ import annotations
+
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock import files
+from penstock.contracts import Admission, Position, Retention, StreamSpec
+from penstock.errors import DeclarationError, NotFound, StorageError
+from penstock.queue import codec, layout
+from penstock.queue.committer import Terms
+from penstock.queue.merge import Merger
+from penstock.queue.reader import StreamReader
+from penstock.queue.trim import trim
+from penstock.queue.writer import StreamWriter
+from penstock.settings import Settings
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+
+_inherited: list[object] = []
+"""What a process got from its parent by fork. SQLite forbids to use it, and to close it: so it is only kept alive."""
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+class EmbeddedLog:
+    """The contract `Log` on SQLite files; with `read_only`, `LogReader` only.
+
+    Reads may come from any thread and never wait for writes. Writes may too: those of one stream take turns. A process
+    that was forked opens its own connections for reading; to write there, it must declare its streams anew.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        *,
+        read_only: bool = False,
+        disk_reserve_bytes: int = Settings.disk_reserve_bytes,
+        clock: Callable[[], datetime] = _now,
+    ) -> None:
+        self._directory = Path(directory)
+        self._read_only = read_only
+        self._terms = Terms(disk_reserve_bytes, clock)
+        self._forget()
+        if not read_only and not self._directory.is_dir():
+            self._directory.mkdir(parents=True)
+            files.sync_directory(self._directory.parent)
+
+    def _forget(self) -> None:
+        self._pid = os.getpid()
+        self._opening = threading.Lock()
+        self._readers: dict[str, StreamReader] = {}
+        self._writers: dict[str, _Writing] = {}
+
+    def _own(self) -> None:
+        if os.getpid() != self._pid:
+            _inherited.extend((*self._readers.values(), *self._writers.values()))
+            self._forget()
+
+    def _reader(self, stream: str) -> StreamReader:
+        self._own()
+        reader = self._readers.get(stream)
+        if reader is not None:
+            return reader
+        with self._opening:
+            if stream not in self._readers:
+                path = self._path(stream)
+                if not path.exists():
+                    raise NotFound(f"there is no stream {stream}")
+                self._readers[stream] = StreamReader(path)
+            return self._readers[stream]
+
+    def _path(self, stream: str) -> Path:
+        if not NAME.fullmatch(stream):
+            raise NotFound(f"there is no stream {stream[:80]!r}")
+        return self._directory / f"{stream}.db"
+
+    def _writing(self, stream: str) -> _Writing:
+        self._own()
+        try:
+            return self._writers[stream]
+        except KeyError:
+            raise StorageError(f"stream {stream} was not declared by this process, so it cannot write it") from None
+
+    def generation(self, stream: str) -> int:
+        return self._reader(stream).generation
+
+    def starts(self, stream: str) -> Mapping[int, int]:
+        return self._reader(stream).starts()
+
+    def ends(self, stream: str) -> Mapping[int, int]:
+        return self._reader(stream).ends()
+
+    def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        return self._reader(stream).read(partition, start, end)
+
+    def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
+        return self._reader(stream).wait(seen, timeout_s)
+
+    def size_bytes(self, stream: str) -> int:
+        """The space that a stream's events take on the disk, about; what retention compares with."""
+        return self._reader(stream).size_bytes()
+
+    def declare(self, spec: StreamSpec) -> None:
+        if self._read_only:
+            raise StorageError(f"the log in {self._directory} was opened for reading only")
+        if not NAME.fullmatch(spec.name):
+            raise DeclarationError(f"{spec.name!r} cannot be the name of a stream's file")
+        codec.require_sound(spec.name, spec.schema, spec.unique_ids)
+        self._own()
+        path = self._path(spec.name)
+        if not path.exists():
+            layout.create(path, spec.schema, spec.partitions)
+        reader = self._reader(spec.name)
+        with self._opening:
+            if spec.name not in self._writers:
+                self._writers[spec.name] = _Writing(reader, self._terms)
+        self._writers[spec.name].writer.declare(spec)
+
+    def append(self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int) -> Position:
+        return self._writing(stream).writer.append(partition, batch, producer, sequence)
+
+    def admit(self, stream: str, batches: Mapping[int, pa.RecordBatch]) -> Admission:
+        return self._writing(stream).writer.admit(batches)
+
+    def trim(self, stream: str, retention: Retention) -> Mapping[int, int]:
+        return self._writing(stream).trim(retention)
+
+    def merge(self, stream: str) -> int:
+        return self._writing(stream).merge()
+
+    def close(self) -> None:
+        """Readers first: SQLite then writes everything back into the stream's one file when its writer closes."""
+        self._own()
+        with self._opening:
+            for reader in self._readers.values():
+                reader.close()
+            for writing in self._writers.values():
+                writing.writer.close()
+            self._readers.clear()
+            self._writers.clear()
+
+
+class _Writing:
+    """A stream that this process writes. Its upkeep comes one call at a time, beside appends."""
+
+    def __init__(self, reader: StreamReader, terms: Terms) -> None:
+        self.writer = StreamWriter(reader, terms)
+        self._merger = Merger(self.writer.committer, reader)
+        self._upkeep = threading.Lock()
+
+    def trim(self, retention: Retention) -> Mapping[int, int]:
+        with self._upkeep:
+            return trim(self.writer.committer, self.writer.reader, retention)
+
+    def merge(self) -> int:
+        with self._upkeep:
+            return self._merger.merge()
+
+
+@dataclass(frozen=True)
+class EmbeddedLogOpener:
+    """Opens a log for reading, wherever it is called. It can be pickled: Spark sends it to its workers."""
+
+    directory: Path
+
+    def __call__(self) -> EmbeddedLog:
+        return EmbeddedLog(self.directory, read_only=True)

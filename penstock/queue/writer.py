@@ -1,0 +1,130 @@
+"""Writes of one stream: declare, append and admit, each one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import timedelta
+
+import msgspec
+import pyarrow as pa
+
+from penstock.contracts import Admission, Position, StreamSpec
+from penstock.errors import DeclarationError, StorageError
+from penstock.queue import codec, layout
+from penstock.queue.committer import Committer, Terms
+from penstock.queue.ids import RecentIds
+from penstock.queue.layout import Extent, Stored
+from penstock.queue.reader import StreamReader
+from penstock.queue.recall import recall
+
+PRODUCERS_MAX = 1024
+"""Producers of a stream. They stand in a record that every commit rewrites, so their number is bounded; one more is
+refused, since to forget an old one would be to forget what it has appended."""
+
+
+class StreamWriter:
+    """One stream, open for writing. Any thread may call; calls take turns."""
+
+    def __init__(self, reader: StreamReader, terms: Terms) -> None:
+        self.reader = reader
+        self.name = reader.path.stem
+        self.committer = Committer(reader, terms)
+        self._ids = RecentIds(0, 0)
+
+    @property
+    def extent(self) -> Extent:
+        return self.committer.extent
+
+    def declare(self, spec: StreamSpec) -> None:
+        """As in the contract. Blocks while the remembered ids are read back, which is when they can be checked."""
+        with self._turn():
+            if spec.partitions != len(self.extent.nexts):
+                raise DeclarationError(
+                    f"stream {self.name} has {len(self.extent.nexts)} partitions, not {spec.partitions}: with another "
+                    "number, events of a key would change their place; keep it, or use a new stream"
+                )
+            versions = self.reader.schemas(self.extent.version)
+            if not spec.schema.equals(versions[-1]):
+                codec.require_compatible(self.name, spec.schema, versions)
+                self._add_version(spec.schema)
+            lifetime_us = spec.unique_for // timedelta(microseconds=1)
+            if (spec.unique_ids, lifetime_us) != (self._ids.limit, self._ids.lifetime_us):
+                self._ids = recall(self.reader, spec.unique_ids, lifetime_us)
+
+    def _add_version(self, schema: pa.Schema) -> None:
+        version = self.extent.version + 1
+        after = msgspec.structs.replace(self.extent.grown({}), version=version)
+        self.committer.transact(after, lambda connection: layout.save_schema(connection, version, schema))
+
+    def append(self, partition: int, batch: pa.RecordBatch, producer: str, sequence: int) -> Position:
+        with self._turn():
+            self._require_fit(partition, batch)
+            known = self.extent.producers.get(producer, {}).get(partition)
+            if known is not None and sequence <= known[0]:
+                return Position(partition, known[1])
+            if producer not in self.extent.producers and len(self.extent.producers) >= PRODUCERS_MAX:
+                raise StorageError(f"stream {self.name} has {PRODUCERS_MAX} producers already; give them stable names")
+            first = self.extent.nexts[partition]
+            self._store({partition: batch}, self.extent.remembering(producer, partition, sequence))
+            if self._ids.limit:
+                self._ids.add(filter(None, batch.column("_id").to_pylist()), codec.newest_ingest_us(batch) or 0)
+            return Position(partition, first)
+
+    def admit(self, batches: Mapping[int, pa.RecordBatch]) -> Admission:
+        """As in the contract. `first` and `duplicates` have an entry for each batch; `first` is the partition's end
+        when all rows of its batch are duplicates."""
+        with self._turn():
+            for partition, batch in batches.items():
+                self._require_fit(partition, batch)
+            first = {partition: self.extent.nexts[partition] for partition in batches}
+            if not self._ids.limit:
+                self._store(batches, self.extent)
+                return Admission(first, {partition: [] for partition in batches})
+            sifted = self._ids.sift(batches)
+            self._store(sifted.kept, self.extent)
+            self._ids.add(sifted.fresh, sifted.newest_us)
+            return Admission(first, sifted.duplicates)
+
+    @contextmanager
+    def _turn(self) -> Iterator[None]:
+        with self.committer.turn() as interrupted:
+            if interrupted:
+                self._ids = recall(self.reader, self._ids.limit, self._ids.lifetime_us)
+            yield
+
+    def _store(self, batches: Mapping[int, pa.RecordBatch], before: Extent) -> None:
+        after = before.grown({partition: batch.num_rows for partition, batch in batches.items()})
+        if after.nexts == before.nexts and before is self.extent:
+            return
+        self.committer.require_space()
+        rows = [row for partition, batch in batches.items() if batch.num_rows for row in self._rows(partition, batch)]
+        self.committer.store(rows, after)
+
+    def _rows(self, partition: int, batch: pa.RecordBatch) -> Iterator[Stored]:
+        ingest_us = codec.newest_ingest_us(batch)
+        if ingest_us is None:
+            ingest_us = self.committer.terms.now_us()
+        at = layout.key(partition, self.extent.nexts[partition])
+        for part in codec.split(batch):
+            yield layout.stored(at, part.num_rows, self.extent.version, ingest_us, codec.encode(part))
+            at += part.num_rows
+
+    def _require_fit(self, partition: int, batch: pa.RecordBatch) -> None:
+        if not 0 <= partition < len(self.extent.nexts):
+            raise DeclarationError(
+                f"stream {self.name} has partitions 0 to {len(self.extent.nexts) - 1}, not {partition}"
+            )
+        newest = self.reader.schemas(self.extent.version)[-1]
+        if not batch.schema.equals(newest):
+            raise DeclarationError(
+                f"stream {self.name}: the batch has columns {_named(batch.schema)}, the stream {_named(newest)}; "
+                "declare the new schema first"
+            )
+
+    def close(self) -> None:
+        self.committer.close()
+
+
+def _named(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in schema)

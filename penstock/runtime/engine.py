@@ -1,0 +1,191 @@
+"""The engine process: the Spark driver and every view's streaming query."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from penstock.analyze.frames import build, changes_batch, changes_schema, inputs, key_problems
+from penstock.analyze.query import AfterCommit, ViewQuery
+from penstock.analyze.runner import ViewRunner, stop_all
+from penstock.analyze.session import carry, start_session
+from penstock.analyze.source import read_stream, register
+from penstock.app import App, View
+from penstock.columns import json_rows
+from penstock.contracts import StreamSpec
+from penstock.errors import EXIT_IO, SyncFailed, ViewError
+from penstock.files import sync_filesystem, write_atomic
+from penstock.graph import order, read_views
+from penstock.queue import EmbeddedLog, EmbeddedLogOpener
+from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signals
+from penstock.runtime.clock import WallClock
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.loading import load
+from penstock.runtime.retention import floor, retention
+from penstock.settings import Settings, from_environment
+from penstock.store import ViewSpec, ViewTable
+
+STEP_S = 0.1
+STATUS_S = 1.0
+IDLE_WAIT_S = 0.5
+SHARED_WAIT_S = 0.02
+"""How long a poll of the log may block: long for a query with one input, short if it has others to look at."""
+
+log = logging.getLogger("penstock.engine")
+
+
+class Engine:
+    """All views of one app. Single-threaded but for Spark's callbacks, which reach `ViewQuery` only."""
+
+    def __init__(self, app: App, directory: DataDirectory, settings: Settings, epoch: int) -> None:
+        self.app = app
+        self.directory = directory
+        self.settings = settings
+        self.epoch = epoch
+        self.changes_log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
+        self.changes: dict[str, pa.Schema] = {}
+        self.tables: dict[str, ViewTable] = {}
+        self.runners: dict[str, ViewRunner] = {}
+        self.spark: SparkSession | None = None
+        self.stopping = threading.Event()
+
+    def run(self) -> int:
+        """Start everything, look after it until told to stop, end in good order. Returns the exit status."""
+        self._say("starting")
+        directory, settings = self.directory, self.settings
+        self.spark = start_session(self.app.name, settings, logs=directory.logs, warehouse=directory.run / "warehouse")
+        register(self.spark, EmbeddedLogOpener(directory.streams))
+        clean = directory.clean_mark.exists()
+        directory.clean_mark.unlink(missing_ok=True)
+        for view in order(self.app):
+            self._start(view, clean)
+            if self.stopping.is_set():
+                break
+        status = self._look_after()
+        self._stop(status)
+        return status
+
+    def _start(self, view: View, clean: bool) -> None:
+        settings = self.settings
+        spec = ViewSpec(
+            view.name, view.key, view.keep, view.top, view.by, settings.changes_kept, settings.changes_bytes
+        )
+        table = ViewTable(self.directory.view_file(view.name), spec, clock=WallClock())
+        query = ViewQuery(view, self.directory.checkpoint(view.name), table, self.epoch, self._publisher(view))
+        runner = ViewRunner(
+            query,
+            lambda: self._frame(view),
+            trigger_ms=settings.trigger_ms,
+            longest_s=settings.restart_backoff_max_s,
+        )
+        self.tables[view.name], self.runners[view.name] = table, runner
+        for dropped in runner.start(clean=clean):
+            log.warning("view %s: after an unclean end, dropped %s to have it made again", view.name, dropped)
+
+    def _frame(self, view: View) -> DataFrame:
+        """The view's DataFrame on the log. Views that others read get their stream of changes here."""
+        assert self.spark is not None
+        spark, wait_s = self.spark, IDLE_WAIT_S if len(view.reads) == 1 else SHARED_WAIT_S
+
+        def read(stream: str, schema: StructType) -> DataFrame:
+            return read_stream(spark, stream, schema, rows_max=self.settings.batch_events_max, wait_s=wait_s)
+
+        missing = [name for name in view.reads if name not in self.changes and name in self.runners]
+        if missing:
+            raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
+        frame = build(spark, view, inputs(self.app, view, read, self.changes))
+        problems = key_problems(view, frame)
+        if problems:
+            raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
+        if view.name in read_views(self.app):
+            self.changes[view.name] = changes_schema(frame)
+            self.changes_log.declare(StreamSpec(f"{view.name}.changes", self.changes[view.name], 1))
+        return frame
+
+    def _publisher(self, view: View) -> AfterCommit | None:
+        """Appends what a view wrote to VIEW.changes, after the ledger has it.
+
+        A crash in between runs the batch again over the same range, and the append is idempotent by batch id: each
+        batch is in the stream once.
+        """
+        if view.name not in read_views(self.app):
+            return None
+
+        def publish(batch_id: int, table: pa.Table) -> None:
+            if table.num_rows == 0:
+                return
+            keys = [key.decode() for key in json_rows(table, view.key)]
+            batch = changes_batch(table, self.changes[view.name], keys, datetime.now(UTC))
+            self.changes_log.append(f"{view.name}.changes", 0, batch, producer=view.name, sequence=batch_id)
+
+        return publish
+
+    def _look_after(self) -> int:
+        status_at = upkeep_at = 0.0
+        while not self.stopping.wait(STEP_S):
+            for runner in self.runners.values():
+                runner.step()
+                if isinstance(runner.query.failure, SyncFailed):
+                    log.critical("%s", runner.query.failure)
+                    return EXIT_IO
+            now = time.monotonic()
+            if now >= status_at:
+                self._say("ready" if self._settled() else "starting")
+                status_at = now + STATUS_S
+            if now >= upkeep_at:
+                self._upkeep()
+                upkeep_at = now + self.settings.upkeep_s
+        return 0
+
+    def _settled(self) -> bool:
+        return all(runner.state != "starting" for runner in self.runners.values())
+
+    def _upkeep(self) -> None:
+        for table in self.tables.values():
+            table.expire()
+        for name in self.changes:
+            stream = f"{name}.changes"
+            needed = floor(self.app, self.directory, self.changes_log, stream)
+            self.changes_log.trim(stream, retention(None, self.settings, needed))
+            self.changes_log.merge(stream)
+
+    def _say(self, state: str) -> None:
+        views = {name: runner.status() for name, runner in self.runners.items()}
+        status: dict[str, Any] = {"epoch": self.epoch, "state": state, "views": views}
+        write_atomic(self.directory.engine_status, msgspec.json.encode(status), durable=False)
+
+    def _stop(self, status: int) -> None:
+        """Finish the batches under way; then the checkpoints are whole, and marked so once they are durable."""
+        stop_all(list(self.runners.values()))
+        for table in self.tables.values():
+            table.close()
+        self.changes_log.close()
+        if status == 0:
+            sync_filesystem(self.directory.checkpoints)
+            write_atomic(self.directory.clean_mark, b"", durable=True)
+        self._say("stopped")
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("py4j").setLevel(logging.WARNING)
+    child = answer_call()
+    loaded = load(child.call.target)
+    carry(loaded.module, loaded.file)
+    engine = Engine(loaded.app, child.directory, from_environment(), child.call.epoch)
+    stop_on_signals(engine.stopping.set)
+    on_end_of_parent(child.call, engine.stopping.set)
+    return engine.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,217 @@
+"""The gateway process: front door, sources, API and dashboard in one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from datetime import UTC, datetime
+from typing import Any
+
+import uvicorn
+import uvloop
+from starlette.applications import Starlette
+
+from penstock import dashboard
+from penstock.app import App, Feed, View
+from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
+from penstock.collect.http import PREFIX, PostEndpoint
+from penstock.contracts import SourceStatus
+from penstock.errors import EXIT_IO, PenstockError
+from penstock.graph import read_views
+from penstock.queue import EmbeddedLog
+from penstock.runtime.child import answer_call, on_end_of_parent
+from penstock.runtime.clock import WallClock
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.loading import load
+from penstock.runtime.retention import dead_letters, floor, retention
+from penstock.runtime.status import Status
+from penstock.serve.connections import Connections
+from penstock.serve.deps import Deps
+from penstock.serve.http import routes
+from penstock.serve.problems import exception_handlers
+from penstock.serve.stream import StreamChannel
+from penstock.serve.view import ViewChannel
+from penstock.settings import Settings, from_environment
+from penstock.store import LiveTable, ViewSpec
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread may keep the interpreter: short, or a commit thread waits 5 ms for its turn at every step."""
+RATES_S = 1.0
+FEED_RETRY_S = 5.0
+
+log = logging.getLogger("penstock.gateway")
+Scope = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class Gateway:
+    """Everything of one app that faces the network. Belongs to one event loop."""
+
+    def __init__(self, app: App, directory: DataDirectory, settings: Settings) -> None:
+        self.app = app
+        self.directory = directory
+        self.settings = settings
+        self.closing = asyncio.Event()
+        self.exit_status = 0
+        self.log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
+        self.door = FrontDoor(app.streams, self.log, settings, WallClock(), self._fatal, self._committed)
+        self.tables = {view.name: self._table(view) for view in app.views}
+        self.streams = {name: StreamChannel(name, self.log, settings) for name in self._stream_names()}
+        self.feeds = {feed.name: SourceStatus() for feed in app.feeds}
+        self.connections = Connections(settings.connections_max)
+        self.status = Status(app, directory, self.log, self.door, self.tables, self.feeds, self.connections)
+
+    def _table(self, view: View) -> LiveTable:
+        chosen = self.settings
+        spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, chosen.changes_kept, chosen.changes_bytes)
+        return LiveTable(self.directory.view_file(view.name), spec, buffered_changes=chosen.buffered_changes)
+
+    def _stream_names(self) -> list[str]:
+        declared = [stream.name for stream in self.app.streams]
+        dead_letters = [name + REJECTED_SUFFIX for name in declared]
+        return [*declared, *dead_letters, *(f"{view}.changes" for view in sorted(read_views(self.app)))]
+
+    def _committed(self, stream: str) -> None:
+        self.streams[stream].wake()
+        self.status.last_event[stream] = datetime.now(UTC)
+
+    def _fatal(self, error: PenstockError) -> None:
+        """The disk failed to take a write: nothing was acknowledged, and nothing more may be."""
+        log.critical("%s", error)
+        os._exit(EXIT_IO)
+
+    def asgi(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+        """The one ASGI application: posts go straight to the front door, the rest through the routes."""
+        deps = Deps(
+            streams=self.streams,
+            views={
+                view.name: ViewChannel(view.name, self.tables[view.name], self.settings, key=view.key)
+                for view in self.app.views
+            },
+            describe=self.status.describe,
+            health=self.status.health,
+            settings=self.settings,
+            closing=self.closing,
+            connections=self.connections,
+            events={stream.name: stream.event for stream in self.app.streams},
+        )
+        post = PostEndpoint(self.door, self.settings)
+        site = Starlette(routes=[*routes(deps), *dashboard.routes()], exception_handlers=exception_handlers())
+
+        async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(PREFIX):
+                await post(scope, receive, send)
+            else:
+                await site(scope, receive, send)
+
+        return answer
+
+    async def run(self, listener: socket.socket) -> int:
+        """Serve until told to stop, then drain: stop accepting, let sources and commits finish, close the log."""
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
+        background = [asyncio.create_task(each, name=name) for name, each in self._background()]
+        server = uvicorn.Server(self._config())
+        serving = asyncio.create_task(server._serve([listener]))
+        for stream in self.app.streams:
+            await self.door.tick(stream.name)
+        await asyncio.wait([serving, asyncio.create_task(self.closing.wait())], return_when=asyncio.FIRST_COMPLETED)
+        self.closing.set()
+        server.should_exit = True
+        await asyncio.wait([serving])
+        for task in background:
+            task.cancel()
+        await asyncio.gather(*background, return_exceptions=True)
+        await self.door.close()
+        self.log.close()
+        for table in self.tables.values():
+            table.close()
+        return self.exit_status
+
+    def stop(self) -> None:
+        """Begin to stop. May be called again."""
+        self.status.stopping = True
+        self.closing.set()
+
+    def _config(self) -> uvicorn.Config:
+        return uvicorn.Config(
+            self.asgi(),
+            http="httptools",
+            ws="websockets-sansio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=75,
+            timeout_graceful_shutdown=max(1, int(self.settings.drain_s) - 3),
+        )
+
+    def _background(self) -> list[tuple[str, Any]]:
+        tables = [(f"view {name}", table.run()) for name, table in self.tables.items()]
+        feeds = [(f"source {feed.name}", self._pull(feed)) for feed in self.app.feeds]
+        return [*tables, *feeds, ("rates", self._rates()), ("upkeep", self._upkeep())]
+
+    async def _pull(self, feed: Feed) -> None:
+        """Run a source for ever. One that gives up says so and is tried again; it stops nothing else."""
+        status, intake = self.feeds[feed.name], self.door.intake_for_source(feed.into)
+        while True:
+            try:
+                await feed.source.run(intake, status)
+            except Exception as error:
+                log.exception("source %s failed", feed.name)
+                status.state, status.error = "failed", f"{type(error).__name__}: {error}"
+            await asyncio.sleep(FEED_RETRY_S)
+
+    async def _rates(self) -> None:
+        while True:
+            self.status.note_rates(time.monotonic())
+            await asyncio.sleep(RATES_S)
+
+    async def _upkeep(self) -> None:
+        """Retention and merging, off the event loop. A stream that cannot be kept up does not hold up the others."""
+        declared = {stream.name: stream for stream in self.app.streams}
+        while True:
+            await asyncio.sleep(self.settings.upkeep_s)
+            for name in [*declared, *(f"{each}{REJECTED_SUFFIX}" for each in declared)]:
+                try:
+                    await asyncio.to_thread(self._keep_up, name)
+                except PenstockError as error:
+                    log.error("upkeep of stream %s: %s", name, error)
+
+    def _keep_up(self, name: str) -> None:
+        declared = {stream.name: stream for stream in self.app.streams}
+        needed = floor(self.app, self.directory, self.log, name)
+        if name in declared:
+            self.log.trim(name, retention(declared[name], self.settings, needed))
+        else:
+            self.log.trim(name, dead_letters(self.settings))
+        self.log.merge(name)
+
+
+def main() -> int:
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    child = answer_call()
+    app = load(child.call.target).app
+    assert child.call.socket_fd is not None
+    listener = socket.socket(fileno=child.call.socket_fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    async def serve() -> int:
+        gateway = Gateway(app, child.directory, from_environment())
+        loop = asyncio.get_running_loop()
+        on_end_of_parent(child.call, lambda: loop.call_soon_threadsafe(gateway.stop))
+        return await gateway.run(listener)
+
+    return uvloop.run(serve())
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Loading a user's app from `FILE[:name]`."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+
+from penstock.app import App
+from penstock.errors import DeclarationError
+
+
+@dataclass(frozen=True)
+class Loaded:
+    app: App
+    module: ModuleType
+    file: Path
+
+
+def load(target: str) -> Loaded:
+    """Import the file and find its app: the one named after the colon, else `app`, else the only one there is."""
+    path, _, name = target.partition(":")
+    file = Path(path)
+    if not file.is_file():
+        raise DeclarationError(f"there is no file {path!r}")
+    module = _import(file)
+    apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
+    if name and name not in apps:
+        raise DeclarationError(f"{path} has no app named {name!r}; it has {', '.join(apps) or 'none'}")
+    if not name and "app" not in apps and len(apps) != 1:
+        raise DeclarationError(
+            f"{path} has {len(apps)} apps; give one as {path}:NAME" if apps else f"{path} has no App"
+        )
+    return Loaded(apps[name or ("app" if "app" in apps else next(iter(apps)))], module, file)
+
+
+def _import(file: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"penstock_app_{file.stem}".replace("-", "_"), file)
+    if spec is None or spec.loader is None:
+        raise DeclarationError(f"{file} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)  # so that the file can import its neighbours, as with `python FILE`
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        raise DeclarationError(_where(file, error)) from error
+    return module
+
+
+def _where(file: Path, error: Exception) -> str:
+    """One sentence with the line of the user's file that failed."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}: {error.msg}"
+    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    return f"{file}:{lines[-1] if lines else 1}: {type(error).__name__}: {error}"

@@ -1,0 +1,42 @@
+"""What may be trimmed: never anything that a view still needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import timedelta
+
+from penstock.app import App, Stream
+from penstock.contracts import LogReader, Retention
+from penstock.cursor import source_positions
+from penstock.runtime.directory import DataDirectory
+from penstock.settings import Settings
+from penstock.store import ledger
+
+
+def floor(app: App, directory: DataDirectory, log: LogReader, stream: str) -> Mapping[int, int]:
+    """The lowest offset of each partition that some view may have to read again; empty if no view reads the stream.
+
+    That is the start of each view's last batch, since after a crash that batch may run again. A view that has no
+    second batch yet needs everything from the first kept offset on.
+    """
+    lowest: dict[int, int] = {}
+    for view in app.views:
+        if stream.removesuffix(".changes") not in view.reads:
+            continue
+        entry = ledger(directory.view_file(view.name))
+        needed = source_positions(entry.start).get(stream) if entry is not None else None
+        for partition, offset in (needed or log.starts(stream)).items():
+            lowest[partition] = min(offset, lowest.get(partition, offset))
+    return lowest
+
+
+def dead_letters(settings: Settings) -> Retention:
+    """Dead letters go by age and by a smaller size: no view reads them."""
+    return Retention(timedelta(days=settings.keep_days), settings.rejected_bytes, {})
+
+
+def retention(declared: Stream | None, settings: Settings, floor: Mapping[int, int]) -> Retention:
+    """What a stream's declaration, or else the settings, allow to keep."""
+    age = declared.keep if declared is not None and declared.keep is not None else timedelta(days=settings.keep_days)
+    size = declared.keep_bytes if declared is not None and declared.keep_bytes is not None else settings.keep_bytes
+    return Retention(age, size, floor)

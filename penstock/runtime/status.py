@@ -1,0 +1,241 @@
+"""What the app is doing, as `/v1/app` and `/v1/health` tell it: put together from what each part says of itself."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock import __version__
+from penstock.app import App, Stream, View
+from penstock.collect.door import FrontDoor
+from penstock.contracts import LogReader, SourceStatus
+from penstock.cursor import source_positions
+from penstock.errors import PenstockError
+from penstock.runtime.directory import DataDirectory
+from penstock.schema import fields
+from penstock.serve.connections import Connections
+from penstock.store import LiveTable
+
+RATE_WINDOW_S = 5.0
+ENGINE_SILENT_S = 10.0
+"""The engine writes its status each second; silent for so long, it is taken as down."""
+
+
+@dataclass
+class Rate:
+    """Events a second over the last few seconds, from totals noted about once a second."""
+
+    notes: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def note(self, now: float, total: int) -> None:
+        self.notes.append((now, total))
+        while len(self.notes) > 2 and now - self.notes[0][0] > RATE_WINDOW_S:
+            self.notes.popleft()
+
+    def value(self) -> float:
+        if len(self.notes) < 2:
+            return 0.0
+        (then, before), (now, total) = self.notes[0], self.notes[-1]
+        return round(max(0, total - before) / (now - then), 1) if now > then else 0.0
+
+
+@dataclass
+class Status:
+    """Reads figures from the tiers. Cheap enough for a call a second; called in the gateway's event loop."""
+
+    app: App
+    directory: DataDirectory
+    log: LogReader
+    door: FrontDoor
+    tables: Mapping[str, LiveTable]
+    feeds: Mapping[str, SourceStatus]
+    connections: Connections
+    started: datetime = field(default_factory=lambda: datetime.now(UTC))
+    stopping: bool = False
+    rates: dict[str, Rate] = field(default_factory=dict)
+    last_event: dict[str, datetime] = field(default_factory=dict)
+
+    def note_rates(self, now: float) -> None:
+        """Called about once a second."""
+        for stream in self.app.streams:
+            self._rate(f"stream {stream.name}").note(now, self._end(stream.name))
+        engine = self._engine()
+        for view in self.app.views:
+            done = sum(sum(each.values()) for each in _positions(engine, view.name).values())
+            self._rate(f"view {view.name}").note(now, done)
+        for name, feed in self.feeds.items():
+            self._rate(f"source {name}").note(now, feed.received)
+
+    def _rate(self, name: str) -> Rate:
+        return self.rates.setdefault(name, Rate())
+
+    def _end(self, stream: str) -> int:
+        try:
+            return sum(self.log.ends(stream).values())
+        except PenstockError:
+            return 0
+
+    def describe(self) -> dict[str, Any]:
+        engine = self._engine()
+        health = self.health()
+        return {
+            "name": self.app.name,
+            "version": __version__,
+            "started": self.started,
+            "state": health["state"],
+            "streams": [self._stream(stream) for stream in self.app.streams],
+            "views": [self._view(view, engine) for view in self.app.views],
+            "handlers": [],
+            "sources": [self._source(name, status) for name, status in self.feeds.items()],
+            "processes": self._processes(engine),
+            "connections": self.connections.open,
+        }
+
+    def health(self) -> dict[str, Any]:
+        """Ready or not, and why not. `degraded` means that it runs, but not all of it."""
+        engine = self._engine()
+        reasons = []
+        if self.stopping:
+            reasons.append("the app is stopping")
+        if engine.get("state") != "ready":
+            reasons.append(f"the engine is {engine.get('state', 'not running')}")
+        views = engine.get("views", {})
+        failed = [f"view {name} failed: {each['error']}" for name, each in views.items() if each["state"] == "failed"]
+        failed += [f"view {name}: {table.error}" for name, table in self.tables.items() if table.error]
+        failed += [f"source {name} failed: {each.error}" for name, each in self.feeds.items() if each.state == "failed"]
+        state = "stopping" if self.stopping else "starting" if reasons else "degraded" if failed else "ready"
+        return {"ready": not reasons and not failed, "state": state, "reasons": reasons + failed}
+
+    def _stream(self, stream: Stream) -> dict[str, Any]:
+        counters = self.door.counters()[stream.name]
+        known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": None}
+        try:
+            starts, ends = self.log.starts(stream.name), self.log.ends(stream.name)
+            known["end"] = sum(ends.values())
+            known["events"] = known["end"] - sum(starts.values())
+            known["bytes"] = _size(self.directory.streams / f"{stream.name}.db")
+        except PenstockError as error:
+            known["error"] = error.message
+        return {
+            "name": stream.name,
+            "declared": str(stream.where),
+            "key": stream.key,
+            "id": stream.event.__id_field__,
+            "time": stream.event.__time_field__,
+            "partitions": len(self.log.ends(stream.name)),
+            "fields": [{"name": each.name, "type": _type_name(each.hint)} for each in fields(stream.event)],
+            "rate": self._rate(f"stream {stream.name}").value(),
+            "accepted": counters.accepted,
+            "duplicates": counters.duplicates,
+            "rejected": counters.rejected,
+            "refused": counters.refused,
+            "last_event": self.last_event.get(stream.name),
+            **known,
+        }
+
+    def _view(self, view: View, engine: dict[str, Any]) -> dict[str, Any]:
+        told = engine.get("views", {}).get(view.name, {})
+        table = self.tables[view.name]
+        snapshot = table.snapshot()
+        return {
+            "name": view.name,
+            "declared": str(view.where),
+            "reads": view.reads,
+            "key": view.key,
+            "top": view.top,
+            "by": view.by,
+            "emit": view.emit,
+            "kind": "sql" if view.query is not None else "python",
+            "columns": told.get("columns", []),
+            "state": told.get("state", "starting"),
+            "error": told.get("error") or table.error,
+            "lag": self._lag(view, engine),
+            "rate": self._rate(f"view {view.name}").value(),
+            "rows": len(snapshot.rows),
+            "version": snapshot.version,
+            "batch_id": told.get("batch_id"),
+            "batch_ms": told.get("batch_ms"),
+            "watermark": told.get("watermark"),
+            "late": told.get("late", 0),
+        }
+
+    def _lag(self, view: View, engine: dict[str, Any]) -> int:
+        """Events in the view's streams that it has not read."""
+        done = _positions(engine, view.name)
+        streams = {stream.name for stream in self.app.streams}
+        waiting = 0
+        for name in view.reads:
+            stream = name if name in streams else f"{name}.changes"
+            try:
+                ends = self.log.ends(stream)
+                first = self.log.starts(stream)
+            except PenstockError:
+                continue
+            read = done.get(stream, {})
+            waiting += sum(end - read.get(partition, first[partition]) for partition, end in ends.items())
+        return max(0, waiting)
+
+    def _source(self, name: str, status: SourceStatus) -> dict[str, Any]:
+        feed = next(each for each in self.app.feeds if each.name == name)
+        return {
+            "name": name,
+            "kind": feed.source.kind,
+            "address": feed.source.address,
+            "into": feed.into,
+            "declared": str(feed.where),
+            "state": status.state,
+            "received": status.received,
+            "rate": self._rate(f"source {name}").value(),
+            "reconnects": status.reconnects,
+            "error": status.error,
+        }
+
+    def _processes(self, engine: dict[str, Any]) -> dict[str, Any]:
+        told = _read_json(self.directory.supervisor_status)
+        gateway, other = told.get("gateway", {}), told.get("engine", {})
+        return {
+            "gateway": {"pid": os.getpid(), "started": self.started, "restarts": gateway.get("restarts", 0)},
+            "engine": {
+                "pid": other.get("pid"),
+                "state": engine.get("state", "down"),
+                "restarts": other.get("restarts", 0),
+            },
+        }
+
+    def _engine(self) -> dict[str, Any]:
+        """The engine's last word, nothing if it has been silent."""
+        path = self.directory.engine_status
+        try:
+            age = datetime.now(UTC).timestamp() - path.stat().st_mtime
+        except FileNotFoundError:
+            return {}
+        return _read_json(path) if age < ENGINE_SILENT_S else {}
+
+
+def _positions(engine: dict[str, Any], view: str) -> dict[str, dict[int, int]]:
+    text = engine.get("views", {}).get(view, {}).get("positions")
+    return source_positions(text) if text else {}
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _size(path: Path) -> int:
+    """Bytes on disk of a database with its write-ahead log."""
+    return sum(each.stat().st_size for each in (path, path.with_name(f"{path.name}-wal")) if each.exists())
+
+
+def _type_name(hint: Any) -> str:
+    return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")

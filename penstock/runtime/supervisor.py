@@ -1,0 +1,222 @@
+"""The supervisor: owns the data directory and the listening socket, starts gateway and engine, restarts what dies.
+
+The socket outlives the gateway: while one gateway is replaced by the next, clients wait in the queue of the socket
+instead of being refused. Each child leads a process group of its own, so that what it started (the JVM, Spark's
+Python workers) can be ended with it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+import msgspec
+
+from penstock.app import App
+from penstock.errors import EXIT_IO, DeclarationError
+from penstock.files import write_atomic
+from penstock.runtime.child import VARIABLE, Call
+from penstock.runtime.directory import DataDirectory, Ownership, take
+from penstock.settings import Settings
+
+STEP_S = 0.05
+HEALTHY_S = 30.0
+FIRST_WAIT_S = 0.1
+BACKLOG = 1024
+LOG_BYTES_MAX = 10 * 1024 * 1024
+Say = Callable[[str], None]
+
+
+@dataclass
+class Process:
+    """One child and its history."""
+
+    name: str
+    module: str
+    popen: subprocess.Popen[bytes] | None = None
+    restarts: int = 0
+    failures: int = 0
+    started_at: float = 0.0
+    start_at: float = field(default=0.0)
+
+    def wait_before_restart(self, now: float, longest_s: float) -> float:
+        """Double the wait for each failure in a row, from a tenth of a second on; a healthy run starts over."""
+        if now - self.started_at > HEALTHY_S:
+            self.failures = 0
+        wait: float = min(longest_s, FIRST_WAIT_S * 2**self.failures)
+        self.failures += 1
+        return wait
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """The listening socket. Anything but loopback is refused: there is no authentication to guard it."""
+    if not _is_loopback(host):
+        raise DeclarationError(f"{host} is not a loopback address, and no authentication is configured; use 127.0.0.1")
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise DeclarationError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port") from None
+    listener.listen(BACKLOG)
+    return listener
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+class Supervisor:
+    """Runs one app until SIGTERM or SIGINT. `say` prints one line for a person."""
+
+    def __init__(
+        self, app: App, target: str, root: Path, listener: socket.socket, settings: Settings, say: Say
+    ) -> None:
+        self.app = app
+        self.target = target
+        self.directory = DataDirectory(root)
+        self.listener = listener
+        self.settings = settings
+        self.say = say
+        self.stopping = False
+        self.processes = [Process("gateway", "penstock.runtime.gateway"), Process("engine", "penstock.runtime.engine")]
+        self._alive_read, self._alive_write = os.pipe()
+
+    def run(self) -> int:
+        """Take the directory, run, drain. Returns the exit status."""
+        ownership = take(self.directory, self.app.name)
+        self.directory.engine_status.unlink(missing_ok=True)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._request_stop())
+        began, ready = time.monotonic(), False
+        while not self.stopping:
+            self._step(ownership)
+            if not ready and self._engine_state() == "ready":
+                ready = True
+                self.say(f"ready after {time.monotonic() - began:.0f} s: {self.address}")
+            time.sleep(STEP_S)
+        return self._stop()
+
+    @property
+    def address(self) -> str:
+        host, port = self.listener.getsockname()[:2]
+        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+
+    def _request_stop(self) -> None:
+        self.stopping = True
+
+    def _step(self, ownership: Ownership) -> None:
+        now = time.monotonic()
+        for process in self.processes:
+            if process.popen is None:
+                if now >= process.start_at:
+                    self._start(process, ownership)
+                continue
+            status = process.popen.poll()
+            if status is not None:
+                self._bury(process, status, now)
+
+    def _bury(self, process: Process, status: int, now: float) -> None:
+        """A child has died: end what it left behind, and say when it will be started again."""
+        assert process.popen is not None
+        end_group(process.popen.pid)
+        process.popen = None
+        wait = process.wait_before_restart(now, self.settings.restart_backoff_max_s)
+        process.start_at = now + wait
+        process.restarts += 1
+        self.say(f"the {process.name} {_how(status)}; started again in {wait:.1f} s (see {self._log(process)})")
+
+    def _start(self, process: Process, ownership: Ownership) -> None:
+        listener = self.listener.fileno() if process.name == "gateway" else None
+        call = Call(
+            self.target, str(self.directory.root), ownership.epoch, self._alive_read, ownership.descriptor, listener
+        )
+        passed = [self._alive_read, ownership.descriptor, *([listener] if listener is not None else [])]
+        with self._open_log(process) as output:
+            process.popen = subprocess.Popen(
+                [sys.executable, "-m", process.module],
+                env=os.environ | {VARIABLE: call.to_environment()},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=passed,
+                start_new_session=True,
+            )
+        process.started_at = time.monotonic()
+        self._publish()
+
+    def _log(self, process: Process) -> Path:
+        return self.directory.logs / f"{process.name}.log"
+
+    def _open_log(self, process: Process) -> IO[bytes]:
+        """The child's log, kept to two files of bounded size: it is turned over between runs, when it is long."""
+        path = self._log(process)
+        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
+            path.replace(path.with_suffix(".old.log"))
+        return open(path, "ab")
+
+    def _publish(self) -> None:
+        """Tell the gateway, for `/v1/app`, what the supervisor knows."""
+        status = {
+            each.name: {"pid": each.popen.pid if each.popen else None, "restarts": each.restarts}
+            for each in self.processes
+        }
+        write_atomic(self.directory.supervisor_status, msgspec.json.encode(status), durable=False)
+
+    def _engine_state(self) -> str | None:
+        try:
+            status = msgspec.json.decode(self.directory.engine_status.read_bytes())
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return None
+        return str(status["state"])
+
+    def _stop(self) -> int:
+        """Drain: ask, wait up to the limit, then insist."""
+        self.say("stopping: finishing the work under way")
+        running = [each for each in self.processes if each.popen is not None]
+        for process in running:
+            assert process.popen is not None
+            with contextlib.suppress(ProcessLookupError):
+                process.popen.send_signal(signal.SIGTERM)
+        deadline = time.monotonic() + self.settings.drain_s
+        statuses = []
+        for process in running:
+            assert process.popen is not None
+            try:
+                statuses.append(process.popen.wait(max(0.1, deadline - time.monotonic())))
+            except subprocess.TimeoutExpired:
+                self.say(f"the {process.name} did not finish in {self.settings.drain_s:.0f} s; ending it")
+                statuses.append(-signal.SIGKILL)
+            end_group(process.popen.pid)
+            process.popen.wait()
+        self.say("stopped" if not any(statuses) else "stopped, not in good order: the next start repairs it")
+        return 0 if not any(statuses) else 1
+
+
+def end_group(leader: int) -> None:
+    """Kill what is left of a child's process group."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _how(status: int) -> str:
+    if status == EXIT_IO:
+        return "stopped, for the disk failed to take a write"
+    if status < 0:
+        return f"was ended by {signal.Signals(-status).name}"
+    return f"stopped with status {status}"

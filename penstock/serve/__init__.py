@@ -1,0 +1,1 @@
+"""The serve tier: streams and views as their readers see them, behind every transport."""

@@ -1,0 +1,64 @@
+"""What the live transports share: the count of connections, and the deadline of a send."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from contextlib import asynccontextmanager, contextmanager
+
+from penstock.contracts import Channel, Delivery
+from penstock.errors import Busy
+
+STUCK_S = 30.0
+FAREWELL_S = 1.0
+"""A last word to a client must not hold up a shutdown."""
+
+
+class Connections:
+    """Live connections of all transports, counted against one limit. Belongs to one event loop.
+
+    A send that the client does not take for `stuck_s` ends its connection, so that those who never read cannot hold
+    every place.
+    """
+
+    def __init__(self, most: int, *, stuck_s: float = STUCK_S) -> None:
+        self.most = most
+        self.stuck_s = stuck_s
+        self.open = 0
+
+    @contextmanager
+    def one(self) -> Iterator[None]:
+        """Hold a place while in the block; `Busy` if there is none."""
+        if self.open >= self.most:
+            raise Busy(f"all {self.most} live connections are taken", retry_after_s=5)
+        self.open += 1
+        try:
+            yield
+        finally:
+            self.open -= 1
+
+    async def sent(self, sending: Awaitable[None]) -> None:
+        """Wait for a send; `TimeoutError` if the client does not take it in time."""
+        async with asyncio.timeout(self.stuck_s):
+            await sending
+
+
+@asynccontextmanager
+async def following(channel: Channel, since: str | None) -> AsyncIterator[AsyncIterator[Delivery]]:
+    """Follow a channel and let go of it at the end of the block, however that is reached."""
+    deliveries = channel.follow(since)
+    try:
+        yield deliveries
+    finally:
+        if isinstance(deliveries, AsyncGenerator):
+            await deliveries.aclose()
+
+
+async def first_of(*waits: asyncio.Task[object]) -> None:
+    """Return when the first task is done; all of them are over then. A task's error is left in it."""
+    try:
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for each in waits:
+            each.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

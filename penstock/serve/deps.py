@@ -1,0 +1,54 @@
+"""What the routes are handed by the runtime."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.contracts import Channel
+from penstock.errors import BadParameter, NotFound
+from penstock.schema import Event
+from penstock.serve.connections import Connections
+from penstock.settings import Settings
+
+
+@dataclass(frozen=True)
+class Deps:
+    """Channels by name, figures, and the event that is set when the gateway begins to stop.
+
+    `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. `events`
+    are the event classes for the OpenAPI document. `origins` are browser origins, as in `https://host:port`, that may
+    open a WebSocket besides the gateway's own.
+    """
+
+    streams: Mapping[str, Channel]
+    views: Mapping[str, Channel]
+    describe: Callable[[], dict[str, Any]]
+    health: Callable[[], dict[str, Any]]
+    settings: Settings
+    closing: asyncio.Event
+    connections: Connections
+    events: Mapping[str, type[Event]] = field(default_factory=dict)
+    origins: frozenset[str] = frozenset()
+
+    def channel(self, kind: str, name: str) -> Channel:
+        """The channel of a `stream` or `view`."""
+        found = (self.streams if kind == "stream" else self.views).get(name)
+        if found is None:
+            raise NotFound(f"there is no {kind} {name[:80]!r}")
+        return found
+
+
+def parameters(given: list[tuple[str, str]], *known: str) -> dict[str, str]:
+    """Query parameters by name. One that is not known, or stands twice, raises `BadParameter` with its name."""
+    chosen: dict[str, str] = {}
+    for name, value in given:
+        if name not in known:
+            listed = f"use {', '.join(known)}" if known else "there are none here"
+            raise BadParameter(f"there is no parameter {name[:80]!r}; {listed}", parameter=name[:80])
+        if name in chosen:
+            raise BadParameter(f"the parameter {name!r} stands twice", parameter=name)
+        chosen[name] = value
+    return chosen

@@ -1,0 +1,92 @@
+"""The routes of the API that read: pages, live channels, figures, metrics and the OpenAPI document."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route, WebSocketRoute
+
+from penstock.errors import BadParameter
+from penstock.serve.deps import Deps, parameters
+from penstock.serve.metrics import CONTENT_TYPE, render
+from penstock.serve.openapi import document
+from penstock.serve.problems import HEADERS
+from penstock.serve.socket import LiveSocket
+from penstock.serve.sse import LiveEvents
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+def routes(deps: Deps) -> list[BaseRoute]:
+    """All of them, for `Starlette(routes=...)`, together with `problems.exception_handlers()`."""
+    return [
+        Route("/v1/streams/{name}", _page(deps, "stream"), methods=["GET"]),
+        Route("/v1/views/{name}", _page(deps, "view"), methods=["GET"]),
+        Route("/v1/streams/{name}/live", LiveEvents(deps, "stream"), methods=["GET"]),
+        Route("/v1/views/{name}/live", LiveEvents(deps, "view"), methods=["GET"]),
+        WebSocketRoute("/v1/live", LiveSocket(deps)),
+        Route("/v1/app", _app(deps), methods=["GET"]),
+        Route("/v1/health", _health(deps), methods=["GET"]),
+        Route("/v1/openapi.json", _openapi(deps), methods=["GET"]),
+        Route("/metrics", _metrics(deps), methods=["GET"]),
+    ]
+
+
+def _page(deps: Deps, kind: str) -> Endpoint:
+    async def page(request: Request) -> Response:
+        channel = deps.channel(kind, request.path_params["name"])
+        given = parameters(request.query_params.multi_items(), "since", "limit")
+        return _json(await channel.page(given.get("since"), _limit(given.get("limit"), deps)))
+
+    return page
+
+
+def _limit(text: str | None, deps: Deps) -> int:
+    most = deps.settings.page_events_max
+    if text is None:
+        return min(deps.settings.page_events, most)
+    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
+        raise BadParameter(f"limit must be a whole number from 1 to {most}", parameter="limit")
+    return int(text)
+
+
+def _app(deps: Deps) -> Endpoint:
+    async def app(request: Request) -> Response:
+        parameters(request.query_params.multi_items())
+        return _json(_encode(deps.describe()))
+
+    return app
+
+
+def _health(deps: Deps) -> Endpoint:
+    async def health(request: Request) -> Response:
+        found = deps.health()
+        return _json(_encode(found), 200 if found["ready"] else 503)
+
+    return health
+
+
+def _openapi(deps: Deps) -> Endpoint:
+    async def openapi(request: Request) -> Response:
+        return _json(_encode(document(deps.describe(), deps.events, deps.settings)))
+
+    return openapi
+
+
+def _metrics(deps: Deps) -> Endpoint:
+    async def metrics(request: Request) -> Response:
+        return Response(render(deps.describe()), headers=HEADERS | {"Content-Type": CONTENT_TYPE})
+
+    return metrics
+
+
+def _encode(value: Any) -> bytes:
+    return msgspec.json.encode(value, enc_hook=str)
+
+
+def _json(body: bytes, status: int = 200) -> Response:
+    return Response(body, status, headers=HEADERS, media_type="application/json")

@@ -1,0 +1,121 @@
+"""Prometheus metrics: the figures of `/v1/app` by another name.
+
+`METRICS` is the whole list. The table in the documentation is checked against it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+Figure = Callable[[Mapping[str, Any]], Any]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """One metric. `section` is the list of `/v1/app` that it is taken from, with one sample an object, or None."""
+
+    name: str
+    type: Literal["counter", "gauge"]
+    help: str
+    section: str | None
+    labels: tuple[str, ...]
+    figure: Figure
+
+
+def _number(field: str, scale: float = 1.0) -> Figure:
+    def figure(item: Mapping[str, Any]) -> Any:
+        value = item.get(field)
+        return None if value is None else value * scale
+
+    return figure
+
+
+def _state(value: str) -> Figure:
+    return lambda item: float(item.get("state") == value)
+
+
+def _time(field: str) -> Figure:
+    def figure(item: Mapping[str, Any]) -> Any:
+        value = item.get(field)
+        return None if value is None else datetime.fromisoformat(str(value)).timestamp()
+
+    return figure
+
+
+def _engine_restarts(app: Mapping[str, Any]) -> Any:
+    return app.get("processes", {}).get("engine", {}).get("restarts")
+
+
+def _stream(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+    return Measure(f"penstock_stream_{name}", kind, help, "streams", ("stream",), figure)
+
+
+def _view(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+    return Measure(f"penstock_view_{name}", kind, help, "views", ("view",), figure)
+
+
+def _source(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+    return Measure(f"penstock_source_{name}", kind, help, "sources", ("source",), figure)
+
+
+def _whole(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+    return Measure(f"penstock_{name}", kind, help, None, (), figure)
+
+
+METRICS: tuple[Measure, ...] = (
+    _stream("events_total", "counter", "Events ever appended to the stream.", _number("end")),
+    _stream("accepted_total", "counter", "Events accepted since the gateway started.", _number("accepted")),
+    _stream("duplicates_total", "counter", "Events left out because their id was seen before.", _number("duplicates")),
+    _stream("rejected_total", "counter", "Events that went to the stream's dead letters.", _number("rejected")),
+    _stream("refused_total", "counter", "Events turned away because the gateway was busy.", _number("refused")),
+    _stream("kept_events", "gauge", "Events that are kept now.", _number("events")),
+    _stream("bytes", "gauge", "Size of the stream on disk.", _number("bytes")),
+    _stream("last_event_seconds", "gauge", "Unix time of the last event's arrival.", _time("last_event")),
+    _view("lag_events", "gauge", "Events that the view has still to read.", _number("lag")),
+    _view("rows", "gauge", "Rows that the view serves.", _number("rows")),
+    _view("version", "gauge", "Version of the view's latest change.", _number("version")),
+    _view("batch_seconds", "gauge", "Time that the view's last micro-batch took.", _number("batch_ms", 0.001)),
+    _view("late_total", "counter", "Events that came too late for the view.", _number("late")),
+    _view("failed", "gauge", "1 if the view's query has failed and does not run.", _state("failed")),
+    _source("received_total", "counter", "Events received from the source.", _number("received")),
+    _source("reconnects_total", "counter", "Times that the source was connected to again.", _number("reconnects")),
+    _whole("connections", "gauge", "Live connections: server-sent events and WebSocket.", _number("connections")),
+    _whole("ready", "gauge", "1 if the app is ready.", _state("ready")),
+    _whole("engine_restarts_total", "counter", "Times that the engine was started again.", _engine_restarts),
+)
+
+
+class AppCollector(Collector):
+    """A Prometheus collector over one description of the app. A figure that is not known has no sample."""
+
+    def __init__(self, description: Mapping[str, Any]) -> None:
+        self._description = description
+
+    def collect(self) -> Iterator[Metric]:
+        for measure in METRICS:
+            kind = CounterMetricFamily if measure.type == "counter" else GaugeMetricFamily
+            family = kind(measure.name, measure.help, labels=measure.labels)
+            for item in self._items(measure):
+                value = measure.figure(item)
+                if value is not None:
+                    family.add_metric([str(item["name"])] if measure.labels else [], float(value))
+            yield family
+
+    def _items(self, measure: Measure) -> Iterable[Mapping[str, Any]]:
+        return [self._description] if measure.section is None else self._description.get(measure.section, ())
+
+
+def render(description: Mapping[str, Any]) -> bytes:
+    """The text that `/metrics` answers."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(AppCollector(description))
+    return generate_latest(registry)

@@ -1,0 +1,175 @@
+"""The OpenAPI 3.1 document of an app: the API's paths, with the names and event schemas of this app's streams."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.schema import Event, wire_class
+from penstock.settings import Settings
+
+Object = dict[str, Any]
+_CURSOR: Object = {"type": "string", "description": "An opaque position: give it back as `since` to go on from there."}
+_SINCE: Object = {
+    "name": "since",
+    "in": "query",
+    "schema": {"type": "string"},
+    "description": "A cursor, `earliest` or `latest`.",
+}
+_LAST_EVENT_ID: Object = {
+    "name": "Last-Event-ID",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "The id of the last event that was received; wins over `since`.",
+}
+_LIVE = (
+    "Server-sent events: `snapshot`, `change`, `progress`, `reset`, `stall`, and a last `error` if the channel fails. "
+    "The id of each is a cursor."
+)
+_SOCKET = (
+    'A WebSocket with many subscriptions. Say `{"op": "subscribe", "id", "view" or "stream", "since"?}`, '
+    '`{"op": "unsubscribe", "id"}` or `{"op": "ping"}`; the answers are `{"id", "event", "cursor", "data"}`.'
+)
+
+
+def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings: Settings) -> Object:
+    """The document for an app as `/v1/app` describes it, whose streams have these event classes."""
+    event_schemas, components = _events(events)
+    streams = [item["name"] for item in app.get("streams", ())]
+    views = [item["name"] for item in app.get("views", ())]
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": f"{app.get('name', 'app')} on Penstock", "version": str(app.get("version", "0"))},
+        "paths": {
+            "/v1/streams/{name}": {
+                "parameters": [_name("stream", streams)],
+                "get": _read("Events of a stream", "StreamPage", settings),
+                "post": _post(event_schemas),
+            },
+            "/v1/views/{name}": {
+                "parameters": [_name("view", views)],
+                "get": _read("Rows of a view, or its changes after a cursor", "ViewPage", settings),
+            },
+            "/v1/streams/{name}/live": {"parameters": [_name("stream", streams)], "get": _live("stream")},
+            "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
+            "/v1/live": {
+                "get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("403", "503"))
+            },
+            "/v1/app": {"get": _operation("The app with live figures", _ok({"type": "object"}))},
+            "/v1/health": {"get": _operation("Ready or not, and why", _health())},
+            "/v1/openapi.json": {"get": _operation("This document", _ok({"type": "object"}))},
+            "/metrics": {"get": _operation("Prometheus metrics", _ok({"type": "string"}, "text/plain"))},
+        },
+        "components": {"schemas": _SCHEMAS | components, "responses": {"Problem": _PROBLEM}},
+    }
+
+
+def _events(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
+    """The JSON Schema of each distinct event class, and the components they refer to."""
+    classes = list(dict.fromkeys(events.values()))
+    wires = [wire_class(each) for each in classes]
+    schemas, components = msgspec.json.schema_components(wires, ref_template="#/components/schemas/{name}")
+    return list(schemas), dict(components)
+
+
+def _name(kind: str, names: list[str]) -> Object:
+    schema: Object = {"type": "string"} | ({"examples": names} if names else {})
+    return {"name": "name", "in": "path", "required": True, "schema": schema, "description": f"The name of a {kind}."}
+
+
+def _read(summary: str, schema: str, settings: Settings) -> Object:
+    limit = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max, "default": settings.page_events}
+    return _operation(
+        summary,
+        _ok({"$ref": f"#/components/schemas/{schema}"}),
+        parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}],
+        also=("400", "404", "503"),
+    )
+
+
+def _post(event_schemas: list[Object]) -> Object:
+    one: Object = {"anyOf": event_schemas} if event_schemas else {"type": "object"}
+    body = {
+        "required": True,
+        "content": {
+            "application/json": {"schema": {"anyOf": [one, {"type": "array", "items": one}]}},
+            "application/x-ndjson": {"schema": {"type": "string", "description": "One event a line."}},
+        },
+    }
+    ack = {
+        "name": "ack",
+        "in": "query",
+        "schema": {"type": "string", "enum": ["none"]},
+        "description": "`none` answers 202 at once, before the events are durable.",
+    }
+    answers = _ok({"$ref": "#/components/schemas/Receipt"}) | {"202": {"description": "Taken, not yet durable."}}
+    refusals = ("400", "404", "413", "415", "422", "429", "503", "507")
+    return _operation("Append events", answers, parameters=[ack], also=refusals) | {"requestBody": body}
+
+
+def _live(kind: str) -> Object:
+    answers = {"200": {"description": _LIVE, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
+    return _operation(f"Follow a {kind}", answers, parameters=[_SINCE, _LAST_EVENT_ID], also=("400", "404", "503"))
+
+
+def _health() -> Object:
+    return {
+        status: {
+            "description": description,
+            "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Health"}}},
+        }
+        for status, description in (("200", "Ready."), ("503", "Not ready; `reasons` say why."))
+    }
+
+
+def _operation(summary: str, answers: Object, *, parameters: Sequence[Object] = (), also: Sequence[str] = ()) -> Object:
+    refusals = {status: {"$ref": "#/components/responses/Problem"} for status in also}
+    found: Object = {"summary": summary, "responses": answers | refusals}
+    return found | ({"parameters": list(parameters)} if parameters else {})
+
+
+def _ok(schema: Object, media: str = "application/json") -> Object:
+    return {"200": {"description": "As asked.", "content": {media: {"schema": schema}}}}
+
+
+def _page(required: list[str], **properties: Object) -> Object:
+    return {"type": "object", "required": [*required, "cursor"], "properties": properties | {"cursor": _CURSOR}}
+
+
+_OBJECTS: Object = {"type": "array", "items": {"type": "object"}}
+_RESET: Object = {"type": "boolean", "description": "The position is no longer kept: begin again with what is here."}
+_COUNT: Object = {"type": "integer", "minimum": 0}
+_CHANGE: Object = {
+    "type": "object",
+    "required": ["upserts", "deletes"],
+    "properties": {"upserts": _OBJECTS, "deletes": _OBJECTS},
+}
+_SCHEMAS: Object = {
+    "StreamPage": _page(["events"], events=_OBJECTS, reset=_RESET),
+    "ViewPage": _page([], rows=_OBJECTS, changes={"type": "array", "items": _CHANGE}, reset=_RESET),
+    "Receipt": _page(
+        ["accepted", "duplicates", "rejected"], accepted=_COUNT, duplicates=_COUNT, rejected=_COUNT, errors=_OBJECTS
+    ),
+    "Health": {
+        "type": "object",
+        "required": ["ready", "reasons"],
+        "properties": {"ready": {"type": "boolean"}, "reasons": {"type": "array", "items": {"type": "string"}}},
+    },
+    "Problem": {
+        "type": "object",
+        "required": ["type", "title", "status", "code", "detail"],
+        "properties": {
+            "type": {"type": "string"},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "code": {"type": "string"},
+            "detail": {"type": "string"},
+        },
+    },
+}
+_PROBLEM: Object = {
+    "description": "What is wrong, with a stable `code`.",
+    "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}

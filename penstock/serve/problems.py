@@ -1,0 +1,67 @@
+"""Errors as answers: `application/problem+json` with a stable code, for everything the gateway refuses."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.requests import HTTPConnection
+from starlette.responses import Response
+from starlette.types import ExceptionHandler
+
+from penstock.errors import Busy, PenstockError, StorageError, as_problem
+
+MEDIA_TYPE = "application/problem+json"
+HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
+_CODES = {404: "not_found", 405: "method_not_allowed"}
+_log = logging.getLogger("penstock.serve")
+
+
+def problem_response(error: PenstockError) -> Response:
+    """The answer to an error of ours; `Retry-After` if coming back helps."""
+    retry = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Busy) else {}
+    return _response(error.status, as_problem(error), retry)
+
+
+def unexpected() -> dict[str, Any]:
+    """The problem of an error that nobody foresaw. What it was stays in the log."""
+    return _problem(500, "internal", "something went wrong here; it is in the log of the gateway")
+
+
+def forbidden(detail: str) -> Response:
+    return _response(403, _problem(403, "forbidden", detail), {})
+
+
+def exception_handlers() -> dict[Any, ExceptionHandler]:
+    """For `Starlette(exception_handlers=...)`: every route's errors, and those of paths that are no route."""
+
+    async def ours(_: HTTPConnection, error: Exception) -> Response:
+        assert isinstance(error, PenstockError)
+        if isinstance(error, StorageError):
+            _log.error("%s", error, exc_info=error)
+        return problem_response(error)
+
+    async def routing(connection: HTTPConnection, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        code = _CODES.get(error.status_code, "http")
+        detail = f"{connection.scope.get('method', 'GET')} {connection.url.path[:200]}: {error.detail}"
+        return _response(error.status_code, _problem(error.status_code, code, detail), error.headers or {})
+
+    async def unforeseen(_: HTTPConnection, error: Exception) -> Response:
+        return _response(500, unexpected(), {})
+
+    return {PenstockError: ours, HTTPException: routing, Exception: unforeseen}
+
+
+def _problem(status: int, code: str, detail: str) -> dict[str, Any]:
+    title = HTTPStatus(status).phrase
+    return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
+
+
+def _response(status: int, problem: dict[str, Any], headers: Mapping[str, str]) -> Response:
+    body = msgspec.json.encode(problem, enc_hook=str)
+    return Response(body, status, headers=HEADERS | dict(headers), media_type=MEDIA_TYPE)

@@ -1,0 +1,247 @@
+"""`WS /v1/live`: many subscriptions on one WebSocket.
+
+The client says `subscribe`, `unsubscribe` and `ping`; the server answers each, and sends the deliveries of every
+subscription under its id. What a client gets wrong is answered with an `error` message. Sends take turns: each
+subscription has at most one delivery waiting, so a busy one cannot starve the others, and a client that does not read
+costs one delivery a subscription.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+from starlette.requests import HTTPConnection
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock.contracts import Channel, Delivery
+from penstock.errors import BadParameter, MalformedBody, NotFound, PenstockError, RequestError, TooLarge, as_problem
+from penstock.serve.connections import FAREWELL_S, first_of, following
+from penstock.serve.deps import Deps
+from penstock.serve.problems import forbidden, problem_response, unexpected
+
+MESSAGE_BYTES_MAX = 64 * 1024
+ID_LENGTH_MAX = 128
+BAD_MESSAGES_MAX = 20
+"""Bad messages in a row before the connection is closed with POLICY."""
+GONE, POLICY, RESTART = 1006, 1008, 1012
+_log = logging.getLogger("penstock.serve")
+
+
+class Message(msgspec.Struct, forbid_unknown_fields=True):
+    """What a client may say."""
+
+    op: str
+    id: str | None = None
+    view: str | None = None
+    stream: str | None = None
+    since: str | None = None
+
+
+_decode = msgspec.json.Decoder(Message).decode
+
+
+def own_origin(connection: HTTPConnection, allowed: frozenset[str]) -> bool:
+    """Whether a browser's page may connect: one of this host, or a listed one. Other clients send no Origin."""
+    origin = connection.headers.get("origin")
+    if origin is None or origin in allowed:
+        return True
+    try:
+        host = urlsplit(origin).netloc.lower()
+    except ValueError:
+        return False
+    return host != "" and host == connection.headers.get("host", "").lower()
+
+
+class LiveSocket:
+    """The endpoint of `WS /v1/live`."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        websocket = WebSocket(scope, receive, send)
+        if not own_origin(websocket, self._deps.origins):
+            await websocket.send_denial_response(forbidden("a page of another site may not open a WebSocket here"))
+            return
+        try:
+            with self._deps.connections.one():
+                await websocket.accept()
+                await _Session(websocket, self._deps).run()
+        except PenstockError as error:
+            await websocket.send_denial_response(problem_response(error))
+
+
+class _Session:
+    """One connection: a task that reads commands, and one for each subscription. They send in turn."""
+
+    def __init__(self, websocket: WebSocket, deps: Deps) -> None:
+        self._websocket = websocket
+        self._deps = deps
+        self._subscriptions: dict[str, asyncio.Task[None]] = {}
+        self._turn = asyncio.Lock()  # wakes those who wait in the order they came
+        self._over = asyncio.Event()
+
+    async def run(self) -> None:
+        """Serve until the client goes, takes nothing, or misbehaves, or the gateway closes."""
+        reading = asyncio.create_task(self._read())
+        closing = asyncio.create_task(self._deps.closing.wait())
+        over = asyncio.create_task(self._over.wait())
+        try:
+            await first_of(reading, closing, over)
+        finally:
+            await self._end(*self._subscriptions)
+        misbehaved = not reading.cancelled() and _outcome(reading)
+        if self._deps.closing.is_set() or misbehaved:
+            await self._close(POLICY if misbehaved else RESTART)
+
+    async def _close(self, code: int) -> None:
+        try:
+            async with asyncio.timeout(FAREWELL_S):
+                await self._websocket.close(code)
+        except (TimeoutError, WebSocketDisconnect, RuntimeError):
+            return
+
+    async def _read(self) -> bool:
+        """Take commands until the client goes (False) or says nothing but nonsense (True)."""
+        bad = 0
+        while bad < BAD_MESSAGES_MAX:
+            received = await self._websocket.receive()
+            if received["type"] == "websocket.disconnect":
+                return False
+            try:
+                await self._obey(received.get("text") or received.get("bytes") or "")
+                bad = 0
+            except _Refused as refused:
+                bad += 1
+                await self._send(refused.id, "error", problem=as_problem(refused.error))
+        return True
+
+    async def _obey(self, raw: str | bytes) -> None:
+        message = _parse(raw)
+        try:
+            if message.op == "ping":
+                await self._send(None, "pong")
+            elif message.op == "subscribe":
+                self._subscribe(_id(message), self._channel(message), message.since)
+            elif message.op == "unsubscribe":
+                await self._unsubscribe(_id(message))
+            else:
+                raise BadParameter(f"there is no op {message.op[:80]!r}; use subscribe, unsubscribe or ping")
+        except PenstockError as error:
+            raise _Refused(message.id, error) from error
+
+    def _channel(self, message: Message) -> Channel:
+        if (message.view is None) == (message.stream is None):
+            raise BadParameter("say what to subscribe to: either a view or a stream")
+        if message.view is not None:
+            return self._deps.channel("view", message.view)
+        return self._deps.channel("stream", message.stream or "")
+
+    def _subscribe(self, id: str, channel: Channel, since: str | None) -> None:
+        if id in self._subscriptions:
+            raise BadParameter(f"the id {id!r} is taken by another subscription of this connection")
+        most = self._deps.settings.subscriptions_max
+        if len(self._subscriptions) >= most:
+            raise BadParameter(f"a connection may have {most} subscriptions")
+        self._subscriptions[id] = asyncio.create_task(self._follow(id, channel, since))
+
+    async def _unsubscribe(self, id: str) -> None:
+        if id not in self._subscriptions:
+            raise NotFound(f"there is no subscription {id!r} on this connection")
+        await self._end(id)
+        await self._send(id, "unsubscribed")
+
+    async def _end(self, *ids: str) -> None:
+        tasks = [self._subscriptions.pop(id) for id in ids]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self, id: str, channel: Channel, since: str | None) -> None:
+        """One subscription, as a task of its own. If it fails, the client is told why and the others go on."""
+        try:
+            problem = await self._deliver(id, channel, since)
+            self._subscriptions.pop(id, None)
+            await self._send(id, "error", problem=problem)
+        except WebSocketDisconnect:
+            return
+
+    async def _deliver(self, id: str, channel: Channel, since: str | None) -> dict[str, Any]:
+        """Send deliveries for as long as the channel gives them; returns why it stopped."""
+        try:
+            async with following(channel, since) as deliveries:
+                first = await anext(deliveries)  # a bad cursor is answered instead of `subscribed`
+                await self._send(id, "subscribed")
+                await self._send(id, first.kind, first)
+                async for delivery in deliveries:
+                    await self._send(id, delivery.kind, delivery)
+        except RequestError as error:
+            return as_problem(error)
+        except PenstockError as error:
+            _log.error("a subscription failed: %s", error, exc_info=error)
+            return as_problem(error)
+        except WebSocketDisconnect:
+            raise
+        except Exception as error:
+            _log.error("a subscription failed: %s", error, exc_info=error)
+        return unexpected()
+
+    async def _send(
+        self, id: str | None, event: str, delivery: Delivery | None = None, problem: dict[str, Any] | None = None
+    ) -> None:
+        """Send one message when its turn comes. A client that does not take it in time has gone."""
+        text = encode(id, event, delivery, problem)
+        async with self._turn:
+            try:
+                await self._deps.connections.sent(self._websocket.send_text(text))
+            except (TimeoutError, RuntimeError, WebSocketDisconnect) as error:
+                self._over.set()
+                raise WebSocketDisconnect(GONE) from error
+
+
+def encode(id: str | None, event: str, delivery: Delivery | None = None, problem: dict[str, Any] | None = None) -> str:
+    """A message of the server. The data of a delivery is put in as it is: it was encoded once, for all."""
+    parts = [] if id is None else [b'"id":' + msgspec.json.encode(id)]
+    parts.append(b'"event":' + msgspec.json.encode(event))
+    if delivery is not None:
+        parts.append(b'"cursor":' + msgspec.json.encode(delivery.cursor))
+        parts.append(b'"data":' + delivery.data)
+    if problem is not None:
+        parts.append(b'"data":' + msgspec.json.encode(problem, enc_hook=str))
+    return (b"{" + b",".join(parts) + b"}").decode()
+
+
+def _outcome(reading: asyncio.Task[bool]) -> bool:
+    """What the reading task returned; False if the client went while it was being answered."""
+    try:
+        return reading.result()
+    except WebSocketDisconnect:
+        return False
+
+
+class _Refused(Exception):
+    """A command that is answered with an error, under its id if it has one."""
+
+    def __init__(self, id: str | None, error: PenstockError) -> None:
+        super().__init__(str(error))
+        self.id = id
+        self.error = error
+
+
+def _parse(raw: str | bytes) -> Message:
+    if len(raw) > MESSAGE_BYTES_MAX:
+        raise _Refused(None, TooLarge(f"a message may have {MESSAGE_BYTES_MAX} bytes"))
+    try:
+        return _decode(raw)
+    except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+        raise _Refused(None, MalformedBody(f"this is not a message: {error}")) from error
+
+
+def _id(message: Message) -> str:
+    if not message.id or len(message.id) > ID_LENGTH_MAX:
+        raise BadParameter(f"a subscription needs an id of 1 to {ID_LENGTH_MAX} characters")
+    return message.id

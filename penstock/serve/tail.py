@@ -1,0 +1,175 @@
+"""The tail of a stream: each new piece is read and encoded once, for all who follow it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from penstock.contracts import Delivery, LogReader
+from penstock.cursor import stream_cursor
+from penstock.errors import BadCursor
+from penstock.serve.pieces import Extent, Offsets, Piece, extent, join, read_piece
+
+POLL_S = 0.25
+"""Another process may write the stream, and then nobody calls `wake`."""
+PIECE_BYTES_MAX = 1024 * 1024
+RING_BYTES_MAX = 16 * 1024 * 1024
+
+
+def change_of(generation: int, piece: Piece) -> Delivery | None:
+    if not piece.events:
+        return None
+    return Delivery("change", b'{"events":' + join(piece.events) + b"}", stream_cursor(generation, piece.after))
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One encoded piece: where it begins and ends, and what every follower is given. Ticks alone are no change."""
+
+    before: Offsets
+    after: Offsets
+    change: Delivery | None
+
+
+class Tail:
+    """A bounded ring of the latest pieces, numbered without gaps, filled only while someone follows.
+
+    Belongs to one event loop; the log is read in a thread. `first` is the number of the oldest entry, `next` of the one
+    to come, `position` how far the log was read: after the last entry, with nothing but ticks in between.
+    """
+
+    def __init__(self, log: LogReader, stream: str, *, entries_max: int, events_max: int) -> None:
+        self._log = log
+        self._stream = stream
+        self._entries_max = max(1, entries_max)
+        self._events_max = events_max
+        self._followers = 0
+        self._pump_task: asyncio.Task[None] | None = None
+        self._woken = asyncio.Event()
+        self._news = asyncio.Event()
+        self.first = self.next = 0
+        self._forget()
+
+    def _forget(self) -> None:
+        self.now: Extent | None = None
+        self.error: Exception | None = None
+        self.position: Offsets = {}
+        self._clear_ring()
+
+    def _clear_ring(self) -> None:
+        """A number is never used again, so every follower finds itself off the ring."""
+        self._ring: deque[tuple[Entry, int]] = deque()
+        self._ring_bytes = 0
+        self.first = self.next = self.next + 1
+
+    @contextmanager
+    def attached(self) -> Iterator[None]:
+        """Keep the tail going while in the block. The first one in starts it, the last one out stops it."""
+        self._followers += 1
+        if self._pump_task is None or self._pump_task.done():
+            self._forget()
+            self._pump_task = asyncio.create_task(self._pump(), name=f"tail of {self._stream}")
+        try:
+            yield
+        finally:
+            self._followers -= 1
+            if self._followers == 0:
+                self._pump_task.cancel()
+                self._pump_task = None
+                self._forget()
+
+    def wake(self) -> None:
+        """Say that the log has grown. Called in the event loop; costs nothing if nobody follows."""
+        self._woken.set()
+
+    async def news(self, timeout_s: float) -> bool:
+        """True as soon as anything of the tail has changed; False when `timeout_s` has passed."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._news.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def entry(self, number: int) -> Entry | None:
+        """The entry of that number; None if it is not there yet, or no longer."""
+        if self.first <= number < self.next:
+            return self._ring[number - self.first][0]
+        return None
+
+    def meet(self, offsets: Offsets) -> tuple[Offsets, int] | None:
+        """The nearest boundary of the ring at or after `offsets`, and the number of the entry that begins there.
+
+        None while the tail has not read as far as that.
+        """
+        for index, (entry, _) in enumerate(self._ring):
+            if _reaches(entry.before, offsets):
+                return entry.before, self.first + index
+        return (self.position, self.next) if _reaches(self.position, offsets) else None
+
+    async def _pump(self) -> None:
+        while True:
+            self._woken.clear()
+            try:
+                now, entry = await asyncio.to_thread(self._advance, self.now, self.position)
+            except Exception as error:
+                self.error = error
+                self._tell()
+                return
+            self._take(now, entry)
+            if self.position == now.ends:
+                await self._rest()
+
+    def _advance(self, before: Extent | None, position: Offsets) -> tuple[Extent, Entry | None]:
+        """One look at the log, and the next piece of it. No entry: the position is not one of this log."""
+        now = extent(self._log, self._stream)
+        if before is None or before.generation != now.generation or not _reaches(now.ends, position):
+            return now, None
+        limits = {"events_max": self._events_max, "bytes_max": PIECE_BYTES_MAX}
+        try:
+            piece = read_piece(self._log, self._stream, position, now.ends, **limits)
+        except BadCursor:
+            return now, None
+        if self._log.generation(self._stream) != now.generation:
+            return now, None
+        return now, Entry(position, piece.after, change_of(now.generation, piece))
+
+    def _take(self, now: Extent, entry: Entry | None) -> None:
+        fresh = self.now is None or now.ends != self.now.ends
+        self.now = now
+        if entry is None:
+            self._clear_ring()
+            self.position = dict(now.ends)
+        else:
+            self.position = entry.after
+            if entry.change is not None:
+                self._push(entry, len(entry.change.data))
+        if fresh or entry is None or entry.change is not None:
+            self._tell()
+
+    def _push(self, entry: Entry, size: int) -> None:
+        self._ring.append((entry, size))
+        self._ring_bytes += size
+        self.next += 1
+        while len(self._ring) > self._entries_max or (self._ring_bytes > RING_BYTES_MAX and len(self._ring) > 1):
+            self._ring_bytes -= self._ring.popleft()[1]
+            self.first += 1
+
+    def _tell(self) -> None:
+        self._news.set()
+        self._news = asyncio.Event()
+
+    async def _rest(self) -> None:
+        try:
+            async with asyncio.timeout(POLL_S):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+
+
+def _reaches(place: Offsets, offsets: Offsets) -> bool:
+    """Whether a position is at or after another in every partition."""
+    return place.keys() == offsets.keys() and all(place[partition] >= offset for partition, offset in offsets.items())

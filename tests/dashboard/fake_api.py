@@ -1,0 +1,210 @@
+"""A stand-in for the gateway: the API that the dashboard uses, over data that a test sets, and the dashboard itself.
+
+Everything lives on one event loop in a thread of its own; a test calls the methods of `FakeApi` from outside and each
+returns when its effect is there. Cursors are the number of changes or events seen, as text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocket, WebSocketDisconnect
+
+from penstock.dashboard import routes
+
+Row = dict[str, Any]
+T = TypeVar("T")
+START_S_MAX = 10.0
+
+
+class FakeView:
+    """A view's rows and every change since the start."""
+
+    def __init__(self, key: list[str], rows: list[Row]) -> None:
+        self.key = key
+        self.rows = {self.identity(row): row for row in rows}
+        self.changes: list[dict[str, list[Row]]] = []
+        self.rebuilt = False
+
+    def identity(self, row: Row) -> bytes:
+        return msgspec.json.encode([row.get(name) for name in self.key])
+
+    def change(self, upserts: list[Row], deletes: list[Row]) -> None:
+        for row in deletes:
+            self.rows.pop(self.identity(row), None)
+        for row in upserts:
+            self.rows[self.identity(row)] = row
+        self.changes.append({"upserts": upserts, "deletes": deletes})
+
+    def rebuild(self, rows: list[Row]) -> None:
+        """Start anew with other rows, as a view does when it is made again: earlier cursors mean nothing now."""
+        self.rows = {self.identity(row): row for row in rows}
+        self.changes.clear()
+        self.rebuilt = True
+
+
+class FakeApi:
+    """The state of the fake app. `app` is what `/v1/app` answers."""
+
+    def __init__(self, app: dict[str, Any], rows: dict[str, list[Row]], events: dict[str, list[Row]]) -> None:
+        self.app = app
+        self.views = {view["name"]: FakeView(view["key"], rows.get(view["name"], [])) for view in app["views"]}
+        self.streams = {name: list(events.get(name, [])) for name in _stream_names(app)}
+        self.asked: list[dict[str, Any]] = []
+        self.sent: list[dict[str, Any]] = []
+        self.polls = 0
+        self.down = False
+        self.sockets: set[WebSocket] = set()
+        self.moved = asyncio.Event()
+        self.loop: asyncio.AbstractEventLoop | None = None
+
+    def call(self, action: Callable[[], T]) -> T:
+        """Run `action` on the server's loop and wake every follower; returns what it returned."""
+
+        async def run() -> T:
+            result = action()
+            self.moved.set()
+            self.moved = asyncio.Event()
+            return result
+
+        assert self.loop is not None
+        return asyncio.run_coroutine_threadsafe(run(), self.loop).result(START_S_MAX)
+
+    def change(self, view: str, upserts: list[Row], deletes: list[Row] | None = None) -> None:
+        self.call(lambda: self.views[view].change(upserts, deletes or []))
+
+    def append(self, stream: str, *events: Row) -> None:
+        self.call(lambda: self.streams[stream].extend(events))
+
+    def drop(self, *, stay_down: bool = False) -> None:
+        """Break every live connection without a goodbye of the protocol's own; `stay_down` also refuses new ones."""
+
+        async def run() -> None:
+            self.down = stay_down
+            for each in list(self.sockets):
+                await each.close(1012)
+
+        assert self.loop is not None
+        asyncio.run_coroutine_threadsafe(run(), self.loop).result(START_S_MAX)
+
+    def come_back(self) -> None:
+        self.down = False
+
+    def application(self) -> Starlette:
+        paths = [
+            Route("/v1/app", self._describe),
+            Route("/v1/streams/{name}", self._page),
+            WebSocketRoute("/v1/live", self._live),
+        ]
+        return Starlette(routes=[*paths, *routes()])
+
+    async def _describe(self, request: Request) -> Response:
+        self.polls += 1
+        return Response(status_code=503) if self.down else _json(self.app)
+
+    async def _page(self, request: Request) -> Response:
+        events = self.streams.get(request.path_params["name"])
+        if events is None:
+            return Response(status_code=404)
+        since, limit = request.query_params.get("since", "earliest"), int(request.query_params.get("limit", "1000"))
+        first = {"earliest": 0, "latest": len(events)}.get(since)
+        start = int(since) if first is None else first
+        page = events[start : start + limit]
+        return _json({"events": page, "cursor": str(start + len(page))})
+
+    async def _live(self, websocket: WebSocket) -> None:
+        if self.down:
+            await websocket.close(1013)
+            return
+        await websocket.accept()
+        self.sockets.add(websocket)
+        tasks: dict[str, asyncio.Task[None]] = {}
+        try:
+            while True:
+                self._obey(websocket, msgspec.json.decode(await websocket.receive_text()), tasks)
+        except (WebSocketDisconnect, RuntimeError):
+            pass
+        finally:
+            self.sockets.discard(websocket)
+            for task in tasks.values():
+                task.cancel()
+            await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+    def _obey(self, websocket: WebSocket, message: dict[str, Any], tasks: dict[str, asyncio.Task[None]]) -> None:
+        self.asked.append(message)
+        if message["op"] == "subscribe":
+            tasks[message["id"]] = asyncio.ensure_future(self._follow(websocket, message))
+        elif message["op"] == "unsubscribe" and message["id"] in tasks:
+            tasks.pop(message["id"]).cancel()
+
+    async def _follow(self, websocket: WebSocket, message: dict[str, Any]) -> None:
+        name, since = message.get("view") or message["stream"], message.get("since")
+
+        async def send(event: str, cursor: int | None = None, data: Any = None) -> None:
+            answer = {"id": message["id"], "event": event, "cursor": None if cursor is None else str(cursor), "data": data}
+            await websocket.send_text(msgspec.json.encode(answer).decode())
+            self.sent.append({**answer, "of": name})
+
+        view, events = self.views.get(name), self.streams.get(name)
+        if (view if "view" in message else events) is None:
+            await send("error", data={"code": "not_found", "detail": f"no view or stream is named {name}"})
+            return
+        await send("subscribed")
+        source: list[Any] = view.changes if view is not None else events or []
+        place = len(source) if since in (None, "latest") else int(since)
+        if view is not None and (since is None or view.rebuilt):
+            if since is not None:
+                await send("reset", place, {"reason": "the view was made anew"})
+            await send("snapshot", place, {"rows": list(view.rows.values())})
+        elif view is None:
+            await send("progress", place)
+        while True:
+            while place < len(source):
+                place += 1
+                await send("change", place, source[place - 1] if view is not None else {"events": [source[place - 1]]})
+            await self.moved.wait()
+
+
+def _stream_names(app: dict[str, Any]) -> Iterator[str]:
+    for stream in app["streams"]:
+        yield stream["name"]
+        yield f"{stream['name']}.rejected"
+
+
+def _json(value: Any) -> Response:
+    return Response(msgspec.json.encode(value), media_type="application/json")
+
+
+@contextmanager
+def serving(api: FakeApi, port: int = 0) -> Iterator[str]:
+    """Run the fake on a loopback port; gives its address, and ends it after the block."""
+    listener = socket.create_server(("127.0.0.1", port))
+    config = uvicorn.Config(api.application(), log_level="error", ws="websockets-sansio", timeout_graceful_shutdown=2)
+    server = uvicorn.Server(config)
+    ready = threading.Event()
+
+    async def main() -> None:
+        api.loop = asyncio.get_running_loop()
+        ready.set()
+        await server.serve(sockets=[listener])
+
+    thread = threading.Thread(target=lambda: asyncio.run(main()), name="fake-api")
+    thread.start()
+    try:
+        assert ready.wait(START_S_MAX)
+        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(START_S_MAX)
+        listener.close()

@@ -1,0 +1,89 @@
+"""The demo's app: sound as declared, and its views right on small lists."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from examples import rsvps
+from penstock.graph import check
+
+NOON_MS = 1_714_564_800_000  # 2024-05-01 12:00 UTC
+
+
+def rsvp(
+    number: int, *, city: str = "Berlin", country: str = "de", response: str = "yes", **more: Any
+) -> dict[str, Any]:
+    topics = more.get("topics", ("Chess",))
+    return {
+        "rsvp_id": number,
+        "mtime": NOON_MS + more.get("after_s", 0) * 1000,
+        "response": response,
+        "guests": 0,
+        "visibility": "public",
+        "member": {"member_id": number, "member_name": "Bela B."},
+        "event": {
+            "event_id": "1",
+            "event_name": "Open Evening",
+            "event_url": "https://meetups.example/1",
+            "time": NOON_MS,
+        },
+        "group": {
+            "group_id": 1,
+            "group_name": "Friends",
+            "group_urlname": "Friends",
+            "group_city": city,
+            "group_country": country,
+            "group_lat": 0.0,
+            "group_lon": 0.0,
+            "group_topics": [{"urlkey": name.lower(), "topic_name": name} for name in topics],
+        },
+    }
+
+
+def rows(view: Any, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [row.asDict() for row in rsvps.app.preview(view, events).collect()]
+
+
+def test_the_app_is_sound() -> None:
+    assert check(rsvps.app) == []
+
+
+@pytest.mark.spark
+def test_a_topic_counts_in_every_window_that_covers_it() -> None:
+    """Five minutes by ten seconds is thirty windows; each topic of a group counts."""
+    found = rows(rsvps.top_topics, [rsvp(1, topics=("Chess", "Go")), rsvp(2, topics=("Chess",), after_s=9)])
+    assert {row["window"].end - row["window"].start for row in found} == {timedelta(minutes=5)}
+    by_topic = {name: [row["rsvps"] for row in found if row["topic"] == name] for name in ("Chess", "Go")}
+    assert by_topic == {"Chess": [2] * 30, "Go": [1] * 30}
+
+
+@pytest.mark.spark
+def test_countries_count_all_answers_and_those_that_are_yes() -> None:
+    found = rows(
+        rsvps.countries,
+        [rsvp(1), rsvp(2, response="no"), rsvp(3, city="Paris", country="fr")],
+    )
+    assert sorted(found, key=lambda row: str(row["country"])) == [
+        {"country": "de", "rsvps": 2, "yes": 1},
+        {"country": "fr", "rsvps": 1, "yes": 1},
+    ]
+
+
+@pytest.mark.spark
+def test_cities_of_the_same_name_in_two_countries_are_two() -> None:
+    found = rows(
+        rsvps.cities,
+        [
+            rsvp(1, city="London", country="gb"),
+            rsvp(2, city="London", country="gb", response="no"),
+            rsvp(3, city="London", country="ca", response="no"),
+        ],
+    )
+    assert sorted(found, key=lambda row: str(row["country"])) == [
+        {"city": "London", "country": "ca", "yes": 0, "no": 1, "ratio": 0.0},
+        {"city": "London", "country": "gb", "yes": 1, "no": 1, "ratio": 0.5},
+    ]

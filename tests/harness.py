@@ -1,0 +1,144 @@
+"""Running an app as a user does, as processes, and doing to it what a bad day does."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+ROOT = Path(__file__).parent.parent
+START_S = 90.0
+
+
+def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "the condition") -> Any:
+    """The first true value of `condition`, asked a few times a second; fails when the time has passed."""
+    deadline = time.monotonic() + timeout_s
+    while True:
+        found = condition()
+        if found:
+            return found
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not come true in {timeout_s:.0f} s")
+        time.sleep(0.05)
+
+
+@dataclass
+class RunningApp:
+    """`penstock run` in a process of its own, with its data directory."""
+
+    file: Path
+    data: Path
+    environ: dict[str, str] = field(default_factory=dict)
+    process: subprocess.Popen[str] | None = None
+    port: int = 0
+
+    def start(self) -> RunningApp:
+        """Start, and return as soon as the gateway answers (the engine takes some seconds more)."""
+        command = [sys.executable, "-m", "penstock.cli", "run", str(self.file), "--data", str(self.data)]
+        self.process = subprocess.Popen(
+            [*command, "--port", str(self.port)],
+            env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            cwd=ROOT,
+        )
+        assert self.process.stdout is not None
+        first = self.process.stdout.readline()
+        assert "http://" in first, first + self.process.stdout.read()
+        self.port = int(re.search(r"http://\S+:(\d+)", first)[1])  # type: ignore[index]
+        self.health(START_S)
+        return self
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def health(self, timeout_s: float = 10.0) -> dict[str, Any]:
+        """The body of `/v1/health`, as soon as there is one."""
+
+        def ask() -> Any:
+            with contextlib.suppress(httpx.HTTPError):
+                return httpx.get(f"{self.url}/v1/health", timeout=5).json()
+            return None
+
+        return dict(wait_for(ask, timeout_s, "an answer of the gateway"))
+
+    def ready(self, timeout_s: float = START_S) -> RunningApp:
+        """Wait until everything runs."""
+        wait_for(lambda: self.health()["ready"], timeout_s, f"readiness ({self.log_tail()})")
+        return self
+
+    def describe(self) -> dict[str, Any]:
+        return dict(httpx.get(f"{self.url}/v1/app", timeout=10).json())
+
+    def view(self, name: str) -> list[dict[str, Any]]:
+        return list(httpx.get(f"{self.url}/v1/views/{name}", timeout=10).json()["rows"])
+
+    def post(self, stream: str, events: Any, **options: Any) -> httpx.Response:
+        return httpx.post(f"{self.url}/v1/streams/{stream}", json=events, timeout=30, **options)
+
+    def pid(self, name: str) -> int | None:
+        """The process id of the gateway or the engine, as the supervisor wrote it."""
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            told = json.loads((self.data / "run/supervisor.json").read_text())
+            return told[name]["pid"]  # type: ignore[no-any-return]
+        return None
+
+    def kill(self, name: str) -> bool:
+        """kill -9 a part of it; False if it is not there right now."""
+        pid = self.pid(name)
+        if pid is None:
+            return False
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            return False
+        return True
+
+    def stop(self, timeout_s: float = 40.0) -> int:
+        """SIGTERM, and the exit status."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGTERM)
+        status = self.process.wait(timeout_s)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+        return status
+
+    def log_tail(self) -> str:
+        files = [self.data / "log" / name for name in ("gateway.log", "engine.log")]
+        return "\n".join(file.read_text()[-1500:] for file in files if file.exists())
+
+    def kill_all(self) -> None:
+        """kill -9 everything, the supervisor first; returns when nothing holds the data directory."""
+        assert self.process is not None
+        pids = [self.pid(name) for name in ("gateway", "engine")]
+        self.process.kill()
+        for pid in filter(None, pids):
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(pid, signal.SIGKILL)
+        self.process.wait(20)
+        assert self.process.stdout is not None
+        self.process.stdout.close()
+
+
+@contextlib.contextmanager
+def running(file: Path, data: Path, **environ: str) -> Iterator[RunningApp]:
+    """An app for the length of a block; nothing of it is left behind."""
+    app = RunningApp(file, data, environ).start()
+    try:
+        yield app
+    finally:
+        if app.process is not None and app.process.poll() is None:
+            app.kill_all()

@@ -1,0 +1,330 @@
+"""A view's channel: rows, changes and followers."""
+
+from __future__ import annotations
+
+import json
+import random
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.contracts import Delivery
+from penstock.cursor import stream_cursor, view_cursor
+from penstock.errors import BadCursor
+from penstock.serve import view as view_module
+from penstock.serve.connections import following
+from penstock.serve.view import ViewChannel, merge
+from penstock.settings import Settings
+from tests.serve.fakes import QUICK, FakeView, body, run
+
+CALM = Settings(heartbeat_s=600)
+
+
+def channel(view: FakeView, settings: Settings = CALM) -> ViewChannel:
+    return ViewChannel("v", view, settings, key=["k"])
+
+
+async def page(source: ViewChannel, since: str | None = None, limit: int = 100) -> Any:
+    return json.loads(await source.page(since, limit))
+
+
+def fold(rows: dict[str, Any], delivery: Delivery) -> dict[str, Any]:
+    """What a client holds after a delivery."""
+    data = body(delivery)
+    if delivery.kind == "reset":
+        return {}
+    if delivery.kind == "snapshot":
+        return {row["k"]: row["v"] for row in data["rows"]}
+    if delivery.kind == "change":
+        kept = {key: value for key, value in rows.items() if key not in {each["k"] for each in data["deletes"]}}
+        return kept | {row["k"]: row["v"] for row in data["upserts"]}
+    return rows
+
+
+def held(view: FakeView) -> dict[str, Any]:
+    return {key: json.loads(row)["v"] for key, row in view.rows.items()}
+
+
+def test_a_page_has_the_rows_and_where_they_stand() -> None:
+    """Rows come in the view's order, no more than the limit, with a cursor that gives the changes after them."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1, "b": 2})
+        answer = await page(channel(view), limit=1)
+        assert answer["rows"] == [{"k": "a", "v": 1}]
+        assert await page(channel(view), answer["cursor"]) == {"changes": [], "cursor": answer["cursor"]}
+        view.put({"c": 3}, deletes=["a"])
+        view.put({"c": 4})
+        view.put({"c": 5})
+        after = await page(channel(view), answer["cursor"], limit=2)
+        assert after["changes"] == [
+            {"upserts": [{"k": "c", "v": 3}], "deletes": [{"k": "a"}]},
+            {"upserts": [{"k": "c", "v": 4}], "deletes": []},
+        ]
+        rest = await page(channel(view), after["cursor"])
+        assert rest["changes"] == [{"upserts": [{"k": "c", "v": 5}], "deletes": []}]
+        assert (await page(channel(view), "latest"))["cursor"] == rest["cursor"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("cursor", [view_cursor(1, 1), view_cursor(2, 3), view_cursor(1, 99), view_cursor(1, -5)])
+def test_a_page_after_a_position_that_is_gone_has_all_rows_and_says_so(cursor: str) -> None:
+    """Trimmed, from another making, or from the future: the rows, with `reset`."""
+
+    async def main() -> None:
+        view = FakeView(kept=2)
+        for number in range(5):
+            view.put({"a": number})
+        answer = await page(channel(view), cursor)
+        assert answer["reset"] is True
+        assert answer["rows"] == [{"k": "a", "v": 4}]
+
+    run(main())
+
+
+@pytest.mark.parametrize("cursor", [stream_cursor(1, {0: 0}), "", "nonsense", "LATEST"])
+def test_what_is_no_cursor_of_a_view_is_refused(cursor: str) -> None:
+    """Pages and followers alike say `BadCursor`."""
+
+    async def main() -> None:
+        with pytest.raises(BadCursor):
+            await channel(FakeView()).page(cursor, 10)
+        with pytest.raises(BadCursor):
+            await anext(channel(FakeView()).follow(cursor))
+
+    run(main())
+
+
+def test_a_follower_gets_a_snapshot_and_then_each_version_once() -> None:
+    """One change a version, with the cursor of that version."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1})
+        for since in (None, "earliest"):
+            async with following(channel(view), since) as deliveries:
+                first = await anext(deliveries)
+                assert (first.kind, body(first)["rows"][0]) == ("snapshot", {"k": "a", "v": 1})
+                for number in range(3):
+                    view.put({"b": number})
+                for number in range(3):
+                    delivery = await anext(deliveries)
+                    assert body(delivery)["upserts"] == [{"k": "b", "v": number}]
+                    assert delivery.cursor == view_cursor(1, view.version - 2 + number)
+                view.put({}, deletes=["b"])
+                await anext(deliveries)
+
+    run(main())
+
+
+def test_a_follower_from_latest_or_from_a_cursor_gets_changes_only() -> None:
+    """No snapshot for one who says where it stands; a progress mark at once if there is nothing."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1})
+        async with following(channel(view), "latest") as deliveries:
+            first = await anext(deliveries)
+            assert (first.kind, first.cursor) == ("progress", view_cursor(1, 1))
+            view.put({"a": 2})
+            assert (await anext(deliveries)).cursor == view_cursor(1, 2)
+        async with following(channel(view), view_cursor(1, 1)) as deliveries:
+            assert body(await anext(deliveries))["upserts"] == [{"k": "a", "v": 2}]
+        async with following(channel(view), view_cursor(1, 2)) as deliveries:
+            assert (await anext(deliveries)).kind == "progress"
+
+    run(main())
+
+
+def test_a_follower_whose_position_is_gone_gets_reset_and_snapshot() -> None:
+    """Trimmed or of another making: `reset` with a reason, then everything."""
+
+    async def main() -> None:
+        view = FakeView(kept=2)
+        for number in range(5):
+            view.put({"a": number})
+        for cursor in (view_cursor(1, 1), view_cursor(7, 4), view_cursor(1, 50)):
+            async with following(channel(view), cursor) as deliveries:
+                reset, snapshot = await anext(deliveries), await anext(deliveries)
+                assert (reset.kind, snapshot.kind) == ("reset", "snapshot")
+                assert body(reset)["reason"]
+                assert fold({}, snapshot) == {"a": 4}
+
+    run(main())
+
+
+def test_a_client_that_got_a_reset_but_not_the_snapshot_can_come_back() -> None:
+    """The cursor of a reset leads to the whole view, not past it."""
+
+    async def main() -> None:
+        view = FakeView(kept=2)
+        for number in range(5):
+            view.put({str(number): number})
+        async with following(channel(view), view_cursor(7, 4)) as deliveries:
+            reset = await anext(deliveries)
+        rows: dict[str, Any] = {}
+        async with following(channel(view), reset.cursor) as deliveries:
+            while rows != held(view):
+                rows = fold(rows, await anext(deliveries))
+
+    run(main())
+
+
+def test_a_view_made_anew_resets_its_followers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower of the file that was not there yet, or of an earlier one, starts over with the new one."""
+    monkeypatch.setattr(view_module, "CHECK_S", 0.01)
+
+    async def main() -> None:
+        view = FakeView()
+        view.generation = 0
+        async with following(channel(view), None) as deliveries:
+            assert fold({}, await anext(deliveries)) == {}
+            view.generation = 1
+            assert [(await anext(deliveries)).kind for _ in range(2)] == ["reset", "snapshot"]
+            view.put({"a": 1})
+            assert (await anext(deliveries)).kind == "change"
+            view.remake()
+            view.put({"z": 1})
+            assert (await anext(deliveries)).kind == "reset"
+            assert fold({}, await anext(deliveries)) == {"z": 1}
+
+    run(main())
+
+
+def test_silence_is_broken_by_progress() -> None:
+    """A heartbeat carries the place of the client."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1})
+        async with following(channel(view, QUICK), None) as deliveries:
+            await anext(deliveries)
+            for _ in range(2):
+                mark = await anext(deliveries)
+                assert (mark.kind, mark.cursor) == ("progress", view_cursor(1, 1))
+
+    run(main())
+
+
+def test_a_snapshot_is_encoded_once_for_all_who_ask_at_one_version() -> None:
+    """Two followers of the same version are given the same bytes; a new version is encoded anew."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1})
+        source = channel(view)
+
+        async def snapshot() -> Delivery:
+            async with following(source, None) as deliveries:
+                return await anext(deliveries)
+
+        first, second = await snapshot(), await snapshot()
+        assert first.data is second.data
+        view.put({"a": 2})
+        assert body(await snapshot())["rows"] == [{"k": "a", "v": 2}]
+
+    run(main())
+
+
+def test_a_follower_far_behind_is_told_once_and_gets_merged_changes() -> None:
+    """`stall` with how far behind, then few changes with the latest value of each key, then one a version again."""
+
+    async def main() -> None:
+        view = FakeView()
+        async with following(channel(view, replace(CALM, buffered_changes=10)), None) as deliveries:
+            rows = fold({}, await anext(deliveries))
+            for number in range(100):
+                view.put({f"k{number % 3}": number}, deletes=[f"k{(number + 1) % 3}"])
+            kinds = []
+            while rows != held(view) or len(kinds) < 2:
+                delivery = await anext(deliveries)
+                kinds.append(delivery.kind)
+                rows = fold(rows, delivery)
+                if delivery.kind == "stall":
+                    assert body(delivery) == {"behind": 100}
+            assert kinds[0] == "stall"
+            assert kinds.count("stall") == 1
+            assert 2 <= kinds.count("change") <= 11
+            assert delivery.cursor == view_cursor(1, 100)
+            view.put({"a": 1})
+            assert body(await anext(deliveries))["upserts"] == [{"k": "a", "v": 1}]
+
+    run(main())
+
+
+def test_merging_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader behind large changes gets them in more than one piece."""
+    monkeypatch.setattr(view_module, "MERGE_BYTES_MAX", 100)
+
+    async def main() -> None:
+        view = FakeView()
+        async with following(channel(view, replace(CALM, buffered_changes=5)), None) as deliveries:
+            rows = fold({}, await anext(deliveries))
+            for number in range(20):
+                view.put({str(number): "x" * 60})
+            while rows != held(view):
+                delivery = await anext(deliveries)
+                assert len(delivery.data) < 200
+                rows = fold(rows, delivery)
+
+    run(main())
+
+
+steps = st.lists(
+    st.tuples(st.dictionaries(st.sampled_from("abcd"), st.integers(0, 9), max_size=3), st.sets(st.sampled_from("efa"))),
+    min_size=1,
+    max_size=12,
+)
+
+
+@given(steps)
+def test_a_merged_change_has_the_effect_of_all(plan: list[tuple[dict[str, int], set[str]]]) -> None:
+    """Folding the merged change gives what folding each in turn gives, and a key stands in it once."""
+
+    async def main() -> None:
+        view = FakeView()
+        for upserts, deletes in plan:
+            view.put({key: value for key, value in upserts.items() if key not in deletes}, sorted(deletes))
+        changes = view.changes(0, len(plan))
+        assert changes is not None
+        merged = merge(changes, ("k",))
+        assert fold({}, Delivery("change", merged.data, "")) == held(view)
+        data = json.loads(merged.data)
+        keys = [row["k"] for row in [*data["upserts"], *data["deletes"]]]
+        assert len(keys) == len(set(keys))
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", random.sample(range(10**6), 5))
+def test_a_client_that_comes_and_goes_always_ends_with_the_view(seed: int) -> None:
+    """Random changes, trimming and remaking; a client that resumes at random holds the view's rows in the end."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    async def main() -> None:
+        view = FakeView(kept=20)
+        source = channel(view, Settings(heartbeat_s=0.001, buffered_changes=6))
+        rows: dict[str, Any] = {}
+        cursor = None
+        for _ in range(60):
+            for _ in range(chance.choice([0, 1, 2, 9, 30])):
+                view.put({chance.choice("abcdef"): chance.random()}, deletes=chance.sample("gh", chance.randrange(2)))
+            if chance.random() < 0.05:
+                view.remake()
+            async with following(source, cursor) as deliveries:
+                for _ in range(chance.randrange(1, 5)):
+                    delivery = await anext(deliveries)
+                    rows, cursor = fold(rows, delivery), delivery.cursor
+                    if cursor == view_cursor(view.generation, view.version) and delivery.kind != "reset":
+                        assert rows == held(view)
+        async with following(source, cursor) as deliveries:
+            while rows != held(view):
+                rows = fold(rows, await anext(deliveries))
+
+    run(main())

@@ -1,0 +1,138 @@
+"""The documentation says what the code does: a setting, error, command, metric or route that it leaves out fails."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Iterator
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import cli, errors
+from penstock.app import App
+from penstock.graph import check
+from penstock.runtime.loading import load
+from penstock.schema import UnmappedType
+from penstock.serve.metrics import METRICS
+from penstock.serve.openapi import document
+from penstock.settings import MIB, Settings
+
+PROJECT = Path(__file__).parents[1]
+PAGES = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```python\n(?P<code>.*?)```\n", re.DOTALL)
+LINK = re.compile(r"\[[^\]]+\]\((?!https?:)(?P<target>[^)#]+)")
+APPS = [*sorted((PROJECT / "docs/examples").glob("[!t]*.py")), PROJECT / "examples/rsvps.py"]
+
+
+def page(name: str) -> str:
+    return (PROJECT / name).read_text()
+
+
+def table(text: str) -> Iterator[list[str]]:
+    """The cells of each row of every table in a page."""
+    for line in text.splitlines():
+        if line.startswith("| "):
+            yield [cell.strip() for cell in line.strip("|").split("|")]
+
+
+def settings_table() -> list[list[str]]:
+    def shown(value: Any, unit: str) -> str:
+        return (
+            f"{value} ({value // MIB} MiB)" if unit == "bytes" else f"{value:g}" if type(value) is float else str(value)
+        )
+
+    return [
+        [f"`PENSTOCK_{each.name.upper()}`", shown(each.default, unit), unit, each.metadata["help"]]
+        for each in fields(Settings)
+        for unit in [each.metadata["unit"]]
+    ]
+
+
+def test_every_setting_is_documented_with_its_default_unit_and_meaning() -> None:
+    found = [row for row in table(page("docs/settings.md")) if row[0].startswith("`PENSTOCK_")]
+    wanted = settings_table()
+    assert found == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
+
+
+def test_every_error_is_documented_with_its_status_and_whether_a_retry_helps() -> None:
+    found = {row[0].strip("`"): row[1:3] for row in table(page("docs/operations.md")) if len(row) == 5}
+    classes = [each for each in vars(errors).values() if isinstance(each, type)]
+    for each in [*classes, UnmappedType]:
+        if issubclass(each, errors.PenstockError):
+            status, retry = found[each.code]
+            assert retry == ("yes" if each.retry else "no"), each
+            assert status in ("-", str(each.status)), each
+
+
+def test_every_metric_is_documented_with_its_type_labels_and_meaning() -> None:
+    found = [row for row in table(page("docs/metrics.md")) if row[0].startswith("`penstock_")]
+    wanted = [
+        [f"`{each.name}`", each.type, ", ".join(f"`{label}`" for label in each.labels) or "-", each.help]
+        for each in METRICS
+    ]
+    assert found == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
+
+
+def operations() -> dict[str, dict[str, Any]]:
+    """Each operation of the OpenAPI document, by its method and path, as in `GET /v1/app`."""
+    verbs = {"get", "post", "put", "patch", "delete"}
+    paths = document({}, {}, Settings())["paths"]
+    return {
+        f"{verb.upper()} {path}": paths[path][verb] for path in paths for verb in sorted(verbs & paths[path].keys())
+    }
+
+
+@pytest.mark.parametrize("name", operations())
+def test_every_route_is_documented_with_its_parameters_and_answers(name: str) -> None:
+    sections = re.split(r"^## ", page("docs/api.md"), flags=re.MULTILINE)
+    [section] = [each for each in sections if each.startswith(f"{name}\n")]
+    operation = operations()[name]
+    for parameter in operation.get("parameters", ()):
+        assert f"`{parameter['name']}`" in section, f"{parameter['name']} of {name}"
+    for status in operation["responses"].keys() - {"200"}:
+        assert status in section, f"status {status} of {name}"
+
+
+def commands() -> dict[str, argparse.ArgumentParser]:
+    [choices] = [each.choices for each in cli.parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    return dict(choices)
+
+
+@pytest.mark.parametrize("command", commands())
+def test_every_command_is_documented_with_all_its_options(command: str) -> None:
+    sections = re.split(r"^## ", page("docs/cli.md"), flags=re.MULTILINE)
+    [section] = [each for each in sections if re.match(rf"penstock {command}\b", each)]
+    options = [action for action in commands()[command]._actions if action.dest != "help"]
+    for option in options:
+        for name in option.option_strings or [str(option.metavar)]:
+            assert name in section, f"docs/cli.md does not tell of {name} of penstock {command}"
+    assert f"`penstock {command} " in page("README.md") or f"`penstock {command}`" in page("README.md")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_block_of_python_is_a_file_word_for_word(path: Path) -> None:
+    for block in BLOCK.finditer(path.read_text()):
+        assert block["file"], f"{path.name}: a block of Python without its file:\n{block['code'][:200]}"
+        assert (PROJECT / block["file"]).read_text() == block["code"]
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_every_link_leads_to_a_file(path: Path) -> None:
+    for link in LINK.finditer(path.read_text()):
+        assert (path.parent / link["target"]).exists(), f"{path.name} links to {link['target']}"
+
+
+@pytest.mark.parametrize("path", APPS, ids=lambda path: path.name)
+def test_every_app_in_the_documentation_is_sound(path: Path) -> None:
+    app: App = load(str(path)).app
+    assert check(app) == []
+
+
+@pytest.mark.spark
+def test_the_tutorials_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(PROJECT / "docs/examples"))
+    importlib.import_module("test_shop").test_sales_adds_up_the_pieces_of_each_product()

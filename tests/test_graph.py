@@ -1,0 +1,131 @@
+"""What `check` finds without Spark, each with the user's file and line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+import pytest
+
+from penstock import App, Event
+from penstock.app import tables
+from penstock.errors import DeclarationError
+from penstock.graph import check, order, read_views, require_sound
+
+
+class Fix(Event, id="fix_id", time="at"):
+    fix_id: str
+    at: datetime
+    vehicle: str
+    speed: float
+
+
+class NoTime(Event):
+    vehicle: str
+
+
+class Odd(Event):
+    thing: object
+
+
+class BadId(Event, id="nope", time="vehicle"):
+    vehicle: str
+
+
+class Reserved(Event):
+    _key: str
+
+
+def sound(app: App) -> None:
+    app.stream("fixes", Fix, key="vehicle", late_after=timedelta(minutes=2))
+    app.sql("busiest", "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle", key="vehicle", top=10, by="n")
+    app.sql("calm", "SELECT vehicle FROM busiest WHERE n < 3", key="vehicle")
+
+
+def fresh() -> App:
+    return App("fleet")
+
+
+def test_a_sound_app_has_no_problems() -> None:
+    app = fresh()
+    sound(app)
+    assert check(app) == []
+    require_sound(app)
+
+
+@pytest.mark.parametrize(
+    ("declare", "expected"),
+    [
+        (lambda app: app.stream("Fixes!", Fix), "malformed"),
+        (lambda app: app.stream("a" * 49, Fix), "malformed"),
+        (lambda app: app.stream("../x", Fix), "malformed"),
+        (lambda app: app.stream("fixes", Fix), "is taken by the declaration at"),
+        (lambda app: app.stream("other", Fix, key="vehikle"), "the key 'vehikle' is no field of Fix; it has fix_id"),
+        (lambda app: app.stream("other", Fix, key="speed"), "cannot identify an event"),
+        (lambda app: app.stream("other", BadId), "the id 'nope' is no field of BadId"),
+        (lambda app: app.stream("other", BadId), "the time 'vehicle' must be a datetime"),
+        (lambda app: app.stream("other", Odd), "Odd.thing: the type object has no mapping"),
+        (lambda app: app.stream("other", Reserved), "the field name _key is taken"),
+        (lambda app: app.stream("other", int), "not a class derived from Event"),
+        (lambda app: app.stream("other", NoTime, late_after=timedelta(1)), "late_after needs an event time"),
+        (lambda app: app.stream("other", Fix, late_after=timedelta(0)), "late_after must be a timedelta above zero"),
+        (lambda app: app.stream("other", Fix, partitions=0), "partitions must be from 1 to"),
+        (lambda app: app.sql("v", "SELECT a FROM nowhere", key="a"), "it reads 'nowhere', which is no stream or view"),
+        (lambda app: app.sql("v", "SELEC a", key="a"), "could not be read"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=[]), "it has no key"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "stands twice"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", top=3), "top and by go together"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", emit="often"), "emit is 'often'"),
+        (lambda app: app.source("feed", object(), into="nowhere"), "which is no stream of this app"),
+    ],
+)
+def test_a_problem_is_found_at_its_line(declare: Callable[[App], object], expected: str) -> None:
+    app = fresh()
+    sound(app)
+    declare(app)
+    found = [each for each in check(app) if expected in each.message]
+    assert len(found) == 1, [str(each) for each in check(app)]
+    assert found[0].where.file.endswith("test_graph.py")
+    assert found[0].where.line == declare.__code__.co_firstlineno
+
+
+def test_a_cycle_is_found_with_its_way_round() -> None:
+    app = fresh()
+    app.stream("fixes", Fix)
+    app.sql("a", "SELECT vehicle FROM b JOIN fixes USING (vehicle)", key="vehicle")
+    app.sql("b", "SELECT vehicle FROM a", key="vehicle")
+    messages = [each.message for each in check(app)]
+    assert any("reads itself by way of a <- b <- a" in message for message in messages)
+
+
+def test_every_problem_is_reported_at_once() -> None:
+    app = fresh()
+    app.stream("Bad", Fix, key="x")
+    with pytest.raises(DeclarationError) as caught:
+        require_sound(app)
+    assert len(caught.value.fields["problems"]) == 2
+
+
+def test_views_come_after_what_they_read() -> None:
+    app = fresh()
+    app.sql("last", "SELECT vehicle FROM middle", key="vehicle")
+    app.sql("middle", "SELECT vehicle FROM first", key="vehicle")
+    app.sql("first", "SELECT vehicle FROM fixes", key="vehicle")
+    app.stream("fixes", Fix)
+    assert [view.name for view in order(app)] == ["first", "middle", "last"]
+    assert read_views(app) == {"first", "middle"}
+
+
+@pytest.mark.parametrize(
+    ("query", "names"),
+    [
+        ("SELECT * FROM fixes", ("fixes",)),
+        ("SELECT * FROM fixes f JOIN `speed-by-minute` s ON f.a = s.a", ("fixes", "speed-by-minute")),
+        ("WITH x AS (SELECT * FROM fixes) SELECT * FROM x", ("fixes",)),
+        ("SELECT * FROM (SELECT * FROM a) UNION ALL SELECT * FROM b", ("a", "b")),
+        ("SELECT 'FROM nothing' AS t FROM fixes", ("fixes",)),
+        ("not sql at all (", ()),
+    ],
+)
+def test_what_a_query_reads_is_found_in_its_text(query: str, names: tuple[str, ...]) -> None:
+    assert sorted(tables(query)) == sorted(names)

@@ -1,0 +1,29 @@
+"""The public names, pinned: adding or removing one is a decision, not an accident."""
+
+from __future__ import annotations
+
+import inspect
+
+import penstock
+from penstock import App, collect
+
+
+def test_the_package_exports_these_names_and_no_others() -> None:
+    assert penstock.__all__ == ["App", "Context", "EpochMillis", "Event", "Record", "State"]
+
+
+def test_the_collect_tier_exports_its_sources() -> None:
+    assert collect.__all__ == ["websocket"]
+
+
+def test_an_app_has_these_methods() -> None:
+    public = {name for name in vars(App) if not name.startswith("_")}
+    assert public == {"streams", "views", "feeds", "stream", "view", "sql", "source", "preview"}
+
+
+def test_the_parameters_of_the_declarations_are_these() -> None:
+    assert [*inspect.signature(App.stream).parameters][1:] == [
+        "name", "event", "key", "late_after", "keep", "keep_bytes", "partitions",
+    ]  # fmt: skip
+    assert [*inspect.signature(App.view).parameters][1:] == ["name", "reads", "key", "keep", "top", "by", "emit"]
+    assert [*inspect.signature(App.sql).parameters][1:] == ["name", "query", "key", "keep", "top", "by", "emit"]

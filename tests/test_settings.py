@@ -1,0 +1,28 @@
+"""Settings come from one table and from the environment, and say what is wrong with a value."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+
+import pytest
+
+from penstock.errors import DeclarationError
+from penstock.settings import Settings, from_environment
+
+
+def test_a_variable_overrides_a_default() -> None:
+    chosen = from_environment({"PENSTOCK_PARTITIONS": "5", "PENSTOCK_KEEP_DAYS": "0.5", "OTHER": "x"})
+    assert (chosen.partitions, chosen.keep_days) == (5, 0.5)
+    assert chosen.page_events == Settings().page_events
+
+
+@pytest.mark.parametrize("value", ["many", "", "-1", "1.5"])
+def test_a_bad_value_is_refused_with_its_name(value: str) -> None:
+    with pytest.raises(DeclarationError, match="PENSTOCK_PARTITIONS"):
+        from_environment({"PENSTOCK_PARTITIONS": value})
+
+
+def test_every_setting_has_a_unit_and_a_meaning() -> None:
+    assert [
+        each.name for each in fields(Settings) if not each.metadata.get("unit") or not each.metadata.get("help")
+    ] == []
