@@ -63,14 +63,14 @@ class _Crowd:
         self._random = random
         self._start = start
         self._groups = invent(random)
-        self._next_id = random.randrange(1_500_000_000, 1_600_000_000)
+        self._last_id = int(start.timestamp() * 1_000_000)  # so that a feed that begins later uses no id again
         self._pulls: list[float] = []
         self._pulls_until = start
 
     def rsvp(self, at: datetime) -> dict[str, Any]:
         random, group = self._random, self._pick_group(at)
         meetup = random.choice(group.meetups)
-        self._next_id += 1
+        self._last_id += 1
         answered = at - timedelta(seconds=min(random.expovariate(1.0), DELAY_MAX_S))
         return {
             **_venue(meetup, group),
@@ -78,7 +78,7 @@ class _Crowd:
             "response": "no" if random.random() < SAYS_NO else "yes",
             "guests": random.choices((0, 1, 2, 3), (85, 10, 3, 2))[0],
             "member": _member(random),
-            "rsvp_id": self._next_id,
+            "rsvp_id": self._last_id,
             "mtime": _millis(answered),
             "event": self._event(meetup, group),
             "group": _group(group),

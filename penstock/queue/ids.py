@@ -2,7 +2,7 @@
 
 The ids are in the stream's batches, as the column `_id`, so they are durable with their events by themselves. The
 index here is only memory: a writer that starts reads it back from the newest batches, and nothing on disk can
-disagree with the log.
+disagree with the log. An event that retention has dropped is no longer known after that.
 """
 
 from __future__ import annotations

@@ -108,10 +108,10 @@ class StreamReader:
 
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """As in the contract. Memory: one piece. What the batches are cut into is not what they were appended as."""
-        self._require_kept(self.extent(), partition, start, end)
-        return (
-            codec.adapt(batch, self.schemas(version)[-1]) for version, batch in self.versioned(partition, start, end)
-        )
+        extent = self.extent()
+        self._require_kept(extent, partition, start, end)
+        newest = self.schemas(extent.version)[extent.version - 1]
+        return (codec.adapt(batch, newest) for _, batch in self.versioned(partition, start, end))
 
     def versioned(self, partition: int, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The same rows, each with the version of the schema that it was written with, in that schema."""

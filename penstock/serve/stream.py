@@ -110,7 +110,8 @@ class StreamChannel:
         if tail.now.generation != place.generation:
             return self._start_over(place, tail.now, "the stream was made anew")
         if place.number is not None and place.number == tail.next:
-            place.offsets, place.stalled = tail.position, False
+            place.offsets = tail.position
+            place.stalled = place.stalled and tail.position != tail.now.ends
             return None
         behind = sum(tail.now.ends.values()) - sum(place.offsets.values())
         if behind > STALL_EVENTS and not place.stalled:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+import functools
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from typing import Any, ParamSpec
 
 import msgspec
 
@@ -20,6 +21,8 @@ from penstock.errors import PenstockError
 from penstock.schema import Event, Record
 from penstock.settings import Settings
 from tests.collect.fakes import DEADLINE_S, ManualClock, MemoryLog
+
+P = ParamSpec("P")
 
 
 class Venue(Record):
@@ -136,3 +139,13 @@ async def until(condition: Callable[[], bool]) -> None:
     async with asyncio.timeout(DEADLINE_S):
         while not condition():
             await asyncio.sleep(0.001)
+
+
+def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
+    """Run an async test in an event loop of its own."""
+
+    @functools.wraps(test)
+    def run(*args: P.args, **named: P.kwargs) -> None:
+        asyncio.run(test(*args, **named))
+
+    return run

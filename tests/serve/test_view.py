@@ -302,10 +302,11 @@ def test_a_merged_change_has_the_effect_of_all(plan: list[tuple[dict[str, int], 
 
 
 @pytest.mark.parametrize("seed", random.sample(range(10**6), 5))
-def test_a_client_that_comes_and_goes_always_ends_with_the_view(seed: int) -> None:
+def test_a_client_that_comes_and_goes_always_ends_with_the_view(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Random changes, trimming and remaking; a client that resumes at random holds the view's rows in the end."""
     print(f"seed {seed}")
     chance = random.Random(seed)
+    monkeypatch.setattr(view_module, "FIRST_S", 0.001)
 
     async def main() -> None:
         view = FakeView(kept=20)

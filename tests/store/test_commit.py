@@ -8,6 +8,7 @@ from dataclasses import replace
 from datetime import timedelta
 from decimal import Decimal
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -242,7 +243,7 @@ def test_a_ranked_view_with_windows_serves_the_newest_window_only(path: Path) ->
         assert (view.version, view.size) == (2, 4)
 
 
-RANKINGS = {
+RANKINGS: dict[str, tuple[pa.DataType, list[Any]]] = {
     "integer": (pa.int64(), [None, -5, 0, 3, 2**62]),
     "float": (pa.float64(), [float("nan"), float("-inf"), -0.5, 2.0, 1e300]),
     "text": (pa.string(), [None, "", "a", "ab", "é"]),
@@ -285,7 +286,7 @@ def test_a_column_that_is_missing_or_has_no_order_is_the_views_fault(path: Path)
     with open_view(path, ranked()) as view:
         with pytest.raises(ViewError, match="'n' is not in its output, which has k"):
             view.commit(output(0, pa.table({"k": ["a"]})))
-        with pytest.raises(ViewError, match="list<.*> which has no order|list<.*>, which has no order"):
+        with pytest.raises(ViewError, match="which has no order"):
             view.commit(output(0, pa.table({"k": ["a"], "n": [[1]]})))
         assert view.commit(output(0, counts(("a", 1))))
 
@@ -306,7 +307,7 @@ def test_another_key_or_rank_column_is_refused_and_says_what_to_do(path: Path) -
     with open_view(path, ranked()) as view:
         view.commit(output(0, counts(("a", 1))))
     for other in (replace(ranked(), key=("k", "n")), replace(ranked(), by="k")):
-        with pytest.raises(DeclarationError, match="remove .* and the view's checkpoint"):
+        with pytest.raises(DeclarationError, match=r"remove .* and the view's checkpoint"):
             ViewTable(path, other, clock=ManualClock())
     with open_view(path, ranked()) as view:
         assert view.size == 1

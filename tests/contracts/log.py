@@ -1,0 +1,398 @@
+"""What every log promises, whatever it is built on: `LogContract`, inherited by the tests of each implementation."""
+
+from __future__ import annotations
+
+import base64
+import pickle
+import random
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Protocol
+
+import pyarrow as pa
+import pytest
+
+from penstock.contracts import Log, LogReader, Retention, StreamSpec
+from penstock.errors import BadCursor, DeclarationError, NotFound
+
+DEADLINE_S = 30.0
+INGEST = pa.timestamp("us", "UTC")
+SCHEMA = pa.schema(
+    [
+        pa.field("n", pa.int64()),
+        pa.field("text", pa.string()),
+        pa.field("_id", pa.string()),
+        pa.field("_key", pa.string()),
+        pa.field("_ingest_time", INGEST),
+        pa.field("_kind", pa.int8()),
+    ]
+)
+
+
+def spec(
+    name: str = "fixes",
+    *,
+    schema: pa.Schema = SCHEMA,
+    partitions: int = 2,
+    unique_ids: int = 0,
+    unique_for: timedelta = timedelta(hours=24),
+) -> StreamSpec:
+    return StreamSpec(name, schema, partitions, unique_ids, unique_for)
+
+
+def batch(
+    numbers: Sequence[int],
+    *,
+    ids: Sequence[str | None] | None = None,
+    at: datetime | None = None,
+    schema: pa.Schema = SCHEMA,
+) -> pa.RecordBatch:
+    """A batch with one row for each number; every other column follows from it."""
+    moment = at or datetime.now(UTC)
+    names = ids if ids is not None else [f"id-{number}" for number in numbers]
+    rows = [
+        {"n": n, "text": f"row {n}", "_id": name, "_key": str(n % 7), "_ingest_time": moment, "_kind": 0}
+        for n, name in zip(numbers, names, strict=True)
+    ]
+    return pa.RecordBatch.from_pylist(rows, schema=schema)
+
+
+def numbers(log: LogReader, stream: str, partition: int, start: int | None = None, end: int | None = None) -> list[int]:
+    """The column `n` of a range; of all that is kept, if no range is given."""
+    start = log.starts(stream)[partition] if start is None else start
+    end = log.ends(stream)[partition] if end is None else end
+    found = [value for part in log.read(stream, partition, start, end) for value in part.column("n").to_pylist()]
+    assert len(found) == end - start
+    return found
+
+
+class LogHome(Protocol):
+    """Where the log under test lives. It outlives the logs that are opened on it."""
+
+    def open(self) -> Log:
+        """Open it for writing; the one opened before has been closed."""
+
+    def opener(self) -> Callable[[], LogReader]:
+        """A picklable way to open it for reading, in any process."""
+
+
+class LogContract:
+    """Inherit this and define the fixture `home`."""
+
+    @pytest.fixture
+    def home(self) -> LogHome:
+        raise NotImplementedError
+
+    @pytest.fixture
+    def log(self, home: LogHome) -> Iterator[Log]:
+        log = home.open()
+        yield log
+        log.close()
+
+    def test_a_new_stream_is_empty(self, log: Log) -> None:
+        """A declared stream has all its partitions, each from 0 to 0."""
+        log.declare(spec(partitions=3))
+        assert log.starts("fixes") == log.ends("fixes") == {0: 0, 1: 0, 2: 0}
+
+    def test_what_was_appended_is_read_as_written(self, log: Log) -> None:
+        """Every column of every row comes back equal, in order."""
+        log.declare(spec())
+        written = batch(range(10), ids=[None, *map(str, range(9))])
+        assert log.append("fixes", 1, written, producer="p", sequence=1) == (1, 0)
+        assert pa.Table.from_batches(log.read("fixes", 1, 0, 10)) == pa.Table.from_batches([written])
+        assert log.ends("fixes") == {0: 0, 1: 10}
+
+    def test_rows_generation_and_ends_survive_reopening(self, home: LogHome) -> None:
+        """A log that was closed and opened again is the same log."""
+        first = home.open()
+        first.declare(spec())
+        first.append("fixes", 0, batch(range(5)), producer="p", sequence=1)
+        generation = first.generation("fixes")
+        first.close()
+        again = home.open()
+        again.declare(spec())
+        assert (again.generation("fixes"), again.ends("fixes")) == (generation, {0: 5, 1: 0})
+        assert numbers(again, "fixes", 0) == list(range(5))
+        again.close()
+
+    def test_every_range_is_read_exactly(self, log: Log) -> None:
+        """Any [start, end) gives exactly its rows, wherever batches begin and end."""
+        log.declare(spec(partitions=1))
+        offset, sizes = 0, [1, 1, 5, 2, 11, 1, 3, 8]
+        for sequence, size in enumerate(sizes):
+            log.append("fixes", 0, batch(range(offset, offset + size)), producer="p", sequence=sequence)
+            offset += size
+        for start in range(offset + 1):
+            for end in range(start, offset + 1):
+                assert numbers(log, "fixes", 0, start, end) == list(range(start, end))
+
+    def test_a_range_that_is_not_kept_is_refused(self, log: Log) -> None:
+        """Offsets past the end, below zero, turned round, or of no partition raise BadCursor, and give no rows."""
+        log.declare(spec())
+        log.append("fixes", 0, batch(range(4)), producer="p", sequence=1)
+        for partition, start, end in ((0, 0, 5), (0, 5, 5), (0, -1, 2), (0, 3, 2), (2, 0, 0), (-1, 0, 0)):
+            with pytest.raises(BadCursor):
+                list(log.read("fixes", partition, start, end))
+
+    def test_an_unknown_stream_is_not_found(self, log: Log) -> None:
+        """Reading a stream that nobody declared raises NotFound."""
+        for name in ("nothing", "../nothing", ""):
+            with pytest.raises(NotFound):
+                log.ends(name)
+
+    def test_a_repeated_append_changes_nothing(self, home: LogHome) -> None:
+        """A sequence not above the producer's last returns that append's position, after reopening too."""
+        log = home.open()
+        log.declare(spec())
+        log.append("fixes", 0, batch([1, 2]), producer="p", sequence=4)
+        position = log.append("fixes", 0, batch([3]), producer="p", sequence=7)
+        for _ in range(2):
+            for sequence in (7, 6, 4):
+                assert log.append("fixes", 0, batch([9]), producer="p", sequence=sequence) == position == (0, 2)
+            log.close()
+            log = home.open()
+            log.declare(spec())
+        assert numbers(log, "fixes", 0) == [1, 2, 3]
+        log.close()
+
+    def test_sequences_are_of_one_producer_and_one_partition(self, log: Log) -> None:
+        """The same sequence of another producer, or in another partition, is another append."""
+        log.declare(spec())
+        for partition, producer in ((0, "a"), (1, "a"), (0, "b")):
+            log.append("fixes", partition, batch([1]), producer=producer, sequence=1)
+        assert log.ends("fixes") == {0: 2, 1: 1}
+
+    def test_an_empty_append_counts(self, log: Log) -> None:
+        """An append without rows moves nothing but its producer's sequence."""
+        log.declare(spec())
+        assert log.append("fixes", 0, batch([]), producer="p", sequence=1) == (0, 0)
+        log.append("fixes", 0, batch([1]), producer="q", sequence=1)
+        assert log.append("fixes", 0, batch([2]), producer="p", sequence=1) == (0, 0)
+        assert numbers(log, "fixes", 0) == [1]
+
+    def test_admit_leaves_out_what_was_seen(self, home: LogHome) -> None:
+        """An id of an earlier admit, or of an earlier row of the same one, is a duplicate; after reopening too."""
+        log = home.open()
+        log.declare(spec(unique_ids=100))
+        first = log.admit("fixes", {0: batch([1, 2, 1]), 1: batch([3, 2])})
+        assert (first.first, first.duplicates) == ({0: 0, 1: 0}, {0: [2], 1: [1]})
+        for turn in range(2):
+            seen = log.admit("fixes", {0: batch([3, 10 + turn]), 1: batch([1])})
+            assert (seen.first[0], seen.duplicates) == (2 + turn, {0: [0], 1: [0]})
+            log.close()
+            log = home.open()
+            log.declare(spec(unique_ids=100))
+        assert (numbers(log, "fixes", 0), numbers(log, "fixes", 1)) == ([1, 2, 10, 11], [3])
+        log.close()
+
+    def test_events_without_id_are_never_duplicates(self, log: Log) -> None:
+        """Null is not an id: such rows are all taken."""
+        log.declare(spec(unique_ids=100))
+        for _ in range(2):
+            assert log.admit("fixes", {0: batch([1, 1], ids=[None, None])}).duplicates[0] == []
+        assert numbers(log, "fixes", 0) == [1, 1, 1, 1]
+
+    def test_admit_without_unique_ids_takes_all(self, log: Log) -> None:
+        """A stream whose ids need not be unique takes the same id again."""
+        log.declare(spec(unique_ids=0))
+        for _ in range(2):
+            log.admit("fixes", {0: batch([1]), 1: batch([1])})
+        assert log.ends("fixes") == {0: 2, 1: 2}
+
+    def test_ids_are_forgotten_by_age(self, log: Log) -> None:
+        """An id is free again once events have come in that are more than `unique_for` younger."""
+        log.declare(spec(unique_ids=100, unique_for=timedelta(hours=1)))
+        start = datetime(2024, 1, 1, tzinfo=UTC)
+        taken = []
+        for minutes in (0, 59, 119, 181):
+            admission = log.admit("fixes", {0: batch([1], at=start + timedelta(minutes=minutes))})
+            taken.append(not admission.duplicates[0])
+        assert taken == [True, False, True, True]
+
+    def test_the_latest_ids_are_remembered(self, home: LogHome) -> None:
+        """At least the last `unique_ids` ids are known, and that there are many more does not matter."""
+        log = home.open()
+        log.declare(spec(unique_ids=50))
+        for number in range(0, 500, 5):
+            log.admit("fixes", {number % 2: batch(range(number, number + 5))})
+        for _ in range(2):
+            seen = log.admit("fixes", {0: batch(range(450, 500))})
+            assert seen.duplicates[0] == list(range(50))
+            log.close()
+            log = home.open()
+            log.declare(spec(unique_ids=50))
+        log.close()
+
+    def test_trim_drops_what_is_old_and_not_needed(self, log: Log) -> None:
+        """Old events below the floor may go; what is young, or at the floor or above, stays readable."""
+        log.declare(spec())
+        old, young = datetime.now(UTC) - timedelta(days=2), datetime.now(UTC)
+        for partition in (0, 1):
+            for number in range(10):
+                moment = old if number < 6 else young
+                log.append("fixes", partition, batch([number], at=moment), producer="p", sequence=number)
+        starts = log.trim("fixes", Retention(timedelta(days=1), 2**40, {0: 3}))
+        assert starts == log.starts("fixes")
+        assert starts[0] <= 3
+        assert starts[1] <= 6
+        assert starts[0] + starts[1] > 0
+        for partition in (0, 1):
+            assert numbers(log, "fixes", partition) == list(range(starts[partition], 10))
+            if starts[partition]:
+                with pytest.raises(BadCursor):
+                    list(log.read("fixes", partition, 0, 10))
+
+    def test_ends_never_go_back(self, home: LogHome) -> None:
+        """A stream that was trimmed empty goes on at its old end, after reopening too, and knows its producers."""
+        log = home.open()
+        log.declare(spec())
+        moment = datetime.now(UTC) - timedelta(days=2)
+        log.append("fixes", 0, batch(range(10), at=moment), producer="p", sequence=1)
+        assert log.trim("fixes", Retention(timedelta(days=1), 0, {})) == {0: 10, 1: 0}
+        log.close()
+        log = home.open()
+        log.declare(spec())
+        assert (log.starts("fixes"), log.ends("fixes")) == ({0: 10, 1: 0}, {0: 10, 1: 0})
+        assert log.append("fixes", 0, batch([11]), producer="p", sequence=1) == (0, 0)
+        assert log.append("fixes", 0, batch([11]), producer="p", sequence=2) == (0, 10)
+        assert numbers(log, "fixes", 0) == [11]
+        log.close()
+
+    def test_merging_changes_no_row(self, log: Log) -> None:
+        """After merging, every range gives what it gave before; a reader under way does not notice."""
+        log.declare(spec())
+        for number in range(300):
+            log.append("fixes", number % 2, batch([number]), producer="p", sequence=number)
+        under_way = log.read("fixes", 0, 0, 150)
+        before = [list(log.read("fixes", partition, 0, 150)) for partition in (0, 1)]
+        while log.merge("fixes"):
+            pass
+        after = [list(log.read("fixes", partition, 0, 150)) for partition in (0, 1)]
+        assert [pa.Table.from_batches(each) for each in after] == [pa.Table.from_batches(each) for each in before]
+        assert pa.Table.from_batches(under_way) == pa.Table.from_batches(before[0])
+        for start in range(0, 150, 7):
+            assert numbers(log, "fixes", 1, start, 150) == list(range(1, 300, 2))[start:]
+
+    def test_a_random_history_equals_its_model(self, home: LogHome) -> None:
+        """Appends, admits, merges, trims and reopenings in any order leave what plain lists would."""
+        seed = random.randrange(2**32)
+        print(f"seed {seed}")
+        chance = random.Random(seed)
+        log = home.open()
+        log.declare(spec(unique_ids=10_000))
+        model: list[list[int]] = [[], []]
+        for step in range(150):
+            partition = chance.randrange(2)
+            action = chance.choice(["append", "admit", "admit", "merge", "trim", "reopen", "read"])
+            fresh = [step * 100 + each for each in range(chance.randrange(1, 20))]
+            if action == "append":
+                log.append("fixes", partition, batch(fresh), producer="p", sequence=step)
+                model[partition] += fresh
+            elif action == "admit":
+                kept = model[partition][log.starts("fixes")[partition] :]
+                old = chance.sample(kept, min(3, len(kept)))
+                assert log.admit("fixes", {partition: batch(fresh + old)}).duplicates[partition] == [
+                    len(fresh) + each for each in range(len(old))
+                ]
+                model[partition] += fresh
+            elif action == "merge":
+                log.merge("fixes")
+            elif action == "trim":
+                log.trim("fixes", Retention(timedelta(0), 0, {each: len(model[each]) // 3 for each in (0, 1)}))
+            elif action == "reopen":
+                log.close()
+                log = home.open()
+                log.declare(spec(unique_ids=10_000))
+            start = chance.randrange(log.starts("fixes")[partition], len(model[partition]) + 1)
+            assert numbers(log, "fixes", partition, start) == model[partition][start:]
+        log.close()
+
+    def test_wait_returns_as_soon_as_ends_differ(self, log: Log) -> None:
+        """It returns at once if ends differ already, and an append wakes it long before its timeout."""
+        log.declare(spec())
+        assert log.wait("fixes", {}, DEADLINE_S) == {0: 0, 1: 0}
+        assert self._woken(log, log) == {0: 0, 1: 1}
+
+    def test_a_reader_of_its_own_is_woken_too(self, home: LogHome, log: Log) -> None:
+        """A reader that shares nothing with the writer but the log waits as well."""
+        log.declare(spec())
+        reader = home.opener()()
+        assert self._woken(log, reader) == {0: 0, 1: 1}
+        reader.close()
+
+    def _woken(self, writer: Log, reader: LogReader) -> object:
+        results: list[object] = []
+        waiting = threading.Thread(target=lambda: results.append(reader.wait("fixes", {0: 0, 1: 0}, 10 * DEADLINE_S)))
+        waiting.start()
+        writer.append("fixes", 1, batch([1]), producer="p", sequence=1)
+        waiting.join(DEADLINE_S)
+        assert not waiting.is_alive()
+        return results[0]
+
+    def test_wait_gives_up_after_its_timeout(self, log: Log) -> None:
+        """Without a change it returns the same ends when the time has passed."""
+        log.declare(spec())
+        assert log.wait("fixes", {0: 0, 1: 0}, 0.05) == {0: 0, 1: 0}
+
+    def test_another_process_reads_while_this_one_writes(self, home: LogHome, log: Log) -> None:
+        """What an append has returned for is there for every process."""
+        log.declare(spec())
+        log.append("fixes", 0, batch(range(100)), producer="p", sequence=1)
+        program = (
+            "import base64, pickle, sys\n"
+            "from tests.contracts.log import numbers\n"
+            "log = pickle.loads(base64.b64decode(sys.argv[1]))()\n"
+            "print(sum(numbers(log, 'fixes', 0)))\n"
+            "log.close()\n"
+        )
+        opener = base64.b64encode(pickle.dumps(home.opener())).decode()
+        done = subprocess.run([sys.executable, "-c", program, opener], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stdout) == (0, "4950\n"), done.stderr
+
+    def test_a_changed_schema_reads_old_rows_in_the_new_one(self, log: Log) -> None:
+        """Added columns are null in old rows, removed ones are gone, order follows the new schema."""
+        log.declare(spec())
+        log.append("fixes", 0, batch([1, 2]), producer="p", sequence=1)
+        changed = pa.schema([SCHEMA.field("_ingest_time"), pa.field("speed", pa.float64()), *list(SCHEMA)[2:4]])
+        changed = changed.append(SCHEMA.field("n"))
+        log.declare(spec(schema=changed))
+        row = {"n": 3, "speed": 1.5, "_id": "three"}
+        log.append("fixes", 0, pa.RecordBatch.from_pylist([row], schema=changed), producer="p", sequence=2)
+        table = pa.Table.from_batches(log.read("fixes", 0, 0, 3))
+        assert table.schema.equals(changed)
+        assert table["n"].to_pylist() == [1, 2, 3]
+        assert table["speed"].to_pylist() == [None, None, 1.5]
+
+    def test_a_column_that_comes_back_has_its_old_values(self, log: Log) -> None:
+        """Removing a column removes nothing that is stored, and merging does not either."""
+        log.declare(spec())
+        for number in range(200):
+            log.append("fixes", 0, batch([number]), producer="p", sequence=number)
+        log.declare(spec(schema=SCHEMA.remove(1)))
+        while log.merge("fixes"):
+            pass
+        log.declare(spec())
+        rows = pa.Table.from_batches(log.read("fixes", 0, 0, 200))
+        assert rows["text"].to_pylist() == [f"row {number}" for number in range(200)]
+
+    def test_what_cannot_be_read_later_cannot_be_declared(self, log: Log) -> None:
+        """Another type for a column, even one removed since, or another number of partitions is refused."""
+        log.declare(spec())
+        retyped = SCHEMA.set(0, pa.field("n", pa.string()))
+        with pytest.raises(DeclarationError, match="column n is now string"):
+            log.declare(spec(schema=retyped))
+        with pytest.raises(DeclarationError, match="partitions"):
+            log.declare(spec(partitions=3))
+        log.declare(spec(schema=SCHEMA.remove(0)))
+        with pytest.raises(DeclarationError, match="column n is now string"):
+            log.declare(spec(schema=retyped))
+
+    def test_a_batch_of_another_schema_is_refused(self, log: Log) -> None:
+        """Nothing is stored that the stream's schema does not describe."""
+        log.declare(spec())
+        with pytest.raises(DeclarationError):
+            log.append("fixes", 0, pa.record_batch({"n": [1]}), producer="p", sequence=1)
+        assert log.ends("fixes") == {0: 0, 1: 0}

@@ -1,0 +1,113 @@
+"""The page in a real browser: themes, widths, and what it tells someone who has just begun."""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.dashboard.conftest import Running
+from tests.dashboard.fake_api import FakeApi, serving
+from tests.dashboard.market import FAILED, RANKED, TRADES, app, stream, view
+
+pytestmark = pytest.mark.browser
+PLACES = ["#/", "#/views/busiest", "#/views/price-by-minute", "#/streams/trades", "#/streams/trades/send"]
+EMPTY = {**TRADES, "events": 0, "end": 0, "rate": 0, "rejected": 0, "last_event": None}
+LIGHTNESS = """() => {
+    const [red, green, blue] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
+    return (red + green + blue) / 765;
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_the_theme_follows_the_reader_s_choice(page: Page, market: Running, scheme: str, dark: bool) -> None:
+    """A reader who asks for dark gets a dark page, one who asks for light a light one."""
+    page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
+    page.goto(market.address)
+    expect(page.locator(".bar")).to_have_count(10)
+    assert (page.evaluate(LIGHTNESS) < 0.5) == dark
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+@pytest.mark.parametrize("hash", PLACES)
+def test_no_width_scrolls_sideways(page: Page, market: Running, width: int, hash: str) -> None:
+    """On a phone and on a laptop the page is as wide as the screen; only a wide table scrolls, in its own frame."""
+    page.set_viewport_size({"width": width, "height": 800})
+    page.goto(f"{market.address}/{hash}")
+    expect(page.locator("section.panel").first).to_be_visible()
+    expect(page.locator(".bar, tbody tr, .snippet").first).to_be_visible()
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_the_pipe_shows_every_node_its_figures_and_its_lines(page: Page, market: Running) -> None:
+    """Sources, streams and views stand in the picture with their rates, and a line for each that reads another."""
+    page.goto(market.address)
+    pipe = page.get_by_role("navigation", name="The pipe")
+    expect(pipe.locator(".card strong")).to_have_text(
+        ["exchange", "front door", "trades", "quotes", "busiest", "price-by-minute", "spread", "swings"]
+    )
+    expect(pipe.locator(".card", has_text="trades").nth(1)).to_contain_text("1,840/s")
+    expect(pipe.locator("svg.edges path")).to_have_count(6)
+    expect(pipe.locator("svg.edges path.bad")).to_have_count(1)
+
+
+def test_a_failed_view_says_why_and_where(page: Page, market: Running) -> None:
+    """The sentence of the error and the file:line of the declaration are visible without a click."""
+    page.goto(market.address)
+    failure = page.locator(".card .failure")
+    expect(failure).to_be_visible()
+    expect(failure).to_contain_text(FAILED["error"])
+    expect(failure.locator("code")).to_have_text("market.py:52")
+
+
+def test_dead_letters_are_a_click_away(page: Page, market: Running) -> None:
+    """From a stream's card, by keyboard alone, to what was rejected, why, and what was sent."""
+    page.goto(market.address)
+    page.locator("a.card", has_text="rejected").press("Enter")
+    page.get_by_role("link", name="Rejected (3)").press("Enter")
+    expect(page.locator(".letters li")).to_contain_text("Expected `float`, got `str` at $.price")
+    expect(page.locator(".letters pre")).to_have_text('{"price":"cheap"}')
+
+
+def test_an_app_without_streams_shows_how_to_declare_one(page: Page) -> None:
+    """The first thing a newcomer needs is a stream, and the page has the code for it."""
+    with serving(FakeApi(app("blank", [], []), {}, {})) as address:
+        page.goto(address)
+        expect(page.locator("main")).to_contain_text('app.stream("readings", Reading, key="sensor")')
+
+
+def test_the_command_for_an_empty_stream_is_one_that_a_shell_understands(page: Page) -> None:
+    """The command names this server and this stream and posts a JSON object with every field, whatever their names."""
+    fields = {"id": "string", "at": "timestamp[us, tz=UTC]", "it's": "double", "venue": "struct<city: string, lat: double>"}
+    given = stream("trades", fields, id="id", time="at")
+    with serving(FakeApi(app("fresh", [given], [view("busy", {}, ["id"], ["trades"])]), {}, {})) as address:
+        page.goto(address)
+        command = page.get_by_label("Command that posts an event").inner_text()
+        quoted = subprocess.run(["sh", "-c", command.replace("curl", "printf '%s\\n'", 1)], check=True, capture_output=True, text=True)
+        url, header, media_type, option, body = quoted.stdout.splitlines()
+        assert (url, header, media_type, option) == (f"{address}/v1/streams/trades", "-H", "content-type: application/json", "-d")
+        event = page.evaluate("text => JSON.parse(text)", body)
+        assert list(event) == list(fields)
+        assert event["venue"] == {"city": "city-1", "lat": 1.5}
+
+
+def test_an_app_that_starts_says_that_nothing_is_lost(page: Page) -> None:
+    """While Spark starts, the page says so and that events posted meanwhile are kept."""
+    starting = [{**RANKED, "state": "starting", "rows": 0}]
+    with serving(FakeApi(app("young", [EMPTY], starting, state="starting"), {}, {})) as address:
+        page.goto(address)
+        expect(page.get_by_text("Spark is starting")).to_contain_text("Events posted meanwhile are kept")
+
+
+def test_a_reader_who_wants_no_motion_gets_none(browser: Browser, market: Running) -> None:
+    """With reduced motion, bars jump and rows do not flash."""
+    context = browser.new_context(reduced_motion="reduce")
+    page = context.new_page()
+    page.goto(f"{market.address}/#/views/busiest")
+    expect(page.locator(".bar")).to_have_count(10)
+    row = next(iter(market.api.views["busiest"].rows.values()))
+    market.api.change("busiest", [{**row, "trades": 7_777_777}])
+    expect(page.locator("tbody tr").first).to_contain_text("7,777,777")
+    assert page.evaluate("document.getAnimations().length") == 0
+    context.close()

@@ -1,0 +1,105 @@
+"""Clients of each transport, as plain as they can be: what a delivery looks like on the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+from websockets.asyncio.client import ClientConnection, connect
+
+
+@dataclass(frozen=True)
+class Received:
+    """One delivery as a client sees it."""
+
+    kind: str
+    cursor: str
+    data: Any
+
+
+async def read_events(response: httpx.Response) -> AsyncIterator[Received]:
+    """Server-sent events, parsed by the rules of the HTML standard that concern us."""
+    fields: dict[str, str] = {}
+    cursor = ""
+    async for line in response.aiter_lines():
+        name, _, value = line.partition(":")
+        if line:
+            fields[name] = value.removeprefix(" ")
+            continue
+        cursor = fields.get("id", cursor)
+        if "data" in fields:
+            yield Received(fields.get("event", "message"), cursor, json.loads(fields["data"]))
+        fields = {}
+
+
+@asynccontextmanager
+async def pages(port: int, kind: str, since: str | None) -> AsyncIterator[AsyncIterator[Received]]:
+    """A stream read by polling, each answer as if it were a delivery."""
+
+    async def deliveries(client: httpx.AsyncClient) -> AsyncIterator[Received]:
+        cursor = since
+        while True:
+            given: dict[str, str | int] = {"limit": 7} | ({"since": cursor} if cursor else {})
+            answer = (await client.get(f"/v1/{kind}s/x", params=given)).raise_for_status().json()
+            cursor = answer["cursor"]
+            if kind == "stream":
+                yield Received("change", answer["cursor"], answer)
+            elif "rows" in answer:
+                yield Received("snapshot", answer["cursor"], answer)
+            else:
+                upserts = [row for change in answer["changes"] for row in change["upserts"]]
+                yield Received("change", answer["cursor"], {"upserts": upserts, "deletes": []})
+
+    async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        yield deliveries(client)
+
+
+@asynccontextmanager
+async def events(port: int, kind: str, since: str | None) -> AsyncIterator[AsyncIterator[Received]]:
+    """Server-sent events, resumed as a browser would."""
+    headers = {"Last-Event-ID": since} if since else {}
+    async with httpx.AsyncClient(timeout=30) as client:
+        async with client.stream("GET", f"http://127.0.0.1:{port}/v1/{kind}s/x/live", headers=headers) as response:
+            response.raise_for_status()
+            yield read_events(response)
+
+
+@asynccontextmanager
+async def socket(port: int, kind: str, since: str | None) -> AsyncIterator[AsyncIterator[Received]]:
+    """One subscription on a WebSocket."""
+
+    async def deliveries(connection: ClientConnection) -> AsyncIterator[Received]:
+        async for raw in connection:
+            message = json.loads(raw)
+            assert message["id"] == "1"
+            if message["event"] != "subscribed":
+                yield Received(message["event"], message["cursor"], message["data"])
+
+    async with open_socket(port) as connection:
+        await say(connection, op="subscribe", id="1", **{kind: "x"}, since=since)
+        yield deliveries(connection)
+
+
+@asynccontextmanager
+async def open_socket(port: int, **options: Any) -> AsyncIterator[ClientConnection]:
+    async with connect(f"ws://127.0.0.1:{port}/v1/live", compression=None, proxy=None, **options) as connection:
+        yield connection
+
+
+async def say(connection: ClientConnection, **message: Any) -> None:
+    await connection.send(json.dumps({name: value for name, value in message.items() if value is not None}))
+
+
+async def hear(connection: ClientConnection) -> dict[str, Any]:
+    """The next message that is not a mark of progress."""
+    while True:
+        message: dict[str, Any] = json.loads(await connection.recv())
+        if message["event"] != "progress":
+            return message
+
+
+TRANSPORTS = {"page": pages, "sse": events, "websocket": socket}
