@@ -23,7 +23,7 @@ from penstock.errors import Damaged, DiskFull, NewerFormat, StorageError, SyncFa
 
 FORMAT = 1
 BUSY_TIMEOUT_S = 10.0
-_FULL = {"SQLITE_FULL"}
+_FULL = {"SQLITE_FULL", "SQLITE_IOERR_SHMSIZE"}  # the second is how it says so of its shared-memory file
 _IO = {"SQLITE_IOERR_FSYNC", "SQLITE_IOERR_DIR_FSYNC", "SQLITE_IOERR_WRITE", "SQLITE_IOERR_CLOSE"}
 _BAD = {"SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_CORRUPT_SEQUENCE", "SQLITE_CORRUPT_INDEX", "SQLITE_CORRUPT_VTAB"}
 
@@ -79,6 +79,8 @@ def storage_errors(path: Path) -> Iterator[None]:
     """Turn what SQLite raises into an error of ours that names the file."""
     try:
         yield
+    except UnicodeDecodeError as error:  # what the driver makes of a message that quotes a damaged name
+        raise Damaged(f"{path} is damaged: {error}", file=str(path)) from error
     except sqlite3.Error as error:
         name = getattr(error, "sqlite_errorname", "") or ""
         if name in _FULL:

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.columns import event_rows, json_rows, tick_batch, to_batch
@@ -40,6 +40,7 @@ SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 ROWS = st.lists(st.fixed_dictionaries({name: values for name, (_, values) in COLUMNS.items()}), max_size=6)
 
 
+@settings(deadline=None, print_blob=True)
 @given(ROWS, st.integers(1, 3))
 def test_a_row_reads_as_msgspec_writes_its_values_however_the_table_is_cut(rows: list[Any], piece: int) -> None:
     batches = [

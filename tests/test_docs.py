@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import json
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from penstock import cli, errors
@@ -20,6 +23,7 @@ from penstock.schema import UnmappedType
 from penstock.serve.metrics import METRICS
 from penstock.serve.openapi import document
 from penstock.settings import MIB, Settings
+from tests.harness import START_S, running, wait_for
 
 PROJECT = Path(__file__).parents[1]
 PAGES = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").glob("*.md"))]
@@ -136,3 +140,23 @@ def test_every_app_in_the_documentation_is_sound(path: Path) -> None:
 def test_the_tutorials_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "docs/examples"))
     importlib.import_module("test_shop").test_sales_adds_up_the_pieces_of_each_product()
+
+
+CALL = re.compile(r"^\$ curl (?P<url>http\S+)(?: -d '(?P<body>[^']+)')?\n(?P<answer>\{.*\})$", re.MULTILINE)
+
+
+@pytest.mark.spark
+def test_the_readmes_calls_are_answered_as_it_says(tmp_path: Path) -> None:
+    calls = list(CALL.finditer(page("README.md")))
+    assert len(calls) == 3
+    with running(PROJECT / "docs/examples/shop.py", tmp_path / "data") as shop:
+        for call in calls:
+            wait_for(partial(_is_answered, call, shop.url), START_S, call["answer"])
+        assert shop.stop() == 0
+
+
+def _is_answered(call: re.Match[str], address: str) -> bool:
+    """Whether a call has the answer that the page shows, but for the cursor, which differs from run to run."""
+    url = call["url"].replace("http://127.0.0.1:8080", address)
+    answer = httpx.post(url, content=call["body"], timeout=30) if call["body"] else httpx.get(url, timeout=30)
+    return bool(answer.json() | {"cursor": ""} == json.loads(call["answer"]) | {"cursor": ""})

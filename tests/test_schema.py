@@ -51,8 +51,8 @@ class Everything(Event, id="name", time="at"):
     answer: Literal["yes", "no"]
     place: Place
     maybe: str | None = None
-    numbers: list[int] = []
-    places: dict[str, Place] = {}
+    numbers: list[int] = []  # noqa: RUF012  # msgspec copies it
+    places: dict[str, Place] = {}  # noqa: RUF012
 
 
 EXAMPLE = {

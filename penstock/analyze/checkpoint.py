@@ -39,19 +39,18 @@ class Checkpoint:
     def repair(self, last: LedgerEntry | None) -> list[str]:
         """After an unclean end: drop what may be torn and can be made again. Returns what was dropped.
 
-        Torn offsets and commits above the ledger's last batch belong to a batch that never had an effect. The commit
-        of the last batch goes even if it looks whole, for its state may not be: Spark then runs that batch again over
-        the same range, and the ledger knows its output already. Nothing else is touched.
+        What is above the ledger's last batch belongs to a batch that never had an effect, and is planned anew. The
+        commit of the last batch goes even if it looks whole, for its state may not be: Spark then runs that batch again
+        over the same range, and the ledger knows its output already. (Planned batches must go with it, since Spark
+        resumes at the newest planned one.) Nothing else is touched.
         """
         if last is None:
             return self._drop_unused()
-        dropped = []
-        for log in ("offsets", "commits"):
-            for batch_id in self._entries(log):
-                if batch_id > last.batch_id and (log == "commits" or self._is_torn(log, batch_id)):
-                    dropped += self._drop(log, batch_id)
-        if last.batch_id in self._entries("commits") and last.batch_id in self._entries("offsets"):
-            dropped += self._drop("commits", last.batch_id)
+        planned, committed = self._entries("offsets"), self._entries("commits")
+        if last.batch_id not in planned:
+            return []  # not a torn tail: `verify` says what it is
+        dropped = [self._drop("offsets", batch_id) for batch_id in reversed(planned) if batch_id > last.batch_id]
+        dropped += [self._drop("commits", batch_id) for batch_id in reversed(committed) if batch_id >= last.batch_id]
         return dropped
 
     def _drop_unused(self) -> list[str]:
@@ -65,16 +64,12 @@ class Checkpoint:
         folder = self.path / log
         return sorted(int(each.name) for each in folder.iterdir() if each.name.isdigit()) if folder.is_dir() else []
 
-    def _is_torn(self, log: str, batch_id: int) -> bool:
-        files = (self.path / log / str(batch_id), self.path / log / f".{batch_id}.crc")
-        return any(file.exists() and file.stat().st_size == 0 for file in files)
-
-    def _drop(self, log: str, batch_id: int) -> list[str]:
+    def _drop(self, log: str, batch_id: int) -> str:
         folder = self.path / log
         (folder / str(batch_id)).unlink()
         (folder / f".{batch_id}.crc").unlink(missing_ok=True)
         sync_directory(folder)
-        return [f"{folder}/{batch_id}"]
+        return f"{folder}/{batch_id}"
 
     def verify(self, view: str, last: LedgerEntry | None) -> None:
         """Refuse to start over a checkpoint that is not the ledger's: older, newer, another's, or gone."""

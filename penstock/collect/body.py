@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Executor
 from typing import Any
 
-from penstock.errors import MalformedBody, Overloaded, TooLarge, UnsupportedMedia
+from penstock.errors import MalformedBody, Overloaded, PenstockError, TooLarge, UnsupportedMedia
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 _GZIP = 16 + zlib.MAX_WBITS
@@ -20,6 +20,14 @@ GZIP_MEMBERS_MAX = 64
 
 class Disconnected(Exception):
     """The client went away before its body was complete. Nothing of it is kept, and there is no one to answer."""
+
+
+class Unfinished(Exception):
+    """The request is refused by `error` while the rest of its body may still come."""
+
+    def __init__(self, error: PenstockError) -> None:
+        super().__init__(error.message)
+        self.error = error
 
 
 class BodyReader:
@@ -34,13 +42,13 @@ class BodyReader:
     def require_length(self, declared: bytes) -> None:
         """Refuse by Content-Length alone, before anything is read."""
         if declared.isdigit() and int(declared) > self._bytes_max:
-            raise self._too_large()
+            raise Unfinished(self._too_large())
 
     async def read(self, receive: Receive, encoding: bytes) -> bytes:
         """The whole body, decompressed.
 
-        Raises `TooLarge` as soon as a limit is passed, `MalformedBody` for broken gzip, `UnsupportedMedia` for another
-        encoding, `Overloaded` when too many bodies are being read, and `Disconnected`.
+        Raises `Unfinished` as soon as a limit is passed, of this body or of all that are being read; `TooLarge` and
+        `MalformedBody` for what is inside a gzip body; `UnsupportedMedia` for another encoding; and `Disconnected`.
         """
         if encoding not in _PLAIN and encoding.lower() not in _ZIPPED:
             shown = encoding.decode("latin-1")[:40]
@@ -51,7 +59,7 @@ class BodyReader:
         body: bytes = message.get("body", b"")
         if message.get("more_body", False):
             body = await self._rest(body, receive)
-        if len(body) > self._bytes_max:
+        elif len(body) > self._bytes_max:
             raise self._too_large()
         if encoding in _PLAIN:
             return body
@@ -77,9 +85,9 @@ class BodyReader:
 
     def _require_room(self, size: int) -> None:
         if size > self._bytes_max:
-            raise self._too_large()
+            raise Unfinished(self._too_large())
         if self._held > self._total_bytes_max:
-            raise Overloaded(f"{self._held} bytes of unfinished requests are held already", retry_after_s=1)
+            raise Unfinished(Overloaded(f"{self._held} bytes of unfinished requests are held", retry_after_s=1))
 
     def _decompressed(self, body: bytes) -> bytes:
         """Never holds more than `bytes_max` of output, whatever the input would become. Runs in a thread."""

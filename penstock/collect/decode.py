@@ -73,13 +73,10 @@ class BodyDecoder:
             return self._lines(body)
         if body.lstrip()[:1] == b"[":
             return self._array(body)
-        return self._single(body)
-
-    def _single(self, body: bytes) -> Decoded:
         event = self._event(0, body)
-        if not isinstance(event, Rejection):
-            return Decoded((event,), _NO_REJECTIONS)
-        return Decoded((), (event,), malformed=_is_malformed(body))
+        if isinstance(event, Rejection):
+            return Decoded((), (event,), malformed=_is_malformed(body))
+        return Decoded((event,), _NO_REJECTIONS)
 
     def _array(self, body: bytes) -> Decoded:
         """Items are looked at one by one if the array does not decode whole, or could hold an event too large."""
@@ -110,7 +107,7 @@ class BodyDecoder:
         return _sorted_out(found)
 
     def _raw_event(self, index: int, raw: bytes) -> Any:
-        return self._oversize(index, raw) or self._wire(data=raw)
+        return self._wire(data=raw) if len(raw) <= self._event_bytes_max else self._oversize(index, raw)
 
     def _apart(self, parts: Sequence[bytes]) -> Decoded:
         self._require_count(len(parts))
@@ -130,9 +127,8 @@ class BodyDecoder:
 
     def _event(self, index: int, raw: bytes) -> Any:
         """The event in `raw`, or the Rejection that it earned."""
-        too_large = self._oversize(index, raw)
-        if too_large is not None:
-            return too_large
+        if len(raw) > self._event_bytes_max:
+            return self._oversize(index, raw)
         try:
             event = self._one.decode(raw)
         except _UNREADABLE as error:
@@ -140,9 +136,7 @@ class BodyDecoder:
         fault = first_fault(self._checks, event)
         return event if fault is None else Rejection(index, fault.reason, f"$.{fault.field}", raw)
 
-    def _oversize(self, index: int, raw: bytes) -> Rejection | None:
-        if len(raw) <= self._event_bytes_max:
-            return None
+    def _oversize(self, index: int, raw: bytes) -> Rejection:
         reason = f"The event has {len(raw)} bytes, the most is {self._event_bytes_max}"
         return Rejection(index, reason, None, raw)
 

@@ -75,6 +75,8 @@ class FrontDoor:
 
     async def close(self) -> None:
         """Refuse new events, wait for those taken, end the threads. May be called again."""
+        for intake in self._intakes():
+            intake.stop()
         await asyncio.gather(*(intake.close() for intake in self._intakes()))
         self.threads.shutdown()
 

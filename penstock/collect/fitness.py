@@ -47,7 +47,8 @@ def checks(cls: type[Event]) -> tuple[Check, ...]:
 def first_fault(tests: tuple[Check, ...], event: Any) -> Check | None:
     """The first test that the event fails."""
     for test in tests:
-        if test.unfit(getattr(event, test.field)):
+        field, unfit, _ = test
+        if unfit(getattr(event, field)):
             return test
     return None
 

@@ -21,11 +21,11 @@ from urllib.parse import parse_qs
 import msgspec
 
 from penstock import failpoints
-from penstock.collect.body import BodyReader, Disconnected, Receive
+from penstock.collect.body import BodyReader, Disconnected, Receive, Unfinished
 from penstock.collect.deadline import Deadline
 from penstock.collect.decode import is_lines
 from penstock.collect.door import FrontDoor
-from penstock.errors import BadParameter, Busy, PenstockError, RequestError, StorageError, TooLarge, as_problem
+from penstock.errors import BadParameter, Busy, PenstockError, RequestError, StorageError, as_problem
 from penstock.settings import Settings
 
 Scope = MutableMapping[str, Any]
@@ -58,12 +58,15 @@ class PostEndpoint:
             status, answer = await self._take(scope, receive)
         except Disconnected:
             return
+        except Unfinished as refusal:
+            await _refuse(refusal.error, send, receive)
+            return
         except PenstockError as error:
-            await _refuse(error, receive, send)
+            await _refuse(error, send)
             return
         except Exception as error:
             _log.exception("a request to %s failed", scope["path"][:200])
-            await _refuse(StorageError(f"the request failed: {type(error).__name__}"), receive, send)
+            await _refuse(StorageError(f"the request failed: {type(error).__name__}"), send)
             return
         failpoints.reach("collect.before_answer")
         await _respond(send, status, [_JSON], answer)
@@ -92,14 +95,11 @@ class PostEndpoint:
             return await self._reader.read(receive, encoding)
         except asyncio.CancelledError:
             if self._deadline.expired(task):
-                raise TooSlow(f"the body did not arrive within {self._deadline.limit_s:g} s") from None
+                late = RequestError(f"the body did not arrive within {self._deadline.limit_s:g} s")
+                raise Unfinished(late) from None
             raise
         finally:
             self._deadline.leave(task)
-
-
-class TooSlow(RequestError):
-    """The rest of the body may still come, so the connection cannot be used again."""
 
 
 def _wants_durable(query: bytes) -> bool:
@@ -115,16 +115,16 @@ async def _respond(send: Send, status: int, headers: list[Header], body: bytes, 
     await send({"type": "http.response.body", "body": body, "more_body": more})
 
 
-async def _refuse(error: PenstockError, receive: Receive, send: Send) -> None:
+async def _refuse(error: PenstockError, send: Send, unread: Receive | None = None) -> None:
+    """Answer with a problem. If the body is `unread`, its connection cannot be used again."""
     headers = [_PROBLEM]
     if isinstance(error, Busy):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
-    unread = isinstance(error, TooLarge | TooSlow)
-    if unread:
+    if unread is not None:
         headers.append(_CLOSE)
-    await _respond(send, error.status, headers, _encode(as_problem(error)), more=unread)
-    if unread:
-        await _discard(receive)
+    await _respond(send, error.status, headers, _encode(as_problem(error)), more=unread is not None)
+    if unread is not None:
+        await _discard(unread)
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 

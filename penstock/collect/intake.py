@@ -133,9 +133,13 @@ class StreamIntake:
         if self._busy:
             await asyncio.wait([self._enqueue((), 0)])
 
-    async def close(self) -> None:
-        """Refuse new events, wait for those pending, end the thread. May be called again."""
+    def stop(self) -> None:
+        """Refuse new events from now on; those pending go on."""
         self._stopping = True
+
+    async def close(self) -> None:
+        """Stop, wait for what is pending, end the thread. May be called again."""
+        self.stop()
         await self.drain()
         if self._thread is not None:
             self._groups.put(None)

@@ -5,9 +5,11 @@ Plain blocking code. Called by one thread at a time; nothing here knows of an ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -39,14 +41,23 @@ class Commit(NamedTuple):
     duplicates: Sequence[int]
 
 
-@dataclass
-class _Rows:
-    """What goes to one partition; `owners` has the index of the request that each event came with."""
+@dataclass(frozen=True)
+class _Group:
+    """The events of several requests as one batch, ordered by partition; `order` has each row's place among them."""
 
-    events: list[Any] = field(default_factory=list)
-    ids: list[str | None] = field(default_factory=list)
-    keys: list[str | None] = field(default_factory=list)
-    owners: list[int] = field(default_factory=list)
+    batch: pa.RecordBatch
+    order: Sequence[int]
+    spans: Mapping[int, tuple[int, int]]
+
+    def batches(self) -> dict[int, pa.RecordBatch]:
+        return {partition: self.batch.slice(start, length) for partition, (start, length) in self.spans.items()}
+
+    def known(self, admission: Admission) -> Iterator[int]:
+        """The places, among the events as they came, of those that the log had already."""
+        for partition, rows in admission.duplicates.items():
+            start, _ = self.spans[partition]
+            for row in rows:
+                yield self.order[start + row]
 
 
 class Writer:
@@ -65,21 +76,19 @@ class Writer:
 
         Ingest time is that of the group: it never goes back within the stream, whatever the clock does.
         """
-        placed = self._placed(requests)
-        now = self._now()
-        batches = {
-            partition: to_batch(self._target.event, rows.events, ids=rows.ids, keys=rows.keys, now=now)
-            for partition, rows in placed.items()
-        }
         duplicates = [0] * len(requests)
-        if batches:
+        events = [event for request in requests for event in request]
+        if events:
+            group = self._grouped(events)
+            batches = group.batches()
             failpoints.reach("collect.before_append")
             admission = self._log.admit(self._target.name, batches)
             failpoints.reach("collect.after_append")
             self._advance(admission, batches)
-            for partition, known in admission.duplicates.items():
-                for row in known:
-                    duplicates[placed[partition].owners[row]] += 1
+            if any(admission.duplicates.values()):
+                ends = list(accumulate(map(len, requests)))
+                for place_among in group.known(admission):
+                    duplicates[bisect_right(ends, place_among)] += 1
         return Commit(stream_cursor(self._generation, self._ends), duplicates)
 
     def tick(self) -> Commit:
@@ -89,21 +98,25 @@ class Writer:
         self._advance(self._log.admit(self._target.name, batches), batches)
         return Commit(stream_cursor(self._generation, self._ends), ())
 
-    def _placed(self, requests: Sequence[Sequence[Any]]) -> dict[int, _Rows]:
-        placed: dict[int, _Rows] = {}
-        for owner, events in enumerate(requests):
-            ids = _texts(self._target.event.__id_field__, events)
-            keys = _texts(self._target.key, events)
-            for event, id_, key in zip(events, ids, keys, strict=True):
-                partition = place(key, self._target.partitions)
-                rows = placed.get(partition)
-                if rows is None:
-                    rows = placed[partition] = _Rows()
-                rows.events.append(event)
-                rows.ids.append(id_)
-                rows.keys.append(key)
-                rows.owners.append(owner)
-        return placed
+    def _grouped(self, events: Sequence[Any]) -> _Group:
+        """One conversion to Arrow for all partitions: its price is for each column more than for each row."""
+        target = self._target
+        ids = _texts(target.event.__id_field__, events)
+        keys = _texts(target.key, events)
+        rows: dict[int, list[int]] = {}
+        for index, key in enumerate(keys):
+            rows.setdefault(place(key, target.partitions), []).append(index)
+        order = [index for indexes in rows.values() for index in indexes]
+        batch = to_batch(
+            target.event,
+            [events[index] for index in order],
+            ids=[ids[index] for index in order],
+            keys=[keys[index] for index in order],
+            now=self._now(),
+        )
+        lengths = list(map(len, rows.values()))
+        starts = accumulate(lengths, initial=0)
+        return _Group(batch, order, dict(zip(rows, zip(starts, lengths, strict=False), strict=True)))
 
     def _advance(self, admission: Admission, batches: dict[int, pa.RecordBatch]) -> None:
         for partition, first in admission.first.items():
@@ -125,5 +138,5 @@ class Writer:
         return latest
 
 
-def _texts(name: str | None, events: Sequence[Any]) -> Iterable[str | None]:
-    return map(text_of, map(attrgetter(name), events)) if name is not None else [None] * len(events)
+def _texts(name: str | None, events: Sequence[Any]) -> list[str | None]:
+    return list(map(text_of, map(attrgetter(name), events))) if name is not None else [None] * len(events)

@@ -19,32 +19,28 @@ BATCH_BYTES_MAX = 8 * 1024 * 1024
 ROW_BYTES_MAX = 256 * 1024 * 1024
 """A single event cannot be split. SQLite takes values up to 1,000 MB."""
 COMPRESSION_PAYS = 0.9
+"""Compression must save a tenth at least."""
 INGEST_TYPE = pa.timestamp("us", "UTC")
 _ZSTD = pa.ipc.IpcWriteOptions(compression="zstd", use_threads=False)
 
 
-def split(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-    """The batch in parts that are small enough to store, in order."""
-    if batch.nbytes <= BATCH_BYTES_MAX:
-        yield batch
-    elif batch.num_rows == 1:
-        if batch.nbytes > ROW_BYTES_MAX:
-            raise TooLarge(f"an event of {batch.nbytes} bytes is too large for the log; the most is {ROW_BYTES_MAX}")
-        yield batch
-    else:
-        middle = batch.num_rows // 2
-        yield from split(batch.slice(0, middle))
-        yield from split(batch.slice(middle))
+def encode(batch: pa.RecordBatch, *, compressed: bool = False) -> Iterator[tuple[int, Any]]:
+    """The batch in parts that are small enough to store, in order: each its number of rows and its bytes.
 
-
-def encode(batch: pa.RecordBatch) -> Any:
-    """The batch as bytes, in an Arrow buffer."""
-    return batch.serialize()
-
-
-def encode_small(batch: pa.RecordBatch) -> Any:
-    """The same, compressed if that saves at least a tenth. For batches that are written once and kept for long."""
+    Compressed is for batches that are written once and kept for long; it is done only where it pays.
+    """
     plain = batch.serialize()
+    if plain.size > BATCH_BYTES_MAX and batch.num_rows > 1:
+        middle = batch.num_rows // 2
+        yield from encode(batch.slice(0, middle), compressed=compressed)
+        yield from encode(batch.slice(middle), compressed=compressed)
+    elif plain.size > ROW_BYTES_MAX:
+        raise TooLarge(f"an event of {plain.size} bytes is too large for the log; the most is {ROW_BYTES_MAX}")
+    else:
+        yield batch.num_rows, _smaller(batch, plain) if compressed else plain
+
+
+def _smaller(batch: pa.RecordBatch, plain: Any) -> Any:
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=_ZSTD) as writer:
         writer.write_batch(batch)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -60,23 +61,27 @@ class Committer:
             self._connection.execute(f"PRAGMA journal_size_limit = {WAL_BYTES_KEPT}")
         self._foreign_version = files.data_version(self._connection, self.path)
         self.extent = layout.load_extent(self._connection, self.path)
+        self.surprises = 0
         self._in_doubt = False
         self._wal_bytes = CHECKPOINT_BYTES
         self._tail = tail.Tail(tail.path_of(self.path), reader.generation, self.extent.commits)
 
     @contextmanager
-    def turn(self) -> Iterator[bool]:
-        """Hold the file for one call. Gives True if the extent is not the one that the last call left behind, which
-        is so when that call was interrupted after its transaction had become durable."""
+    def turn(self) -> Iterator[None]:
+        """Hold the file for one call. A call that was interrupted before is cleared up first: if its transaction had
+        become durable after all, that is one of the `surprises`."""
         with self._lock:
             if self.terms.failure is not None:
                 raise SyncFailed(f"the disk of {self.path} has failed before: {self.terms.failure}; restart to go on")
-            yield self._in_doubt and self._look_again()
+            if self._in_doubt:
+                self._look_again()
+            yield
 
-    def _look_again(self) -> bool:
+    def _look_again(self) -> None:
         known, self.extent = self.extent.commits, layout.load_extent(self._connection, self.path)
         self._in_doubt = False
-        return self.extent.commits != known
+        if self.extent.commits != known:
+            self.surprises += 1
 
     def require_space(self) -> None:
         """Refuse new events while the disk is all but full: trim, merge and others need room to end well."""
@@ -107,19 +112,27 @@ class Committer:
     def transact(self, after: Extent, change: Callable[[sqlite3.Connection], object]) -> None:
         """One transaction, which makes `after` the extent. The caller has the turn."""
         try:
-            with files.transaction(self._connection, self.path) as connection:
+            with self._failures_noted(), files.transaction(self._connection, self.path) as connection:
                 self._require_sole_writer()
                 change(connection)
                 layout.save_extent(connection, after)
                 reach("queue.before_commit")
-        except BaseException as error:
+            reach("queue.after_commit")
+        except BaseException:
             self._in_doubt = True
-            self._note(error)
             raise
         self.extent = after
-        reach("queue.after_commit")
         self._tail.put(after.commits)
         self._reader.notify()
+
+    @contextmanager
+    def _failures_noted(self) -> Iterator[None]:
+        try:
+            with files.storage_errors(self.path):
+                yield
+        except SyncFailed as error:
+            self.terms.failure = error
+            raise
 
     def _require_sole_writer(self) -> None:
         """The extent in memory holds only while nobody else writes. Within a transaction nobody can start to."""
@@ -128,25 +141,15 @@ class Committer:
 
     def _checkpoint(self) -> None:
         """Write the write-ahead log back. The commit before is durable without it, so a full disk is for the next."""
-        try:
-            with files.storage_errors(self.path):
-                self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
-        except DiskFull:
-            return
-        except SyncFailed as error:
-            self._note(error)
-            raise
-        self._wal_bytes = 0
+        with contextlib.suppress(DiskFull), self._failures_noted():
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+            self._wal_bytes = 0
 
     def give_back(self, pages: int) -> None:
         """Give up to so many free pages back to the file system."""
-        with files.storage_errors(self.path):
+        with self._failures_noted():
             self._connection.executescript(f"PRAGMA incremental_vacuum({pages})")
         self._checkpoint()
-
-    def _note(self, error: BaseException) -> None:
-        if isinstance(error, SyncFailed):
-            self.terms.failure = error
 
     def close(self) -> None:
         """SQLite writes its write-ahead log back and removes it, if no reader is left."""

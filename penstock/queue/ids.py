@@ -13,8 +13,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.queue.codec import newest_ingest_us
-
 MARKS = 256
 """Ids that came within this part of the lifetime share one mark: they are forgotten together, with the last of them."""
 
@@ -33,7 +31,6 @@ class Sifted:
     kept: dict[int, pa.RecordBatch]
     duplicates: dict[int, list[int]]
     fresh: list[str]
-    newest_us: int
 
 
 class RecentIds:
@@ -52,11 +49,11 @@ class RecentIds:
     def __len__(self) -> int:
         return len(self._order)
 
-    def sift(self, batches: Mapping[int, pa.RecordBatch]) -> Sifted:
-        """Part the rows whose id is known, or stands in an earlier row, from the fresh ones. Remembers nothing yet."""
-        newest_us = max((newest_ingest_us(batch) or 0 for batch in batches.values()), default=0)
+    def sift(self, batches: Mapping[int, pa.RecordBatch], newest_us: int) -> Sifted:
+        """Part the rows whose id is known, or stands in an earlier row, from the fresh ones. `newest_us` is their
+        ingest time, by which others are too old. Remembers nothing yet."""
         self._forget_before(newest_us - self.lifetime_us)
-        sifted = Sifted({}, {}, [], newest_us)
+        sifted = Sifted({}, {}, [])
         taken: set[str] = set()
         for partition, batch in batches.items():
             ids = batch.column("_id").to_pylist()

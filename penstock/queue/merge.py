@@ -77,6 +77,6 @@ def _fits(run: Sequence[Header], header: Header, rows: int, size: int) -> bool:
 
 
 def _pack(at: int, batch: pa.RecordBatch, version: int, ingest_us: int) -> Iterator[Stored]:
-    for part in codec.split(batch):
-        yield layout.stored(at, part.num_rows, version, ingest_us, codec.encode_small(part))
-        at += part.num_rows
+    for rows, data in codec.encode(batch, compressed=True):
+        yield layout.stored(at, rows, version, ingest_us, data)
+        at += rows

@@ -28,6 +28,7 @@ class Pool:
             connection = self._idle.pop()
         except IndexError:
             connection = files.connect(self._path, read_only=True)
+            connection.text_factory = bytes  # our columns hold no text: if one seems to, its checksum shall tell
         try:
             yield connection
         finally:

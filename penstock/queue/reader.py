@@ -128,7 +128,11 @@ class StreamReader:
         """Up to `limit` batches of a partition from the one that begins at `start` on."""
         span = (layout.key(partition, start), layout.key(partition + 1, 0), limit)
         with self._pool.lend() as connection, files.storage_errors(self.path):
-            return [Header(*row) for row in connection.execute(_HEADERS, span)]
+            headers = [Header(*row) for row in connection.execute(_HEADERS, span)]
+        for header in headers:
+            if not all(type(value) is int for value in header):
+                raise self._damaged(partition, start, "a batch is not what was written")
+        return headers
 
     def wait(self, seen: Mapping[int, int], timeout_s: float) -> dict[int, int]:
         """As in the contract. A commit of this process wakes it at once, one of another within POLL_MAX_S."""
@@ -176,8 +180,8 @@ class StreamReader:
                 self._require_edges(connection, extent)
         if extent.commits < known:
             raise Damaged(
-                f"{self.path} has {extent.commits} commits of {known} that were acknowledged: its newest are lost, or it "
-                f"is an older copy; to go on with what is there, remove {tail.path_of(self.path).name}",
+                f"{self.path} has {extent.commits} commits of {known} that were acknowledged: the newest are lost, or "
+                f"it is an older copy; to go on with what is there, remove {tail.path_of(self.path).name}",
                 file=str(self.path),
             )
         return generation
@@ -185,9 +189,9 @@ class StreamReader:
     def _require_edges(self, connection: sqlite3.Connection, extent: Extent) -> None:
         for partition, (start, end) in enumerate(zip(extent.starts, extent.nexts, strict=True)):
             span = (layout.key(partition, 0), layout.key(partition + 1, 0))
-            edges = connection.execute(_EDGES, span).fetchall()
-            found = (edges[0][0], edges[-1][0] + edges[-1][1]) if edges else (span[0] + end, span[0] + end)
-            if found != (span[0] + start, span[0] + end):
+            edges = connection.execute(_EDGES, span).fetchall() or [(span[0] + end, 0)]
+            sound = all(type(value) is int for edge in edges for value in edge)
+            if not sound or (edges[0][0], sum(edges[-1])) != (span[0] + start, span[0] + end):
                 raise self._damaged(partition, start, f"its batches do not span the offsets {start} to {end}")
 
     def _require_kept(self, extent: Extent, partition: int, start: int, end: int) -> None:

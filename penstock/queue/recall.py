@@ -25,7 +25,10 @@ def recall(reader: StreamReader, limit: int, lifetime_us: int) -> RecentIds:
     chunks = list(_newest_first(reader, limit, lifetime_us)) if limit else []
     if not chunks:
         return recent
-    table = pa.concat_tables(chunks).drop_null().group_by("id").aggregate([("us", "max")]).sort_by("us_max")
+    rows = pa.concat_tables(reversed(chunks)).drop_null()
+    rows = rows.append_column("row", pa.array(range(rows.num_rows)))  # decides between events of the same time
+    table = rows.group_by("id").aggregate([("us", "max"), ("row", "max")])
+    table = table.sort_by([("us_max", "ascending"), ("row_max", "ascending")])
     for batch in table.slice(max(0, table.num_rows - limit)).to_batches(max_chunksize=CHUNK_ROWS):
         recent.add(batch.column("id").to_pylist(), batch.column("us_max")[-1].as_py())
     return recent

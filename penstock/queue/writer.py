@@ -31,6 +31,7 @@ class StreamWriter:
         self.name = reader.path.stem
         self.committer = Committer(reader, terms)
         self._ids = RecentIds(0, 0)
+        self._surprises = 0
 
     @property
     def extent(self) -> Extent:
@@ -66,9 +67,12 @@ class StreamWriter:
             if producer not in self.extent.producers and len(self.extent.producers) >= PRODUCERS_MAX:
                 raise StorageError(f"stream {self.name} has {PRODUCERS_MAX} producers already; give them stable names")
             first = self.extent.nexts[partition]
-            self._store({partition: batch}, self.extent.remembering(producer, partition, sequence))
+            ingest_us = self._ingest_us(batch)
+            self._store(
+                {partition: batch}, {partition: ingest_us}, self.extent.remembering(producer, partition, sequence)
+            )
             if self._ids.limit:
-                self._ids.add(filter(None, batch.column("_id").to_pylist()), codec.newest_ingest_us(batch) or 0)
+                self._ids.add(set(batch.column("_id").to_pylist()) - {None}, ingest_us)
             return Position(partition, first)
 
     def admit(self, batches: Mapping[int, pa.RecordBatch]) -> Admission:
@@ -78,37 +82,44 @@ class StreamWriter:
             for partition, batch in batches.items():
                 self._require_fit(partition, batch)
             first = {partition: self.extent.nexts[partition] for partition in batches}
+            times = {partition: self._ingest_us(batch) for partition, batch in batches.items()}
             if not self._ids.limit:
-                self._store(batches, self.extent)
+                self._store(batches, times, self.extent)
                 return Admission(first, {partition: [] for partition in batches})
-            sifted = self._ids.sift(batches)
-            self._store(sifted.kept, self.extent)
-            self._ids.add(sifted.fresh, sifted.newest_us)
+            newest_us = max(times.values(), default=0)
+            sifted = self._ids.sift(batches, newest_us)
+            self._store(sifted.kept, times, self.extent)
+            self._ids.add(sifted.fresh, newest_us)
             return Admission(first, sifted.duplicates)
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
-        with self.committer.turn() as interrupted:
-            if interrupted:
+        with self.committer.turn():
+            if self._surprises != self.committer.surprises:
                 self._ids = recall(self.reader, self._ids.limit, self._ids.lifetime_us)
+                self._surprises = self.committer.surprises
             yield
 
-    def _store(self, batches: Mapping[int, pa.RecordBatch], before: Extent) -> None:
+    def _ingest_us(self, batch: pa.RecordBatch) -> int:
+        newest = codec.newest_ingest_us(batch)
+        return self.committer.terms.now_us() if newest is None else newest
+
+    def _store(self, batches: Mapping[int, pa.RecordBatch], times: Mapping[int, int], before: Extent) -> None:
+        """Nothing is written if there are no rows, and no producer's sequence, to write."""
         after = before.grown({partition: batch.num_rows for partition, batch in batches.items()})
         if after.nexts == before.nexts and before is self.extent:
             return
         self.committer.require_space()
-        rows = [row for partition, batch in batches.items() if batch.num_rows for row in self._rows(partition, batch)]
+        rows = [row for partition in batches for row in self._rows(partition, batches[partition], times[partition])]
         self.committer.store(rows, after)
 
-    def _rows(self, partition: int, batch: pa.RecordBatch) -> Iterator[Stored]:
-        ingest_us = codec.newest_ingest_us(batch)
-        if ingest_us is None:
-            ingest_us = self.committer.terms.now_us()
+    def _rows(self, partition: int, batch: pa.RecordBatch, ingest_us: int) -> Iterator[Stored]:
+        if batch.num_rows == 0:
+            return
         at = layout.key(partition, self.extent.nexts[partition])
-        for part in codec.split(batch):
-            yield layout.stored(at, part.num_rows, self.extent.version, ingest_us, codec.encode(part))
-            at += part.num_rows
+        for rows, data in codec.encode(batch):
+            yield layout.stored(at, rows, self.extent.version, ingest_us, data)
+            at += rows
 
     def _require_fit(self, partition: int, batch: pa.RecordBatch) -> None:
         if not 0 <= partition < len(self.extent.nexts):

@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.analyze.frames import build, changes_batch, changes_schema, inputs, key_problems
+from penstock.analyze.pruning import prune
 from penstock.analyze.query import AfterCommit, ViewQuery
 from penstock.analyze.runner import ViewRunner, stop_all
 from penstock.analyze.session import carry, start_session
@@ -102,7 +103,10 @@ class Engine:
         missing = [name for name in view.reads if name not in self.changes and name in self.runners]
         if missing:
             raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
-        frame = build(spark, view, inputs(self.app, view, read, self.changes))
+        times = frozenset(filter(None, (stream.event.__time_field__ for stream in self.app.streams)))
+        frame = prune(
+            spark, lambda reader: build(spark, view, inputs(self.app, view, reader, self.changes)), read, times
+        )
         problems = key_problems(view, frame)
         if problems:
             raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)

@@ -116,6 +116,7 @@ class Gateway:
     async def run(self, listener: socket.socket) -> int:
         """Serve until told to stop, then drain: stop accepting, let sources and commits finish, close the log."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
+        await asyncio.gather(*(table.load() for table in self.tables.values()))
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
         server = uvicorn.Server(self._config())
         serving = asyncio.create_task(server._serve([listener]))

@@ -67,11 +67,18 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
 
 
 def _events(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
-    """The JSON Schema of each distinct event class, and the components they refer to."""
-    classes = list(dict.fromkeys(events.values()))
-    wires = [wire_class(each) for each in classes]
-    schemas, components = msgspec.json.schema_components(wires, ref_template="#/components/schemas/{name}")
-    return list(schemas), dict(components)
+    """The JSON Schema of each stream's event, and the components they refer to, each under its stream's name."""
+    schemas: list[Object] = []
+    components: Object = {}
+    for stream, event in events.items():
+        template = f"#/components/schemas/{stream}.{{name}}"
+        try:
+            found, parts = msgspec.json.schema_components([wire_class(event)], ref_template=template)
+        except KeyError:  # two records of one name inside an event: msgspec cannot tell them apart
+            found, parts = ({"type": "object", "title": event.__name__},), {}
+        schemas += found
+        components |= {f"{stream}.{name}": part for name, part in parts.items()}
+    return schemas, components
 
 
 def _name(kind: str, names: list[str]) -> Object:

@@ -194,9 +194,9 @@ class _Session:
         self, id: str | None, event: str, delivery: Delivery | None = None, problem: dict[str, Any] | None = None
     ) -> None:
         """Send one message when its turn comes. A client that does not take it in time has gone."""
-        text = encode(id, event, delivery, problem)
-        async with self._turn:
+        async with self._turn:  # encoded in its turn: those who wait hold only what all share
             try:
+                text = encode(id, event, delivery, problem)
                 await self._deps.connections.sent(self._websocket.send_text(text))
             except (TimeoutError, RuntimeError, WebSocketDisconnect) as error:
                 self._over.set()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 from starlette.requests import Request
@@ -68,23 +68,33 @@ class LiveEvents:
             return
 
     async def _write(self, first: Delivery, rest: AsyncIterator[Delivery], send: Send) -> None:
-        await self._put(b"retry: %d\n\n" % RETRY_MS + encode(first), send)
+        await self._put(b"retry: %d\n\n" % RETRY_MS, send)
+        await self._deliver(first, send)
         async for delivery in rest:
-            await self._put(encode(delivery), send)
+            await self._deliver(delivery, send)
 
-    async def _put(self, data: bytes, send: Send) -> None:
-        for start in range(0, len(data), SLICE_BYTES):
-            body = data[start : start + SLICE_BYTES]
-            await self._deps.connections.sent(send({"type": "http.response.body", "body": body, "more_body": True}))
+    async def _deliver(self, delivery: Delivery, send: Send) -> None:
+        for piece in encode(delivery):
+            await self._put(piece, send)
+
+    async def _put(self, body: bytes, send: Send) -> None:
+        await self._deps.connections.sent(send({"type": "http.response.body", "body": body, "more_body": True}))
 
 
-def encode(delivery: Delivery) -> bytes:
-    """One event. In JSON a line break can only be white space between values, so none is needed."""
-    return b"event: %b\nid: %b\ndata: %b\n\n" % (
-        delivery.kind.encode(),
-        _one_line(delivery.cursor.encode()),
-        _one_line(delivery.data),
-    )
+def encode(delivery: Delivery) -> Iterator[bytes]:
+    """One event, in slices of the data that all readers share, so that a slow one holds no copy of it.
+
+    In JSON a line break can only be white space between values, so none is needed.
+    """
+    data = _one_line(delivery.data)
+    head = b"event: %b\nid: %b\ndata: " % (delivery.kind.encode(), _one_line(delivery.cursor.encode()))
+    if len(data) <= SLICE_BYTES:
+        yield head + data + b"\n\n"
+        return
+    yield head
+    for start in range(0, len(data), SLICE_BYTES):
+        yield data[start : start + SLICE_BYTES]
+    yield b"\n\n"
 
 
 def _one_line(data: bytes) -> bytes:

@@ -59,7 +59,7 @@ class StreamChannel:
         self._tail.wake()
 
     async def page(self, since: str | None, limit: int) -> bytes:
-        return await asyncio.to_thread(self._page, since or EARLIEST, limit)
+        return await asyncio.to_thread(self._page, EARLIEST if since is None else since, limit)
 
     def _page(self, since: str, limit: int) -> bytes:
         for _ in range(TRIES_MAX):
@@ -77,7 +77,7 @@ class StreamChannel:
     async def follow(self, since: str | None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a change if there is one, else a progress mark."""
         now = await asyncio.to_thread(extent, self._log, self.name)
-        offsets, gone = locate(since or LATEST, now)
+        offsets, gone = locate(LATEST if since is None else since, now)
         place = _Place(now.generation, offsets)
         with self._tail.attached():
             if gone:

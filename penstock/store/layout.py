@@ -16,6 +16,7 @@ import secrets
 import sqlite3
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -88,9 +89,18 @@ def ranked_sum(ranked: Ranked) -> int:
 
 
 def is_empty(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether nothing has been committed to the file yet: the engine has only just made it."""
+    """Whether nothing has been committed to the file yet: the engine has only just made it.
+
+    SQLite takes a file of less than a page for an empty one. It writes whole pages, so that is a file cut short.
+    """
     with files.storage_errors(path):
-        return connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is None
+        if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
+            return False
+        (page,) = connection.execute("PRAGMA page_size").fetchone()
+    with suppress(FileNotFoundError):  # removed under us, to be made anew
+        if 0 < path.stat().st_size < page:
+            raise Damaged(f"{path} is damaged: it is shorter than a page", file=str(path))
+    return True
 
 
 def create(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:

@@ -97,6 +97,15 @@ class LiveTable:
             return False
         return True
 
+    async def load(self) -> None:
+        """Take what the file has now. Await this before serving: a reader who comes back must find its place, and not
+        the empty view of before the first look."""
+        try:
+            await self._look()
+        except PenstockError as error:
+            self._follow_error = error.message
+            self._close_follower()
+
     async def run(self) -> None:
         """Follow the file until cancelled. Cancelling waits for a read under way, so that nothing is left open."""
         pause = POLL_MIN_S

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from operator import itemgetter
 from pathlib import Path
 from threading import Lock
 
@@ -156,7 +157,7 @@ class ViewTable:
         """Write rows; returns how many keys are new."""
         if not rows:
             return 0
-        rows = sorted(rows)  # in key order, neighbours in the tree are written together
+        rows = sorted(rows, key=itemgetter(0))  # neighbours in the tree are written together
         keys = msgspec.json.encode([row[0] for row in rows]).decode()
         (known,) = self._connection.execute(_KNOWN, (keys,)).fetchone()
         self._connection.executemany(_UPSERT, rows)

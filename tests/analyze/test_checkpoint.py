@@ -71,7 +71,7 @@ def test_a_foreign_checkpoint_is_refused_with_both_positions(
     assert says in str(caught.value)
 
 
-def test_repair_drops_torn_tails_and_the_last_commit_only(tmp_path: Path) -> None:
+def test_repair_drops_what_is_above_the_ledger_and_the_last_commit_only(tmp_path: Path) -> None:
     checkpoint = make(tmp_path, 4, 3)
     (tmp_path / "offsets/3").write_bytes(b"")
     dropped = checkpoint.repair(entry(2))
@@ -81,10 +81,10 @@ def test_repair_drops_torn_tails_and_the_last_commit_only(tmp_path: Path) -> Non
     checkpoint.verify("v", entry(2))
 
 
-def test_repair_keeps_a_whole_planned_batch(tmp_path: Path) -> None:
-    checkpoint = make(tmp_path, 4, 3)
-    checkpoint.repair(entry(2))
-    assert "3" in names(checkpoint, "offsets")
+def test_repair_leaves_a_foreign_checkpoint_as_it_is(tmp_path: Path) -> None:
+    checkpoint = make(tmp_path, 2, 2)
+    assert checkpoint.repair(entry(4)) == []
+    assert names(checkpoint, "commits") == [".0.crc", ".1.crc", "0", "1"]
 
 
 def test_repair_does_not_hide_damage_below_the_tail(tmp_path: Path) -> None:

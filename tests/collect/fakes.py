@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pyarrow as pa
 
@@ -19,7 +20,7 @@ class MemoryLog:
 
     def __init__(self) -> None:
         self.specs: dict[str, StreamSpec] = {}
-        self.rows: dict[str, dict[int, list[dict[str, object]]]] = {}
+        self.rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
         self.admits: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -83,7 +84,7 @@ class MemoryLog:
     def close(self) -> None:
         pass
 
-    def events(self, stream: str) -> list[dict[str, object]]:
+    def events(self, stream: str) -> list[dict[str, Any]]:
         """All events of a stream, partition after partition, without ticks."""
         partitions = self.rows[stream].values()
         return [row for rows in partitions for row in rows if row["_kind"] == KIND_EVENT]

@@ -23,6 +23,7 @@ from penstock.settings import Settings
 from tests.collect.fakes import DEADLINE_S, ManualClock, MemoryLog
 
 P = ParamSpec("P")
+STALL = bytes(bytearray(b"a part that never comes"))
 
 
 class Venue(Record):
@@ -94,14 +95,13 @@ async def post(
     query: bytes = b"",
     **headers: str,
 ) -> Answer | None:
-    """One request straight to the ASGI callable. Parts come one by one; None is the client going away."""
-    parts = iter([content] if isinstance(content, bytes) else content)
-    upcoming: list[bytes | None] = list(parts)
+    """One request straight to the ASGI callable. Its parts come one by one; at None the client goes away."""
+    upcoming: list[bytes | None] = [content] if isinstance(content, bytes) else list(content)
     sent: list[MutableMapping[str, Any]] = []
 
     async def receive() -> MutableMapping[str, Any]:
-        if not upcoming:
-            return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]  # a stalled client
+        if upcoming[0] is STALL:
+            await asyncio.get_running_loop().create_future()
         part = upcoming.pop(0)
         if part is None:
             return {"type": "http.disconnect"}

@@ -179,7 +179,7 @@ async def test_retry_after_follows_the_rate_at_which_the_queue_empties() -> None
         await until(lambda: rig.door.entrance("fixes").intake.pending_events == 20)
         with pytest.raises(Overloaded) as refusal:
             await rig.door.post("fixes", body([fix(2000 + n) for n in range(90)]))
-        assert refusal.value.retry_after_s == 20
+        assert 20 <= refusal.value.retry_after_s <= 21
         log.gate.set()
         await asyncio.gather(*waits)
 

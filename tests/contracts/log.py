@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Protocol
 
 import pyarrow as pa
@@ -18,6 +19,7 @@ import pytest
 from penstock.contracts import Log, LogReader, Retention, StreamSpec
 from penstock.errors import BadCursor, DeclarationError, NotFound
 
+ROOT = Path(__file__).parents[2]
 DEADLINE_S = 30.0
 INGEST = pa.timestamp("us", "UTC")
 SCHEMA = pa.schema(
@@ -349,7 +351,8 @@ class LogContract:
             "log.close()\n"
         )
         opener = base64.b64encode(pickle.dumps(home.opener())).decode()
-        done = subprocess.run([sys.executable, "-c", program, opener], capture_output=True, text=True, timeout=60)
+        command = [sys.executable, "-c", program, opener]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60, cwd=ROOT)
         assert (done.returncode, done.stdout) == (0, "4950\n"), done.stderr
 
     def test_a_changed_schema_reads_old_rows_in_the_new_one(self, log: Log) -> None:

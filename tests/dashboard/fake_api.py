@@ -152,7 +152,12 @@ class FakeApi:
         name, since = message.get("view") or message["stream"], message.get("since")
 
         async def send(event: str, cursor: int | None = None, data: Any = None) -> None:
-            answer = {"id": message["id"], "event": event, "cursor": None if cursor is None else str(cursor), "data": data}
+            answer = {
+                "id": message["id"],
+                "event": event,
+                "cursor": None if cursor is None else str(cursor),
+                "data": data,
+            }
             await websocket.send_text(msgspec.json.encode(answer).decode())
             self.sent.append({**answer, "of": name})
 

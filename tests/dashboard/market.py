@@ -77,7 +77,8 @@ FAILED = view(
     error="view spread: there is no column 'aks'; did you mean ask, at line 54 of market.py?",
 )  # fmt: skip
 SWINGS = view(
-    "swings", {"symbol": "string", "swing": "double"}, ["symbol"], ["price-by-minute"], rows=12, rate=40.0, declared="market.py:61"
+    "swings", {"symbol": "string", "swing": "double"}, ["symbol"], ["price-by-minute"],
+    rows=12, rate=40.0, declared="market.py:61",
 )  # fmt: skip
 FEED = {
     "name": "exchange", "kind": "websocket", "address": "wss://feed.example/trades?book=all", "into": "trades",

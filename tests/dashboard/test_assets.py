@@ -44,7 +44,8 @@ def test_every_answer_carries_the_strict_headers(path: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "path", ["%2e%2e/__init__.py", "..%2f__init__.py", "/etc/passwd", "vendor/README.md", "vendor/preact.LICENSE", "style", ""]
+    "path",
+    ["%2e%2e/__init__.py", "..%2f__init__.py", "/etc/passwd", "vendor/README.md", "vendor/preact.LICENSE", "style", ""],
 )
 def test_only_files_of_the_page_are_served(path: str) -> None:
     """No path leads out of the folder, and what a browser does not need is not there."""
@@ -70,7 +71,9 @@ def test_every_import_and_link_is_a_file_that_is_served() -> None:
     """The page works offline: each reference is relative and there."""
     assets = load()
     for name, asset in assets.items():
-        for target in re.findall(r"""(?:from|import)\s+"([^"]+)";""", asset.body.decode()) if name.endswith("js") else []:
+        for target in (
+            re.findall(r"""(?:from|import)\s+"([^"]+)";""", asset.body.decode()) if name.endswith("js") else []
+        ):
             assert target.startswith("."), f"{name} imports {target}"
             found = (STATIC / name).parent.joinpath(target).resolve().relative_to(STATIC.resolve())
             assert found.as_posix() in assets, f"{name} imports {target}"

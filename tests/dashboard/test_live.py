@@ -47,7 +47,7 @@ def test_bars_move_to_their_new_rank(page: Page, market: Running) -> None:
 
 
 def test_a_new_window_keeps_the_bars_of_the_same_label(page: Page, market: Running) -> None:
-    """When the window moves on, the caption and the values change, and the bar's element stays, so that it can glide."""
+    """When the window moves on, the caption and the values change, and the bar's element stays and can glide."""
     page.goto(market.address)
     rows = list(market.api.views["busiest"].rows.values())
     bar = page.locator(".bar", has_text=rows[0]["symbol"])
@@ -97,7 +97,7 @@ def test_windows_are_time_ranges_and_key_columns_come_first(page: Page, market: 
     page.goto(f"{market.address}/#/views/price-by-minute")
     expect(page.locator("thead th bdi")).to_have_text(["window", "symbol", "low", "high", "average"])
     first = page.locator("tbody tr").first.locator("td").first
-    expect(first).to_have_text(re.compile(r"\d\d:\d\d – \d\d:\d\d$"))
+    expect(first).to_have_text(re.compile("[0-9]+:[0-9]+ \N{EN DASH} [0-9]+:[0-9]+$"))
     expect(first).to_have_attribute("title", "2024-05-01T10:00:00Z to 2024-05-01T10:01:00Z")
 
 
@@ -170,7 +170,7 @@ def test_a_position_no_longer_kept_is_answered_by_the_new_snapshot(page: Page) -
 
 
 def test_a_hidden_page_asks_for_nothing_and_catches_up_when_seen(page: Page, market: Running) -> None:
-    """A minute in the background costs no poll and no connection; what changed meanwhile comes when the page is seen."""
+    """A minute in the background costs no poll and no connection; what changed comes when the page is seen."""
     page.clock.install()
     page.goto(f"{market.address}/#/views/price-by-minute?sort=high&dir=desc")
     expect(page.locator("tbody tr")).to_have_count(48)

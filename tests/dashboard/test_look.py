@@ -36,7 +36,7 @@ def test_no_width_scrolls_sideways(page: Page, market: Running, width: int, hash
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(f"{market.address}/{hash}")
     expect(page.locator("section.panel").first).to_be_visible()
-    expect(page.locator(".bar, tbody tr, .snippet").first).to_be_visible()
+    expect(page.locator(".bar, tbody tr, .snippet, .empty").first).to_be_visible()
     assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
@@ -79,14 +79,26 @@ def test_an_app_without_streams_shows_how_to_declare_one(page: Page) -> None:
 
 def test_the_command_for_an_empty_stream_is_one_that_a_shell_understands(page: Page) -> None:
     """The command names this server and this stream and posts a JSON object with every field, whatever their names."""
-    fields = {"id": "string", "at": "timestamp[us, tz=UTC]", "it's": "double", "venue": "struct<city: string, lat: double>"}
+    fields = {
+        "id": "string",
+        "at": "timestamp[us, tz=UTC]",
+        "it's": "double",
+        "venue": "struct<city: string, lat: double>",
+    }
     given = stream("trades", fields, id="id", time="at")
     with serving(FakeApi(app("fresh", [given], [view("busy", {}, ["id"], ["trades"])]), {}, {})) as address:
         page.goto(address)
         command = page.get_by_label("Command that posts an event").inner_text()
-        quoted = subprocess.run(["sh", "-c", command.replace("curl", "printf '%s\\n'", 1)], check=True, capture_output=True, text=True)
+        quoted = subprocess.run(
+            ["sh", "-c", command.replace("curl", "printf '%s\\n'", 1)], check=True, capture_output=True, text=True
+        )
         url, header, media_type, option, body = quoted.stdout.splitlines()
-        assert (url, header, media_type, option) == (f"{address}/v1/streams/trades", "-H", "content-type: application/json", "-d")
+        assert (url, header, media_type, option) == (
+            f"{address}/v1/streams/trades",
+            "-H",
+            "content-type: application/json",
+            "-d",
+        )
         event = page.evaluate("text => JSON.parse(text)", body)
         assert list(event) == list(fields)
         assert event["venue"] == {"city": "city-1", "lat": 1.5}

@@ -17,7 +17,18 @@ pytestmark = pytest.mark.browser
 IMAGE = "<img src=x onerror=alert(1)>"
 SCRIPT = "</script><script>alert(2)</script>"
 LINK = "javascript:alert(3)"
-HOSTILE = [IMAGE, SCRIPT, LINK, "x" * 3_000, "שלום مرحبا", "👩‍👩‍👧‍👦🔥" * 30, "a\u202eb\x00c", "' \" & \\ ${1} `", "__proto__", ""]
+HOSTILE = [
+    IMAGE,
+    SCRIPT,
+    LINK,
+    "x" * 3_000,
+    "שלום مرحبا",
+    "👩‍👩‍👧‍👦🔥" * 30,
+    "a\u202eb\x00c",
+    "' \" & \\ ${1} `",
+    "__proto__",
+    "",
+]
 WATCH = """
     window.violations = [];
     document.addEventListener("securitypolicyviolation", (event) => window.violations.push(event.violatedDirective));
@@ -51,9 +62,27 @@ def watch(page: Page) -> Seen:
 
 def hostile_api() -> FakeApi:
     rows = [{"name": text, "n": n, IMAGE: text} for n, text in enumerate(HOSTILE)]
-    taken = stream(IMAGE, {"name": "string", SCRIPT: IMAGE}, key="name", end=10, events=10, rejected=2, error=SCRIPT, declared=IMAGE)
+    taken = stream(
+        IMAGE,
+        {"name": "string", SCRIPT: IMAGE},
+        key="name",
+        end=10,
+        events=10,
+        rejected=2,
+        error=SCRIPT,
+        declared=IMAGE,
+    )
     ranked = view(SCRIPT, {"name": "string", "n": "bigint"}, ["name"], [IMAGE], top=10, by="n", rows=10)
-    wide = view("x" * 300, {"name": "string", "n": "bigint", IMAGE: LINK}, ["name"], [IMAGE], rows=10, state="failed", error=IMAGE, declared="d" * 300)
+    wide = view(
+        "x" * 300,
+        {"name": "string", "n": "bigint", IMAGE: LINK},
+        ["name"],
+        [IMAGE],
+        rows=10,
+        state="failed",
+        error=IMAGE,
+        declared="d" * 300,
+    )
     feed = {**FEED, "name": LINK, "address": LINK + "x" * 500, "into": IMAGE, "error": IMAGE, "state": IMAGE}
     letters = [{"reason": each, "path": each, "raw": each} for each in HOSTILE]
     described = app(IMAGE + "z" * 200, [taken], [ranked, wide], [feed], version=SCRIPT)
@@ -104,7 +133,9 @@ def test_hostile_text_never_makes_a_phone_scroll_sideways(page: Page, hostile: R
     assert page.evaluate("document.documentElement.scrollWidth") == 390
 
 
-@pytest.mark.parametrize("hash", ["#/views/%E0%A4%A", "#/constructor/x", "#/streams/__proto__", "#/views/x?sort=%00&dir=<b>"])
+@pytest.mark.parametrize(
+    "hash", ["#/views/%E0%A4%A", "#/constructor/x", "#/streams/__proto__", "#/views/x?sort=%00&dir=<b>"]
+)
 def test_a_strange_address_is_answered_in_words(page: Page, market: Running, hash: str) -> None:
     """A hash that names nothing shows the overview or says that there is no such thing."""
     seen = watch(page)
@@ -116,7 +147,11 @@ def test_a_strange_address_is_answered_in_words(page: Page, market: Running, has
 def test_no_request_leaves_the_origin(page: Page, market: Running) -> None:
     """Looking at everything asks only the server that the page came from."""
     seen = watch(page)
-    for hash, shown in [("#/", ".bar"), ("#/views/price-by-minute", "tbody tr"), ("#/streams/trades/rejected", ".letters")]:
+    for hash, shown in [
+        ("#/", ".bar"),
+        ("#/views/price-by-minute", "tbody tr"),
+        ("#/streams/trades/rejected", ".letters"),
+    ]:
         page.goto(f"{market.address}/{hash}")
         expect(page.locator(shown).first).to_be_visible()
     check(page, seen)

@@ -91,6 +91,7 @@ def test_a_kill_at_every_failpoint_loses_and_doubles_nothing(tmp_path: Path) -> 
     marks = {name: tmp_path / f"{name}.reached" for name in POINTS}
     setting = ";".join(f"{name}@{count}=kill:{marks[name]}" for name, count in POINTS.items())
     with running(APP, tmp_path / "data", PENSTOCK_FAILPOINTS=setting) as app:
+        app.ready()
         producer, reader = Producer(lambda: app.url, 1), Reader(lambda: app.url, "pages")
         reader.start()
         producer.start()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed
 
 
 @dataclass(frozen=True)
@@ -21,11 +22,20 @@ class Received:
     data: Any
 
 
+async def _lines(response: httpx.Response) -> AsyncIterator[str]:
+    """Lines as server-sent events have them: httpx would also break them at other characters of Unicode."""
+    rest = b""
+    async for piece in response.aiter_bytes():
+        *whole, rest = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
+        for line in whole:
+            yield line.decode()
+
+
 async def read_events(response: httpx.Response) -> AsyncIterator[Received]:
     """Server-sent events, parsed by the rules of the HTML standard that concern us."""
     fields: dict[str, str] = {}
     cursor = ""
-    async for line in response.aiter_lines():
+    async for line in _lines(response):
         name, _, value = line.partition(":")
         if line:
             fields[name] = value.removeprefix(" ")
@@ -86,8 +96,18 @@ async def socket(port: int, kind: str, since: str | None) -> AsyncIterator[Async
 
 @asynccontextmanager
 async def open_socket(port: int, **options: Any) -> AsyncIterator[ClientConnection]:
-    async with connect(f"ws://127.0.0.1:{port}/v1/live", compression=None, proxy=None, **options) as connection:
+    """A connection that always takes what it is sent, so that it can be closed at any time."""
+    url = f"ws://127.0.0.1:{port}/v1/live"
+    async with connect(url, compression=None, proxy=None, max_queue=None, **options) as connection:
         yield connection
+
+
+async def closing_code(connection: ClientConnection) -> int:
+    """Take what comes until the server closes; the code it closes with."""
+    with suppress(ConnectionClosed):
+        while True:
+            await connection.recv()
+    return connection.close_code or 0
 
 
 async def say(connection: ClientConnection, **message: Any) -> None:

@@ -83,6 +83,13 @@ class FakeLog:
         with self._lock:
             self._starts[partition] = before
 
+    def forget(self) -> None:
+        """Let go of the batches that were trimmed."""
+        with self._lock:
+            for partition, batches in self._batches.items():
+                start = self._starts[partition]
+                self._batches[partition] = [each for each in batches if each[0] + each[1].num_rows > start]
+
     def remake(self) -> None:
         """The stream is deleted and made anew."""
         with self._lock:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from base64 import urlsafe_b64encode
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.cursor import encode, stream_cursor, view_cursor
+from penstock.cursor import StreamCursor, decode, encode, stream_cursor, view_cursor
 from penstock.errors import BadCursor
 from penstock.serve.pieces import Offsets, Piece, extent, locate, read_piece
 from tests.serve.fakes import FakeLog
@@ -122,7 +123,11 @@ def test_a_cursor_that_cannot_be_of_this_stream_is_refused(cursor: str) -> None:
         locate(cursor, extent(log, "s"))
 
 
-@given(st.text() | st.binary().map(lambda raw: encode_raw(raw)))
+def encode_raw(raw: bytes) -> str:
+    return urlsafe_b64encode(raw).decode()
+
+
+@given(st.text() | st.binary().map(encode_raw))
 def test_any_text_as_a_cursor_is_a_place_or_refused(text: str) -> None:
     """No text makes the server fail."""
     log = FakeLog()
@@ -130,12 +135,6 @@ def test_any_text_as_a_cursor_is_a_place_or_refused(text: str) -> None:
         locate(text, extent(log, "s"))
     except BadCursor:
         return
-
-
-def encode_raw(raw: bytes) -> str:
-    from base64 import urlsafe_b64encode
-
-    return urlsafe_b64encode(raw).decode()
 
 
 def test_a_deeply_nested_cursor_is_refused() -> None:
@@ -146,7 +145,5 @@ def test_a_deeply_nested_cursor_is_refused() -> None:
 
 def test_the_cursor_of_the_widest_stream_can_be_read_back() -> None:
     """1,024 partitions with large offsets fit in a cursor that we take back."""
-    from penstock.cursor import StreamCursor, decode
-
-    cursor = StreamCursor(2**48 - 1, {each: 2**63 - 1 for each in range(1024)})
+    cursor = StreamCursor(2**48 - 1, dict.fromkeys(range(1024), 2**63 - 1))
     assert decode(encode(cursor)) == cursor

@@ -81,7 +81,7 @@ def test_no_text_of_an_event_can_make_an_event_of_its_own(text: str) -> None:
 
 def test_data_with_line_breaks_between_values_is_put_on_one_line() -> None:
     """JSON written over several lines, whoever wrote it, stays one event with the same value."""
-    raw = encode(Delivery("change", b'{"upserts":\r\n[],\n"deletes":[]}', "c\nid: x"))
+    raw = b"".join(encode(Delivery("change", b'{"upserts":\r\n[],\n"deletes":[]}', "c\nid: x")))
     kind, id, data, *rest = raw.split(b"\n")
     assert (kind, id, rest) == (b"event: change", b"id: c id: x", [b"", b""])
     assert json.loads(data.removeprefix(b"data: ")) == {"upserts": [], "deletes": []}

@@ -45,7 +45,7 @@ def test_pages_lead_from_the_first_kept_event_to_the_end() -> None:
 
     async def main() -> None:
         log = FakeLog()
-        log.write(0, *range(0, 10))
+        log.write(0, *range(10))
         log.write(1, *range(10, 15))
         source, cursor, found = channel(log), None, []
         for size in (4, 4, 4, 3, 0):
@@ -273,7 +273,7 @@ def test_a_follower_far_behind_is_told_once(monkeypatch: pytest.MonkeyPatch) -> 
         async with following(source, "earliest") as deliveries:
 
             async def kinds_until(number: int) -> list[str]:
-                kinds, found = [], list[int]()
+                kinds, found = list[str](), list[int]()
                 while number not in found:
                     delivery = await anext(deliveries)
                     kinds.append(delivery.kind)
@@ -369,7 +369,7 @@ def test_followers_that_come_and_go_get_every_event_once(seed: int) -> None:
     chance = random.Random(seed)
 
     async def reader(source: StreamChannel, total: int, start: str) -> None:
-        cursor, found = start, []
+        cursor, found = start, list[int]()
         while len(found) < total:
             async with following(source, cursor) as deliveries:
                 for _ in range(chance.randrange(1, 6)):

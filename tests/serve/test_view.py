@@ -240,7 +240,7 @@ def test_a_follower_far_behind_is_told_once_and_gets_merged_changes() -> None:
             rows = fold({}, await anext(deliveries))
             for number in range(100):
                 view.put({f"k{number % 3}": number}, deletes=[f"k{(number + 1) % 3}"])
-            kinds = []
+            kinds: list[str] = []
             while rows != held(view) or len(kinds) < 2:
                 delivery = await anext(deliveries)
                 kinds.append(delivery.kind)

@@ -15,7 +15,7 @@ import pytest
 
 from penstock.contracts import LedgerEntry, Output
 from penstock.errors import DeclarationError, DiskFull, LedgerMismatch, ViewError
-from penstock.store import ViewTable, ledger
+from penstock.store import ViewSpec, ViewTable, ledger
 from tests.store.support import (
     PLAIN,
     START,
@@ -265,6 +265,30 @@ def test_rows_rank_by_any_ordered_type_highest_first_and_nulls_last(path: Path, 
     assert [row["k"] for row in served(path, spec).rows] == [f"{n}" for n in reversed(range(len(ascending)))]
     with open_view(path, spec) as view:
         assert view.size == len(ascending)
+
+
+@pytest.mark.parametrize("spec", [ranked(), ranked(windowed()), windowed(keep=timedelta(minutes=1))])
+def test_ranking_and_expiry_read_an_index_in_its_order(path: Path, spec: ViewSpec) -> None:
+    """Their cost is that of the rows they give, not of the rows there are."""
+    with open_view(path, spec) as view:
+        statements: list[str] = []
+        view._connection.set_trace_callback(statements.append)
+        view.commit(output(0, window_counts((1, "a", 1), (5, "b", 2))))
+        view._connection.set_trace_callback(None)
+        queries = [each for each in statements if each.startswith("SELECT") and "FROM rows" in each]
+        assert queries
+        plans = [row[3] for each in queries for row in view._connection.execute(f"EXPLAIN QUERY PLAN {each}")]
+    assert [plan for plan in plans if "SCAN" in plan or "TEMP B-TREE" in plan] == []
+    assert any("USING" in plan and "INDEX by_" in plan for plan in plans)
+
+
+def test_a_path_with_characters_that_mean_something_in_a_uri_is_just_a_path(tmp_path: Path) -> None:
+    path = tmp_path / "100% of #1?mode=memory" / "view.db"
+    path.parent.mkdir()
+    with open_view(path, PLAIN) as view:
+        view.commit(output(0, counts(("a", 1))))
+    assert path.exists()
+    assert ledger(path) is not None
 
 
 def test_equal_ranks_are_in_key_order(path: Path) -> None:

@@ -82,6 +82,24 @@ def test_before_the_engine_made_the_file_the_view_is_empty_at_version_0(path: Pa
     run(check)
 
 
+def test_a_load_before_serving_finds_everything_or_says_why_not(path: Path, tmp_path: Path) -> None:
+    async def check() -> None:
+        with open_view(path, PLAIN) as view:
+            view.commit(output(0, counts(("a", 1))))
+        table = LiveTable(path, PLAIN, buffered_changes=1)
+        await table.load()
+        assert (table.version, table.size, table.error) == (1, 1, None)
+        table.close()
+        bad = tmp_path / "bad.db"
+        bad.write_bytes(b"not a database" * 1_000)
+        broken = LiveTable(bad, PLAIN, buffered_changes=1)
+        await broken.load()
+        assert str(bad) in (broken.error or "")
+        assert broken.snapshot() == Snapshot(0, [])
+
+    run(check)
+
+
 def test_a_commit_wakes_everyone_who_waits_and_is_encoded_once(path: Path) -> None:
     async def check() -> None:
         with open_view(path, PLAIN) as view:

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import tempfile
-from contextlib import closing
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.store import ViewSpec, ViewTable
+from penstock.store import ViewSpec
 from tests.store.support import (
     PLAIN,
     START,
@@ -22,6 +23,7 @@ from tests.store.support import (
     changes,
     counts,
     fold,
+    open_view,
     output,
     served,
     window_counts,
@@ -105,7 +107,7 @@ def as_model(row: Any) -> Row:
     return (end - START) // timedelta(minutes=1), row["k"], row["n"]
 
 
-@settings(max_examples=120, deadline=None, print_blob=True)
+@settings(max_examples=80, deadline=None, print_blob=True)
 @given(spec=SPECS, steps=STEPS)
 def test_rows_served_are_those_of_the_model_and_changes_lead_from_any_version_to_them(
     spec: ViewSpec, steps: list[Step]
@@ -117,27 +119,32 @@ def test_rows_served_are_those_of_the_model_and_changes_lead_from_any_version_to
 def check(path: Path, spec: ViewSpec, steps: list[Step]) -> None:
     clock, model, batch_id = ManualClock(), Model(spec), 0
     snapshots: dict[int, list[Any]] = {}
-    view = ViewTable(path, spec, clock=clock)
-    for step in steps:
-        clock.time += timedelta(minutes=step.minutes)
-        if step.restart:
-            view.close()
-            view = ViewTable(path, spec, clock=clock)
-        if step.idle:
-            view.expire()
-            model.expire(clock.time)
-        else:
-            plain = counts(*((key, number) for _, key, number in step.rows))
-            assert view.commit(output(batch_id, window_counts(*step.rows) if model.windows else plain))
-            batch_id += 1
-            model.take(step.rows, clock.time)
-        found = served(path, spec)
-        assert [as_model(row) for row in found.rows] == model.served()
-        assert view.size == len(model.rows)
-        assert snapshots.setdefault(found.version, found.rows) == found.rows, "what is served changed without a version"
-    with closing(view):
-        for version, rows in snapshots.items():
-            assert fold(rows, changes(path, spec, version), spec) == by_key(found.rows, spec)
+    with ExitStack() as stack:
+        view = stack.enter_context(open_view(path, spec, clock))
+        for step in steps:
+            clock.time += timedelta(minutes=step.minutes)
+            if step.restart:
+                stack.close()
+                view = stack.enter_context(open_view(path, spec, clock))
+            if step.idle:
+                view.expire()
+                model.expire(clock.time)
+            else:
+                assert view.commit(output(batch_id, table_of(step.rows, model)))
+                batch_id += 1
+                model.take(step.rows, clock.time)
+            found = served(path, spec)
+            assert [as_model(row) for row in found.rows] == model.served()
+            assert view.size == len(model.rows)
+            assert snapshots.setdefault(found.version, found.rows) == found.rows, (
+                "served rows changed without a version"
+            )
+    for version, rows in snapshots.items():
+        assert fold(rows, changes(path, spec, version), spec) == by_key(found.rows, spec)
+
+
+def table_of(rows: list[Row], model: Model) -> pa.Table:
+    return window_counts(*rows) if model.windows else counts(*((key, number) for _, key, number in rows))
 
 
 def test_the_model_itself_ranks_and_expires() -> None:

@@ -7,7 +7,7 @@ const TIME = /^(timestamp|datetime|epoch)/i;
 
 /** A time window as Spark gives it: a struct of a start and an end. */
 export function isWindow(value) {
-  return typeof value === "object" && value !== null && typeof value.start === "string" && typeof value.end === "string";
+  return typeof value?.start === "string" && typeof value?.end === "string";
 }
 
 function kindOf({ type }, sample) {
@@ -21,7 +21,8 @@ function kindOf({ type }, sample) {
 function digitsOf(name, entries) {
   const lengths = entries.slice(0, SAMPLE_ROWS).map(({ row }) => {
     const value = row[name];
-    return typeof value === "number" && !Number.isInteger(value) ? (String(value).split(".")[1]?.length ?? DIGITS_MAX) : 0;
+    const whole = typeof value !== "number" || Number.isInteger(value);
+    return whole ? 0 : (String(value).split(".")[1]?.length ?? DIGITS_MAX);
   });
   return Math.min(DIGITS_MAX, Math.max(0, ...lengths));
 }

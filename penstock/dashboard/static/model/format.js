@@ -18,7 +18,8 @@ export function number(value, digits = 0) {
 
 /** A formatter for so many decimals, made once: making one is a hundred times dearer than using it. */
 function decimals(digits) {
-  return (fixed[digits] ??= new Intl.NumberFormat("en", { minimumFractionDigits: digits, maximumFractionDigits: digits }));
+  const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return (fixed[digits] ??= new Intl.NumberFormat("en", options));
 }
 
 /** A count in at most five characters: 12.3K, 4M. */

@@ -5,8 +5,8 @@ import { get } from "./wire.js";
 
 const HELD_MAX = 200;
 const DRAW_MS = 300;
-const PAGE_EVENTS = 1_000;
-const PAGES_MAX = 3; // a stream that keeps more is followed from now on: its past cannot be read backwards
+const PAGE_EVENTS = 2_500;
+const PAGES_MAX = 4; // a stream that keeps more is followed from now on: its past cannot be read backwards
 const TIMEOUT_MS = 10_000;
 
 export class Tail {

@@ -30,7 +30,7 @@ export function Bars({ entries, columns, view }) {
   const still = [...bars].sort((a, b) => (a.id < b.id ? -1 : 1));
   return html`<figure class="bars">
     <ol style=${{ "--count": String(bars.length) }} aria-label="Top ${view.top} of ${view.name} by ${view.by}">
-      ${still.map((bar) => html`<${Bar} key=${bar.id} bar=${bar} count=${bars.length} by=${view.by} digits=${digits} />`)}
+      ${still.map((bar) => html`<${Bar} key=${bar.id} ...${{ bar, digits, by: view.by, count: bars.length }} />`)}
     </ol>
     <figcaption>
       <span>${view.by}</span>
@@ -41,7 +41,8 @@ export function Bars({ entries, columns, view }) {
 
 function Bar({ bar, count, by, digits }) {
   const value = format.cell(bar.value, { kind: "number", digits });
-  return html`<li class="bar ${bar.below ? "below" : ""}" style=${{ "--rank": String(bar.rank), "--share": bar.share.toFixed(4) }}
+  const style = { "--rank": String(bar.rank), "--share": bar.share.toFixed(4) };
+  return html`<li class="bar ${bar.below ? "below" : ""}" style=${style}
     aria-posinset=${bar.rank + 1} aria-setsize=${count}
     aria-label="${bar.rank + 1}. ${format.clip(bar.label, LABEL_MAX)}: ${by} ${value.text}">
     <span class="bar-fill" aria-hidden="true"></span>

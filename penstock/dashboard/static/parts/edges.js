@@ -23,7 +23,8 @@ export class Edges extends Component {
   /** Reads the layout, and draws again only if a line has moved: once a second, for as many nodes as the app has. */
   measure() {
     const frame = this.canvas.current.parentElement;
-    const nodes = new Map([...frame.querySelectorAll("[data-node]")].map((node) => [node.dataset.node, place(node, frame)]));
+    const cards = [...frame.querySelectorAll("[data-node]")];
+    const nodes = new Map(cards.map((card) => [card.dataset.node, place(card, frame)]));
     const next = {
       paths: this.props.edges.flatMap(({ from, to, tone }) => {
         const [left, right] = [nodes.get(from), nodes.get(to)];
@@ -44,11 +45,12 @@ export class Edges extends Component {
 
 function place(node, frame) {
   const [box, origin] = [node.getBoundingClientRect(), frame.getBoundingClientRect()];
-  return { left: box.left - origin.left, right: box.right - origin.left, middle: box.top - origin.top + box.height / 2 };
+  const middle = box.top - origin.top + box.height / 2;
+  return { left: box.left - origin.left, right: box.right - origin.left, middle };
 }
 
 function curve(from, to) {
-  const bend = (from.right + to.left) / 2;
-  const [a, b] = [from.middle, to.middle].map(Math.round);
-  return `M${Math.round(from.right)} ${a}C${Math.round(bend)} ${a} ${Math.round(bend)} ${b} ${Math.round(to.left)} ${b}`;
+  const [x, y, right, bottom] = [from.right, from.middle, to.left, to.middle].map(Math.round);
+  const bend = Math.round((x + right) / 2);
+  return `M${x} ${y}C${bend} ${y} ${bend} ${bottom} ${right} ${bottom}`;
 }

@@ -4,5 +4,6 @@ import { html } from "../html.js";
 
 export function Facts({ facts }) {
   const known = facts.filter(([, value]) => value !== null && value !== undefined && value !== "");
-  return html`<dl class="facts">${known.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`)}</dl>`;
+  const pairs = known.map(([name, value]) => html`<div><dt>${name}</dt><dd>${value}</dd></div>`);
+  return html`<dl class="facts">${pairs}</dl>`;
 }

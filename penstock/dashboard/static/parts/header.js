@@ -7,7 +7,9 @@ import { tone } from "./card.js";
 export function Header({ app, live, error }) {
   const total = app?.streams.reduce((sum, stream) => sum + (stream.rate ?? 0), 0) ?? 0;
   return html`<header class="top">
-    <a class="brand" href="#/"><img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1></a>
+    <a class="brand" href="#/">
+      <img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1>
+    </a>
     ${app ? html`<span class="pill ${tone(app.state)}">${app.state}</span>` : null}
     <${Connection} live=${live} error=${error} />
     ${app ? html`<dl class="totals">

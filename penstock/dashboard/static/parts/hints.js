@@ -21,9 +21,10 @@ class Snippet extends Component {
   }
 
   render({ text, label }, { copied }) {
+    const button = html`<button type="button" onClick=${() => this.copy()}>${copied ? "copied" : "copy"}</button>`;
     return html`<div class="snippet">
       <pre tabindex="0" aria-label=${label}>${text}</pre>
-      ${navigator.clipboard ? html`<button type="button" onClick=${() => this.copy()}>${copied ? "copied" : "copy"}</button>` : null}
+      ${navigator.clipboard ? button : null}
     </div>`;
   }
 }
@@ -92,10 +93,13 @@ function Unfed({ stream, view, app, whole }) {
 /** Why a view has no rows: it failed, it starts, its input is empty, or no row has come of it so far. */
 export function ViewHint({ view, app, known, whole }) {
   const empty = app.streams.find((stream) => view.reads.includes(stream.name) && stream.end === 0);
-  if (view.state === "failed") return html`<p class="empty">No rows: the view has failed. Mend its code and run the app again.</p>`;
-  if (empty) return html`<${Unfed} stream=${empty} ...${{ view, app, whole }} />`;
-  if (view.state === "starting") return html`<p class="empty">Spark is starting, which takes some seconds. Events posted meanwhile are kept.</p>`;
-  if (!known) return html`<p class="empty">Loading…</p>`;
-  const closing = view.emit === "close" ? " Its rows come when a window is complete." : "";
-  return html`<p class="empty">No rows yet.${closing}</p>`;
+  if (empty && view.state !== "failed") return html`<${Unfed} stream=${empty} ...${{ view, app, whole }} />`;
+  return html`<p class="empty">${whyEmpty(view, known)}</p>`;
+}
+
+function whyEmpty({ state, emit }, known) {
+  if (state === "failed") return "No rows: the view has failed. Mend its code and run the app again.";
+  if (state === "starting") return "Spark is starting, which takes some seconds. Events posted meanwhile are kept.";
+  if (!known) return "Loading…";
+  return emit === "close" ? "No rows yet: they come when a window is complete." : "No rows yet.";
 }

@@ -27,10 +27,14 @@ export class Page extends Connected {
     const { app, error } = figures.state.value;
     const where = place.state.value;
     return html`<${Header} app=${app} live=${live} error=${error} />
-      ${app ? html`<${Notices} app=${app} />` : html`<p class="empty">${error ? `No answer yet from the app: ${error}` : "Loading…"}</p>`}
-      ${app?.streams.length ? html`<div class="at-${where.kind}"><${Pipe} app=${app} figures=${figures} place=${where} /></div>` : null}
+      ${app ? html`<${Notices} app=${app} />` : html`<${Waiting} error=${error} />`}
+      ${app?.streams.length ? html`<${Pipe} app=${app} figures=${figures} place=${where} />` : null}
       <main ref=${this.main}>${app ? html`<${Content} ...${{ app, where, live, feeds, place }} />` : null}</main>`;
   }
+}
+
+function Waiting({ error }) {
+  return html`<p class="empty">${error ? `No answer yet from the app: ${error}` : "Loading…"}</p>`;
 }
 
 function Content({ app, where, live, feeds, place }) {
@@ -38,11 +42,17 @@ function Content({ app, where, live, feeds, place }) {
   const found = kind === "overview" ? null : app[kind].find((each) => each.name === name);
   if (found && kind === "streams") return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} live=${live} />`;
   if (found) {
-    const key = JSON.stringify([name, found.key]);
-    return html`<${ViewPanel} key=${key} view=${found} ...${{ app, feeds, sort, whole: true }} onSort=${(next) => place.sort(next)} />`;
+    const onSort = (next) => place.sort(next);
+    return html`<${ViewPanel} key=${identity(found)} view=${found} ...${{ app, feeds, sort, onSort, whole: true }} />`;
   }
-  if (name) return html`<p class="empty">This app has no ${kind.slice(0, -1)} named ${name}. <a href="#/">Show the overview</a></p>`;
-  return html`<${Overview} app=${app} feeds=${feeds} />`;
+  if (!name) return html`<${Overview} app=${app} feeds=${feeds} />`;
+  const noun = kind.slice(0, -1);
+  return html`<p class="empty">This app has no ${noun} named ${name}. <a href="#/">Show the overview</a></p>`;
+}
+
+/** A view declared anew with another key is another view to the page. */
+function identity(view) {
+  return JSON.stringify([view.name, view.key]);
 }
 
 function Overview({ app, feeds }) {
@@ -53,16 +63,21 @@ function Overview({ app, feeds }) {
       <section class="panel"><h2>Try it</h2><${PostHint} key=${first.name} stream=${first} /></section></div>`;
   }
   return html`<div class="panels">${app.views.map((view) => html`
-    <${ViewPanel} key=${JSON.stringify([view.name, view.key])} view=${view} app=${app} feeds=${feeds} />`)}</div>`;
+    <${ViewPanel} key=${identity(view)} view=${view} app=${app} feeds=${feeds} />`)}</div>`;
 }
 
 /** One sentence for what a person should know at once. Errors of a node stand in its card. */
 function Notices({ app }) {
-  const engine = app.processes?.engine;
-  const notices = [
-    app.state === "stopping" ? "The app is stopping: new events are refused." : null,
-    app.state === "starting" ? "Spark is starting, which takes some seconds. Events posted meanwhile are kept and will be counted." : null,
-    engine && engine.pid === null && app.state === "degraded" ? `The engine is down (${engine.restarts} restarts) and is being started again. Events are kept.` : null,
-  ].filter(Boolean);
-  return notices.length ? html`<p class="notice" role="status">${notices.join(" ")}</p>` : null;
+  const notice = noticeOf(app);
+  return notice ? html`<p class="notice" role="status">${notice}</p>` : null;
+}
+
+function noticeOf({ state, processes }) {
+  const engine = processes?.engine;
+  if (state === "stopping") return "The app is stopping: new events are refused.";
+  if (state === "starting") return "Spark is starting, which takes some seconds. Events posted meanwhile are kept.";
+  if (state === "degraded" && engine?.pid === null) {
+    return `The engine is down (${engine.restarts} restarts so far) and is being started again. Events are kept.`;
+  }
+  return null;
 }

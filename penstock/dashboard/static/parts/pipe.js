@@ -49,12 +49,13 @@ export function Pipe({ app, figures, place }) {
   const selected = (kind, { name }) => place.kind === kind && place.name === name;
   const rates = (kind, { name }) => figures.rates(kind, name);
   const door = app.streams.some(({ name }) => !fed.has(name)) ? [html`<${DoorCard} />`] : [];
-  const sources = app.sources.map((source) => html`<${SourceCard} source=${source} rates=${rates("sources", source)} />`);
+  const sources = app.sources.map((source) => html`<${SourceCard} source=${source}
+    rates=${rates("sources", source)} />`);
   const streams = app.streams.map((stream) => html`<${StreamCard} stream=${stream}
     rates=${rates("streams", stream)} selected=${selected("streams", stream)} />`);
   const views = viewColumns(app.views).map((column) => column.map((view) => html`<${ViewCard} view=${view}
     rates=${rates("views", view)} selected=${selected("views", view)} />`));
-  return html`<nav class="pipe" aria-label="The pipe">
+  return html`<nav class="pipe at-${place.kind}" aria-label="The pipe">
     <${Edges} edges=${edgesOf(app)} />
     <${Column} title="In" cards=${[...sources, ...door]} />
     <${Column} title="Streams" cards=${streams} />

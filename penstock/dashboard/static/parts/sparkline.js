@@ -11,8 +11,8 @@ const STEP = WIDTH / (SAMPLES - 1);
 export function Sparkline({ rates }) {
   const top = Math.max(...rates, 1e-9);
   const first = WIDTH - (rates.length - 1) * STEP;
-  const points = rates.map((rate, i) => `${(first + i * STEP).toFixed(1)},${(HEIGHT - 2 - (rate / top) * (HEIGHT - 4)).toFixed(1)}`);
-  const line = points.join(" ");
+  const height = (rate) => HEIGHT - 2 - (rate / top) * (HEIGHT - 4);
+  const line = rates.map((rate, i) => `${(first + i * STEP).toFixed(1)},${height(rate).toFixed(1)}`).join(" ");
   return html`<svg class="sparkline" viewBox="0 0 ${WIDTH} ${HEIGHT}" preserveAspectRatio="none" aria-hidden="true">
     <polygon points="${first.toFixed(1)},${HEIGHT} ${line} ${WIDTH},${HEIGHT}" />
     <polyline points=${line} />

@@ -32,10 +32,12 @@ export function StreamPanel({ stream, tab, live }) {
 }
 
 function Tabs({ stream, tab }) {
-  const tabs = [[null, "Latest events"], ["rejected", `Rejected (${format.compact(stream.rejected ?? 0)})`], ["send", "Post an event"]];
-  return html`<nav class="tabs" aria-label="Of ${stream.name}">${tabs.map(([each, title]) => html`
-    <a href=${link({ kind: "streams", name: stream.name, tab: each })} aria-current=${each === tab ? "page" : null}>${title}</a>`)}
-  </nav>`;
+  const rejected = `Rejected (${format.compact(stream.rejected ?? 0)})`;
+  const tabs = [[null, "Latest events"], ["rejected", rejected], ["send", "Post an event"]];
+  return html`<nav class="tabs" aria-label="Of ${stream.name}">${tabs.map(([each, title]) => {
+    const href = link({ kind: "streams", name: stream.name, tab: each });
+    return html`<a href=${href} aria-current=${each === tab ? "page" : null}>${title}</a>`;
+  })}</nav>`;
 }
 
 /** Holds the tail of one stream for as long as it is on the page. Paused, it goes on reading and stops drawing. */
@@ -66,16 +68,17 @@ class Following extends Component {
     const { error, loading, partial } = this.tail;
     return html`${error ? html`<${Failure} error=${error} />` : null}
       <${events} ...${{ entries, stream, loading }} />
-      <p class="count">${entries.length
-        ? html`newest first, ${format.plural(entries.length, "event")} shown${partial ? "; older ones are kept but not shown" : ""}
-          <button type="button" aria-pressed=${String(frozen !== null)} onClick=${() => this.toggle()}>${frozen ? "resume" : "pause"}</button>`
-        : partial ? "Waiting for the next event." : ""}</p>`;
+      ${entries.length ? html`<p class="count">
+        newest first, ${format.plural(entries.length, "event")} shown${partial ? "; older ones are not" : ""}
+        <button type="button" onClick=${() => this.toggle()}>${frozen ? "resume" : "pause"}</button>
+      </p>` : null}`;
   }
 }
 
 function LatestEvents({ entries, stream, loading }) {
   if (!entries.length && loading) return html`<p class="empty">Loading…</p>`;
   if (!entries.length && stream.end === 0) return html`<${PostHint} stream=${stream} />`;
+  if (!entries.length) return html`<p class="empty">New events show here as they come.</p>`;
   const columns = columnsOf(stream.fields, [], entries);
   return html`<${Table} label="Latest events of ${stream.name}" columns=${columns} entries=${entries} />`;
 }
@@ -100,6 +103,6 @@ function factsOf(stream) {
     ["accepted", format.number(stream.accepted ?? 0)],
     ["duplicates", stream.duplicates ? format.number(stream.duplicates) : null],
     ["refused", stream.refused ? format.number(stream.refused) : null],
-    ["last event", stream.last_event ? html`<time title=${stream.last_event}>${format.time(stream.last_event)}</time>` : null],
+    ["last event", stream.last_event ? format.time(stream.last_event) : null],
   ];
 }

@@ -52,10 +52,16 @@ export class ViewPanel extends Component {
       ${whole ? html`<${Facts} facts=${factsOf(view)} />` : null}
       ${view.error ? html`<${Failure} error=${view.error} declared=${view.declared} />` : null}
       ${this.rows.error ? html`<${Failure} error=${this.rows.error} />` : null}
-      ${this.rows.behind ? html`<p class="note">This page is ${format.compact(this.rows.behind)} changes behind and is catching up.</p>` : null}
-      ${entries.length ? html`<${Content} ...${content} />` : html`<${ViewHint} ...${{ view, app, whole, known: this.rows.known }} />`}
+      ${this.rows.behind ? html`<${Behind} changes=${this.rows.behind} />` : null}
+      ${entries.length
+        ? html`<${Content} ...${content} />`
+        : html`<${ViewHint} ...${{ view, app, whole, known: this.rows.known }} />`}
     </section>`;
   }
+}
+
+function Behind({ changes }) {
+  return html`<p class="note">This page is ${format.plural(changes, "change")} behind and is catching up.</p>`;
 }
 
 function Title({ view, whole }) {
@@ -72,7 +78,8 @@ function Content({ view, columns, order, whole, onSort, entries, total }) {
   const bars = view.top && view.by ? html`<${Bars} entries=${entries} columns=${columns} view=${view} />` : null;
   if (bars && !whole) return bars;
   return html`${bars}
-    <${Table} label="Rows of ${view.name}" columns=${columns} entries=${shown} sort=${order} onSort=${whole ? onSort : null} />
+    <${Table} label="Rows of ${view.name}" columns=${columns} entries=${shown} sort=${order}
+      onSort=${whole ? onSort : null} />
     <p class="count">showing ${format.compact(shown.length)} of ${format.plural(total, "row")}</p>`;
 }
 
@@ -87,8 +94,9 @@ function factsOf(view) {
     ["behind", format.plural(view.lag ?? 0, "event")],
     ["rows", format.number(view.rows ?? 0)],
     ["version", format.number(view.version ?? 0)],
-    ["last batch", view.batch_id === null ? null : `${view.batch_id}${view.batch_ms ? `, ${format.compact(view.batch_ms)} ms` : ""}`],
-    ["watermark", view.watermark ? html`<time title=${view.watermark}>${format.time(view.watermark)}</time>` : null],
+    ["last batch", view.batch_id],
+    ["batch took", view.batch_ms ? `${format.compact(view.batch_ms)} ms` : null],
+    ["watermark", view.watermark ? format.time(view.watermark) : null],
     ["late events", view.late ? format.number(view.late) : null],
   ];
 }

@@ -1,0 +1,87 @@
+"""Prometheus metrics."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from prometheus_client.parser import text_string_to_metric_families
+
+from penstock.serve.metrics import CONTENT_TYPE, METRICS, render
+from tests.serve.fakes import make_deps, run
+from tests.serve.test_http import get
+
+APP: dict[str, Any] = {
+    "name": "test",
+    "state": "ready",
+    "connections": 3,
+    "streams": [
+        {
+            "name": 'odd"name\\\n',
+            "end": 12,
+            "events": 10,
+            "bytes": 4096,
+            "accepted": 5,
+            "duplicates": 1,
+            "rejected": 2,
+            "refused": 0,
+            "last_event": "2026-01-01T00:00:00Z",
+        },
+        {"name": "idle", "end": 0, "last_event": None},
+    ],
+    "views": [
+        {"name": "v", "lag": 7, "rows": 3, "version": 9, "batch_ms": 250, "late": 0, "state": "failed"},
+        {"name": "w", "lag": None, "state": "running"},
+    ],
+    "sources": [{"name": "feed", "received": 100, "reconnects": 2}],
+    "processes": {"engine": {"restarts": 4}},
+}
+
+
+def samples(description: dict[str, Any]) -> dict[tuple[str, str], float]:
+    found = {}
+    for family in text_string_to_metric_families(render(description).decode()):
+        for sample in family.samples:
+            found[sample.name, next(iter(sample.labels.values()), "")] = sample.value
+    return found
+
+
+def test_the_figures_of_the_app_are_the_metrics() -> None:
+    """Each figure has its name, its labels and its unit; one that is not known has no sample."""
+    found = samples(APP)
+    odd = 'odd"name\\\n'
+    assert found["penstock_stream_events_total", odd] == 12
+    assert found["penstock_stream_duplicates_total", odd] == 1
+    assert found["penstock_stream_rejected_total", odd] == 2
+    assert found["penstock_stream_bytes", odd] == 4096
+    assert found["penstock_stream_last_event_seconds", odd] == 1767225600
+    assert ("penstock_stream_last_event_seconds", "idle") not in found
+    assert found["penstock_view_lag_events", "v"] == 7
+    assert ("penstock_view_lag_events", "w") not in found
+    assert found["penstock_view_batch_seconds", "v"] == 0.25
+    assert (found["penstock_view_failed", "v"], found["penstock_view_failed", "w"]) == (1, 0)
+    assert found["penstock_source_received_total", "feed"] == 100
+    assert found["penstock_connections", ""] == 3
+    assert found["penstock_ready", ""] == 1
+    assert found["penstock_engine_restarts_total", ""] == 4
+
+
+def test_the_table_is_what_is_served() -> None:
+    """Every metric of the table appears with its type and help, and no other; names are told once."""
+    families = {
+        (family.name + "_total" if family.type == "counter" else family.name): (family.type, family.documentation)
+        for family in text_string_to_metric_families(render(APP).decode())
+    }
+    assert families == {each.name: (each.type, each.help) for each in METRICS}
+    assert len({each.name for each in METRICS}) == len(METRICS)
+
+
+def test_metrics_are_served_as_prometheus_reads_them() -> None:
+    """`/metrics` has the content type of the text format."""
+
+    async def deps() -> Any:
+        return make_deps()
+
+    answer = get("/metrics", run(deps()))
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == CONTENT_TYPE
+    assert "penstock_ready 1.0" in answer.text
