@@ -175,6 +175,10 @@ class LiveView(Protocol):
     def generation(self) -> int:
         """As for a stream: changes when the view is made anew."""
 
+    @property
+    def version(self) -> int:
+        """That of the latest change; 0 if there was none, and then the view is empty."""
+
     def snapshot(self) -> Snapshot:
         """Rows and version of one instant."""
 

@@ -50,7 +50,8 @@ class BodyReader:
         Raises `Unfinished` as soon as a limit is passed, of this body or of all that are being read; `TooLarge` and
         `MalformedBody` for what is inside a gzip body; `UnsupportedMedia` for another encoding; and `Disconnected`.
         """
-        if encoding not in _PLAIN and encoding.lower() not in _ZIPPED:
+        zipped = encoding not in _PLAIN
+        if zipped and encoding.lower() not in _ZIPPED:
             shown = encoding.decode("latin-1")[:40]
             raise UnsupportedMedia(f"the content encoding {shown!r} is not supported; use gzip or none")
         message = await receive()
@@ -61,9 +62,9 @@ class BodyReader:
             body = await self._rest(body, receive)
         elif len(body) > self._bytes_max:
             raise self._too_large()
-        if encoding in _PLAIN:
-            return body
-        return await asyncio.get_running_loop().run_in_executor(self._threads, self._decompressed, body)
+        if zipped:
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._decompressed, body)
+        return body
 
     async def _rest(self, first: bytes, receive: Receive) -> bytes:
         parts, size = [first], len(first)

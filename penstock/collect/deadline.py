@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
-SWEEPS = 4
-"""How often in one limit the waits are looked at: one ends at most a quarter of the limit late."""
+Waiting = asyncio.Task[Any]
 
 
 class Deadline:
-    """Cancels the task of a wait that lasts longer than `limit_s`. Belongs to one event loop.
+    """Cancels the task of a wait that lasts longer than `limit_s`, at most `limit_s` late. Belongs to one event loop.
 
     deadline.enter(task)
     try:
@@ -19,39 +19,43 @@ class Deadline:
         raise
     finally:
         deadline.leave(task)
+
+    Waits are kept in two sets, by age. Once in each `limit_s` the older set is cancelled and the younger one grows old.
     """
 
     def __init__(self, limit_s: float) -> None:
         self.limit_s = limit_s
-        self._since: dict[asyncio.Task[object], float] = {}
-        self._expired: set[asyncio.Task[object]] = set()
+        self._young: set[Waiting] = set()
+        self._old: set[Waiting] = set()
+        self._expired: set[Waiting] = set()
         self._timer: asyncio.TimerHandle | None = None
 
-    def enter(self, task: asyncio.Task[object]) -> None:
+    def enter(self, task: Waiting) -> None:
         """Begin a wait of this task."""
-        loop = task.get_loop()
-        self._since[task] = loop.time()
+        self._young.add(task)
         if self._timer is None:
-            self._timer = loop.call_later(self.limit_s / SWEEPS, self._sweep, loop)
+            self._arm(task.get_loop())
 
-    def leave(self, task: asyncio.Task[object]) -> None:
+    def leave(self, task: Waiting) -> None:
         """End it, however it ended."""
-        self._since.pop(task, None)
-        self._expired.discard(task)
+        self._young.discard(task)
+        if self._old:
+            self._old.discard(task)
+        if self._expired:
+            self._expired.discard(task)
 
-    def expired(self, task: asyncio.Task[object]) -> bool:
+    def expired(self, task: Waiting) -> bool:
         """Whether the task was cancelled from here, and by no one else; if so the cancellation is taken back."""
         return task in self._expired and task.uncancel() == 0
 
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(self.limit_s, self._sweep, loop)
+
     def _sweep(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Ends with the first wait that is young enough: a dictionary keeps the order of entry."""
-        self._timer = None
-        latest = loop.time() - self.limit_s
-        for task, since in list(self._since.items()):
-            if since > latest:
-                break
-            del self._since[task]
-            self._expired.add(task)
+        late, self._old, self._young = self._old, self._young, set()
+        self._expired |= late
+        for task in late:
             task.cancel()
-        if self._since:
-            self._timer = loop.call_later(self.limit_s / SWEEPS, self._sweep, loop)
+        self._timer = None
+        if self._old:
+            self._arm(loop)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -39,7 +39,7 @@ class Rejection:
     raw: bytes
 
 
-class Decoded(NamedTuple):
+class Decoded(msgspec.Struct, frozen=True):
     """A body's good events, in order, and its bad ones. `malformed`: it could not even be split into events."""
 
     events: Sequence[Any]
@@ -71,7 +71,7 @@ class BodyDecoder:
             return self._raw_events(body, lines)
         if lines:
             return self._lines(body)
-        if body.lstrip()[:1] == b"[":
+        if not body.startswith(b"{") and body.lstrip()[:1] == b"[":
             return self._array(body)
         event = self._event(0, body)
         if isinstance(event, Rejection):

@@ -16,7 +16,7 @@ from penstock.collect.feed import FeedIntake
 from penstock.collect.intake import Counters, Hooks, Receipt, StreamIntake
 from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
-from penstock.errors import NotFound, PenstockError
+from penstock.errors import NotFound, PenstockError, Stopping
 from penstock.schema import Rejected, event_schema
 from penstock.settings import Settings
 
@@ -44,10 +44,13 @@ class FrontDoor:
         self._clock = clock
         self._hooks = Hooks(on_commit, on_fatal)
         self.threads = ThreadPoolExecutor(1, "penstock-bodies")
+        self._closing = False
         self._entrances = {stream.name: self._open(stream) for stream in streams}
 
     def entrance(self, stream: str) -> Entrance:
-        """The way into a stream; `NotFound` if it is not one that events can be sent to."""
+        """The way into a stream; `NotFound` if it is not one that events can be sent to, `Stopping` after `close`."""
+        if self._closing:
+            raise Stopping("Penstock is stopping and takes no more events")
         found = self._entrances.get(stream)
         if found is None:
             raise NotFound(f"there is no stream {stream[:80]!r} to send events to")
@@ -74,7 +77,8 @@ class FrontDoor:
         await asyncio.gather(*(intake.drain() for intake in self._intakes()))
 
     async def close(self) -> None:
-        """Refuse new events, wait for those taken, end the threads. May be called again."""
+        """Refuse new events, wait for those taken, end the threads. May be called again. Sources must end before."""
+        self._closing = True
         for intake in self._intakes():
             intake.stop()
         await asyncio.gather(*(intake.close() for intake in self._intakes()))
@@ -90,7 +94,7 @@ class FrontDoor:
         )
         main = Target(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions)
         dead = Target(stream.name + REJECTED_SUFFIX, Rejected, None, 1)
-        return Entrance(decoder, self._intake(main), self._intake(dead), self.threads)
+        return Entrance(decoder, self._intake(main), self._intake(dead), self.threads, chosen.pending_bytes_max)
 
     def _intake(self, target: Target) -> StreamIntake:
         unique_ids = self._settings.dedupe_ids_max if target.event.__id_field__ is not None else 0

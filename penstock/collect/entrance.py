@@ -10,7 +10,7 @@ from typing import Any
 
 from penstock.collect.decode import BodyDecoder, Decoded, Rejection
 from penstock.collect.intake import Receipt, StreamIntake
-from penstock.errors import InvalidEvents, MalformedBody
+from penstock.errors import InvalidEvents, MalformedBody, Overloaded
 from penstock.schema import Rejected
 
 ERRORS_MAX = 100
@@ -23,12 +23,20 @@ class Entrance:
     """One stream's decoder, its intake and that of its dead letters. Belongs to the event loop."""
 
     def __init__(
-        self, decoder: BodyDecoder, intake: StreamIntake, dead_letters: StreamIntake, threads: Executor
+        self,
+        decoder: BodyDecoder,
+        intake: StreamIntake,
+        dead_letters: StreamIntake,
+        threads: Executor,
+        large_bytes_max: int,
     ) -> None:
+        """Bodies that wait to be decoded in `threads` hold `large_bytes_max` at most; past that they are refused."""
         self.decoder = decoder
         self.intake = intake
         self.dead_letters = dead_letters
         self._threads = threads
+        self._large_bytes_max = large_bytes_max
+        self._large_bytes = 0
 
     async def post(self, body: bytes, *, lines: bool, durable: bool) -> Receipt:
         """Take one request body. With `durable`, returns once its events and dead letters are; else at once.
@@ -39,12 +47,21 @@ class Entrance:
         if len(body) <= LARGE_BODY_BYTES:
             decoded = self.decoder.decode(body, lines=lines)
         else:
-            decode = partial(self.decoder.decode, body, lines=lines)
-            decoded = await asyncio.get_running_loop().run_in_executor(self._threads, decode)
+            decoded = await self._decode_large(body, lines)
         if decoded.rejections:
             return await self._post_partly(decoded, len(body), durable)
         receipt = self.intake.offer(decoded.events, len(body))
         return await receipt if durable else Receipt(len(decoded.events), 0, 0, None)
+
+    async def _decode_large(self, body: bytes, lines: bool) -> Decoded:
+        if self._large_bytes and self._large_bytes + len(body) > self._large_bytes_max:
+            raise Overloaded(f"{self._large_bytes} bytes of large requests wait to be decoded", retry_after_s=1)
+        self._large_bytes += len(body)
+        try:
+            decode = partial(self.decoder.decode, body, lines=lines)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, decode)
+        finally:
+            self._large_bytes -= len(body)
 
     async def _post_partly(self, decoded: Decoded, size: int, durable: bool) -> Receipt:
         """Dead letters first: if they cannot be kept the client retries, and no event is in twice."""

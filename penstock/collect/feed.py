@@ -61,7 +61,7 @@ class FeedIntake:
     async def _empty(self) -> None:
         """Commit what is buffered until nothing is. The only task of a feed, alive only while there is work."""
         try:
-            while self._bytes:
+            while self._events or self._rejections:
                 events, rejections, size = self._events, self._rejections, self._bytes
                 self._events, self._rejections, self._bytes = [], [], 0
                 self._emptied.set()

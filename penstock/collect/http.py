@@ -34,7 +34,7 @@ Header = tuple[bytes, bytes]
 
 PREFIX = "/v1/streams/"
 BODY_S = 30.0
-"""How long a body may take from its first byte to its last."""
+"""How long a body may take from its first byte to its last; it is given up within twice this time."""
 LINGER_S = 2.0
 """How long the rest of a refused body is read and thrown away: closing at once would lose the answer on its way."""
 _JSON: Header = (b"content-type", b"application/json")
@@ -55,51 +55,49 @@ class PostEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. A client that goes away before its body is complete leaves nothing behind."""
         try:
-            status, answer = await self._take(scope, receive)
+            entrance = self._door.entrance(scope["path"].removeprefix(PREFIX))
+            lines, durable, encoding = self._options(scope)
+            body = await self._read(receive, encoding)
+            receipt = await entrance.post(body, lines=lines, durable=durable)
         except Disconnected:
             return
         except Unfinished as refusal:
             await _refuse(refusal.error, send, receive)
-            return
         except PenstockError as error:
             await _refuse(error, send)
-            return
         except Exception as error:
             _log.exception("a request to %s failed", scope["path"][:200])
             await _refuse(StorageError(f"the request failed: {type(error).__name__}"), send)
-            return
-        failpoints.reach("collect.before_answer")
-        await _respond(send, status, [_JSON], answer)
+        else:
+            failpoints.reach("collect.before_answer")
+            await _respond(send, 200 if durable else 202, [_JSON], _encode(receipt))
 
-    async def _take(self, scope: Scope, receive: Receive) -> tuple[int, bytes]:
-        entrance = self._door.entrance(scope["path"].removeprefix(PREFIX))
-        query = scope["query_string"]
-        durable = not query or _wants_durable(query)
-        content_type = encoding = length = b""
+    def _options(self, scope: Scope) -> tuple[bool, bool, bytes]:
+        """Whether the body is NDJSON, whether to wait for the disk, and the content encoding."""
+        lines, encoding = False, b""
         for name, value in scope["headers"]:
             if name == b"content-type":
-                content_type = value
+                lines = value != b"application/json" and is_lines(value)
             elif name == b"content-length":
-                length = value
+                self._reader.require_length(value)
             elif name == b"content-encoding":
                 encoding = value
-        self._reader.require_length(length)
-        body = await self._read(receive, encoding)
-        receipt = await entrance.post(body, lines=is_lines(content_type), durable=durable)
-        return 200 if durable else 202, _encode(receipt)
+        query = scope["query_string"]
+        return lines, not query or _wants_durable(query), encoding
 
     async def _read(self, receive: Receive, encoding: bytes) -> bytes:
         task = cast("asyncio.Task[object]", asyncio.current_task())
-        self._deadline.enter(task)
+        deadline = self._deadline
+        deadline.enter(task)
         try:
             return await self._reader.read(receive, encoding)
         except asyncio.CancelledError:
-            if self._deadline.expired(task):
-                late = RequestError(f"the body did not arrive within {self._deadline.limit_s:g} s")
+            if deadline.expired(task):
+                late = RequestError(f"the body did not arrive within {deadline.limit_s:g} s")
                 raise Unfinished(late) from None
             raise
         finally:
-            self._deadline.leave(task)
+            deadline.leave(task)
 
 
 def _wants_durable(query: bytes) -> bool:

@@ -63,11 +63,10 @@ class Hooks:
     on_fatal: Callable[[PenstockError], None]
 
 
-@dataclass(slots=True)
-class _Request:
+class _Request(msgspec.Struct):
     events: Sequence[Any]
     size: int
-    future: asyncio.Future[Receipt]
+    future: Any  # an asyncio.Future[Receipt]
     tick: bool = False
 
 
@@ -213,16 +212,17 @@ class StreamIntake:
             self._fail(group, count, outcome)
 
     def _confirm(self, group: list[_Request], commit: Commit) -> None:
+        """Equal figures share one receipt: most requests of a group hold one event."""
         tally = self.counters
         tally.commits += 1
         receipts: dict[tuple[int, int], Receipt] = {}
-        for request, duplicates in zip(group, commit.duplicates or [0] * len(group), strict=True):
-            accepted = len(request.events) - duplicates
-            tally.accepted += accepted
-            tally.duplicates += duplicates
-            receipt = receipts.get((accepted, duplicates))
+        for request, duplicates in zip(group, commit.duplicates, strict=True):
+            figures = len(request.events) - duplicates, duplicates
+            receipt = receipts.get(figures)
             if receipt is None:
-                receipt = receipts[accepted, duplicates] = Receipt(accepted, duplicates, 0, commit.cursor)
+                receipt = receipts[figures] = Receipt(*figures, 0, commit.cursor)
+            tally.accepted += figures[0]
+            tally.duplicates += duplicates
             if not request.future.done():
                 request.future.set_result(receipt)
         self._hooks.on_commit(self._target.name)

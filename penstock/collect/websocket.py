@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -57,8 +58,15 @@ class WebSocketSource:
     async def run(self, intake: Intake, status: SourceStatus) -> None:
         """Pull until cancelled. What was read by then is put and settled before the cancellation goes on.
 
-        Raises only if the intake cannot go on.
+        That takes `close_s` at most for the peer and as much for the log. Raises only if the intake cannot go on.
         """
+        try:
+            await self._reconnect_for_ever(intake, status)
+        except asyncio.CancelledError:
+            await self._settle(intake)
+            raise
+
+    async def _reconnect_for_ever(self, intake: Intake, status: SourceStatus) -> None:
         attempt = 0
         while True:
             began = asyncio.get_running_loop().time()
@@ -104,21 +112,23 @@ class WebSocketSource:
         try:
             await asyncio.shield(reader)
         except asyncio.CancelledError:
-            await self._finish(connection, reader, intake)
+            await self._finish(connection, reader)
             raise
         except PenstockError as error:
             status.state, status.error = "failed", error.message
             raise
 
-    async def _finish(self, connection: ClientConnection, reader: asyncio.Task[None], intake: Intake) -> None:
-        """Close from our side; the reader goes on to the last message before the peer's answer. Takes `close_s` at most
-        for each of the two steps."""
+    async def _finish(self, connection: ClientConnection, reader: asyncio.Task[None]) -> None:
+        """Close from our side, while the reader goes on to the last message before the peer's answer."""
         closing = asyncio.create_task(connection.close())
-        await asyncio.wait([reader], timeout=self.close_s)
-        reader.cancel()
-        settling = asyncio.create_task(_settled(intake))
-        await asyncio.wait([reader, closing, settling], timeout=self.close_s)
-        settling.cancel()
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.gather(reader, closing, return_exceptions=True), self.close_s)
+
+    async def _settle(self, intake: Intake) -> None:
+        try:
+            await asyncio.wait_for(intake.settle(), self.close_s)
+        except (TimeoutError, PenstockError) as error:
+            _log.error("feed %s ends with events that could not be written: %s", self.address, error)
 
 
 async def _read(connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:
@@ -127,13 +137,6 @@ async def _read(connection: ClientConnection, intake: Intake, status: SourceStat
         message = await connection.recv(decode=False)
         await intake.put(message)
         status.received += 1
-
-
-async def _settled(intake: Intake) -> None:
-    try:
-        await intake.settle()
-    except PenstockError as error:
-        _log.error("a feed ends with events that could not be written: %s", error)
 
 
 def wait_s(attempt: int, first_s: float, most_s: float, draw: float) -> float:

@@ -6,7 +6,7 @@ Plain blocking code. Called by one thread at a time; nothing here knows of an ev
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import accumulate
@@ -19,7 +19,7 @@ from penstock import failpoints
 from penstock.columns import place, text_of, tick_batch, to_batch
 from penstock.contracts import Admission, Clock, Log
 from penstock.cursor import stream_cursor
-from penstock.schema import Event, event_schema
+from penstock.schema import Event, event_schema, fields
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 
@@ -67,6 +67,8 @@ class Writer:
         self._target = target
         self._log = log
         self._clock = clock
+        self._id_texts = _texts_of(target.event, target.event.__id_field__)
+        self._key_texts = _texts_of(target.event, target.key)
         self._generation = log.generation(target.name)
         self._ends = dict(log.ends(target.name))
         self._latest = self._last_ingest_time()
@@ -92,17 +94,16 @@ class Writer:
         return Commit(stream_cursor(self._generation, self._ends), duplicates)
 
     def tick(self) -> Commit:
-        """Append one tick without an event time to every partition."""
+        """Append one tick without an event time to every partition: a group of one request without events."""
         tick = tick_batch(event_schema(self._target.event), self._now())
         batches = dict.fromkeys(range(self._target.partitions), tick)
         self._advance(self._log.admit(self._target.name, batches), batches)
-        return Commit(stream_cursor(self._generation, self._ends), ())
+        return Commit(stream_cursor(self._generation, self._ends), [0])
 
     def _grouped(self, events: Sequence[Any]) -> _Group:
         """One conversion to Arrow for all partitions: its price is for each column more than for each row."""
         target = self._target
-        ids = _texts(target.event.__id_field__, events)
-        keys = _texts(target.key, events)
+        ids, keys = self._id_texts(events), self._key_texts(events)
         rows: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
             rows.setdefault(place(key, target.partitions), []).append(index)
@@ -138,5 +139,11 @@ class Writer:
         return latest
 
 
-def _texts(name: str | None, events: Sequence[Any]) -> list[str | None]:
-    return list(map(text_of, map(attrgetter(name), events))) if name is not None else [None] * len(events)
+def _texts_of(cls: type[Event], name: str | None) -> Callable[[Sequence[Any]], list[str | None]]:
+    """A function that gives the texts of one field of many events. A field of text needs no conversion."""
+    if name is None:
+        return lambda events: [None] * len(events)
+    value = attrgetter(name)
+    if next(each for each in fields(cls) if each.name == name).base is str:
+        return lambda events: list(map(value, events))
+    return lambda events: list(map(text_of, map(value, events)))

@@ -51,6 +51,21 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
+def server_config(asgi: Callable[..., Awaitable[None]], settings: Settings) -> uvicorn.Config:
+    """How the gateway's HTTP server is set up, for whatever application it serves."""
+    return uvicorn.Config(
+        asgi,
+        http="httptools",
+        ws="websockets-sansio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=75,
+        timeout_graceful_shutdown=max(1, int(settings.drain_s) - 3),
+    )
+
+
 class Gateway:
     """Everything of one app that faces the network. Belongs to one event loop."""
 
@@ -118,7 +133,7 @@ class Gateway:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         await asyncio.gather(*(table.load() for table in self.tables.values()))
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
-        server = uvicorn.Server(self._config())
+        server = uvicorn.Server(server_config(self.asgi(), self.settings))
         serving = asyncio.create_task(server._serve([listener]))
         for stream in self.app.streams:
             await self.door.tick(stream.name)
@@ -139,19 +154,6 @@ class Gateway:
         """Begin to stop. May be called again."""
         self.status.stopping = True
         self.closing.set()
-
-    def _config(self) -> uvicorn.Config:
-        return uvicorn.Config(
-            self.asgi(),
-            http="httptools",
-            ws="websockets-sansio",
-            lifespan="off",
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            timeout_keep_alive=75,
-            timeout_graceful_shutdown=max(1, int(self.settings.drain_s) - 3),
-        )
 
     def _background(self) -> list[tuple[str, Any]]:
         tables = [(f"view {name}", table.run()) for name, table in self.tables.items()]

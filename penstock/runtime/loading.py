@@ -57,5 +57,6 @@ def _where(file: Path, error: Exception) -> str:
     """One sentence with the line of the user's file that failed."""
     if isinstance(error, SyntaxError):
         return f"{error.filename}:{error.lineno}: {error.msg}"
-    lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == str(file)]
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
     return f"{file}:{lines[-1] if lines else 1}: {type(error).__name__}: {error}"

@@ -147,6 +147,7 @@ def _page(required: list[str], **properties: Object) -> Object:
 
 _OBJECTS: Object = {"type": "array", "items": {"type": "object"}}
 _RESET: Object = {"type": "boolean", "description": "The position is no longer kept: begin again with what is here."}
+_TRUNCATED: Object = {"type": "boolean", "description": "There are more rows than `limit`."}
 _COUNT: Object = {"type": "integer", "minimum": 0}
 _CHANGE: Object = {
     "type": "object",
@@ -155,7 +156,9 @@ _CHANGE: Object = {
 }
 _SCHEMAS: Object = {
     "StreamPage": _page(["events"], events=_OBJECTS, reset=_RESET),
-    "ViewPage": _page([], rows=_OBJECTS, changes={"type": "array", "items": _CHANGE}, reset=_RESET),
+    "ViewPage": _page(
+        [], rows=_OBJECTS, changes={"type": "array", "items": _CHANGE}, reset=_RESET, truncated=_TRUNCATED
+    ),
     "Receipt": _page(
         ["accepted", "duplicates", "rejected"], accepted=_COUNT, duplicates=_COUNT, rejected=_COUNT, errors=_OBJECTS
     ),

@@ -18,8 +18,6 @@ from penstock.settings import Settings
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 STALL_EVENTS = 10_000
 """How far behind the end a follower is told so."""
-FIRST_S = 0.25
-"""The first delivery comes no later than this, so that a transport can answer."""
 READS_MAX = 2
 """Threads that those behind the tail may use at once: the tail itself must not wait for them."""
 TRIES_MAX = 3
@@ -85,7 +83,8 @@ class StreamChannel:
             elif since in (None, LATEST):
                 yield _progress(place)
             else:
-                yield await self._next(place, FIRST_S)
+                await self._tail.ready()
+                yield await self._next(place, 0)
             while True:
                 yield await self._next(place, self._settings.heartbeat_s)
 

@@ -85,6 +85,11 @@ class Tail:
         """Say that the log has grown. Called in the event loop; costs nothing if nobody follows."""
         self._woken.set()
 
+    async def ready(self) -> None:
+        """Return once the log was looked at, or could not be."""
+        while self.now is None and self.error is None:
+            await self._news.wait()
+
     async def news(self, timeout_s: float) -> bool:
         """True as soon as anything of the tail has changed; False when `timeout_s` has passed."""
         try:

@@ -15,8 +15,6 @@ from penstock.errors import BadCursor
 from penstock.serve.pieces import EARLIEST, LATEST, join
 from penstock.settings import Settings
 
-FIRST_S = 0.25
-"""The first delivery comes no later than this, so that a transport can answer."""
 CHECK_S = 1.0
 """How often a waiting follower looks whether the view was made anew: `wait` tells of versions only."""
 MERGE_BYTES_MAX = 4 * 1024 * 1024
@@ -60,7 +58,8 @@ class ViewChannel:
     def __init__(self, name: str, view: LiveView, settings: Settings, *, key: Sequence[str]) -> None:
         self.name = name
         self._view = view
-        self._settings = settings
+        self._heartbeat_s = settings.heartbeat_s
+        self._behind_max = max(1, settings.buffered_changes)
         self._key = tuple(key)
         self._encoded: Delivery | None = None
 
@@ -77,10 +76,11 @@ class ViewChannel:
         return b'{"changes":' + listed + b',"cursor":' + msgspec.json.encode(place.cursor) + b"}"
 
     def _rows(self, limit: int, *, reset: bool) -> bytes:
+        """The first rows, in the view's order; `truncated` if there are more."""
         snapshot = self._view.snapshot()
         cursor = msgspec.json.encode(view_cursor(self._view.generation, snapshot.version))
-        mark = b',"reset":true' if reset else b""
-        return b'{"rows":' + join(snapshot.rows[:limit]) + b',"cursor":' + cursor + mark + b"}"
+        marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if len(snapshot.rows) > limit else b"")
+        return b'{"rows":' + join(snapshot.rows[:limit]) + b',"cursor":' + cursor + marks + b"}"
 
     async def follow(self, since: str | None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a snapshot, a change, or else a progress mark."""
@@ -94,15 +94,15 @@ class ViewChannel:
         if since == LATEST:
             yield _progress(place)
         else:
-            yield await self._next(place, FIRST_S)
+            yield await self._next(place, 0)
         while True:
-            yield await self._next(place, self._settings.heartbeat_s)
+            yield await self._next(place, self._heartbeat_s)
 
     def _locate(self, since: str | None) -> _Place | None:
         """The place that a cursor or `latest` names; None if it is of an earlier making of the view."""
         generation = self._view.generation
         if since is None or since == LATEST:
-            return _Place(generation, self._view.snapshot().version)
+            return _Place(generation, self._view.version)
         cursor = decode(since)
         if not isinstance(cursor, ViewCursor):
             raise BadCursor("this cursor is of a stream, not of a view")
@@ -127,18 +127,17 @@ class ViewChannel:
             return self._start_over(place, _ANEW)
         if place.lost:
             return self._snapshot(place)
-        most = self._settings.buffered_changes
-        pending = self._view.changes(place.version, most + 1)
-        if pending is None:
-            return self._start_over(place, _GONE)
-        if not pending:
+        behind = self._view.version - place.version
+        if behind == 0:
             return None
-        if len(pending) > most and not place.stalled:
+        if behind > self._behind_max and not place.stalled:
             place.stalled = True
-            behind = self._view.snapshot().version - place.version
             return Delivery("stall", msgspec.json.encode({"behind": behind}), place.cursor)
-        place.stalled = place.stalled and len(pending) > 1
-        change = await self._merged(pending) if place.stalled else pending[0]
+        place.stalled = place.stalled and behind > 1
+        pending = self._view.changes(place.version, self._behind_max if place.stalled else 1)
+        if not pending:
+            return self._start_over(place, _GONE)
+        change = await self._merged(pending) if len(pending) > 1 else pending[0]
         place.version = change.version
         return Delivery("change", change.data, place.cursor)
 

@@ -312,3 +312,13 @@ def test_any_bytes_get_an_answer_whose_figures_add_up(content: bytes, content_ty
             assert tally.received == tally.accepted + tally.duplicates + tally.rejected
 
     asyncio.run(send())
+
+
+@in_loop
+async def test_large_bodies_waiting_to_be_decoded_are_bounded() -> None:
+    async with opened(MemoryLog(), Settings(pending_bytes_max=300_000)) as rig:
+        large = b"[" + b",".join(body(fix(number)) for number in range(3000)) + b"]"
+        assert 150_000 < len(large) < 300_000
+        answers = await asyncio.gather(*(answered(rig.endpoint, "fixes", large) for _ in range(3)))
+        assert sorted(answer.status for answer in answers) == [200, 429, 429]
+        assert (await answered(rig.endpoint, "fixes", large)).json["duplicates"] == 3000

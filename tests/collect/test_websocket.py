@@ -256,3 +256,34 @@ def test_an_address_is_shown_without_secrets() -> None:
 def test_what_is_no_websocket_address_is_refused_when_it_is_declared(url: str) -> None:
     with pytest.raises(DeclarationError):
         websocket(url)
+
+
+@in_loop
+async def test_an_empty_message_is_a_dead_letter_like_any_other() -> None:
+    log = MemoryLog()
+    async with opened(log) as rig:
+        intake = rig.door.intake_for_source("raw")
+        await intake.put(b"")
+        await intake.settle()
+        assert [row["reason"] for row in log.events("raw.rejected")] == ["The body is empty"]
+
+
+@in_loop
+async def test_a_shutdown_between_connections_settles_what_was_read_before() -> None:
+    async def handler(connection: ServerConnection) -> None:
+        await connection.send(b"the last words")
+
+    log = MemoryLog()
+    log.gate.clear()
+    async with opened(log) as rig, serving(handler) as url:
+        status = SourceStatus()
+        source = WebSocketSource(url, backoff_s=60, backoff_max_s=60)
+        task = asyncio.create_task(source.run(rig.door.intake_for_source("raw"), status))
+        await until(lambda: status.state == "waiting")
+        task.cancel()
+        await asyncio.sleep(0)
+        assert not task.done()
+        log.gate.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stored(log) == [b"the last words"]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+from typing import Any
 
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -13,7 +15,7 @@ from tests.dashboard.market import FAILED, RANKED, TRADES, app, stream, view
 
 pytestmark = pytest.mark.browser
 PLACES = ["#/", "#/views/busiest", "#/views/price-by-minute", "#/streams/trades", "#/streams/trades/send"]
-EMPTY = {**TRADES, "events": 0, "end": 0, "rate": 0, "rejected": 0, "last_event": None}
+EMPTY = {**TRADES, "events": 0, "end": 0, "accepted": 0, "rate": 0, "rejected": 0, "last_event": None}
 LIGHTNESS = """() => {
     const [red, green, blue] = getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number);
     return (red + green + blue) / 765;
@@ -70,6 +72,19 @@ def test_dead_letters_are_a_click_away(page: Page, market: Running) -> None:
     expect(page.locator(".letters pre")).to_have_text('{"price":"cheap"}')
 
 
+def test_an_event_s_id_is_shown_as_it_is_and_its_time_as_a_time(page: Page) -> None:
+    """A number that identifies is not grouped like one that counts; a time is told by its value if not by its type."""
+    given = stream("fixes", {"speed": "float", "at": "Annotated", "fix": "int"}, id="fix", end=1, events=1, accepted=1)
+    event: dict[str, Any] = {"speed": 1234.5, "at": "2024-05-01T10:00:00.123Z", "fix": 1234567}
+    with serving(FakeApi(app("fleet", [given], []), {}, {"fixes": [event]})) as address:
+        page.goto(f"{address}/#/streams/fixes")
+        cells = page.locator("tbody td")
+        expect(cells.nth(0)).to_have_text("1234567")
+        expect(cells.nth(1)).to_have_text("1,234.5")
+        expect(cells.nth(2)).to_have_attribute("title", event["at"])
+        expect(cells.nth(2)).not_to_contain_text("T")
+
+
 def test_an_app_without_streams_shows_how_to_declare_one(page: Page) -> None:
     """The first thing a newcomer needs is a stream, and the page has the code for it."""
     with serving(FakeApi(app("blank", [], []), {}, {})) as address:
@@ -109,7 +124,7 @@ def test_an_app_that_starts_says_that_nothing_is_lost(page: Page) -> None:
     starting = [{**RANKED, "state": "starting", "rows": 0}]
     with serving(FakeApi(app("young", [EMPTY], starting, state="starting"), {}, {})) as address:
         page.goto(address)
-        expect(page.get_by_text("Spark is starting")).to_contain_text("Events posted meanwhile are kept")
+        expect(page.locator(".notice")).to_have_text(re.compile("Spark is starting.*Events posted meanwhile are kept"))
 
 
 def test_a_reader_who_wants_no_motion_gets_none(browser: Browser, market: Running) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from penstock import failpoints
 from penstock.contracts import Retention
-from penstock.errors import DeclarationError, DiskFull, StorageError, TooLarge
+from penstock.errors import BadCursor, DeclarationError, DiskFull, StorageError, TooLarge
 from penstock.failpoints import Interrupted
 from penstock.queue import EmbeddedLog, codec, merge, writer
 from penstock.queue.reader import PIECE_BATCHES
@@ -292,4 +292,19 @@ def test_the_same_stream_may_be_declared_again(home: EmbeddedHome) -> None:
         log.admit("fixes", {0: batch([1])})
     assert numbers(log, "fixes", 0) == [1]
     assert SCHEMA.equals(next(log.read("fixes", 0, 0, 1)).schema)
+    log.close()
+
+
+def test_a_range_that_goes_while_it_is_read_is_refused(home: EmbeddedHome, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A reader that retention overtakes is told so: it gets what it asked for, or BadCursor, never a hole."""
+    monkeypatch.setattr("penstock.queue.reader.PIECE_BATCHES", 2)
+    log = home.open()
+    log.declare(spec())
+    for number in range(6):
+        log.append("fixes", 0, batch([number]), producer="p", sequence=number)
+    parts = log.read("fixes", 0, 0, 6)
+    assert next(parts).column("n").to_pylist() == [0, 1]
+    log.trim("fixes", Retention(timedelta(0), 0, {0: 5}))
+    with pytest.raises(BadCursor):
+        next(parts)
     log.close()

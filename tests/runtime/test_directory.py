@@ -59,7 +59,7 @@ def test_a_newer_format_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff", b"[]", b'{"app": "fleet"}'])
 def test_a_damaged_owner_file_is_reported(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "owner.json").write_bytes(content)
-    with pytest.raises(Damaged, match="owner.json"):
+    with pytest.raises(Damaged, match=r"owner\.json"):
         take(DataDirectory(tmp_path), "fleet")
 
 

@@ -3,6 +3,7 @@
 const NUMBER = /^(u?int|bigint|smallint|tinyint|long|double|float|decimal|halffloat)/i;
 const DIGITS_MAX = 4;
 const SAMPLE_ROWS = 50;
+const STAMP = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/;
 const TIME = /^(timestamp|datetime|epoch)/i;
 
 /** A time window as Spark gives it: a struct of a start and an end. */
@@ -12,7 +13,7 @@ export function isWindow(value) {
 
 function kindOf({ type }, sample) {
   if (NUMBER.test(type) || typeof sample === "number") return "number";
-  if (TIME.test(type)) return "time";
+  if (TIME.test(type) || (typeof sample === "string" && STAMP.test(sample))) return "time";
   if (isWindow(sample) || /^struct<\s*start\b.*\bend\b/i.test(type)) return "window";
   return "text";
 }

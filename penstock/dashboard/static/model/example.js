@@ -27,6 +27,7 @@ function parts(text) {
 }
 
 function valueOf(type, name, now) {
+  if (/\|\s*(None|null)$/.test(type)) return null;
   const struct = /^struct<(.*)>$/is.exec(type);
   if (struct) {
     const fields = parts(struct[1]).map((part) => /^([^:]+):\s*(.*)$/s.exec(part)).filter(Boolean);

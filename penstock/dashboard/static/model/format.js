@@ -67,11 +67,12 @@ export function duration(from, now = Date.now()) {
   return minutes ? `${minutes} min` : `${seconds} s`;
 }
 
-/** A cell of a table: {text, title}. The title is the exact value, where the text is not. */
-export function cell(value, { kind, digits }) {
+/** A cell of a table: {text, title}. The title is the exact value. A number in a key is a name and stays as it is. */
+export function cell(value, { kind, digits, key }) {
   if (value === null || value === undefined) return { text: "–", title: "no value" };
   if (kind === "window" && value.start) return { text: range(value), title: `${value.start} to ${value.end}` };
   if (kind === "time") return { text: time(value), title: String(value) };
+  if (kind === "number" && key) return { text: String(value), title: String(value) };
   if (kind === "number") return { text: number(value, digits), title: String(value) };
   const text = typeof value === "object" ? JSON.stringify(value) : String(value);
   return { text: clip(text, CELL_MAX), title: clip(text, CELL_MAX) };

@@ -33,7 +33,7 @@ export function Bars({ entries, columns, view }) {
       ${still.map((bar) => html`<${Bar} key=${bar.id} ...${{ bar, digits, by: view.by, count: bars.length }} />`)}
     </ol>
     <figcaption>
-      <span>${view.by}</span>
+      <span>by ${view.by}</span>
       ${window ? html`<time title="${window.start} to ${window.end}">${format.range(window)}</time>` : null}
     </figcaption>
   </figure>`;

@@ -92,7 +92,7 @@ function Unfed({ stream, view, app, whole }) {
 
 /** Why a view has no rows: it failed, it starts, its input is empty, or no row has come of it so far. */
 export function ViewHint({ view, app, known, whole }) {
-  const empty = app.streams.find((stream) => view.reads.includes(stream.name) && stream.end === 0);
+  const empty = app.streams.find((stream) => view.reads.includes(stream.name) && !stream.accepted);
   if (empty && view.state !== "failed") return html`<${Unfed} stream=${empty} ...${{ view, app, whole }} />`;
   return html`<p class="empty">${whyEmpty(view, known)}</p>`;
 }

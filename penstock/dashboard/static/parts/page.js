@@ -73,11 +73,9 @@ function Notices({ app }) {
 }
 
 function noticeOf({ state, processes }) {
-  const engine = processes?.engine;
+  const again = processes?.engine?.restarts;
   if (state === "stopping") return "The app is stopping: new events are refused.";
-  if (state === "starting") return "Spark is starting, which takes some seconds. Events posted meanwhile are kept.";
-  if (state === "degraded" && engine?.pid === null) {
-    return `The engine is down (${engine.restarts} restarts so far) and is being started again. Events are kept.`;
-  }
-  return null;
+  if (state !== "starting") return null;
+  if (again) return `The engine ended and is started again (${again} so far). Events posted meanwhile are kept.`;
+  return "Spark is starting, which takes some seconds. Events posted meanwhile are kept.";
 }

@@ -67,7 +67,7 @@ class Following extends Component {
     const entries = (frozen ?? this.tail.entries).slice(0, ROWS_MAX);
     const { error, loading, partial } = this.tail;
     return html`${error ? html`<${Failure} error=${error} />` : null}
-      <${events} ...${{ entries, stream, loading }} />
+      <${events} ...${{ entries, stream, loading, partial }} />
       ${entries.length ? html`<p class="count">
         newest first, ${format.plural(entries.length, "event")} shown${partial ? "; older ones are not" : ""}
         <button type="button" onClick=${() => this.toggle()}>${frozen ? "resume" : "pause"}</button>
@@ -75,11 +75,12 @@ class Following extends Component {
   }
 }
 
-function LatestEvents({ entries, stream, loading }) {
+function LatestEvents({ entries, stream, loading, partial }) {
   if (!entries.length && loading) return html`<p class="empty">Loading…</p>`;
-  if (!entries.length && stream.end === 0) return html`<${PostHint} stream=${stream} />`;
-  if (!entries.length) return html`<p class="empty">New events show here as they come.</p>`;
-  const columns = columnsOf(stream.fields, [], entries);
+  if (!entries.length && partial) return html`<p class="empty">New events show here as they come.</p>`;
+  if (!entries.length) return html`<${PostHint} stream=${stream} />`;
+  const key = [...new Set([stream.id, stream.key].filter(Boolean))];
+  const columns = columnsOf(stream.fields, key, entries);
   return html`<${Table} label="Latest events of ${stream.name}" columns=${columns} entries=${entries} />`;
 }
 

@@ -1,0 +1,40 @@
+"""What a benchmark reports, and the machine it ran on."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One measured figure. `baseline` is what the bare tool did in the same run, `bar` what the figure should reach."""
+
+    name: str
+    value: float
+    unit: str
+    baseline: float | None = None
+    against: str = ""
+    bar: str = ""
+
+    def row(self) -> str:
+        ratio = f"{self.value / self.baseline:.0%}" if self.baseline else ""
+        base = f"{self.baseline:,.0f} {self.unit}" if self.baseline else ""
+        return f"| {self.name} | {self.value:,.0f} {self.unit} | {base} | {ratio} | {self.against} | {self.bar} |"
+
+
+HEADER = "| figure | Penstock | baseline | ratio | baseline is | bar |\n|---|---|---|---|---|---|"
+
+
+def machine() -> str:
+    """One line about where the figures come from."""
+    model = "unknown processor"
+    cpuinfo = Path("/proc/cpuinfo")
+    if cpuinfo.exists():
+        names = [line.split(":", 1)[1].strip() for line in cpuinfo.read_text().splitlines() if "model name" in line]
+        model = names[0] if names else model
+    cores = len(os.sched_getaffinity(0))
+    load = os.getloadavg()[0]
+    return f"{cores} cores of {model}, {platform.system()}, Python {platform.python_version()}, load {load:.1f} before"

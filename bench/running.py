@@ -1,0 +1,48 @@
+"""The measured app as processes, as a user runs it."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+
+APP = Path(__file__).parent / "readings.py"
+READY_S = 120.0
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def start(folder: Path, port: int) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "penstock.cli", "run", str(APP), "--data", str(folder), "--port", str(port)]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL)
+
+
+def healthy(url: str) -> bool | None:
+    """True if ready, False if it answers but is not, None if it does not answer."""
+    try:
+        return httpx.get(f"{url}/v1/health", timeout=5).status_code == 200
+    except httpx.HTTPError:
+        return None
+
+
+@contextlib.contextmanager
+def app_process(folder: Path) -> Iterator[str]:
+    """The app, ready, for the length of a block; gives its address."""
+    port = free_port()
+    url = f"http://127.0.0.1:{port}"
+    with start(folder, port) as process:
+        deadline = time.monotonic() + READY_S
+        while not healthy(url):
+            assert time.monotonic() < deadline, "the app did not become ready"
+            time.sleep(0.05)
+        yield url
+        process.terminate()
