@@ -279,3 +279,24 @@ def to_millis(value: datetime) -> int:
     """A time as milliseconds since 1970; a naive one is taken as UTC."""
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return int(aware.timestamp() * 1000)
+
+
+def type_name(hint: Any) -> str:
+    """A type as the API tells it: what a producer must send. `epoch` is whole milliseconds since 1970."""
+    field = _field("", hint)
+    base, inner = field.base, get_args(field.base)
+    if field.epoch:
+        name = "epoch"
+    elif get_origin(base) is Literal:
+        name = " | ".join(map(repr, inner))
+    elif get_origin(base) is list:
+        name = f"list<{type_name(inner[0])}>"
+    elif get_origin(base) is dict:
+        name = f"map<str, {type_name(inner[1])}>"
+    elif issubclass(base, enum.Enum):
+        name = " | ".join(repr(member.value) for member in base)
+    elif issubclass(base, Record):
+        name = f"struct<{', '.join(f'{each.name}: {type_name(each.hint)}' for each in fields(base))}>"
+    else:
+        name = base.__name__.lower()
+    return f"{name} | null" if field.nullable else name

@@ -42,6 +42,7 @@ class RunningApp:
     environ: dict[str, str] = field(default_factory=dict)
     process: subprocess.Popen[str] | None = None
     port: int = 0
+    output: str = ""
 
     def start(self) -> RunningApp:
         """Start, and return as soon as the gateway answers (the engine takes some seconds more)."""
@@ -113,6 +114,7 @@ class RunningApp:
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout_s)
         assert self.process.stdout is not None
+        self.output = self.process.stdout.read()
         self.process.stdout.close()
         return status
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from penstock import EpochMillis, Event, Record, State
 from penstock.columns import event_rows, place, text_of, to_batch
-from penstock.schema import UnmappedType, arrow_type, decimal_fits, event_schema, wire_class
+from penstock.schema import UnmappedType, arrow_type, decimal_fits, event_schema, fields, type_name, wire_class
 
 
 class Colour(Enum):
@@ -121,6 +121,15 @@ def test_a_wrong_value_is_refused_with_its_path(change: dict[str, Any], path: st
     with pytest.raises(msgspec.ValidationError) as caught:
         decode(EXAMPLE | change)
     assert f"`{path}`" in str(caught.value)
+
+
+def test_a_type_has_a_name_that_a_producer_understands() -> None:
+    names = {each.name: type_name(each.hint) for each in fields(Everything)}
+    assert names["sent"] == "epoch"
+    assert names["answer"] == "'yes' | 'no'"
+    assert names["size"] == "1 | 2"
+    assert names["maybe"] == "str | null"
+    assert names["places"] == "map<str, struct<lat: float, lon: float, seen: datetime | null>>"
 
 
 class Loop(Record):

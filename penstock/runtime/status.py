@@ -19,7 +19,7 @@ from penstock.contracts import LogReader, SourceStatus
 from penstock.cursor import source_positions
 from penstock.errors import PenstockError
 from penstock.runtime.directory import DataDirectory
-from penstock.schema import fields
+from penstock.schema import fields, type_name
 from penstock.serve.connections import Connections
 from penstock.store import LiveTable
 
@@ -130,7 +130,7 @@ class Status:
             "id": stream.event.__id_field__,
             "time": stream.event.__time_field__,
             "partitions": len(self.log.ends(stream.name)),
-            "fields": [{"name": each.name, "type": _type_name(each.hint)} for each in fields(stream.event)],
+            "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
             "accepted": counters.accepted,
             "duplicates": counters.duplicates,
@@ -235,7 +235,3 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _size(path: Path) -> int:
     """Bytes on disk of a database with its write-ahead log."""
     return sum(each.stat().st_size for each in (path, path.with_name(f"{path.name}-wal")) if each.exists())
-
-
-def _type_name(hint: Any) -> str:
-    return getattr(hint, "__name__", None) or str(hint).replace("typing.", "")

@@ -235,9 +235,5 @@ def verify(connection: sqlite3.Connection, path: Path, top: int | None) -> None:
         for _ in all_rows(connection, path, state):
             pass
         require_ranked(ranked(connection, path, state, top), state, path)
-        kept = changes_between(connection, path, state.oldest, state.version, state.changes_bytes)
-        size = sum(len(data) for _, data in kept)
-        if size != state.changes_bytes:
-            raise Damaged(
-                f"{path} is damaged: its changes take {size} bytes, not {state.changes_bytes}", file=str(path)
-            )
+        for _ in changes_between(connection, path, state.oldest, state.version, state.changes_bytes):
+            pass

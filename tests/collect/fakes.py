@@ -35,14 +35,14 @@ class MemoryLog:
         if self.faults:
             raise self.faults.pop(0)
         self.admits.append(stream)
-        seen = self._ids(stream)
+        unique, seen = self.specs[stream].unique_ids > 0, self._ids(stream)
         first, duplicates = {}, {}
         for partition, batch in batches.items():
             assert batch.schema == self.specs[stream].schema
             kept = self.rows[stream][partition]
             first[partition], known = len(kept), []
             for index, row in enumerate(batch.to_pylist(maps_as_pydicts="strict")):
-                if row["_id"] is not None and row["_id"] in seen:
+                if unique and row["_id"] is not None and row["_id"] in seen:
                     known.append(index)
                     continue
                 seen.add(row["_id"])
@@ -52,8 +52,6 @@ class MemoryLog:
         return Admission(first, duplicates)
 
     def _ids(self, stream: str) -> set[object]:
-        if not self.specs[stream].unique_ids:
-            return set()
         return {row["_id"] for rows in self.rows[stream].values() for row in rows}
 
     def append(self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int) -> Position:

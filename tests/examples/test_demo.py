@@ -16,6 +16,8 @@ import pytest
 
 from tests.harness import ROOT, START_S, wait_for
 
+ROWS_S = 2 * START_S
+"""Spark's start, and the first window's close after it."""
 STOP_S = 30.0
 
 
@@ -32,7 +34,7 @@ def test_the_demo_shows_all_its_views_and_stops_in_good_order(tmp_path: Path) ->
             found = re.search(r"http://\S+:\d+", demo.stdout.readline())
             assert found
             for view in ("top-topics", "countries", "cities"):
-                wait_for(partial(_rows, found.group(), view), START_S, f"a row of {view}")
+                wait_for(partial(_rows, found.group(), view), ROWS_S, f"a row of {view}")
             [feed] = _ask(f"{found.group()}/v1/app")["sources"]
             assert feed["state"] == "connected"
         finally:

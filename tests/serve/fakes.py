@@ -24,6 +24,7 @@ from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.http import routes
 from penstock.serve.problems import exception_handlers
+from penstock.serve.protocol import OPTIONS, BoundedWebSocket
 from penstock.settings import Settings
 
 T = TypeVar("T")
@@ -217,12 +218,11 @@ async def serving(deps: Deps) -> AsyncIterator[int]:
     config = uvicorn.Config(
         application(deps),
         http="httptools",
-        ws="websockets-sansio",
+        ws=BoundedWebSocket,
         lifespan="off",
         log_config=None,
-        ws_max_size=1024 * 1024,
-        ws_per_message_deflate=False,
         timeout_graceful_shutdown=5,
+        **OPTIONS,
     )
     server = uvicorn.Server(config)
     task = asyncio.create_task(server._serve([listener]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gc
 import socket
 import tracemalloc
 from collections.abc import AsyncIterator, Iterator
@@ -12,6 +13,7 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 import pytest
 
 from penstock.serve.connections import Connections
+from penstock.serve.protocol import BoundedWebSocket
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
@@ -25,9 +27,9 @@ ROUNDS = 500
 SUBSCRIBE = b'{"op":"subscribe","id":"1","%b":"x"}'
 
 
-def masked(text: bytes) -> bytes:
-    """A client's text frame; a mask of zeros leaves the bytes as they are."""
-    return bytes([0x81, 0x80 | len(text)]) + bytes(4) + text
+def frame(opcode: int, data: bytes) -> bytes:
+    """A client's frame of less than 126 bytes; a mask of zeros leaves them as they are."""
+    return bytes([opcode, 0x80 | len(data)]) + bytes(4) + data
 
 
 def request(transport: str, kind: str) -> bytes:
@@ -48,7 +50,7 @@ def connected(port: int, transport: str, kind: str) -> Iterator[None]:
         client.sendall(request(transport, kind))
         if transport == "websocket":
             assert client.recv(4096).startswith(b"HTTP/1.1 101")
-            client.sendall(masked(SUBSCRIBE % kind.encode()))
+            client.sendall(frame(0x81, SUBSCRIBE % kind.encode()))
         yield
 
 
@@ -135,5 +137,52 @@ def test_those_who_take_nothing_for_long_lose_their_place(transport: str) -> Non
                 while connections.open:
                     view.put({"a": "x" * 10_000})
                     await asyncio.sleep(0.01)
+
+    run(main())
+
+
+def flood(port: int, frames: bytes, times: int) -> bool:
+    """Send frames and read nothing; False if the server closed or stopped reading."""
+    with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
+        client.sendall(request("websocket", "view"))
+        assert client.recv(4096).startswith(b"HTTP/1.1 101")
+        try:
+            for _ in range(times):
+                client.sendall(frames)
+        except OSError:
+            return False
+        return True
+
+
+def waiting_bytes() -> int:
+    """What the server's WebSockets have yet to send."""
+    sockets = [each for each in gc.get_objects() if isinstance(each, BoundedWebSocket) and each.transport]
+    return max((each.transport.get_write_buffer_size() for each in sockets), default=0)
+
+
+def test_a_flood_of_pings_costs_no_memory() -> None:
+    """Pongs for a client that does not read are not piled up: of 16 MB, next to nothing waits."""
+
+    async def main() -> None:
+        async with serving(make_deps()) as port:
+            flooding = asyncio.create_task(asyncio.to_thread(flood, port, frame(0x89, b"x" * 125) * 500, 250))
+            most = 0
+            while not flooding.done():
+                most = max(most, waiting_bytes())
+                await asyncio.sleep(0.02)
+            assert 0 < most < MIB
+            assert await flooding
+
+    run(main())
+
+
+def test_a_message_in_endless_fragments_is_cut_off() -> None:
+    """Empty fragments have no size, so their number is bounded; the connection is closed."""
+
+    async def main() -> None:
+        deps = make_deps()
+        async with serving(deps) as port:
+            assert not await asyncio.to_thread(flood, port, frame(0x01, b"") + frame(0x00, b"") * 5_000, 1_000)
+            await until(lambda: deps.connections.open == 0)
 
     run(main())

@@ -143,6 +143,22 @@ def test_records_that_pass_for_whole_to_sqlite_are_checked_by_us(tmp_path: Path,
     assert path.read_bytes() == before
 
 
+def test_an_index_that_leads_elsewhere_is_found_before_it_is_used(tmp_path: Path) -> None:
+    """Rows and counts are as they should be; only what SQLite knows of its own indexes tells."""
+    path = tmp_path / "view.db"
+    make(path, SPEC)
+    with closing(files.connect(path)) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'by_stamp'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    content = bytearray(path.read_bytes())
+    cells = (page - 1) * size + 3  # the number of entries on the index's only page
+    assert content[cells : cells + 2] > b"\0\1"
+    content[cells : cells + 2] = b"\0\1"
+    path.write_bytes(content)
+    with pytest.raises(Damaged, match=str(path)):
+        ViewTable(path, SPEC, clock=ManualClock())
+
+
 def test_a_file_that_is_no_view_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "view.db"
     path.write_bytes(b"no database, but long enough to be looked at" * 100)

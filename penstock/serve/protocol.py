@@ -1,0 +1,38 @@
+"""The WebSocket protocol that the gateway gives to uvicorn: its own, with two holes in its bounds closed.
+
+uvicorn's sans-I/O protocol waits for the client before each send of ours, and reads a message only after the one before
+was taken. But it answers pings and gathers fragments without looking at what has piled up already.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.frames import CloseCode, Frame
+
+from penstock.serve.socket import MESSAGE_BYTES_MAX
+
+FRAGMENTS_MAX = 1_000
+OPTIONS: dict[str, Any] = {"ws_max_size": MESSAGE_BYTES_MAX + 1024, "ws_per_message_deflate": False}
+"""Options of `uvicorn.Config` that belong to it. Just above our own bound, so that a message somewhat too large gets an
+answer. Compression would cost each connection 300 KiB, and let a client inflate a thousandfold."""
+
+
+class BoundedWebSocket(WebSocketsSansIOProtocol):
+    """For `uvicorn.Config(ws=BoundedWebSocket, **OPTIONS)`."""
+
+    def handle_ping(self) -> None:
+        """Answer, unless earlier answers are still waiting for a client that does not read: RFC 6455 allows that."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.conn.data_to_send()
+
+    def handle_cont(self, event: Frame) -> None:
+        """Add a fragment, unless there are too many: empty ones have no size that the bound on size could see."""
+        if len(self.frames) < FRAGMENTS_MAX:
+            super().handle_cont(event)
+        elif not self.transport.is_closing():
+            self.conn.fail(CloseCode.POLICY_VIOLATION, "too many fragments")
+            self.handle_parser_exception()
