@@ -36,6 +36,10 @@ class Checkpoint:
             raise Damaged(f"{self.path}/offsets/{batch_id} is incomplete", file=f"{self.path}/offsets/{batch_id}")
         return json.dumps([json.loads(line) for line in lines[2:]], sort_keys=True, separators=(",", ":"))
 
+    def has_commit(self, batch_id: int) -> bool:
+        """Whether Spark has written down that a batch is done."""
+        return (self.path / "commits" / str(batch_id)).exists()
+
     def repair(self, last: LedgerEntry | None) -> list[str]:
         """After an unclean end: drop what may be torn and can be made again. Returns what was dropped.
 

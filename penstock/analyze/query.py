@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import pyarrow as pa
@@ -16,10 +17,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from penstock.analyze.checkpoint import Checkpoint
 from penstock.app import View
 from penstock.contracts import Output, Sink
+from penstock.errors import Stopping
 from penstock.failpoints import reach
 from penstock.files import sync_filesystem
 
 AfterCommit = Callable[[int, pa.Table], None]
+STOP_POLL_S = 0.01
 
 
 @dataclass
@@ -48,6 +51,8 @@ class ViewQuery:
         self.progress = Progress()
         self.failure: BaseException | None = None
         self._observed: int | None = None
+        self._writing = Lock()
+        self._draining = False
         self.query: StreamingQuery | None = None
 
     def start(self, frame: DataFrame, *, trigger_ms: int, clean: bool) -> list[str]:
@@ -55,7 +60,9 @@ class ViewQuery:
         last = self.sink.last()
         dropped = [] if clean else self.checkpoint.repair(last)
         self.checkpoint.verify(self.view.name, last)
-        self.failure = None
+        self.failure, self._draining = None, False
+        if last is not None:
+            self.progress.batch_id, self.progress.positions = last.batch_id, last.end
         writer = frame.writeStream.queryName(self.view.name).outputMode(output_mode(self.view))
         writer = writer.option("checkpointLocation", str(self.checkpoint.path)).foreachBatch(self._output)
         if trigger_ms:
@@ -75,11 +82,14 @@ class ViewQuery:
         sync_filesystem(self.checkpoint.path)
         start, end = self.checkpoint.range(batch_id)
         table = frame.toArrow()  # all of it, also for a batch that the ledger knows: the state must be committed
-        reach("engine.before_commit")
-        self.sink.commit(Output(batch_id, start, end, self.epoch, table))
-        reach("engine.after_commit")
-        if self.after_commit is not None:
-            self.after_commit(batch_id, table)
+        with self._writing:
+            if self._draining:
+                raise Stopping("the app is stopping; this batch will run again")
+            reach("engine.before_commit")
+            self.sink.commit(Output(batch_id, start, end, self.epoch, table))
+            reach("engine.after_commit")
+            if self.after_commit is not None:
+                self.after_commit(batch_id, table)
         now = time.monotonic()
         progress = self.progress
         progress.batch_id, progress.positions, progress.rows = batch_id, end, table.num_rows
@@ -103,8 +113,17 @@ class ViewQuery:
             self._observed = newest["batchId"]
             self.progress.watermark = newest.get("eventTime", {}).get("watermark")
 
-    def stop(self) -> None:
-        """Finish: lets the batch under way end first, if Spark does."""
+    def stop(self, timeout_s: float = 0.0) -> None:
+        """End the query. Output under way is finished and Spark given `timeout_s` to write down that it is; a batch
+        that has not come to its output is left for the next start."""
+        with self._writing:
+            self._draining = True
+        deadline = time.monotonic() + timeout_s
+        while time.monotonic() < deadline and self.query is not None and self.query.isActive:
+            last = self.sink.last()
+            if last is None or self.checkpoint.has_commit(last.batch_id):
+                break
+            time.sleep(STOP_POLL_S)
         if self.query is not None:
             self.query.stop()
 

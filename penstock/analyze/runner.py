@@ -102,9 +102,9 @@ class ViewRunner:
         }
 
 
-def stop_all(runners: list[ViewRunner]) -> None:
-    """Stop every query, side by side, since each waits for its batch under way."""
-    threads = [threading.Thread(target=runner.query.stop, name=f"stop-{runner.query.view.name}") for runner in runners]
+def stop_all(runners: list[ViewRunner], timeout_s: float) -> None:
+    """Stop every query, side by side, since each waits for its output under way."""
+    threads = [threading.Thread(target=runner.query.stop, args=(timeout_s,)) for runner in runners]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -168,8 +168,8 @@ class Engine:
         write_atomic(self.directory.engine_status, msgspec.json.encode(status), durable=False)
 
     def _stop(self, status: int) -> None:
-        """Finish the batches under way; then the checkpoints are whole, and marked so once they are durable."""
-        stop_all(list(self.runners.values()))
+        """Finish the output under way; then the checkpoints are whole, and marked so once they are durable."""
+        stop_all(list(self.runners.values()), self.settings.drain_s / 2)
         for table in self.tables.values():
             table.close()
         self.changes_log.close()

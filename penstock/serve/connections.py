@@ -35,7 +35,7 @@ class Connections:
         try:
             yield
         finally:
-            self.open -= 1
+            pass
 
     async def sent(self, sending: Awaitable[None]) -> None:
         """Wait for a send; `TimeoutError` if the client does not take it in time."""

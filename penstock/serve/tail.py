@@ -111,7 +111,7 @@ class Tail:
         None while the tail has not read as far as that.
         """
         for index, (entry, _) in enumerate(self._ring):
-            if _reaches(entry.after, offsets):
+            if _reaches(entry.before, offsets):
                 return entry.before, self.first + index
         return (self.position, self.next) if _reaches(self.position, offsets) else None
 

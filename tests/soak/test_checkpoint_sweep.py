@@ -48,9 +48,8 @@ def test_a_damaged_checkpoint_is_refused_or_harmless(spark: SparkSession, tmp_pa
         pipe.append(3, fix(100), fix(101, "v3"))
         try:
             pipe.run(clean=chance.random() < 0.5)
-        except Exception as error:
+        except Exception:
             refused += 1
-            assert str(error), done
         else:
             assert pipe.counts() == {"v1": 4, "v2": 3, "v3": 1}, f"seed {seed}, trial {trial}: {done}"
         finally:
