@@ -6,21 +6,27 @@ To the intake, a feed is a client that sends one request at a time and retries i
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Sequence
 from typing import Any
 
 from penstock.collect.decode import Rejection
 from penstock.collect.entrance import Entrance, letters
 from penstock.collect.intake import StreamIntake
-from penstock.errors import Busy, Overloaded, PenstockError, Stopping
+from penstock.errors import Busy, Overloaded, PenstockError, Stopping, StorageError, SyncFailed
 from penstock.settings import Settings
+
+RETRY_S = 5.0
+"""How long a feed waits after an error of the log that does not say how long."""
+_log = logging.getLogger("penstock.collect")
 
 
 class FeedIntake:
-    """Implements `contracts.Intake`. A bad event is a dead letter. A full disk or a full queue is waited out.
+    """Implements `contracts.Intake`. A bad event is a dead letter. What keeps events from being written is waited out.
 
-    `put` and `settle` raise what made it impossible to go on: `Stopping`, or a `StorageError`. A `put` that is
-    cancelled has not taken its event. Memory: two buffers, each of at most one request's events and bytes.
+    So a feed stands still while the disk is full or the log is damaged, and nothing it has read is lost. `put` and
+    `settle` raise only what ends the process anyway: `Stopping` and `SyncFailed`. A `put` that is cancelled has not
+    taken its event. Memory: two buffers, each of at most one request's events and bytes.
     """
 
     def __init__(self, entrance: Entrance, settings: Settings) -> None:
@@ -83,11 +89,12 @@ async def _commit(intake: StreamIntake, events: Sequence[Any], size: int) -> Non
     while True:
         try:
             await intake.offer(events, size)
-        except Stopping:
+        except (Stopping, SyncFailed):
             raise
         except Overloaded:
             await intake.drain()
-        except Busy as error:
-            await asyncio.sleep(error.retry_after_s)
+        except (Busy, StorageError) as error:
+            _log.warning("a feed waits with %d events: %s", len(events), error)
+            await asyncio.sleep(error.retry_after_s if isinstance(error, Busy) else RETRY_S)
         else:
             return

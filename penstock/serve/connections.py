@@ -35,7 +35,7 @@ class Connections:
         try:
             yield
         finally:
-            pass
+            self.open -= 1
 
     async def sent(self, sending: Awaitable[None]) -> None:
         """Wait for a send; `TimeoutError` if the client does not take it in time."""

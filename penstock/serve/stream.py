@@ -107,7 +107,7 @@ class StreamChannel:
         if tail.now is None:
             return None
         if tail.now.generation != place.generation:
-            return self._start_over(place, tail.now, "the stream was made anew")
+            return await self._compare(place)
         if place.number is not None and place.number == tail.next:
             place.offsets = tail.position
             place.stalled = place.stalled and tail.position != tail.now.ends
@@ -121,6 +121,16 @@ class StreamChannel:
             return await self._catch_up(place)
         place.offsets, place.number = entry.after, place.number + 1
         return entry.change
+
+    async def _compare(self, place: _Place) -> Delivery | None:
+        """Place and tail are of different makings of the stream: find out which of them is out of date."""
+        now = await asyncio.to_thread(extent, self._log, self.name)
+        if now.generation != place.generation:
+            return self._start_over(place, now, "the stream was made anew")
+        if self._tail.now is not None and self._tail.now.generation == now.generation:
+            return await self._step(place)  # it has caught up meanwhile, and will not tell again
+        self._tail.wake()
+        return None
 
     async def _catch_up(self, place: _Place) -> Delivery | None:
         """Read the log from the place towards the tail; None once the tail is met, or while it is still behind."""

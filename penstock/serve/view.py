@@ -171,9 +171,7 @@ def merge(changes: Sequence[Change], key: tuple[str, ...]) -> Change:
         data = _decode_data(change.data)
         for deleted, items in ((False, data.upserts), (True, data.deletes)):
             for item in items:
-                name = _name(item, key)
-                rows.pop(name, None)
-                rows[name] = (deleted, item)
+                rows[_name(item, key)] = (deleted, item)
     upserts = [bytes(row) for deleted, row in rows.values() if not deleted]
     deletes = [bytes(row) for deleted, row in rows.values() if deleted]
     return Change(changes[-1].version, b'{"upserts":' + join(upserts) + b',"deletes":' + join(deletes) + b"}")

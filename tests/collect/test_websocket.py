@@ -11,10 +11,10 @@ import pytest
 from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
-from penstock.collect import websocket
+from penstock.collect import feed, websocket
 from penstock.collect.websocket import WebSocketSource, wait_s
 from penstock.contracts import SourceStatus
-from penstock.errors import DeclarationError, DiskFull, StorageError
+from penstock.errors import DeclarationError, DiskFull, StorageError, SyncFailed
 from penstock.settings import Settings
 from tests.collect.fakes import MemoryLog
 from tests.collect.support import Rig, body, fix, in_loop, opened, until
@@ -140,14 +140,17 @@ async def test_a_full_queue_stops_the_reading_and_nothing_is_lost() -> None:
 
 
 @in_loop
-async def test_a_full_disk_is_waited_out_and_no_event_is_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_full_disk_and_a_failing_log_are_waited_out_and_no_event_is_doubled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     async def handler(connection: ServerConnection) -> None:
         for number in range(50):
             await connection.send(body(fix(number)) if number % 10 else b"not json %d" % number)
         await connection.wait_closed()
 
+    monkeypatch.setattr(feed, "RETRY_S", 0.0)
     log = MemoryLog()
-    log.faults = [DiskFull("full", retry_after_s=0) for _ in range(5)]
+    log.faults = [DiskFull("full", retry_after_s=0), StorageError("the file is damaged")] * 3
     async with opened(log) as rig, serving(handler) as url, pulling(rig, url, "fixes") as status:
         await until(lambda: len(log.events("fixes")) == 45 and len(log.events("fixes.rejected")) == 5)
         assert status.state == "connected"
@@ -170,7 +173,7 @@ async def test_bad_messages_are_dead_letters_and_the_feed_goes_on() -> None:
 
 
 @in_loop
-async def test_a_log_that_fails_for_good_ends_the_source_with_a_sentence() -> None:
+async def test_a_failed_sync_ends_the_source_with_a_sentence() -> None:
     async def handler(connection: ServerConnection) -> None:
         with suppress(ConnectionClosed):
             while True:
@@ -178,13 +181,13 @@ async def test_a_log_that_fails_for_good_ends_the_source_with_a_sentence() -> No
                 await asyncio.sleep(0)
 
     log = MemoryLog()
-    log.faults = [StorageError("the file is damaged")]
+    log.faults = [SyncFailed("the disk is gone")]
     async with opened(log) as rig, serving(handler) as url:
         status = SourceStatus()
         source = WebSocketSource(url)
-        with pytest.raises(StorageError, match="damaged"):
+        with pytest.raises(SyncFailed):
             await asyncio.wait_for(source.run(rig.door.intake_for_source("raw"), status), 10)
-        assert (status.state, status.error) == ("failed", "the file is damaged")
+        assert (status.state, status.error) == ("failed", "the disk is gone")
 
 
 @in_loop

@@ -65,6 +65,7 @@ class FakeLog:
         self._ends = dict.fromkeys(range(partitions), 0)
         self.reads = 0
         self.error: Exception | None = None
+        self.after_read: Callable[[], None] = lambda: None
 
     def write(self, partition: int, *numbers: int, at_s: float = 0.0, text: str = "") -> None:
         events = [Reading(n=number, text=text) for number in numbers]
@@ -122,6 +123,7 @@ class FakeLog:
             low, high = max(start, first), min(end, first + batch.num_rows)
             if low < high:
                 yield batch.slice(low - first, high - low)
+        self.after_read()
 
     def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
         raise NotImplementedError("the serve tier does not block on the log")

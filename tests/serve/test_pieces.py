@@ -65,9 +65,12 @@ def test_pieces_that_follow_each_other_give_every_event_once(
         assert own == sorted(own)
 
 
-@given(writes)
-def test_a_whole_read_is_ordered_by_time_then_partition(plan: list[tuple[int, int, int]]) -> None:
-    """If time does not go back inside a partition, the order is that of (ingest time, partition, offset)."""
+@given(writes, st.integers(1, 7), st.sampled_from([1, 60, MANY]))
+def test_events_are_ordered_by_time_then_partition(
+    plan: list[tuple[int, int, int]], events_max: int, bytes_max: int
+) -> None:
+    """If time does not go back inside a partition, the order is that of (ingest time, partition, offset), and the size
+    of the pieces does not change it."""
     plan = sorted(plan, key=lambda each: each[2])
     expected, number = [], 0
     for partition, count, at in plan:
@@ -75,7 +78,12 @@ def test_a_whole_read_is_ordered_by_time_then_partition(plan: list[tuple[int, in
             expected.append((at, partition, each))
         number += count
     log = filled(plan)
-    assert events(read(log, dict(log.starts("s")))) == [each for _, _, each in sorted(expected)]
+    place, found = dict(log.starts("s")), list[int]()
+    while place != log.ends("s"):
+        piece = read(log, place, events_max, bytes_max)
+        place = piece.after
+        found += events(piece)
+    assert found == [each for _, _, each in sorted(expected)]
 
 
 def test_ticks_are_passed_over_but_counted() -> None:

@@ -248,6 +248,27 @@ def test_a_stream_made_anew_resets_its_followers() -> None:
     run(main())
 
 
+def test_what_was_read_while_the_stream_was_made_anew_is_not_given() -> None:
+    """Rows that may be of either making are dropped, and the follower is reset."""
+
+    async def main() -> None:
+        log = FakeLog(1)
+        log.write(0, *range(10))
+
+        def remake() -> None:
+            log.after_read = lambda: None
+            log.remake()
+            log.write(0, *range(100, 120))
+
+        async with following(channel(log, replace(CALM, page_events=3)), "earliest") as deliveries:
+            assert numbers(await anext(deliveries)) == [0, 1, 2]
+            log.after_read = remake
+            assert (await anext(deliveries)).kind == "reset"
+            assert numbers(await anext(deliveries)) == [100, 101, 102]
+
+    run(main())
+
+
 def test_a_cursor_ahead_of_the_end_is_refused() -> None:
     """Pages and followers alike say `BadCursor` to a position that was never given."""
 
