@@ -31,4 +31,4 @@ def websocket(
     )
 
 
-__all__ = ["WebSocketSource", "websocket"]
+__all__ = ["websocket"]

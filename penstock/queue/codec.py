@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.errors import DeclarationError, TooLarge
+from penstock.schema import KIND_TICK
 
 BATCH_BYTES_MAX = 8 * 1024 * 1024
 """Past this, an append is stored as several batches: a reader's memory is bounded by it."""
@@ -75,6 +76,13 @@ def newest_ingest_us(batch: pa.RecordBatch) -> int | None:
         return None
     newest: int | None = pc.max(batch.column("_ingest_time")).value
     return newest
+
+
+def ticks(batch: pa.RecordBatch) -> int:
+    """How many rows of a batch are no events."""
+    if batch.num_rows == 0 or batch.schema.get_field_index("_kind") < 0:
+        return 0
+    return int(pc.sum(pc.equal(batch.column("_kind"), KIND_TICK)).as_py() or 0)
 
 
 def require_sound(stream: str, schema: pa.Schema, unique_ids: int) -> None:

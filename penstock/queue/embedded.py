@@ -107,6 +107,11 @@ class EmbeddedLog:
     def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
         return self._reader(stream).wait(seen, timeout_s)
 
+    def events_appended(self, stream: str) -> int:
+        """How many events the stream ever took; ticks, which have offsets too, do not count."""
+        extent = self._reader(stream).extent()
+        return sum(extent.nexts) - extent.ticks
+
     def size_bytes(self, stream: str) -> int:
         """The space that a stream's events take on the disk, about; what retention compares with."""
         return self._reader(stream).size_bytes()

@@ -79,7 +79,7 @@ class Extent(msgspec.Struct, array_like=True):
 
     `commits` counts the transactions of the file's life. `version` is the newest schema. `starts` and `nexts` hold the
     first kept and the next offset of each partition. `producers` holds, by producer and partition, the last sequence
-    and the offset that its append began at.
+    and the offset that its append began at. `ticks` counts the rows, of all ever appended, that are no events.
     """
 
     commits: int
@@ -87,13 +87,14 @@ class Extent(msgspec.Struct, array_like=True):
     starts: list[int]
     nexts: list[int]
     producers: dict[str, dict[int, tuple[int, int]]]
+    ticks: int = 0
 
-    def grown(self, rows: Mapping[int, int]) -> Extent:
-        """The extent after one more commit that adds so many rows to each partition."""
+    def grown(self, rows: Mapping[int, int], ticks: int = 0) -> Extent:
+        """The extent after one more commit that adds so many rows to each partition, so many of them ticks."""
         nexts = self.nexts.copy()
         for partition, count in rows.items():
             nexts[partition] += count
-        return msgspec.structs.replace(self, commits=self.commits + 1, nexts=nexts)
+        return msgspec.structs.replace(self, commits=self.commits + 1, nexts=nexts, ticks=self.ticks + ticks)
 
     def remembering(self, producer: str, partition: int, sequence: int) -> Extent:
         """The same with the sequence of an append that begins at the present end of the partition."""

@@ -106,12 +106,13 @@ class StreamWriter:
 
     def _store(self, batches: Mapping[int, pa.RecordBatch], times: Mapping[int, int], before: Extent) -> None:
         """Nothing is written if there are no rows, and no producer's sequence, to write."""
-        after = before.grown({partition: batch.num_rows for partition, batch in batches.items()})
+        rows = {partition: batch.num_rows for partition, batch in batches.items()}
+        after = before.grown(rows, sum(map(codec.ticks, batches.values())))
         if after.nexts == before.nexts and before is self.extent:
             return
         self.committer.require_space()
-        rows = [row for partition in batches for row in self._rows(partition, batches[partition], times[partition])]
-        self.committer.store(rows, after)
+        stored = [row for partition in batches for row in self._rows(partition, batches[partition], times[partition])]
+        self.committer.store(stored, after)
 
     def _rows(self, partition: int, batch: pa.RecordBatch, ingest_us: int) -> Iterator[Stored]:
         if batch.num_rows == 0:

@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from datetime import UTC, datetime
 from typing import Any
 
 import uvicorn
@@ -81,7 +80,9 @@ class Gateway:
         self.streams = {name: StreamChannel(name, self.log, settings) for name in self._stream_names()}
         self.feeds = {feed.name: SourceStatus() for feed in app.feeds}
         self.connections = Connections(settings.connections_max)
-        self.status = Status(app, directory, self.log, self.door, self.tables, self.feeds, self.connections)
+        self.status = Status(
+            app, directory, self.log, self.door, self.tables, self.feeds, self.connections, settings.partitions
+        )
 
     def _table(self, view: View) -> LiveTable:
         chosen = self.settings
@@ -95,7 +96,7 @@ class Gateway:
 
     def _committed(self, stream: str) -> None:
         self.streams[stream].wake()
-        self.status.last_event[stream] = datetime.now(UTC)
+        self.status.note_commit(stream)
 
     def _fatal(self, error: PenstockError) -> None:
         """The disk failed to take a write: nothing was acknowledged, and nothing more may be."""

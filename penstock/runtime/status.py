@@ -15,9 +15,10 @@ import msgspec
 from penstock import __version__
 from penstock.app import App, Stream, View
 from penstock.collect.door import FrontDoor
-from penstock.contracts import LogReader, SourceStatus
+from penstock.contracts import SourceStatus
 from penstock.cursor import source_positions
 from penstock.errors import PenstockError
+from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
 from penstock.schema import fields, type_name
 from penstock.serve.connections import Connections
@@ -52,15 +53,22 @@ class Status:
 
     app: App
     directory: DataDirectory
-    log: LogReader
+    log: EmbeddedLog
     door: FrontDoor
     tables: Mapping[str, LiveTable]
     feeds: Mapping[str, SourceStatus]
     connections: Connections
+    partitions: int
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     stopping: bool = False
     rates: dict[str, Rate] = field(default_factory=dict)
-    last_event: dict[str, datetime] = field(default_factory=dict)
+    last_event: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+
+    def note_commit(self, stream: str) -> None:
+        """Called after each commit of a stream; one that brought no event, but a tick, is passed over."""
+        counters = self.door.counters().get(stream)
+        if counters is not None and counters.accepted > self.last_event.get(stream, (0, self.started))[0]:
+            self.last_event[stream] = (counters.accepted, datetime.now(UTC))
 
     def note_rates(self, now: float) -> None:
         """Called about once a second."""
@@ -78,7 +86,7 @@ class Status:
 
     def _end(self, stream: str) -> int:
         try:
-            return sum(self.log.ends(stream).values())
+            return self.log.events_appended(stream)
         except PenstockError:
             return 0
 
@@ -117,10 +125,9 @@ class Status:
         counters = self.door.counters()[stream.name]
         known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": None}
         try:
-            starts, ends = self.log.starts(stream.name), self.log.ends(stream.name)
-            known["end"] = sum(ends.values())
-            known["events"] = known["end"] - sum(starts.values())
-            known["bytes"] = _size(self.directory.streams / f"{stream.name}.db")
+            known["end"] = self.log.events_appended(stream.name)
+            known["events"] = max(0, known["end"] - sum(self.log.starts(stream.name).values()))
+            known["bytes"] = self.log.size_bytes(stream.name)
         except PenstockError as error:
             known["error"] = error.message
         return {
@@ -129,21 +136,20 @@ class Status:
             "key": stream.key,
             "id": stream.event.__id_field__,
             "time": stream.event.__time_field__,
-            "partitions": len(self.log.ends(stream.name)),
+            "partitions": stream.partitions or self.partitions,
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
             "accepted": counters.accepted,
             "duplicates": counters.duplicates,
             "rejected": counters.rejected,
             "refused": counters.refused,
-            "last_event": self.last_event.get(stream.name),
+            "last_event": self.last_event.get(stream.name, (0, None))[1],
             **known,
         }
 
     def _view(self, view: View, engine: dict[str, Any]) -> dict[str, Any]:
         told = engine.get("views", {}).get(view.name, {})
         table = self.tables[view.name]
-        snapshot = table.snapshot()
         return {
             "name": view.name,
             "declared": str(view.where),
@@ -158,8 +164,8 @@ class Status:
             "error": told.get("error") or table.error,
             "lag": self._lag(view, engine),
             "rate": self._rate(f"view {view.name}").value(),
-            "rows": len(snapshot.rows),
-            "version": snapshot.version,
+            "rows": table.size,
+            "version": table.version,
             "batch_id": told.get("batch_id"),
             "batch_ms": told.get("batch_ms"),
             "watermark": told.get("watermark"),
@@ -230,8 +236,3 @@ def _read_json(path: Path) -> dict[str, Any]:
     except (FileNotFoundError, msgspec.MsgspecError):
         return {}
     return found if isinstance(found, dict) else {}
-
-
-def _size(path: Path) -> int:
-    """Bytes on disk of a database with its write-ahead log."""
-    return sum(each.stat().st_size for each in (path, path.with_name(f"{path.name}-wal")) if each.exists())
