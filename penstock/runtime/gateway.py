@@ -80,9 +80,7 @@ class Gateway:
         self.streams = {name: StreamChannel(name, self.log, settings) for name in self._stream_names()}
         self.feeds = {feed.name: SourceStatus() for feed in app.feeds}
         self.connections = Connections(settings.connections_max)
-        self.status = Status(
-            app, directory, self.log, self.door, self.tables, self.feeds, self.connections, settings.partitions
-        )
+        self.status = Status(app, directory, settings, self.log, self.door, self.tables, self.feeds, self.connections)
 
     def _table(self, view: View) -> LiveTable:
         chosen = self.settings

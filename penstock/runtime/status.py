@@ -22,6 +22,7 @@ from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
 from penstock.schema import fields, type_name
 from penstock.serve.connections import Connections
+from penstock.settings import Settings
 from penstock.store import LiveTable
 
 RATE_WINDOW_S = 5.0
@@ -53,12 +54,12 @@ class Status:
 
     app: App
     directory: DataDirectory
+    settings: Settings
     log: EmbeddedLog
     door: FrontDoor
     tables: Mapping[str, LiveTable]
     feeds: Mapping[str, SourceStatus]
     connections: Connections
-    partitions: int
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     stopping: bool = False
     rates: dict[str, Rate] = field(default_factory=dict)
@@ -136,7 +137,7 @@ class Status:
             "key": stream.key,
             "id": stream.event.__id_field__,
             "time": stream.event.__time_field__,
-            "partitions": stream.partitions or self.partitions,
+            "partitions": stream.partitions or self.settings.partitions,
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
             "accepted": counters.accepted,

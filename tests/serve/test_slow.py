@@ -157,7 +157,7 @@ def flood(port: int, frames: bytes, times: int, first: bytes = b"") -> bool:
 
 def waiting_bytes() -> int:
     """What the server's WebSockets have yet to send."""
-    sockets = [each for each in gc.get_objects() if isinstance(each, BoundedWebSocket) and each.transport]
+    sockets = [each for each in gc.get_objects() if type(each) is BoundedWebSocket and each.transport]
     return max((each.transport.get_write_buffer_size() for each in sockets), default=0)
 
 
