@@ -34,6 +34,7 @@ from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.http import routes
 from penstock.serve.problems import exception_handlers
+from penstock.serve.protocol import OPTIONS, BoundedWebSocket
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings, from_environment
@@ -42,6 +43,8 @@ from penstock.store import LiveTable, ViewSpec
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter: short, or a commit thread waits 5 ms for its turn at every step."""
 RATES_S = 1.0
+UNREAD_MS = 30_000
+"""A client that takes nothing of what was sent to it for so long is cut off by the kernel."""
 FEED_RETRY_S = 5.0
 
 log = logging.getLogger("penstock.gateway")
@@ -55,7 +58,8 @@ def server_config(asgi: Callable[..., Awaitable[None]], settings: Settings) -> u
     return uvicorn.Config(
         asgi,
         http="httptools",
-        ws="websockets-sansio",
+        ws=BoundedWebSocket,
+        **OPTIONS,
         lifespan="off",
         log_config=None,
         access_log=False,
@@ -204,6 +208,7 @@ def main() -> int:
     app = load(child.call.target).app
     assert child.call.socket_fd is not None
     listener = socket.socket(fileno=child.call.socket_fd)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     async def serve() -> int:
