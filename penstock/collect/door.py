@@ -6,7 +6,7 @@ Belongs to one event loop. `runtime` makes it, gives it the log, and closes it b
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from penstock.app import Stream
@@ -46,6 +46,11 @@ class FrontDoor:
         self.threads = ThreadPoolExecutor(1, "penstock-bodies")
         self._closing = False
         self._entrances = {stream.name: self._open(stream) for stream in streams}
+
+    @property
+    def streams(self) -> Sequence[str]:
+        """The names of the streams that events can be sent to."""
+        return list(self._entrances)
 
     def entrance(self, stream: str) -> Entrance:
         """The way into a stream; `NotFound` if it is not one that events can be sent to, `Stopping` after `close`."""

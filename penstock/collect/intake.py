@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -55,6 +55,20 @@ class Counters:
     commits: int = 0
 
 
+class Waiter(Protocol):
+    """Who waits for the outcome of a request: an asyncio future, or less. Called in the event loop, once."""
+
+    def done(self) -> bool:
+        """Whether it has gone away."""
+
+    def set_result(self, result: Receipt, /) -> None: ...
+
+    def set_exception(self, exception: BaseException, /) -> None: ...
+
+    def exception(self) -> object:
+        """Called after `set_exception`, so that a future does not complain of an error that nobody looked at."""
+
+
 @dataclass(frozen=True)
 class Hooks:
     """Who is told of what, always in the event loop: a commit of a stream, and an error after which to exit."""
@@ -66,7 +80,7 @@ class Hooks:
 class _Request(msgspec.Struct):
     events: Sequence[Any]
     size: int
-    future: Any  # an asyncio.Future[Receipt]
+    waiter: Waiter
     tick: bool = False
 
 
@@ -117,20 +131,26 @@ class StreamIntake:
         They become durable together or not at all, after every request that was offered before. A failed commit fails
         the requests of its group with that error. Raises as `require_room`. Cancelling the future withdraws nothing.
         """
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self.offer_for(future, events, size)
+        return future
+
+    def offer_for(self, waiter: Waiter, events: Sequence[Any], size: int) -> None:
+        """The same for someone who is told, and does not await."""
         self.require_room(len(events), size)
         self.counters.received += len(events)
         self.counters.bytes += size
-        return self._enqueue(events, size)
+        self._enqueue(_Request(events, size, waiter))
 
     def tick(self) -> asyncio.Future[Receipt]:
         """Queue one tick for every partition."""
         self.require_room(0, 0)
-        return self._enqueue((), 0, tick=True)
+        return self._enqueue_empty(tick=True)
 
     async def drain(self) -> None:
         """Wait until everything offered so far is durable or has failed."""
         if self._busy:
-            await asyncio.wait([self._enqueue((), 0)])
+            await asyncio.wait([self._enqueue_empty()])
 
     def stop(self) -> None:
         """Refuse new events from now on; those pending go on."""
@@ -145,16 +165,18 @@ class StreamIntake:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
 
-    def _enqueue(self, events: Sequence[Any], size: int, *, tick: bool = False) -> asyncio.Future[Receipt]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Receipt] = loop.create_future()
-        self._waiting.append(_Request(events, size, future, tick))
-        self._pending_events += len(events)
-        self._pending_bytes += size
+    def _enqueue_empty(self, *, tick: bool = False) -> asyncio.Future[Receipt]:
+        future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
+        self._enqueue(_Request((), 0, future, tick))
+        return future
+
+    def _enqueue(self, request: _Request) -> None:
+        self._waiting.append(request)
+        self._pending_events += len(request.events)
+        self._pending_bytes += request.size
         if not self._busy:
             self._busy = True
-            self._hand_over(loop)
-        return future
+            self._hand_over(asyncio.get_running_loop())
 
     def _hand_over(self, loop: asyncio.AbstractEventLoop) -> None:
         """Give the next group to the writer thread, which is started by the first."""
@@ -223,8 +245,8 @@ class StreamIntake:
                 receipt = receipts[figures] = Receipt(*figures, 0, commit.cursor)
             tally.accepted += figures[0]
             tally.duplicates += duplicates
-            if not request.future.done():
-                request.future.set_result(receipt)
+            if not request.waiter.done():
+                request.waiter.set_result(receipt)
         self._hooks.on_commit(self._target.name)
 
     def _fail(self, group: list[_Request], count: int, error: BaseException) -> None:
@@ -234,9 +256,9 @@ class StreamIntake:
             if isinstance(error, Exception):
                 error = StorageError(f"stream {self._target.name}: the events could not be written")
         for request in group:
-            if not request.future.done():
-                request.future.set_exception(copy.copy(error))
-                request.future.exception()  # a caller that no longer waits is no reason for a warning
+            if not request.waiter.done():
+                request.waiter.set_exception(copy.copy(error))
+                request.waiter.exception()  # a caller that no longer waits is no reason for a warning
         if isinstance(error, SyncFailed):
             self._hooks.on_fatal(error)
 

@@ -15,11 +15,13 @@ from typing import Any
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import dashboard
 from penstock.app import App, Feed, View
 from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
 from penstock.collect.http import PREFIX, PostEndpoint
+from penstock.collect.protocol import post_protocol
 from penstock.contracts import SourceStatus
 from penstock.errors import EXIT_IO, PenstockError
 from penstock.graph import read_views
@@ -53,11 +55,13 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-def server_config(asgi: Callable[..., Awaitable[None]], settings: Settings) -> uvicorn.Config:
+def server_config(
+    asgi: Callable[..., Awaitable[None]], settings: Settings, http: type[HttpToolsProtocol] = HttpToolsProtocol
+) -> uvicorn.Config:
     """How the gateway's HTTP server is set up, for whatever application it serves."""
     return uvicorn.Config(
         asgi,
-        http="httptools",
+        http=http,
         ws=BoundedWebSocket,
         **OPTIONS,
         lifespan="off",
@@ -136,7 +140,7 @@ class Gateway:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         await asyncio.gather(*(table.load() for table in self.tables.values()))
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
-        server = uvicorn.Server(server_config(self.asgi(), self.settings))
+        server = uvicorn.Server(server_config(self.asgi(), self.settings, post_protocol(self.door)))
         serving = asyncio.create_task(server._serve([listener]))
         for stream in self.app.streams:
             await self.door.tick(stream.name)
