@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -152,6 +153,8 @@ def _user_line(view: View, error: BaseException) -> Where:
 
 def _sentence(error: BaseException) -> str:
     """The message without Spark's tail: no SQL state, no plan, no Java stack."""
+    if isinstance(error, Py4JJavaError):
+        return str(error.java_exception.toString()).splitlines()[0]
     if not isinstance(error, PySparkException):
         return f"{type(error).__name__}: {error}"
     text = str(error)

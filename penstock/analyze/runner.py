@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from penstock.analyze.frames import view_error
 from penstock.analyze.query import ViewQuery
 from penstock.errors import PenstockError
 
+log = logging.getLogger("penstock.engine")
 HEALTHY_S = 60.0
 """A query that ran this long is taken as healthy: its next failure begins with the shortest wait again."""
 
@@ -71,6 +73,7 @@ class ViewRunner:
             return
         if self.state == "starting" and self.query.progress.batches:
             self.state, self.error = "running", None
+            log.info("view %s: running", self.query.view.name)
         if self.state == "running" and now - self._started_at > HEALTHY_S:
             self.restart.failures = 0
 

@@ -24,7 +24,7 @@ PIECE_BYTES = 4 * 1024 * 1024
 """What one read transaction takes at most (and at least one batch), so that none is long: an open one keeps SQLite's
 write-ahead log from being reused."""
 PAGE_BYTES = 4096
-POLL_MIN_S, POLL_MAX_S = 0.002, 0.020
+POLL_MIN_S, POLL_MAX_S, POLL_GROWTH = 0.002, 0.05, 1.2
 """A waiting reader looks this often for commits of another process: the second is reached after some 200 ms of
 silence, and costs less than a hundredth of a core."""
 
@@ -147,7 +147,7 @@ class StreamReader:
                     if ends != seen or left <= 0 or self._closed:
                         return ends
                     self._pause(min(pause, left), changes)
-                    pause = min(pause * 1.1, POLL_MAX_S)
+                    pause = min(pause * POLL_GROWTH, POLL_MAX_S)
 
     def _pause(self, seconds: float, changes: int) -> None:
         with self._changed:

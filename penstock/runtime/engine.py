@@ -35,9 +35,9 @@ from penstock.runtime.retention import floor, retention
 from penstock.settings import Settings, from_environment
 from penstock.store import ViewSpec, ViewTable
 
-STEP_S = 0.1
+STEP_S = 0.5
 STATUS_S = 1.0
-IDLE_WAIT_S = 0.5
+IDLE_WAIT_S = 1.0
 SHARED_WAIT_S = 0.02
 """How long a poll of the log may block: long for a query with one input, short if it has others to look at."""
 
@@ -64,6 +64,7 @@ class Engine:
         self._say("starting")
         directory, settings = self.directory, self.settings
         self.spark = start_session(self.app.name, settings, logs=directory.logs, warehouse=directory.run / "warehouse")
+        log.info("Spark %s is up", self.spark.version)
         register(self.spark, EmbeddedLogOpener(directory.streams))
         clean = directory.clean_mark.exists()
         directory.clean_mark.unlink(missing_ok=True)
@@ -89,6 +90,7 @@ class Engine:
             longest_s=settings.restart_backoff_max_s,
         )
         self.tables[view.name], self.runners[view.name] = table, runner
+        log.info("view %s: starting", view.name)
         for dropped in runner.start(clean=clean):
             log.warning("view %s: after an unclean end, dropped %s to have it made again", view.name, dropped)
 

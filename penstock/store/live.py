@@ -15,7 +15,7 @@ from penstock.store.memory import ServedRows
 from penstock.store.reader import Gap, Loaded, Piece, ViewReader
 from penstock.store.spec import ViewSpec
 
-POLL_MIN_S, POLL_MAX_S, POLL_GROWTH = 0.005, 0.025, 1.25
+POLL_MIN_S, POLL_MAX_S, POLL_GROWTH = 0.005, 0.05, 1.1
 """Wait between two looks at the file: the shortest after a change, growing while there is none."""
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 10.0
 """Wait before a file that could not be read is read again."""
