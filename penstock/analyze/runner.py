@@ -13,7 +13,8 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from penstock.analyze.frames import view_error
-from penstock.analyze.query import ViewQuery
+from penstock.analyze.query import Progress, ViewQuery
+from penstock.app import View
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.engine")
@@ -37,10 +38,23 @@ class Restart:
 
 
 class ViewRunner:
-    """One view. `build` makes its DataFrame (and may raise `ViewError`); `step` is called a few times a second."""
+    """One view. `step` is called a few times a second.
 
-    def __init__(self, query: ViewQuery, build: Callable[[], DataFrame], *, trigger_ms: int, longest_s: float) -> None:
-        self.query = query
+    `make` opens its files and gives its query, `build` its DataFrame. Either may raise: that is the view's failure.
+    """
+
+    def __init__(
+        self,
+        view: View,
+        make: Callable[[], ViewQuery],
+        build: Callable[[], DataFrame],
+        *,
+        trigger_ms: int,
+        longest_s: float,
+    ) -> None:
+        self.view = view
+        self.query: ViewQuery | None = None
+        self.make = make
         self.build = build
         self.trigger_ms = trigger_ms
         self.restart = Restart(longest_s)
@@ -53,6 +67,7 @@ class ViewRunner:
         """Start, or note why not. Returns what the checkpoint's repair dropped."""
         self.state, self._started_at = "starting", time.monotonic()
         try:
+            self.query = self.query or self.make()
             frame = self.build()
             self.columns = [{"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema.fields]
             return self.query.start(frame, trigger_ms=self.trigger_ms, clean=clean)
@@ -67,13 +82,14 @@ class ViewRunner:
             if self.restart.at and now >= self.restart.at:
                 self.start(clean=False)
             return
+        assert self.query is not None
         query = self.query.query
         if query is not None and not query.isActive:
             self._fail(self.query.failure or query.exception() or RuntimeError("its query ended"))
             return
         if self.state == "starting" and self.query.progress.batches:
             self.state, self.error = "running", None
-            log.info("view %s: running", self.query.view.name)
+            log.info("view %s: running", self.view.name)
         if self.state == "running" and now - self._started_at > HEALTHY_S:
             self.restart.failures = 0
 
@@ -81,8 +97,9 @@ class ViewRunner:
         """A fault of the declaration or of the files stays; anything else is tried again."""
         self.state = "failed"
         final = isinstance(error, AnalysisException) or (isinstance(error, PenstockError) and not error.retry)
-        shown = error if isinstance(error, PenstockError) else view_error(self.query.view, error)
+        shown = error if isinstance(error, PenstockError) else view_error(self.view, error)
         self.error = str(shown)
+        log.error("view %s failed: %s", self.view.name, shown)
         if final:
             self.restart.at = 0.0
         else:
@@ -91,8 +108,9 @@ class ViewRunner:
 
     def status(self) -> dict[str, Any]:
         """For `/v1/app`; the gateway adds what it knows."""
-        self.query.observe()
-        progress = self.query.progress
+        if self.query is not None:
+            self.query.observe()
+        progress = self.query.progress if self.query is not None else Progress()
         return {
             "state": self.state,
             "error": self.error,
@@ -107,7 +125,8 @@ class ViewRunner:
 
 def stop_all(runners: list[ViewRunner], timeout_s: float) -> None:
     """Stop every query, side by side, since each waits for its output under way."""
-    threads = [threading.Thread(target=runner.query.stop, args=(timeout_s,)) for runner in runners]
+    queries = [runner.query for runner in runners if runner.query is not None]
+    threads = [threading.Thread(target=query.stop, args=(timeout_s,)) for query in queries]
     for thread in threads:
         thread.start()
     for thread in threads:

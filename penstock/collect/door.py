@@ -6,6 +6,7 @@ Belongs to one event loop. `runtime` makes it, gives it the log, and closes it b
 from __future__ import annotations
 
 import asyncio
+import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
@@ -16,7 +17,7 @@ from penstock.collect.feed import FeedIntake
 from penstock.collect.intake import Counters, Hooks, Receipt, StreamIntake
 from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
-from penstock.errors import NotFound, PenstockError, Stopping
+from penstock.errors import DeclarationError, NotFound, PenstockError, Stopping, StorageError, SyncFailed
 from penstock.schema import Rejected, event_schema
 from penstock.settings import Settings
 
@@ -24,7 +25,11 @@ REJECTED_SUFFIX = ".rejected"
 
 
 class FrontDoor:
-    """Where events come in. Making it declares the streams in the log, which blocks; nothing else here does."""
+    """Where events come in. Making it declares the streams in the log, which blocks; nothing else here does.
+
+    A stream whose file is damaged, or does not fit its declaration, is `broken`: events for it are answered with that
+    error, and the others are taken as ever.
+    """
 
     def __init__(
         self,
@@ -45,7 +50,15 @@ class FrontDoor:
         self._hooks = Hooks(on_commit, on_fatal)
         self.threads = ThreadPoolExecutor(1, "penstock-bodies")
         self._closing = False
-        self._entrances = {stream.name: self._open(stream) for stream in streams}
+        self.broken: dict[str, PenstockError] = {}
+        self._entrances: dict[str, Entrance] = {}
+        for stream in streams:
+            try:
+                self._entrances[stream.name] = self._open(stream)
+            except SyncFailed:
+                raise
+            except (StorageError, DeclarationError) as error:
+                self.broken[stream.name] = error
 
     @property
     def streams(self) -> Sequence[str]:
@@ -57,6 +70,8 @@ class FrontDoor:
         if self._closing:
             raise Stopping("Penstock is stopping and takes no more events")
         found = self._entrances.get(stream)
+        if stream in self.broken:
+            raise copy.copy(self.broken[stream])
         if found is None:
             raise NotFound(f"there is no stream {stream[:80]!r} to send events to")
         return found
@@ -75,7 +90,9 @@ class FrontDoor:
 
     def counters(self) -> Mapping[str, Counters]:
         """The figures of each declared stream; `rejected` counts its dead letters."""
-        return {name: entrance.intake.counters for name, entrance in self._entrances.items()}
+        return {name: entrance.intake.counters for name, entrance in self._entrances.items()} | {
+            name: Counters() for name in self.broken
+        }
 
     async def drain(self) -> None:
         """Wait until everything taken so far is durable or has failed."""

@@ -23,7 +23,7 @@ from penstock.analyze.source import read_stream, register
 from penstock.app import App, View
 from penstock.columns import json_rows
 from penstock.contracts import StreamSpec
-from penstock.errors import EXIT_IO, SyncFailed, ViewError
+from penstock.errors import EXIT_IO, PenstockError, SyncFailed, ViewError
 from penstock.files import sync_filesystem, write_atomic
 from penstock.graph import order, read_views
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
@@ -35,7 +35,7 @@ from penstock.runtime.retention import floor, retention
 from penstock.settings import Settings, from_environment
 from penstock.store import ViewSpec, ViewTable
 
-STEP_S = 0.5
+STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
 IDLE_WAIT_S = 1.0
 SHARED_WAIT_S = 0.02
@@ -77,22 +77,25 @@ class Engine:
         return status
 
     def _start(self, view: View, clean: bool) -> None:
-        settings = self.settings
-        spec = ViewSpec(
-            view.name, view.key, view.keep, view.top, view.by, settings.changes_kept, settings.changes_bytes
-        )
-        table = ViewTable(self.directory.view_file(view.name), spec, clock=WallClock())
-        query = ViewQuery(view, self.directory.checkpoint(view.name), table, self.epoch, self._publisher(view))
         runner = ViewRunner(
-            query,
+            view,
+            lambda: self._query(view),
             lambda: self._frame(view),
-            trigger_ms=settings.trigger_ms,
-            longest_s=settings.restart_backoff_max_s,
+            trigger_ms=self.settings.trigger_ms,
+            longest_s=self.settings.restart_backoff_max_s,
         )
-        self.tables[view.name], self.runners[view.name] = table, runner
+        self.runners[view.name] = runner
         log.info("view %s: starting", view.name)
         for dropped in runner.start(clean=clean):
             log.warning("view %s: after an unclean end, dropped %s to have it made again", view.name, dropped)
+
+    def _query(self, view: View) -> ViewQuery:
+        """Open a view's files. One that is damaged is that view's failure and no other's."""
+        chosen = self.settings
+        spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, chosen.changes_kept, chosen.changes_bytes)
+        table = ViewTable(self.directory.view_file(view.name), spec, clock=WallClock())
+        self.tables[view.name] = table
+        return ViewQuery(view, self.directory.checkpoint(view.name), table, self.epoch, self._publisher(view))
 
     def _frame(self, view: View) -> DataFrame:
         """The view's DataFrame on the log. Views that others read get their stream of changes here."""
@@ -136,33 +139,42 @@ class Engine:
         return publish
 
     def _look_after(self) -> int:
-        status_at = upkeep_at = 0.0
-        while not self.stopping.wait(STEP_S):
+        """Step every view, tell the status, keep things up, until told to stop. Returns the exit status."""
+        said, said_at, upkeep_at = "", 0.0, time.monotonic() + self.settings.upkeep_s
+        while not self.stopping.wait(STEP_S if said == "ready" else EAGER_STEP_S):
             for runner in self.runners.values():
                 runner.step()
-                if isinstance(runner.query.failure, SyncFailed):
-                    log.critical("%s", runner.query.failure)
+                if runner.query is not None and isinstance(runner.query.failure, SyncFailed):
                     return EXIT_IO
-            now = time.monotonic()
-            if now >= status_at:
-                self._say("ready" if self._settled() else "starting")
-                status_at = now + STATUS_S
+            now, state = time.monotonic(), "ready" if self._settled() else "starting"
+            if state != said or now >= said_at + STATUS_S:
+                self._say(state)
+                said, said_at = state, now
             if now >= upkeep_at:
-                self._upkeep()
                 upkeep_at = now + self.settings.upkeep_s
+                if not self._upkeep():
+                    return EXIT_IO
         return 0
 
     def _settled(self) -> bool:
         return all(runner.state != "starting" for runner in self.runners.values())
 
-    def _upkeep(self) -> None:
-        for table in self.tables.values():
-            table.expire()
-        for name in self.changes:
-            stream = f"{name}.changes"
-            needed = floor(self.app, self.directory, self.changes_log, stream)
-            self.changes_log.trim(stream, retention(None, self.settings, needed))
-            self.changes_log.merge(stream)
+    def _upkeep(self) -> bool:
+        """Expiry of rows, retention and merging of changes. False if the disk failed to take a write."""
+        try:
+            for table in self.tables.values():
+                table.expire()
+            for name in self.changes:
+                stream = f"{name}.changes"
+                needed = floor(self.app, self.directory, self.changes_log, stream)
+                self.changes_log.trim(stream, retention(None, self.settings, needed))
+                self.changes_log.merge(stream)
+        except SyncFailed as error:
+            log.critical("%s", error)
+            return False
+        except PenstockError as error:
+            log.error("upkeep: %s", error)
+        return True
 
     def _say(self, state: str) -> None:
         views = {name: runner.status() for name, runner in self.runners.items()}

@@ -142,8 +142,8 @@ class Gateway:
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
         server = uvicorn.Server(server_config(self.asgi(), self.settings, post_protocol(self.door)))
         serving = asyncio.create_task(server._serve([listener]))
-        for stream in self.app.streams:
-            await self.door.tick(stream.name)
+        for name in self.door.streams:
+            await self.door.tick(name)
         await asyncio.wait([serving, asyncio.create_task(self.closing.wait())], return_when=asyncio.FIRST_COMPLETED)
         self.closing.set()
         server.should_exit = True
@@ -169,10 +169,10 @@ class Gateway:
 
     async def _pull(self, feed: Feed) -> None:
         """Run a source for ever. One that gives up says so and is tried again; it stops nothing else."""
-        status, intake = self.feeds[feed.name], self.door.intake_for_source(feed.into)
+        status = self.feeds[feed.name]
         while True:
             try:
-                await feed.source.run(intake, status)
+                await feed.source.run(self.door.intake_for_source(feed.into), status)
             except Exception as error:
                 log.exception("source %s failed", feed.name)
                 status.state, status.error = "failed", f"{type(error).__name__}: {error}"
@@ -185,10 +185,9 @@ class Gateway:
 
     async def _upkeep(self) -> None:
         """Retention and merging, off the event loop. A stream that cannot be kept up does not hold up the others."""
-        declared = {stream.name: stream for stream in self.app.streams}
         while True:
             await asyncio.sleep(self.settings.upkeep_s)
-            for name in [*declared, *(f"{each}{REJECTED_SUFFIX}" for each in declared)]:
+            for name in [*self.door.streams, *(f"{each}{REJECTED_SUFFIX}" for each in self.door.streams)]:
                 try:
                     await asyncio.to_thread(self._keep_up, name)
                 except PenstockError as error:

@@ -118,13 +118,15 @@ class Status:
         views = engine.get("views", {})
         failed = [f"view {name} failed: {each['error']}" for name, each in views.items() if each["state"] == "failed"]
         failed += [f"view {name}: {table.error}" for name, table in self.tables.items() if table.error]
+        failed += [f"stream {name}: {error}" for name, error in self.door.broken.items()]
         failed += [f"source {name} failed: {each.error}" for name, each in self.feeds.items() if each.state == "failed"]
         state = "stopping" if self.stopping else "starting" if reasons else "degraded" if failed else "ready"
         return {"ready": not reasons and not failed, "state": state, "reasons": reasons + failed}
 
     def _stream(self, stream: Stream) -> dict[str, Any]:
         counters = self.door.counters()[stream.name]
-        known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": None}
+        broken = self.door.broken.get(stream.name)
+        known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": str(broken) if broken else None}
         try:
             known["end"] = self.log.events_appended(stream.name)
             known["events"] = max(0, known["end"] - sum(self.log.starts(stream.name).values()))
