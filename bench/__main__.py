@@ -1,4 +1,4 @@
-"""`python -m bench [ingest view latency start]`: run benchmarks, print a table."""
+"""`python -m bench [ingest view latency start idle]`: run benchmarks, print a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from bench.report import HEADER, machine
 
-NAMES = ("ingest", "view", "latency", "start")
+NAMES = ("ingest", "view", "latency", "start", "idle")
 
 
 def main(chosen: list[str]) -> int:

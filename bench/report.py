@@ -22,7 +22,8 @@ class Figure:
     def row(self) -> str:
         ratio = f"{self.value / self.baseline:.0%}" if self.baseline else ""
         base = f"{self.baseline:,.0f} {self.unit}" if self.baseline else ""
-        return f"| {self.name} | {self.value:,.0f} {self.unit} | {base} | {ratio} | {self.against} | {self.bar} |"
+        value = f"{self.value:,.0f}" if self.value >= 10 else f"{self.value:.1f}"
+        return f"| {self.name} | {value} {self.unit} | {base} | {ratio} | {self.against} | {self.bar} |"
 
 
 HEADER = "| figure | Penstock | baseline | ratio | baseline is | bar |\n|---|---|---|---|---|---|"

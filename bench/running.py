@@ -34,6 +34,20 @@ def healthy(url: str) -> bool | None:
         return None
 
 
+def descendants(pid: int) -> list[int]:
+    """The processes below one, at any depth."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(entry.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+        if parent == pid:
+            child = int(entry.parent.name)
+            found += [child, *descendants(child)]
+    return found
+
+
 @contextlib.contextmanager
 def app_process(folder: Path) -> Iterator[str]:
     """The app, ready, for the length of a block; gives its address."""

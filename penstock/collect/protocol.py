@@ -23,7 +23,7 @@ from penstock.collect.http import PREFIX
 from penstock.collect.intake import Receipt
 from penstock.errors import Busy, PenstockError, StorageError, as_problem
 
-_LONG_WAY = (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade")
+_LONG_WAY = (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin")
 _HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%s\r\n"
 _PROBLEM_HEAD = b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n%s\r\n"
 _CLOSE = b"connection: close\r\n"

@@ -9,7 +9,6 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 
 import uvicorn
@@ -29,6 +28,7 @@ from penstock.queue import EmbeddedLog
 from penstock.runtime.child import answer_call, on_end_of_parent
 from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.guard import Asgi, Receive, Scope, Send, guarded
 from penstock.runtime.loading import load
 from penstock.runtime.retention import dead_letters, floor, retention
 from penstock.runtime.status import Status
@@ -50,14 +50,9 @@ UNREAD_MS = 30_000
 FEED_RETRY_S = 5.0
 
 log = logging.getLogger("penstock.gateway")
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
 
-def server_config(
-    asgi: Callable[..., Awaitable[None]], settings: Settings, http: type[HttpToolsProtocol] = HttpToolsProtocol
-) -> uvicorn.Config:
+def server_config(asgi: Asgi, settings: Settings, http: type[HttpToolsProtocol] = HttpToolsProtocol) -> uvicorn.Config:
     """How the gateway's HTTP server is set up, for whatever application it serves."""
     return uvicorn.Config(
         asgi,
@@ -109,7 +104,7 @@ class Gateway:
         log.critical("%s", error)
         os._exit(EXIT_IO)
 
-    def asgi(self) -> Callable[[Scope, Receive, Send], Awaitable[None]]:
+    def asgi(self) -> Asgi:
         """The one ASGI application: posts go straight to the front door, the rest through the routes."""
         deps = Deps(
             streams=self.streams,
@@ -133,7 +128,7 @@ class Gateway:
             else:
                 await site(scope, receive, send)
 
-        return answer
+        return guarded(answer)
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until told to stop, then drain: stop accepting, let sources and commits finish, close the log."""

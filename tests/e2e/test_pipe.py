@@ -15,6 +15,7 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
+from bench.running import descendants
 from tests.harness import ROOT, RunningApp, running, wait_for
 
 APP = Path(__file__).parent / "shop.py"
@@ -92,6 +93,8 @@ def test_two_subscriptions_share_one_socket(shop: RunningApp) -> None:
         ("/v1/streams/orders", b"nonsense", {"content-encoding": "gzip"}, 400, "malformed_body"),
         ("/v1/streams/orders", b"{}", {"content-encoding": "br"}, 415, "unsupported_media"),
         ("/v1/streams/orders?ack=maybe", b"{}", {}, 400, "bad_parameter"),
+        ("/v1/streams/orders", b"{}", {"origin": "http://evil.example"}, 403, "forbidden"),
+        ("/v1/streams/orders", b"{}", {"host": "evil.example", "origin": "http://evil.example"}, 403, "forbidden"),
     ],
 )
 def test_bad_input_gets_a_problem_with_a_code(
@@ -178,19 +181,6 @@ def is_loopback(address: str) -> bool:
     packed = b"".join(bytes.fromhex(number[index : index + 8])[::-1] for index in range(0, len(number), 8))
     text = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
     return text == "::1" or text.startswith(("127.", "::ffff:127."))
-
-
-def descendants(pid: int) -> list[int]:
-    found = []
-    for entry in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = entry.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == pid:
-            child = int(entry.parent.name)
-            found += [child, *descendants(child)]
-    return found
 
 
 def test_a_restart_restores_the_views_and_keeps_the_cursors(tmp_path: Path) -> None:
