@@ -30,7 +30,6 @@ from penstock.runtime.directory import DataDirectory, Ownership, take
 from penstock.settings import Settings
 
 STEP_S = 0.05
-HEALTHY_S = 30.0
 FIRST_WAIT_S = 0.1
 BACKLOG = 1024
 LOG_BYTES_MAX = 10 * 1024 * 1024
@@ -43,6 +42,7 @@ class Process:
 
     name: str
     module: str
+    healthy_s: float
     popen: subprocess.Popen[bytes] | None = None
     restarts: int = 0
     failures: int = 0
@@ -50,8 +50,9 @@ class Process:
     start_at: float = field(default=0.0)
 
     def wait_before_restart(self, now: float, longest_s: float) -> float:
-        """Double the wait for each failure in a row, from a tenth of a second on; a healthy run starts over."""
-        if now - self.started_at > HEALTHY_S:
+        """Double the wait for each failure in a row, from a tenth of a second on. One that had run for `healthy_s`, well
+        past its start, did not fail by itself, and is back at once."""
+        if now - self.started_at > self.healthy_s:
             self.failures = 0
         wait: float = min(longest_s, FIRST_WAIT_S * 2**self.failures)
         self.failures += 1
@@ -94,7 +95,10 @@ class Supervisor:
         self.settings = settings
         self.say = say
         self.stopping = False
-        self.processes = [Process("gateway", "penstock.runtime.gateway"), Process("engine", "penstock.runtime.engine")]
+        self.processes = [
+            Process("gateway", "penstock.runtime.gateway", healthy_s=2.0),
+            Process("engine", "penstock.runtime.engine", healthy_s=20.0),
+        ]
         self._alive_read, self._alive_write = os.pipe()
 
     def run(self) -> int:
