@@ -30,6 +30,7 @@ from penstock.runtime.directory import DataDirectory, Ownership, take
 from penstock.settings import Settings
 
 STEP_S = 0.05
+LOOK_S = 0.5
 FIRST_WAIT_S = 0.1
 BACKLOG = 1024
 LOG_BYTES_MAX = 10 * 1024 * 1024
@@ -57,6 +58,35 @@ class Process:
         wait: float = min(longest_s, FIRST_WAIT_S * 2**self.failures)
         self.failures += 1
         return wait
+
+
+class News:
+    """Passes on what the engine says of itself and a person should know: that it is ready, and which views fail."""
+
+    def __init__(self, path: Path, address: str, say: Say) -> None:
+        self.path, self.address, self.say = path, address, say
+        self._began = self._looked_at = time.monotonic()
+        self._ready = False
+        self._failing: dict[str, str] = {}
+
+    def look(self) -> None:
+        """Called many times a second; reads the status about twice."""
+        now = time.monotonic()
+        if now < self._looked_at + LOOK_S:
+            return
+        self._looked_at = now
+        try:
+            status = msgspec.json.decode(self.path.read_bytes())
+        except (FileNotFoundError, msgspec.MsgspecError):
+            return
+        failing = {name: view["error"] for name, view in status["views"].items() if view["state"] == "failed"}
+        for name, error in failing.items():
+            if self._failing.get(name) != error:
+                self.say(f"view {name} failed: {error}")
+        self._failing = failing
+        if not self._ready and status["state"] == "ready":
+            self._ready = True
+            self.say(f"ready after {now - self._began:.0f} s: {self.address}")
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -107,12 +137,10 @@ class Supervisor:
         self.directory.engine_status.unlink(missing_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._request_stop())
-        began, ready = time.monotonic(), False
+        news = News(self.directory.engine_status, self.address, self.say)
         while not self.stopping:
             self._step(ownership)
-            if not ready and self._engine_state() == "ready":
-                ready = True
-                self.say(f"ready after {time.monotonic() - began:.0f} s: {self.address}")
+            news.look()
             time.sleep(STEP_S)
         return self._stop()
 
@@ -181,13 +209,6 @@ class Supervisor:
             for each in self.processes
         }
         write_atomic(self.directory.supervisor_status, msgspec.json.encode(status), durable=False)
-
-    def _engine_state(self) -> str | None:
-        try:
-            status = msgspec.json.decode(self.directory.engine_status.read_bytes())
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return None
-        return str(status["state"])
 
     def _stop(self) -> int:
         """Drain: ask, wait up to the limit, then insist."""

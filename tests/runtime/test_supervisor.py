@@ -1,8 +1,14 @@
-"""When something that died is started again."""
+"""When something that died is started again, and what a person is told."""
 
 from __future__ import annotations
 
-from penstock.runtime.supervisor import Process
+import json
+from pathlib import Path
+
+from pytest import MonkeyPatch
+
+from penstock.runtime import supervisor
+from penstock.runtime.supervisor import News, Process
 
 
 def test_the_wait_doubles_for_what_dies_at_once_and_starts_over_after_a_healthy_run() -> None:
@@ -13,3 +19,17 @@ def test_the_wait_doubles_for_what_dies_at_once_and_starts_over_after_a_healthy_
         waits.append(process.wait_before_restart(died_at, longest_s=0.5))
     assert waits == [0.1, 0.2, 0.4, 0.5]
     assert process.wait_before_restart(2.1, longest_s=0.5) == 0.1
+
+
+def test_a_person_hears_once_that_it_is_ready_and_of_each_failure(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "LOOK_S", 0.0)
+    said: list[str] = []
+    news = News(tmp_path / "engine.json", "http://127.0.0.1:1", said.append)
+    news.look()
+    for error in ("no such column", "no such column", "another"):
+        views = {"sales": {"state": "failed", "error": error}, "other": {"state": "running", "error": None}}
+        (tmp_path / "engine.json").write_text(json.dumps({"state": "ready", "views": views}))
+        news.look()
+    assert said[0] == "view sales failed: no such column"
+    assert said[1].startswith("ready after 0 s: http://127.0.0.1:1")
+    assert said[2:] == ["view sales failed: another"]
