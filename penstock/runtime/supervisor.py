@@ -51,8 +51,8 @@ class Process:
     start_at: float = field(default=0.0)
 
     def wait_before_restart(self, now: float, longest_s: float) -> float:
-        """Double the wait for each failure in a row, from a tenth of a second on. One that had run for `healthy_s`, well
-        past its start, did not fail by itself, and is back at once."""
+        """Double the wait for each failure in a row, from a tenth of a second on. One that had run for `healthy_s`
+        is past its start: it did not fail by itself, and is back at once."""
         if now - self.started_at > self.healthy_s:
             self.failures = 0
         wait: float = min(longest_s, FIRST_WAIT_S * 2**self.failures)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from pytest import MonkeyPatch
+import pytest
 
 from penstock.runtime import supervisor
 from penstock.runtime.supervisor import News, Process
@@ -21,7 +21,9 @@ def test_the_wait_doubles_for_what_dies_at_once_and_starts_over_after_a_healthy_
     assert process.wait_before_restart(2.1, longest_s=0.5) == 0.1
 
 
-def test_a_person_hears_once_that_it_is_ready_and_of_each_failure(tmp_path: Path, monkeypatch: MonkeyPatch) -> None:
+def test_a_person_hears_once_that_it_is_ready_and_of_each_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(supervisor, "LOOK_S", 0.0)
     said: list[str] = []
     news = News(tmp_path / "engine.json", "http://127.0.0.1:1", said.append)
