@@ -5,8 +5,9 @@ content type alone, so that the same bytes always mean the same events; every ot
 stream of `Raw` takes the body as one event whatever it holds, or each line of an NDJSON body.
 
 A good body is decoded by one typed call. Only when that fails is it taken apart, so that one bad event costs its
-neighbours nothing. Worst case in memory: an array of one-digit numbers, about 30 times `body_bytes_max`; decoding
-never waits, so it happens to one body at a time.
+neighbours nothing. Worst case in memory: an array of one-digit numbers, about 30 times `body_bytes_max`. Small
+bodies are decoded in the event loop, large ones in the one thread that all entrances share; so it happens to one body
+at a time, and to one message of a feed beside it.
 """
 
 from __future__ import annotations

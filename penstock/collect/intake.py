@@ -56,7 +56,10 @@ class Counters:
 
 
 class Waiter(Protocol):
-    """Who waits for the outcome of a request: an asyncio future, or less. Called in the event loop, once."""
+    """Who waits for the outcome of a request: an asyncio future, or less. Called in the event loop, once.
+
+    Must not raise: the rest of its group would never hear.
+    """
 
     def done(self) -> bool:
         """Whether it has gone away."""
@@ -113,12 +116,7 @@ class StreamIntake:
         """Raise `Stopping`, or `Overloaded` with the time after which a retry should find room."""
         if self._stopping:
             raise Stopping(f"stream {self._target.name} takes no more events: Penstock is stopping")
-        limits = self._settings
-        # An empty queue takes any request: its size is bounded by the limits of a body.
-        if self._pending_events and (
-            self._pending_events + count > limits.pending_events_max
-            or self._pending_bytes + size > limits.pending_bytes_max
-        ):
+        if not self._has_room(count, size):
             self.counters.refused += count
             raise Overloaded(
                 f"stream {self._target.name} has {self._pending_events} events waiting for the disk",
@@ -131,16 +129,17 @@ class StreamIntake:
         They become durable together or not at all, after every request that was offered before. A failed commit fails
         the requests of its group with that error. Raises as `require_room`. Cancelling the future withdraws nothing.
         """
+        self.require_room(len(events), size)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self.offer_for(future, events, size)
+        self._take(future, events, size)
         return future
 
-    def offer_for(self, waiter: Waiter, events: Sequence[Any], size: int) -> None:
-        """The same for someone who is told, and does not await."""
-        self.require_room(len(events), size)
-        self.counters.received += len(events)
-        self.counters.bytes += size
-        self._enqueue(_Request(events, size, waiter))
+    def offer_for(self, waiter: Waiter, events: Sequence[Any], size: int) -> bool:
+        """The same for someone who is told, and does not await. False, and nothing counted, where `offer` raises."""
+        if self._stopping or not self._has_room(len(events), size):
+            return False
+        self._take(waiter, events, size)
+        return True
 
     def tick(self) -> asyncio.Future[Receipt]:
         """Queue one tick for every partition."""
@@ -164,6 +163,19 @@ class StreamIntake:
             self._groups.put(None)
             await asyncio.to_thread(self._thread.join)
             self._thread = None
+
+    def _has_room(self, count: int, size: int) -> bool:
+        """An empty queue takes any request: its size is bounded by the limits of a body."""
+        limits = self._settings
+        return not self._pending_events or (
+            self._pending_events + count <= limits.pending_events_max
+            and self._pending_bytes + size <= limits.pending_bytes_max
+        )
+
+    def _take(self, waiter: Waiter, events: Sequence[Any], size: int) -> None:
+        self.counters.received += len(events)
+        self.counters.bytes += size
+        self._enqueue(_Request(events, size, waiter))
 
     def _enqueue_empty(self, *, tick: bool = False) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()

@@ -1,32 +1,38 @@
 """The short way in: a small POST that is whole, sound and wanted goes from the parser to the log without ASGI.
 
 An ASGI request costs uvicorn a scope, a task, an event and a coroutine for each message, which is more than Penstock's
-own work on an event. So the protocol takes the common case by itself: one keep-alive request without query, encoding
-or `Expect`, whose body came with its head, decodes without a rejection and finds room. Everything else, and whatever
-is doubtful, goes the long way through `http.PostEndpoint`, which decides alone what is refused and how.
+own work on an event. So the protocol takes the common case by itself: one keep-alive request without query, encoding,
+`Expect` or `Origin`, whose body came with its head, decodes without a rejection and finds room, from a client that
+reads its answers. Everything else, and whatever is doubtful, goes the long way through ASGI, which decides alone what
+is refused and how. An answer has the same bytes on either way.
+
+A connection has at most one request on the short way; those that are pipelined behind it wait as uvicorn lets them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
-from http import HTTPStatus
 from typing import Any
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
 from penstock import failpoints
 from penstock.collect.decode import is_lines
 from penstock.collect.door import FrontDoor
 from penstock.collect.entrance import LARGE_BODY_BYTES, Entrance
-from penstock.collect.http import PREFIX
+from penstock.collect.http import PREFIX, Header
 from penstock.collect.intake import Receipt
 from penstock.errors import Busy, PenstockError, StorageError, as_problem
+from penstock.settings import Settings
 
 _LONG_WAY = (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin")
-_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n%s\r\n"
-_PROBLEM_HEAD = b"HTTP/1.1 %d %s\r\ncontent-type: application/problem+json\r\ncontent-length: %d\r\n%s\r\n"
-_CLOSE = b"connection: close\r\n"
+_names_this_machine = re.compile(rb"(127\.0\.0\.1|localhost)(:\d+)?").fullmatch
+"""Of a Host. Other names may be as good, and what is asked of an Origin is not for us to know: the long way does."""
+_JSON: Header = (b"content-type", b"application/json")
+_PROBLEM: Header = (b"content-type", b"application/problem+json")
+_CLOSE: Header = (b"connection", b"close")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -50,20 +56,18 @@ class _Answer:
         self.message_event = _SILENT
 
     def done(self) -> bool:
-        return self.disconnected or self.protocol.transport.is_closing()
+        return self.protocol.transport.is_closing()
 
     def set_result(self, receipt: Receipt) -> None:
         failpoints.reach("collect.before_answer")
-        body = self.protocol.encoded(receipt)
-        self._send(_HEAD % (len(body), b"" if self.keep_alive else _CLOSE) + body)
+        self._send(self.protocol.accepted(receipt, self.keep_alive))
 
     def set_exception(self, error: BaseException) -> None:
         known = error if isinstance(error, PenstockError) else StorageError("the request failed")
-        body, more = _encode(as_problem(known)), b"" if self.keep_alive else _CLOSE
+        headers = [_PROBLEM]
         if isinstance(known, Busy):
-            more += b"retry-after: %d\r\n" % known.retry_after_s
-        reason = HTTPStatus(known.status).phrase.encode()
-        self._send(_PROBLEM_HEAD % (known.status, reason, len(body), more) + body)
+            headers.append((b"retry-after", b"%d" % known.retry_after_s))
+        self._send(self.protocol.response(known.status, headers, _encode(as_problem(known)), self.keep_alive))
 
     def exception(self) -> None:
         """As of a future: says that the error was seen."""
@@ -84,19 +88,32 @@ class PostProtocol(HttpToolsProtocol):
     """uvicorn's HTTP protocol with the short way. Made by `post_protocol`, which gives it the entrances."""
 
     entrances: Mapping[bytes, Entrance]
-    _latest: tuple[Receipt | None, bytes] = (None, b"")
+    bytes_max: int
+    _latest: tuple[Receipt | None, bool, bytes] = (None, True, b"")
+    _entrance: Entrance | None = None
+    """Where the request that is being parsed goes, if it may go the short way."""
+    _body = b""
 
-    def encoded(self, receipt: Receipt) -> bytes:
-        """A receipt as JSON. Most requests of a group share one, so the last is remembered, for all connections."""
+    def accepted(self, receipt: Receipt, keep_alive: bool) -> bytes:
+        """The answer 200. Most requests of a group share a receipt, so the last is remembered, for all connections."""
         kind = type(self)
-        if kind._latest[0] is not receipt:
-            kind._latest = (receipt, _encode(receipt))
-        return kind._latest[1]
+        known, kept, answer = kind._latest
+        if known is not receipt or kept is not keep_alive:
+            answer = self.response(200, [_JSON], _encode(receipt), keep_alive)
+            kind._latest = (receipt, keep_alive, answer)
+        return answer
+
+    def response(self, status: int, headers: list[Header], body: bytes, keep_alive: bool) -> bytes:
+        """An answer as uvicorn would write it, with the headers that it gives to every answer."""
+        named = [*self.server_state.default_headers, *headers, (b"content-length", b"%d" % len(body))]
+        if not keep_alive:
+            named.append(_CLOSE)
+        return b"".join([STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in named), b"\r\n", body])
 
     def data_received(self, data: bytes) -> None:
-        self._entrance: Entrance | None = None
         super().data_received(data)
         if self._entrance is not None:
+            self._entrance = None
             self._take_the_long_way()  # the rest of the body is still to come, and may never
 
     def on_message_begin(self) -> None:
@@ -108,53 +125,60 @@ class PostProtocol(HttpToolsProtocol):
         entrance = self.entrances.get(self.url)
         if entrance is not None and self._is_plain():
             self._entrance = entrance
-            self._body = b""
         else:
             self._begin_cycle()
 
     def _is_plain(self) -> bool:
+        """Whether the head of a request leaves nothing to decide."""
         free = self.cycle is None or self.cycle.response_complete
-        if not free or self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+        # Who leaves answers unread is made to wait by uvicorn, which reads no further. We only ever write.
+        if not free or self.flow.write_paused:
             return False
-        return self.parser.should_keep_alive() and not any(name in _LONG_WAY for name, _ in self.headers)
+        if self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
+            return False
+        for name, value in self.headers:
+            if name in _LONG_WAY or (name == b"host" and not _names_this_machine(value)):
+                return False
+        return self.parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
         if self._entrance is None:
             super().on_body(body)
         else:
-            self._body = self._body + body if self._body else body
+            self._body += body
 
     def on_message_complete(self) -> None:
-        entrance = self._entrance
+        entrance, self._entrance = self._entrance, None
         if entrance is None:
             super().on_message_complete()
-        elif self._take(entrance):
-            self._entrance = None
-        else:
+        elif not self._take(entrance):
             self._take_the_long_way()
             super().on_message_complete()
 
     def _take(self, entrance: Entrance) -> bool:
         """Offer the events of a request; False, and nothing done, if there is anything to be said about them."""
         body = self._body
-        if not body or len(body) > LARGE_BODY_BYTES:
+        if len(body) > self.bytes_max:
             return False
-        lines = any(name == b"content-type" and is_lines(value) for name, value in self.headers)
-        decoded = entrance.decoder.decode(body, lines=lines)
-        if decoded.rejections:
+        lines = False
+        for name, value in self.headers:
+            if name == b"content-type":
+                lines = value != b"application/json" and is_lines(value)
+        try:
+            decoded = entrance.decoder.decode(body, lines=lines)
+        except Exception:  # the long way will meet it too, and knows how to say it
             return False
         answer = _Answer(self)
-        try:
-            entrance.intake.offer_for(answer, decoded.events, len(body))
-        except PenstockError:
+        if decoded.rejections or not entrance.intake.offer_for(answer, decoded.events, len(body)):
             return False
         self.cycle: Any = answer
+        self._body = b""
         return True
 
     def _take_the_long_way(self) -> None:
         """Make the ASGI request that uvicorn would have made, with as much of the body as there is."""
-        body, self._entrance = self._body, None
         self._begin_cycle()
+        body, self._body = self._body, b""
         if body:
             super().on_body(body)
 
@@ -166,7 +190,8 @@ class PostProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
 
-def post_protocol(door: FrontDoor) -> type[PostProtocol]:
+def post_protocol(door: FrontDoor, settings: Settings) -> type[PostProtocol]:
     """The protocol of one front door, for `uvicorn.Config(http=...)`."""
     entrances = {f"{PREFIX}{name}".encode(): door.entrance(name) for name in door.streams}
-    return type("DoorProtocol", (PostProtocol,), {"entrances": entrances})
+    bytes_max = min(LARGE_BODY_BYTES, settings.body_bytes_max)
+    return type("DoorProtocol", (PostProtocol,), {"entrances": entrances, "bytes_max": bytes_max})

@@ -135,7 +135,7 @@ class Gateway:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         await asyncio.gather(*(table.load() for table in self.tables.values()))
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
-        server = uvicorn.Server(server_config(self.asgi(), self.settings, post_protocol(self.door)))
+        server = uvicorn.Server(server_config(self.asgi(), self.settings, post_protocol(self.door, self.settings)))
         serving = asyncio.create_task(server._serve([listener]))
         for name in self.door.streams:
             await self.door.tick(name)
