@@ -15,7 +15,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	@touch $@
 
 run: setup
-	@$(BIN)/python examples/rsvps.py
+	@$(BIN)/python examples/rsvps.py $(ARGS)
 
 test: setup
 	@$(BIN)/python -m pytest

@@ -61,8 +61,9 @@ def survive(app: RunningApp, kills: int, seed: int) -> None:
     while sum(done.values()) < kills:
         time.sleep(chance.uniform(0.2, 3.0))  # the moment of the kill is the random part of this test
         victim = "gateway" if done["gateway"] <= done["engine"] else "engine"
-        if chance.random() < 0.5 and victim == "engine":
+        if chance.random() < 0.8 and victim == "engine":
             wait_for(lambda: app.health()["ready"], 90, "readiness between kills")
+            time.sleep(chance.uniform(0.0, 3.0))  # the others die while they start
         if app.kill(victim):
             done[victim] += 1
     require_exactly_once(app, producer, reader)
