@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from enum import Enum
-from functools import cache, lru_cache
+from functools import lru_cache
 from typing import Any, Literal, get_origin
 from uuid import UUID
 
@@ -25,6 +25,7 @@ from penstock.schema import (
     event_schema,
     fields,
     holds_decimal,
+    per_class,
     to_millis,
 )
 
@@ -34,7 +35,7 @@ _encode_json = msgspec.json.Encoder().encode
 Column = Callable[[list[Any]], pa.Array]
 
 
-@cache
+@per_class
 def _builder(cls: type[Event]) -> list[tuple[str, Column]]:
     schema = event_schema(cls)
     return [(each.name, _column(each, schema.field(each.name).type)) for each in fields(cls)]
@@ -97,7 +98,7 @@ def place(key: str | None, partitions: int) -> int:
     return zlib.crc32(key.encode()) % partitions if key else 0
 
 
-@cache
+@per_class
 def decimal_fields(cls: type[Event]) -> tuple[str, ...]:
     return tuple(each.name for each in fields(cls) if holds_decimal(each.hint))
 

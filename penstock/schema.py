@@ -8,13 +8,26 @@ Arrow and Spark are: times carry a zone, whole numbers fit 64 bits.
 from __future__ import annotations
 
 import enum
+import functools
 import types
 import typing
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
-from functools import cache
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Union, get_args, get_origin
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ClassVar,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+)
 from uuid import UUID
 
 import msgspec
@@ -31,6 +44,14 @@ KIND_EVENT, KIND_TICK = 0, 1
 SYSTEM_COLUMNS = ("_id", "_key", "_ingest_time", "_kind")
 
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def per_class(function: Function) -> Function:
+    """Remember what a function of a class answers. (As `functools.cache`, whose type takes no classes with fields.)"""
+    return cast(Function, functools.cache(function))
+
+
 @dataclass(frozen=True)
 class Epoch:
     """Marks a datetime that travels as a whole number of milliseconds since 1970."""
@@ -40,23 +61,8 @@ EpochMillis = Annotated[datetime, Epoch()]
 """A time that producers send as milliseconds since 1970. In views, handlers and answers it is an ordinary time."""
 
 
-class _RecordMeta(msgspec.StructMeta):
-    """Makes each record class frozen, its fields given by name; a type checker wants no `frozen=True` from users."""
-
-    def __new__(mcls, name: str, bases: Any, space: Any) -> Any:
-        return super().__new__(mcls, name, bases, space, frozen=True, kw_only=True)
-
-
-class Record(msgspec.Struct, metaclass=_RecordMeta):
-    """A value nested in an event: a venue, an address."""
-
-
-class State(msgspec.Struct, kw_only=True):
-    """What a handler remembers of one key. Every field has a default: a new key starts with `State()`."""
-
-
-class _EventMeta(msgspec.StructMeta):
-    """Takes `id=` and `time=` in the class statement and leaves the rest to msgspec."""
+class _ValueMeta(msgspec.StructMeta):
+    """Makes frozen classes whose fields are given by name, and takes `id=` and `time=` in the class statement."""
 
     def __new__(mcls, name: str, bases: Any, space: Any, *, id: str | None = None, time: str | None = None) -> Any:
         cls: Any = super().__new__(mcls, name, bases, space, frozen=True, kw_only=True)
@@ -70,7 +76,26 @@ class _EventMeta(msgspec.StructMeta):
         super().__init__(name, bases, space)
 
 
-class Event(msgspec.Struct, metaclass=_EventMeta):
+if TYPE_CHECKING:  # msgspec tells type checkers of mutable classes; ours are not, and take no positional arguments
+
+    @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(msgspec.field,))
+    class _Value:
+        __struct_fields__: ClassVar[tuple[str, ...]]
+else:
+
+    class _Value(msgspec.Struct, metaclass=_ValueMeta):
+        pass
+
+
+class Record(_Value):
+    """A value nested in an event: a venue, an address."""
+
+
+class State(msgspec.Struct, kw_only=True):
+    """What a handler remembers of one key. Every field has a default: a new key starts with `State()`."""
+
+
+class Event(_Value):
     """An immutable typed record. `id=` names the field that identifies it, `time=` the one that says when it happened.
 
     class Fix(Event, id="fix_id", time="at"):
@@ -123,7 +148,7 @@ class UnmappedType(DeclarationError):
         )
 
 
-@cache
+@per_class
 def fields(cls: type) -> tuple[Field, ...]:
     """The fields of an event or record class, with their types resolved."""
     hints = typing.get_type_hints(cls, include_extras=True)
@@ -206,7 +231,7 @@ def _arrow_struct(cls: type[Record], path: str, above: tuple[type, ...]) -> pa.D
     )
 
 
-@cache
+@per_class
 def event_schema(cls: type[Event]) -> pa.Schema:
     """The Arrow schema of a stream of this event: its fields, then the system columns. A tick has no fields."""
     import pyarrow as pa
@@ -223,7 +248,7 @@ def system_fields() -> tuple[pa.Field, ...]:
     return tuple(pa.field(name, kind) for name, kind in zip(SYSTEM_COLUMNS, kinds, strict=True))
 
 
-@cache
+@per_class
 def wire_class(cls: type) -> type[msgspec.Struct]:
     """The strict twin of a class that bodies are decoded into."""
     specs: list[Any] = []

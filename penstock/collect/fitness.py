@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import UTC, datetime
-from functools import cache
 from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from penstock.columns import decimal_fields, unfit_decimal
-from penstock.schema import DECIMAL_DIGITS, DECIMAL_SCALE, Event, Field, Record, fields
+from penstock.schema import DECIMAL_DIGITS, DECIMAL_SCALE, Event, Field, Record, fields, per_class
 
 _YEAR_FIRST, _YEAR_LAST = datetime.min.year, datetime.max.year
 
@@ -27,7 +26,7 @@ class Check(NamedTuple):
     reason: str
 
 
-@cache
+@per_class
 def checks(cls: type[Event]) -> tuple[Check, ...]:
     """The tests that an event of this class still has to pass once it is decoded."""
     found = []
