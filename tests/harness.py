@@ -17,6 +17,8 @@ from typing import Any
 
 import httpx
 
+from bench.running import descendants
+
 ROOT = Path(__file__).parent.parent
 START_S = 90.0
 
@@ -125,11 +127,11 @@ class RunningApp:
     def kill_all(self) -> None:
         """kill -9 everything, the supervisor first; returns when nothing holds the data directory."""
         assert self.process is not None
-        pids = [self.pid(name) for name in ("gateway", "engine")]
+        below = descendants(self.process.pid)
         self.process.kill()
-        for pid in filter(None, pids):
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(pid, signal.SIGKILL)
+        for pid in below:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         self.process.wait(20)
         assert self.process.stdout is not None
         self.process.stdout.close()
