@@ -13,6 +13,8 @@ from penstock.graph import check
 from penstock.runtime.loading import load
 from penstock.settings import from_environment
 
+PORT_MAX = 65_535
+
 
 def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(prog="penstock", description="Streams of events: nothing lost, nothing twice.")
@@ -23,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
     run.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)")
     run.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
-    run.add_argument("--port", type=int, default=8080, help="port to listen on (8080); 0 picks a free one")
+    run.add_argument("--port", type=_port, default=8080, help="port to listen on (8080); 0 picks a free one")
 
     test = commands.add_parser("check", help="find what is wrong with an app, each problem with its file:line")
     test.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
@@ -34,6 +36,13 @@ def parser() -> argparse.ArgumentParser:
 
     commands.add_parser("doctor", help="say what is missing on this machine, and the command that mends it")
     return top
+
+
+def _port(text: str) -> int:
+    number = int(text)
+    if not 0 <= number <= PORT_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is no port; use 0 to {PORT_MAX}")
+    return number
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +74,6 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     with listen(arguments.host, arguments.port) as listener:
         supervisor = Supervisor(app, arguments.target, arguments.data, listener, settings, _say)
-        _say(f"{app.name}, data in {arguments.data}, starting at {supervisor.address} (Spark takes some ten seconds)")
         return supervisor.run()
 
 
@@ -79,7 +87,12 @@ def _check(arguments: argparse.Namespace) -> int:
         problems = check_views(app, from_environment())
     if _report([str(each) for each in problems]):
         return 1
-    _say(f"{app.name} is sound: {len(app.streams)} streams, {len(app.views)} views, {len(app.feeds)} sources")
+    counts = (("stream", app.streams), ("view", app.views), ("source", app.feeds))
+    listed = ", ".join(f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts)
+    if app.views and arguments.no_spark:
+        _say(f"no problem found in {app.name} without Spark ({listed}); what the views compute was not checked")
+    else:
+        _say(f"{app.name} is sound: {listed}")
     return 0
 
 

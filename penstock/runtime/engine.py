@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 import time
@@ -58,6 +59,13 @@ class Engine:
         self.runners: dict[str, ViewRunner] = {}
         self.spark: SparkSession | None = None
         self.stopping = threading.Event()
+        self._begun = False
+
+    def stop(self) -> None:
+        """Begin to stop. Before the first query there is nothing to finish, and Spark's start cannot be broken off."""
+        self.stopping.set()
+        if not self._begun:
+            os._exit(0)
 
     def run(self) -> int:
         """Start everything, look after it until told to stop, end in good order. Returns the exit status."""
@@ -66,6 +74,7 @@ class Engine:
         self.spark = start_session(self.app.name, settings, logs=directory.logs, warehouse=directory.run / "warehouse")
         log.info("Spark %s is up", self.spark.version)
         register(self.spark, EmbeddedLogOpener(directory.streams))
+        self._begun = True
         clean = directory.clean_mark.exists()
         directory.clean_mark.unlink(missing_ok=True)
         for view in order(self.app):
@@ -200,8 +209,8 @@ def main() -> int:
     loaded = load(child.call.target)
     carry(loaded.module, loaded.file)
     engine = Engine(loaded.app, child.directory, from_environment(), child.call.epoch)
-    stop_on_signals(engine.stopping.set)
-    on_end_of_parent(child.call, engine.stopping.set)
+    stop_on_signals(engine.stop)
+    on_end_of_parent(child.call, engine.stop)
     return engine.run()
 
 

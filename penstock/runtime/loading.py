@@ -24,16 +24,18 @@ def load(target: str) -> Loaded:
     """Import the file and find its app: the one named after the colon, else `app`, else the only one there is."""
     path, _, name = target.partition(":")
     file = Path(path)
+    if file.is_dir():
+        raise DeclarationError(f"{path!r} is a folder; give the app's file")
     if not file.is_file():
         raise DeclarationError(f"there is no file {path!r}")
     module = _import(file)
     apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
     if name and name not in apps:
         raise DeclarationError(f"{path} has no app named {name!r}; it has {', '.join(apps) or 'none'}")
+    if not apps:
+        raise DeclarationError(f'{path} has no App: it should have a line like app = App("name")')
     if not name and "app" not in apps and len(apps) != 1:
-        raise DeclarationError(
-            f"{path} has {len(apps)} apps; give one as {path}:NAME" if apps else f"{path} has no App"
-        )
+        raise DeclarationError(f"{path} has {len(apps)} apps; give one as {path}:NAME")
     return Loaded(apps[name or ("app" if "app" in apps else next(iter(apps)))], module, file)
 
 

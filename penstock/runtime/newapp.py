@@ -60,6 +60,8 @@ def make(name: str, folder: Path) -> list[Path]:
         home.mkdir()
     except FileExistsError:
         raise DeclarationError(f"there is a {name!r} here already") from None
+    except OSError as error:
+        raise DeclarationError(f"cannot make the folder {name!r} here: {error.strerror}") from None
     files = {home / "app.py": _APP, home / "test_app.py": _TEST}
     for path, text in files.items():
         path.write_text(text.format(name=name))

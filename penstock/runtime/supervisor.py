@@ -31,6 +31,7 @@ from penstock.settings import Settings
 
 STEP_S = 0.05
 LOOK_S = 0.5
+LAST_WORDS_BYTES = 2_000
 FIRST_WAIT_S = 0.1
 BACKLOG = 1024
 LOG_BYTES_MAX = 10 * 1024 * 1024
@@ -82,11 +83,15 @@ class News:
         failing = {name: view["error"] for name, view in status["views"].items() if view["state"] == "failed"}
         for name, error in failing.items():
             if self._failing.get(name) != error:
-                self.say(f"view {name} failed: {error}")
+                self.say(f"failed: {error}")
         self._failing = failing
-        if not self._ready and status["state"] == "ready":
-            self._ready = True
-            self.say(f"ready after {now - self._began:.0f} s: {self.address}")
+        ready = status["state"] == "ready"
+        if ready and not self._ready:
+            trouble = f", but {len(failing)} of {len(status['views'])} views failed" if failing else ""
+            self.say(f"ready after {now - self._began:.0f} s{trouble}: {self.address}")
+        if self._ready and not ready:
+            self._began = now
+        self._ready = ready
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -134,6 +139,7 @@ class Supervisor:
     def run(self) -> int:
         """Take the directory, run, drain. Returns the exit status."""
         ownership = take(self.directory, self.app.name)
+        self.say(f"{self.app.name} is starting at {self.address}, data in {self.directory.root}; Spark takes a while")
         self.directory.engine_status.unlink(missing_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._request_stop())
@@ -171,7 +177,7 @@ class Supervisor:
         wait = process.wait_before_restart(now, self.settings.restart_backoff_max_s)
         process.start_at = now + wait
         process.restarts += 1
-        self.say(f"the {process.name} {_how(status)}; started again in {wait:.1f} s (see {self._log(process)})")
+        self.say(f"the {process.name} {_how(status)}; starting it again after {wait:.1f} s{self._last_words(process)}")
 
     def _start(self, process: Process, ownership: Ownership) -> None:
         listener = self.listener.fileno() if process.name == "gateway" else None
@@ -194,6 +200,13 @@ class Supervisor:
 
     def _log(self, process: Process) -> Path:
         return self.directory.logs / f"{process.name}.log"
+
+    def _last_words(self, process: Process) -> str:
+        """The end of a child's log, if it says why it died."""
+        with open(self._log(process), "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+        return f" ({lines[-1][:200]}; see {self._log(process)})" if lines else ""
 
     def _open_log(self, process: Process) -> IO[bytes]:
         """The child's log, kept to two files of bounded size: it is turned over between runs, when it is long."""

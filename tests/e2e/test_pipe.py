@@ -200,3 +200,10 @@ def test_a_restart_restores_the_views_and_keeps_the_cursors(tmp_path: Path) -> N
         page = httpx.get(f"{again.url}/v1/views/sales", params={"since": before["cursor"]}).json()
         assert [change["upserts"][0]["orders"] for change in page["changes"]] == [6]
         assert again.stop() == 0
+
+
+def test_a_stop_while_spark_starts_is_in_good_order(tmp_path: Path) -> None:
+    with running(APP, tmp_path / "data") as app:
+        assert app.stop() == 0
+        assert "did not finish" not in app.output
+        assert "penstock: stopped" in app.output

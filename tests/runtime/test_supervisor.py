@@ -32,6 +32,6 @@ def test_a_person_hears_once_that_it_is_ready_and_of_each_failure(
         views = {"sales": {"state": "failed", "error": error}, "other": {"state": "running", "error": None}}
         (tmp_path / "engine.json").write_text(json.dumps({"state": "ready", "views": views}))
         news.look()
-    assert said[0] == "view sales failed: no such column"
-    assert said[1].startswith("ready after 0 s: http://127.0.0.1:1")
-    assert said[2:] == ["view sales failed: another"]
+    assert said[0] == "failed: no such column"
+    assert said[1] == "ready after 0 s, but 1 of 2 views failed: http://127.0.0.1:1"
+    assert said[2:] == ["failed: another"]
