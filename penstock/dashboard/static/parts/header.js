@@ -10,7 +10,7 @@ export function Header({ app, live, error }) {
     <a class="brand" href="#/">
       <img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1>
     </a>
-    ${app ? html`<span class="pill ${tone(app.state)}">${app.state}</span>` : null}
+    ${app ? html`<span class="pill ${error ? "" : tone(app.state)}">${error ? "no answer" : app.state}</span>` : null}
     <${Connection} live=${live} error=${error} />
     ${app ? html`<dl class="totals">
       <div><dt>events/s</dt><dd>${format.rate(total)}</dd></div>
