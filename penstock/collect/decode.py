@@ -176,6 +176,8 @@ def _explain(error: Exception) -> tuple[str, str | None]:
     if isinstance(error, UnicodeDecodeError):
         return "The text is not valid UTF-8", None
     message = str(error)
+    if message == "Input data was truncated":
+        return "The JSON ends too early, or there is none", None
     reason, found, path = message.rpartition(" - at `")
     if found:
         return reason[:REASON_LENGTH_MAX], path.removesuffix("`")[:REASON_LENGTH_MAX]
