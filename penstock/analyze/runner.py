@@ -41,6 +41,7 @@ class ViewRunner:
     """One view. `step` is called a few times a second.
 
     `make` opens its files and gives its query, `build` its DataFrame. Either may raise: that is the view's failure.
+    `caught_up` tells whether there is nothing for it to read: then it runs, though no batch will show it.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class ViewRunner:
         view: View,
         make: Callable[[], ViewQuery],
         build: Callable[[], DataFrame],
+        caught_up: Callable[[], bool],
         *,
         trigger_ms: int,
         longest_s: float,
@@ -56,6 +58,7 @@ class ViewRunner:
         self.query: ViewQuery | None = None
         self.make = make
         self.build = build
+        self.caught_up = caught_up
         self.trigger_ms = trigger_ms
         self.restart = Restart(longest_s)
         self.state = "starting"
@@ -87,7 +90,7 @@ class ViewRunner:
         if query is not None and not query.isActive:
             self._fail(self.query.failure or query.exception() or RuntimeError("its query ended"))
             return
-        if self.state == "starting" and self.query.progress.batches:
+        if self.state == "starting" and (self.query.progress.batches or self.caught_up()):
             self.state, self.error = "running", None
             log.info("view %s: running", self.view.name)
         if self.state == "running" and now - self._started_at > HEALTHY_S:

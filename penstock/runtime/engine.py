@@ -24,6 +24,7 @@ from penstock.analyze.source import read_stream, register
 from penstock.app import App, View
 from penstock.columns import json_rows
 from penstock.contracts import StreamSpec
+from penstock.cursor import source_positions
 from penstock.errors import EXIT_IO, PenstockError, SyncFailed, ViewError
 from penstock.files import sync_filesystem, write_atomic
 from penstock.graph import order, read_views
@@ -90,6 +91,7 @@ class Engine:
             view,
             lambda: self._query(view),
             lambda: self._frame(view),
+            lambda: self._caught_up(view),
             trigger_ms=self.settings.trigger_ms,
             longest_s=self.settings.restart_backoff_max_s,
         )
@@ -128,6 +130,14 @@ class Engine:
             self.changes[view.name] = changes_schema(frame)
             self.changes_log.declare(StreamSpec(f"{view.name}.changes", self.changes[view.name], 1))
         return frame
+
+    def _caught_up(self, view: View) -> bool:
+        """Whether a view has read all that its streams have, as after a restart in which nothing came."""
+        last = self.tables[view.name].last()
+        read = source_positions(last.end) if last is not None else {}
+        declared = {stream.name for stream in self.app.streams}
+        names = [name if name in declared else f"{name}.changes" for name in view.reads]
+        return bool(read) and all(read.get(name) == self.changes_log.ends(name) for name in names)
 
     def _publisher(self, view: View) -> AfterCommit | None:
         """Appends what a view wrote to VIEW.changes, after the ledger has it.
