@@ -36,4 +36,4 @@ bench: setup
 	@$(BIN)/python -m bench
 
 clean:
-	rm -rf $(VENV) .penstock build *.egg-info
+	rm -rf $(VENV) build *.egg-info

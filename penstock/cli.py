@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -107,8 +109,16 @@ def _new(arguments: argparse.Namespace) -> int:
 
     for path in make(arguments.name, Path.cwd()):
         print(f"made {path}")
-    print(f"\nnow:\n  penstock run {arguments.name}/app.py\n  python -m pytest {arguments.name}")
+    run, python = _called("penstock"), _called("python")
+    print(f"\nnow:\n  {run} run {arguments.name}/app.py\n  {python} -m pytest {arguments.name}")
     return 0
+
+
+def _called(program: str) -> str:
+    """How a person in this folder calls a program of this environment: by its name only if the shell would find it."""
+    own = Path(sys.executable).parent / program
+    found = shutil.which(program)
+    return program if found is not None and Path(found) == own else os.path.relpath(own)
 
 
 def _doctor(_: argparse.Namespace) -> int:

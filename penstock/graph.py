@@ -13,7 +13,7 @@ from uuid import UUID
 
 from penstock.app import App, Stream, View, Where
 from penstock.errors import DeclarationError
-from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields
+from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, untyped
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
 NAME_RULE = "use 1 to 48 of a-z, 0-9, - and _, beginning and ending with a letter or digit"
@@ -111,6 +111,8 @@ def _stream(stream: Stream) -> Iterator[Problem]:
         return
     if not kinds:
         yield problem(f"{stream.event.__name__} has no fields")
+    for name in untyped(stream.event):
+        yield problem(f"{name} has no type, so it is no field; write `name: type`, or ClassVar for a constant")
     for name in kinds:
         if name in SYSTEM_COLUMNS:
             yield problem(f"the field name {name} is taken by Penstock")

@@ -155,6 +155,23 @@ def fields(cls: type) -> tuple[Field, ...]:
     return tuple(_field(name, hints[name]) for name in cls.__struct_fields__)  # type: ignore[attr-defined]
 
 
+def untyped(cls: type) -> list[str]:
+    """Attributes that were meant as fields, it seems, but have no type: `Order.price`, for `price = 3.5`."""
+    typed = typing.get_type_hints(cls)
+    found = [
+        f"{cls.__name__}.{name}" for name, value in vars(cls).items() if name not in typed and _is_plain(name, value)
+    ]
+    for each in fields(cls):
+        for part in (each.base, *get_args(each.base)):
+            if isinstance(part, type) and issubclass(part, Record):
+                found += untyped(part)
+    return found
+
+
+def _is_plain(name: str, value: Any) -> bool:
+    return not name.startswith("_") and not callable(value) and not hasattr(value, "__get__")
+
+
 def _field(name: str, hint: Any) -> Field:
     base, nullable, epoch = hint, False, False
     while True:

@@ -10,8 +10,10 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
+from difflib import get_close_matches
 from typing import Any
 
+from penstock import failpoints
 from penstock.errors import DeclarationError
 
 MIB = 1024 * 1024
@@ -71,7 +73,8 @@ class Settings:
 
 
 def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The defaults, overridden by `PENSTOCK_*` variables. A value that is no number is refused with its name."""
+    """The defaults, overridden by `PENSTOCK_*` variables. One that is no setting, or no number, is refused by name."""
+    _refuse_unknown(environ)
     chosen: dict[str, Any] = {}
     for each in fields(Settings):
         variable = f"PENSTOCK_{each.name.upper()}"
@@ -87,3 +90,15 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         if chosen[each.name] < 0:
             raise DeclarationError(f"{variable}={environ[variable]!r} is below zero")
     return Settings(**chosen)
+
+
+def _refuse_unknown(environ: Mapping[str, str]) -> None:
+    """A misspelt setting would be the default without a word."""
+    known = [each.name.upper() for each in fields(Settings)]
+    for variable in environ:
+        name = variable.removeprefix("PENSTOCK_")
+        if name in (variable, *known) or variable == failpoints.VARIABLE:
+            continue
+        nearest = get_close_matches(name, known, 1)
+        hint = f"did you mean PENSTOCK_{nearest[0]}?" if nearest else "docs/settings.md lists them"
+        raise DeclarationError(f"{variable} is no setting of Penstock; {hint}")

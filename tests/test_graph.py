@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import ClassVar
 
 import pytest
 
-from penstock import App, Event
+from penstock import App, Event, Record
 from penstock.app import tables
 from penstock.errors import DeclarationError
 from penstock.graph import check, order, read_views, require_sound
@@ -34,6 +35,24 @@ class BadId(Event, id="nope", time="vehicle"):
 
 class Reserved(Event):
     _key: str
+
+
+class Place(Record):
+    city: str
+    country = "?"
+
+
+class Untyped(Event):
+    UNIT: ClassVar[str] = "kg"
+    places: list[Place]
+    weight = 0.0
+
+    def heavy(self) -> bool:
+        return self.weight > 100
+
+    @property
+    def first(self) -> Place:
+        return self.places[0]
 
 
 def sound(app: App) -> None:
@@ -66,6 +85,8 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.stream("other", BadId), "the time 'vehicle' must be a datetime"),
         (lambda app: app.stream("other", Odd), "Odd.thing: the type object has no mapping"),
         (lambda app: app.stream("other", Reserved), "the field name _key is taken"),
+        (lambda app: app.stream("other", Untyped), "Untyped.weight has no type, so it is no field"),
+        (lambda app: app.stream("other", Untyped), "Place.country has no type"),
         (lambda app: app.stream("other", int), "not a class derived from Event"),
         (lambda app: app.stream("other", NoTime, late_after=timedelta(1)), "late_after needs an event time"),
         (lambda app: app.stream("other", Fix, late_after=timedelta(0)), "late_after must be a timedelta above zero"),

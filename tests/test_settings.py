@@ -22,6 +22,13 @@ def test_a_bad_value_is_refused_with_its_name(value: str) -> None:
         from_environment({"PENSTOCK_PARTITIONS": value})
 
 
+def test_a_misspelt_setting_is_refused_with_the_nearest_one() -> None:
+    with pytest.raises(DeclarationError, match=r"PENSTOCK_PARTITION is no setting.*did you mean PENSTOCK_PARTITIONS"):
+        from_environment({"PENSTOCK_PARTITION": "5"})
+    with pytest.raises(DeclarationError, match=r"PENSTOCK_XYZZY is no setting.*docs/settings\.md"):
+        from_environment({"PENSTOCK_XYZZY": "5"})
+
+
 def test_every_setting_has_a_unit_and_a_meaning() -> None:
     assert [
         each.name for each in fields(Settings) if not each.metadata.get("unit") or not each.metadata.get("help")

@@ -14,7 +14,7 @@ import msgspec
 
 from penstock.runtime.directory import DataDirectory
 
-VARIABLE = "PENSTOCK_CHILD"
+VARIABLE = "_PENSTOCK_CHILD"
 
 
 class Call(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
@@ -29,11 +30,17 @@ def routes(deps: Deps) -> list[BaseRoute]:
         Route("/v1/streams/{name}/live", LiveEvents(deps, "stream"), methods=["GET"]),
         Route("/v1/views/{name}/live", LiveEvents(deps, "view"), methods=["GET"]),
         WebSocketRoute("/v1/live", LiveSocket(deps)),
+        Route("/v1/live", _socket_only, methods=["GET"]),
         Route("/v1/app", _app(deps), methods=["GET"]),
         Route("/v1/health", _health(deps), methods=["GET"]),
         Route("/v1/openapi.json", _openapi(deps), methods=["GET"]),
         Route("/metrics", _metrics(deps), methods=["GET"]),
     ]
+
+
+async def _socket_only(_: Request) -> Response:
+    detail = "this is a WebSocket; for plain HTTP follow /v1/views/NAME/live or /v1/streams/NAME/live"
+    raise HTTPException(426, detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
 
 
 def _page(deps: Deps, kind: str) -> Endpoint:

@@ -55,7 +55,7 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
             "/v1/streams/{name}/live": {"parameters": [_name("stream", streams)], "get": _live("stream")},
             "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
             "/v1/live": {
-                "get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("403", "503"))
+                "get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("403", "426", "503"))
             },
             "/v1/app": {"get": _operation("The app with live figures", _ok({"type": "object"}))},
             "/v1/health": {"get": _operation("Ready or not, and why", _health())},

@@ -17,7 +17,7 @@ from penstock.errors import Busy, PenstockError, StorageError, as_problem
 
 MEDIA_TYPE = "application/problem+json"
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_CODES = {404: "not_found", 405: "method_not_allowed"}
+_CODES = {404: "not_found", 405: "method_not_allowed", 426: "upgrade_required"}
 _log = logging.getLogger("penstock.serve")
 
 

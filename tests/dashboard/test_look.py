@@ -63,6 +63,16 @@ def test_a_failed_view_says_why_and_where(page: Page, market: Running) -> None:
     expect(failure.locator("code")).to_have_text("market.py:52")
 
 
+def test_nothing_is_promised_of_a_stream_that_has_failed(page: Page) -> None:
+    """While the engine starts, a view says that events are kept, unless they are refused."""
+    broken = stream("fixes", {"fix": "int"}, error="fixes.db is damaged")
+    one = view("speeds", {"fix": "bigint"}, ["fix"], ["fixes"], state="starting")
+    with serving(FakeApi({**app("fleet", [broken], [one]), "state": "starting"}, {}, {})) as address:
+        page.goto(address)
+        expect(page.locator(".notice")).to_have_text("Spark is starting, which takes some seconds.")
+        expect(page.locator(".panel .empty")).to_have_text("No rows: the stream fixes has failed.")
+
+
 def test_dead_letters_are_a_click_away(page: Page, market: Running) -> None:
     """From a stream's card, by keyboard alone, to what was rejected, why, and what was sent."""
     page.goto(market.address)

@@ -110,6 +110,7 @@ REFUSED = [
     ("GET", "/nothing/at/all", 404, "not_found"),
     ("GET", "/v1/streams/..%2fs", 404, "not_found"),
     ("DELETE", "/v1/streams/s", 405, "method_not_allowed"),
+    ("GET", "/v1/live", 426, "upgrade_required"),
     ("POST", "/v1/views/v/live", 405, "method_not_allowed"),
     ("PUT", "/v1/health", 405, "method_not_allowed"),
     ("GET", "/v1/streams/s?since=x", 400, "bad_cursor"),

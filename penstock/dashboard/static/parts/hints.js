@@ -92,7 +92,10 @@ function Unfed({ stream, view, app, whole }) {
 
 /** Why a view has no rows: it failed, it starts, its input is empty, or no row has come of it so far. */
 export function ViewHint({ view, app, known, whole }) {
-  const empty = app.streams.find((stream) => view.reads.includes(stream.name) && !stream.accepted);
+  const inputs = app.streams.filter(({ name }) => view.reads.includes(name));
+  const broken = inputs.find(({ error }) => error);
+  if (broken) return html`<p class="empty">No rows: the stream ${broken.name} has failed.</p>`;
+  const empty = inputs.find(({ end }) => !end);
   if (empty && view.state !== "failed") return html`<${Unfed} stream=${empty} ...${{ view, app, whole }} />`;
   return html`<p class="empty">${whyEmpty(view, known)}</p>`;
 }

@@ -72,10 +72,11 @@ function Notices({ app }) {
   return notice ? html`<p class="notice" role="status">${notice}</p>` : null;
 }
 
-function noticeOf({ state, processes }) {
+function noticeOf({ state, processes, streams }) {
   const again = processes?.engine?.restarts;
   if (state === "stopping") return "The app is stopping: new events are refused.";
   if (state !== "starting") return null;
-  if (again) return `The engine ended and is started again (${again} so far). Events posted meanwhile are kept.`;
-  return "Spark is starting, which takes some seconds. Events posted meanwhile are kept.";
+  const kept = streams.some(({ error }) => error) ? "" : " Events posted meanwhile are kept.";
+  if (again) return `The engine ended and is started again (${again} so far).${kept}`;
+  return `Spark is starting, which takes some seconds.${kept}`;
 }

@@ -32,7 +32,7 @@ export function StreamPanel({ stream, tab, live }) {
 }
 
 function Tabs({ stream, tab }) {
-  const rejected = `Rejected (${format.compact(stream.rejected ?? 0)})`;
+  const rejected = stream.rejected ? `Rejected (${format.compact(stream.rejected)})` : "Rejected";
   const tabs = [[null, "Latest events"], ["rejected", rejected], ["send", "Post an event"]];
   return html`<nav class="tabs" aria-label="Of ${stream.name}">${tabs.map(([each, title]) => {
     const href = link({ kind: "streams", name: stream.name, tab: each });
@@ -101,7 +101,7 @@ function factsOf(stream) {
     ["partitions", stream.partitions],
     ["events kept", format.number(stream.events ?? 0)],
     ["on disk", format.bytes(stream.bytes ?? 0)],
-    ["accepted", format.number(stream.accepted ?? 0)],
+    ["accepted since start", format.number(stream.accepted ?? 0)],
     ["duplicates", stream.duplicates ? format.number(stream.duplicates) : null],
     ["refused", stream.refused ? format.number(stream.refused) : null],
     ["last event", stream.last_event ? format.time(stream.last_event) : null],
