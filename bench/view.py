@@ -23,7 +23,7 @@ from bench.readings import Reading, aggregate, app, sensors
 from bench.report import Figure
 from penstock.analyze.frames import build, inputs
 from penstock.analyze.pruning import prune
-from penstock.analyze.query import ViewQuery
+from penstock.analyze.query import Query
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
 from penstock.columns import place
@@ -102,7 +102,7 @@ def measure_ours(spark: SparkSession, root: Path, folder: Path) -> float:
     table = ViewTable(
         folder / "view.db", ViewSpec("sensors", ("sensor",), None, None, None, 100, 2**28), clock=WallClock()
     )
-    query = ViewQuery(sensors, folder / "checkpoint", table, 1, None)
+    query = Query(sensors, folder / "checkpoint", table, 1)
     finished: list[float] = []
     query.after_commit = lambda batch_id, rows: finished.append(time.perf_counter())
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.contracts import Source
-from penstock.schema import Event, Raw
+from penstock.schema import Event, Failed, Raw, State
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -77,6 +77,47 @@ class View:
         return self.function(*inputs)
 
 
+Function = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Handler:
+    """A function run once for each event, with the state of the event's key; what it yields is emitted.
+
+    `function` takes (state, event, context), a timer's function (state, context).
+    """
+
+    name: str
+    where: Where
+    reads: tuple[str, ...]
+    key: str
+    state: type[State]
+    emits: tuple[type[Event], ...]
+    function: Function = field(compare=False)
+    timers: dict[str, Function] = field(default_factory=dict, compare=False)
+
+    def timer(self, name: str) -> Callable[[Function], Function]:
+        """Declare what happens when a timer of that name, set with `ctx.timer`, is due."""
+
+        def declare(function: Function) -> Function:
+            self.timers[name] = function
+            return function
+
+        return declare
+
+    @property
+    def outputs(self) -> tuple[Stream, ...]:
+        """The streams that it fills: one for each emitted class, under the handler's name if there is one only; and
+        the events that it failed on."""
+        names = [f"{self.name}.{each.__name__}" for each in self.emits] if len(self.emits) > 1 else [self.name]
+        emitted = (Stream(name, each, self.where) for name, each in zip(names, self.emits, strict=False))
+        return (*emitted, Stream(f"{self.name}.failed", Failed, self.where))
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the user's function, as a test would."""
+        return self.function(*arguments)
+
+
 @dataclass(frozen=True)
 class Feed:
     """A source and the stream it fills."""
@@ -87,7 +128,7 @@ class Feed:
     where: Where
 
 
-Readable = Stream | View | str
+Readable = Stream | View | Handler | str
 
 
 class App:
@@ -102,6 +143,7 @@ class App:
         self.where = _caller()
         self._streams: list[Stream] = []
         self._views: list[View] = []
+        self._handlers: list[Handler] = []
         self._feeds: list[Feed] = []
 
     @property
@@ -111,6 +153,15 @@ class App:
     @property
     def views(self) -> tuple[View, ...]:
         return tuple(self._views)
+
+    @property
+    def handlers(self) -> tuple[Handler, ...]:
+        return tuple(self._handlers)
+
+    @property
+    def outputs(self) -> tuple[Stream, ...]:
+        """The streams that handlers fill."""
+        return tuple(output for handler in self._handlers for output in handler.outputs)
 
     @property
     def feeds(self) -> tuple[Feed, ...]:
@@ -154,11 +205,9 @@ class App:
         one. `emit="close"` shows a window's rows once, when it is complete, instead of at every change.
         """
         where = _caller()
-        inputs = (reads,) if isinstance(reads, Stream | View | str) else tuple(reads)
-        names = tuple(each if isinstance(each, str) else each.name for each in inputs)
 
         def declare(function: Callable[..., DataFrame]) -> View:
-            declared = View(name, where, names, _names(key), function, None, keep, top, by, emit)
+            declared = View(name, where, _read(reads), _names(key), function, None, keep, top, by, emit)
             self._views.append(declared)
             return declared
 
@@ -180,6 +229,32 @@ class App:
         self._views.append(declared)
         return declared
 
+    def handler(
+        self,
+        name: str,
+        *,
+        reads: Readable | Sequence[Readable],
+        key: str,
+        state: type[State],
+        emits: type[Event] | Sequence[type[Event]] = (),
+    ) -> Callable[[Function], Handler]:
+        """Declare a handler by a function of (state, event, context) that mutates the state and yields what it emits.
+
+        It is called once for each event of the streams it reads, in log order for each value of the field `key`, with
+        the state of that value; a new one starts with `state()`. It must be deterministic: no wall clock, no random
+        numbers and no input or output of its own. What it emits is the stream `name`, or `name.Class` if there are
+        several classes; events that it fails on go to `name.failed`.
+        """
+        where = _caller()
+        classes = (emits,) if isinstance(emits, type) else tuple(emits)
+
+        def declare(function: Function) -> Handler:
+            declared = Handler(name, where, _read(reads), key, state, classes, function)
+            self._handlers.append(declared)
+            return declared
+
+        return declare
+
     def source(self, name: str, source: Source, *, into: Stream | str) -> Feed:
         """Declare a feed that fills a stream, beside what is posted to it."""
         declared = Feed(name, source, into if isinstance(into, str) else into.name, _caller())
@@ -194,6 +269,11 @@ class App:
         from penstock.analyze.preview import preview
 
         return preview(self, view, events)
+
+
+def _read(reads: Readable | Sequence[Readable]) -> tuple[str, ...]:
+    inputs = (reads,) if isinstance(reads, Stream | View | Handler | str) else tuple(reads)
+    return tuple(each if isinstance(each, str) else each.name for each in inputs)
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

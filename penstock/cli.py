@@ -1,4 +1,4 @@
-"""The command line: `penstock run`, `check`, `new`, `doctor`."""
+"""The command line: `penstock run`, `check`, `new`, `replay`, `doctor`."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.errors import DeclarationError, PenstockError
-from penstock.graph import check
+from penstock.graph import check, require_sound
 from penstock.runtime.loading import load
 from penstock.settings import from_environment
 
+if TYPE_CHECKING:
+    from penstock.analyze.batches import Positions
+    from penstock.runtime.replay import Replay, Replayed
+
 PORT_MAX = 65_535
+DIFFERENCES_MAX = 50
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,6 +42,20 @@ def parser() -> argparse.ArgumentParser:
     new = commands.add_parser("new", help="make a small working app with a test")
     new.add_argument("name", metavar="NAME", help="the app's name, and that of its folder")
 
+    replay = commands.add_parser("replay", help="run the log through a handler again, in plain Python")
+    replay.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    replay.add_argument(
+        "--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)"
+    )
+    replay.add_argument("--handler", metavar="NAME", help="which handler, if the app has several")
+    replay.add_argument("--until", metavar="CURSOR", help="where to stop; else where the handler stands")
+    replay.add_argument("--key", metavar="KEY", help="this key only, telling of each event and the state after it")
+    replay.add_argument("--pdb", action="store_true", help="stop in the debugger at each event of the --key")
+    replay.add_argument("--verify", action="store_true", help="compare the digest with that of the run on Spark")
+    replay.add_argument(
+        "--diff", metavar="FILE[:APP]", help="show what the handler of another file would do differently"
+    )
+
     commands.add_parser("doctor", help="say what is missing on this machine, and the command that mends it")
     return top
 
@@ -50,7 +70,7 @@ def _port(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Errors of ours are one sentence on standard error and status 1."""
     arguments = parser().parse_args(argv)
-    commands = {"run": _run, "check": _check, "new": _new, "doctor": _doctor}
+    commands = {"run": _run, "check": _check, "new": _new, "replay": _replay, "doctor": _doctor}
     try:
         return commands[arguments.command](arguments)
     except DeclarationError as error:
@@ -61,6 +81,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # as with `| head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
 
 
 def _say(line: str) -> None:
@@ -119,6 +142,53 @@ def _called(program: str) -> str:
     own = Path(sys.executable).parent / program
     found = shutil.which(program)
     return program if found is not None and Path(found) == own else os.path.relpath(own)
+
+
+def _replay(arguments: argparse.Namespace) -> int:
+    from penstock.runtime import replay
+
+    if arguments.pdb and arguments.key is None:
+        raise DeclarationError("--pdb needs a --key: it stops at each event of that key")
+    if arguments.verify and (arguments.key is not None or arguments.until is not None):
+        raise DeclarationError("--verify compares all keys at the end of the log: give neither --key nor --until")
+    app = load(arguments.target).app
+    require_sound(app)
+    handler = replay.the_handler(app, arguments.handler)
+    run = replay.Replay(app, handler, arguments.data, from_environment())
+    end = run.end(arguments.until)
+    if arguments.pdb:
+        handler = replay.debugged(handler)
+    elif arguments.key is not None and arguments.diff is None:
+        handler = replay.told(handler, print)
+    made = run.run(handler, end, arguments.key)
+    if arguments.key is not None:
+        print(f"state of {arguments.key}: {replay.to_json(made.states().get(arguments.key))}")
+    print(f"{handler.name}: {made.events:,} events, {len(made.states()):,} keys, digest {made.digest}")
+    if arguments.diff is not None:
+        return _show_differences(run, made, arguments, end)
+    return _verify(made.digest, run.digest) if arguments.verify else 0
+
+
+def _show_differences(run: Replay, made: Replayed, arguments: argparse.Namespace, end: Positions) -> int:
+    from penstock.runtime import replay
+
+    changed = load(arguments.diff).app
+    require_sound(changed)
+    other = run.run(replay.the_handler(changed, made.handler.name), end, arguments.key)
+    found = list(replay.differences(made, other))
+    for line in found[:DIFFERENCES_MAX]:
+        print(line)
+    more = f", of which {DIFFERENCES_MAX} are shown" if len(found) > DIFFERENCES_MAX else ""
+    _say(f"{len(found):,} differences{more}" if found else "no difference")
+    return 0
+
+
+def _verify(digest: str, expected: str) -> int:
+    if digest == expected:
+        _say("the same as the run on Spark, bit for bit")
+        return 0
+    print(f"NOT the same as the run on Spark, whose digest is {expected}", file=sys.stderr)
+    return 1
 
 
 def _doctor(_: argparse.Namespace) -> int:

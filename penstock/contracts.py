@@ -11,6 +11,10 @@ from datetime import datetime, timedelta
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
+import msgspec
+
+from penstock.shard import Changes, Shard
+
 if TYPE_CHECKING:  # pyarrow takes 100 ms to import, and declaring an app does not need it
     import pyarrow as pa
 
@@ -138,6 +142,41 @@ class LedgerEntry:
     epoch: int
 
 
+class HandledShard(msgspec.Struct, frozen=True):
+    """A shard of a handler's state as of a committed batch: the batch that last changed it is its `version`."""
+
+    version: int
+    digest: bytes
+    keys: int
+    size: int
+    time: int
+    due: int | None = None
+
+
+class ShardStore(Protocol):
+    """The durable state of one shard. Written by one process at a time."""
+
+    def write_delta(self, version: int, base: int, changes: Changes, digest: int) -> int:
+        """Make what a batch changed durable, on top of version `base`; returns the size in bytes. It counts once the
+        ledger has the version, and may be written again until then."""
+
+    def write_snapshot(self, version: int, shard: Shard) -> int:
+        """Make all of a committed version durable; returns the size in bytes."""
+
+    def snapshot_is_due(self, version: int) -> bool:
+        """Whether a snapshot at this version would save more than it costs."""
+
+    def drop_before(self, version: int) -> None:
+        """Remove what a snapshot at `version` has made needless."""
+
+    def catch_up(self, shard: Shard, held: int, version: int) -> int | None:
+        """Bring a shard from one version to a later one: by how many deltas. None, and nothing done, if they do not
+        lead there."""
+
+    def load(self, version: int) -> Shard:
+        """The shard at a version; empty for `NOTHING`. `Damaged` if what is on the disk is not what was written."""
+
+
 class Sink(Protocol):
     """Takes the output of one query. Called by that query's thread only, one batch at a time."""
 
@@ -262,16 +301,21 @@ class Context(Protocol):
     """What a handler may know besides its event and its state. Nothing else: a handler is deterministic."""
 
     @property
+    def key(self) -> str:
+        """The key whose state it is, as text."""
+
+    @property
     def now(self) -> datetime:
-        """Log time: the ingest time of the event, not the wall clock."""
+        """Log time: the ingest time of the event, or the time that a timer was set for; not the wall clock."""
 
     @property
     def random(self) -> Random:
-        """Seeded by the event's position, so that a replay draws the same numbers."""
+        """Seeded by the event's id, or else its position, so that a replay draws the same numbers."""
 
     @property
     def cursor(self) -> str:
         """The event's position."""
 
-    def timer(self, name: str, at: datetime) -> None:
-        """Call the function declared with `@handler.timer(name)` for this key once log time reaches `at`."""
+    def timer(self, name: str, at: datetime | None) -> None:
+        """Call the function declared with `@handler.timer(name)` for this key once log time reaches `at`. Set again, it
+        is moved; None takes it back."""

@@ -3,6 +3,7 @@
     PenstockError                   code                retry  HTTP
     ├── DeclarationError            declaration         no     -     the app's own file is wrong
     ├── ViewError                   view                no     -     a user's view fails, with its file:line
+    ├── HandlerError                handler             no     -     a handler cannot go on
     ├── RequestError                request             no     400   the caller's input is wrong
     │   ├── MalformedBody           malformed_body      no     400
     │   ├── BadParameter            bad_parameter       no     400
@@ -62,6 +63,10 @@ class DeclarationError(PenstockError):
 
 class ViewError(PenstockError):
     code = "view"
+
+
+class HandlerError(PenstockError):
+    code = "handler"
 
 
 class RequestError(PenstockError):

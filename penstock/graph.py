@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
+from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, Literal, get_origin
 from uuid import UUID
 
-from penstock.app import App, Stream, View, Where
+from penstock.app import App, Handler, Stream, View, Where
 from penstock.errors import DeclarationError
-from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, untyped
+from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, state_problem, untyped
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
 NAME_RULE = "use 1 to 48 of a-z, 0-9, - and _, beginning and ending with a letter or digit"
@@ -39,6 +40,8 @@ def check(app: App) -> list[Problem]:
         found += _stream(stream)
     for view in app.views:
         found += _view(app, view)
+    for handler in app.handlers:
+        found += _handler(app, handler)
     for feed in app.feeds:
         if feed.into not in {stream.name for stream in app.streams}:
             found.append(Problem(feed.where, f"source {feed.name} fills {feed.into!r}, which is no stream of this app"))
@@ -52,20 +55,30 @@ def require_sound(app: App) -> None:
         raise DeclarationError("\n".join(map(str, problems)), problems=[str(each) for each in problems])
 
 
-def order(app: App) -> list[View]:
-    """The views, each after those it reads."""
+Node = View | Handler
+
+
+def nodes(app: App) -> dict[str, Node]:
+    """What computes, by each name under which others read its results."""
     views = {view.name: view for view in app.views}
-    done: dict[str, View] = {}
+    return views | {output.name: handler for handler in app.handlers for output in handler.outputs}
 
-    def visit(view: View) -> None:
-        for name in view.reads:
-            if name in views and name not in done:
-                visit(views[name])
-        done[view.name] = view
 
-    for view in app.views:
-        if view.name not in done:
-            visit(view)
+def order(app: App) -> list[Node]:
+    """Views and handlers, each after those it reads."""
+    known = nodes(app)
+    done: dict[str, Node] = {}
+
+    def visit(node: Node) -> None:
+        for name in node.reads:
+            if name in known and known[name].name not in done:
+                visit(known[name])
+        done[node.name] = node
+
+    every: list[Node] = [*app.handlers, *app.views]
+    for node in every:
+        if node.name not in done:
+            visit(node)
     return list(done.values())
 
 
@@ -90,6 +103,7 @@ def _names(app: App) -> Iterator[Problem]:
 def _declared(app: App) -> Iterator[tuple[str, Any]]:
     yield from (("stream", each) for each in app.streams)
     yield from (("view", each) for each in app.views)
+    yield from (("handler", each) for each in app.handlers)
     yield from (("source", each) for each in app.feeds)
 
 
@@ -152,7 +166,7 @@ def _view(app: App, view: View) -> Iterator[Problem]:
     def problem(message: str) -> Problem:
         return Problem(view.where, f"view {view.name}: {message}")
 
-    known = {each.name for each in app.streams} | {each.name for each in app.views}
+    known = {each.name for each in (*app.streams, *app.outputs)} | {each.name for each in app.views}
     if not view.reads:
         yield problem("its SQL could not be read, or reads nothing" if view.query is not None else "it reads nothing")
     for name in view.reads:
@@ -174,23 +188,81 @@ def _view(app: App, view: View) -> Iterator[Problem]:
         yield problem("keep must be a timedelta above zero")
 
 
+def _handler(app: App, handler: Handler) -> Iterator[Problem]:
+    def problem(message: str) -> Problem:
+        return Problem(handler.where, f"handler {handler.name}: {message}")
+
+    faults = [*_inputs(app, handler), state_problem(handler.state), *_emitted(handler)]
+    yield from map(problem, filter(None, faults))
+    if not handler.reads:
+        yield problem("it reads nothing")
+    for role, function in (
+        ("it", handler.function),
+        *((f"timer {name!r}", each) for name, each in handler.timers.items()),
+    ):
+        if iscoroutinefunction(function) or isasyncgenfunction(function):
+            yield problem(f"{role} is async; a handler is a plain function")
+
+
+def _inputs(app: App, handler: Handler) -> Iterator[str]:
+    """What is wrong with what a handler reads."""
+    declared = {stream.name: stream for stream in app.streams}
+    streams = declared | {stream.name: stream for stream in app.outputs}
+    for name in handler.reads:
+        if name not in streams:
+            what = "a view; a handler reads streams" if name in {view.name for view in app.views} else "no stream here"
+            yield f"it reads {name!r}, which is {what}; there are {', '.join(sorted(streams))}"
+        elif len(handler.reads) > 1 and name not in declared:
+            yield f"it reads {name!r}, which a handler fills, beside other streams; read one or the other"
+        else:
+            yield from _key_of(handler, streams[name])
+
+
+def _key_of(handler: Handler, stream: Stream) -> Iterator[str]:
+    try:
+        kinds = {each.name: each for each in fields(stream.event)}
+    except (NameError, TypeError, AttributeError):
+        return  # the stream's own problem, told with it
+    if handler.key not in kinds:
+        yield f"the key {handler.key!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
+    elif not _keyable(kinds[handler.key].base):
+        yield f"the key {handler.key!r} is of a type that cannot identify anything; use text or a whole number"
+
+
+def _emitted(handler: Handler) -> Iterator[str]:
+    """What is wrong with what a handler emits."""
+    for cls in handler.emits:
+        if not (isinstance(cls, type) and issubclass(cls, Event) and cls is not Event):
+            yield f"it emits {cls!r}, which is not a class derived from Event"
+            continue
+        try:
+            if not event_schema(cls).names[: -len(SYSTEM_COLUMNS)]:
+                yield f"it emits {cls.__name__}, which has no fields"
+        except (UnmappedType, NameError) as error:
+            yield f"it emits {cls.__name__}: {error}"
+    names = [getattr(cls, "__name__", "") for cls in handler.emits]
+    if len(set(names)) < len(names):
+        yield "two of the classes that it emits have the same name"
+
+
 def _cycles(app: App) -> Iterator[Problem]:
-    views = {view.name: view for view in app.views}
+    known = nodes(app)
     clear: set[str] = set()
 
     def walk(name: str, path: tuple[str, ...]) -> tuple[str, ...] | None:
         if name in path:
             return (*path[path.index(name) :], name)
-        if name not in views or name in clear:
+        if name not in known or name in clear:
             return None
-        for each in views[name].reads:
+        for each in known[name].reads:
             cycle = walk(each, (*path, name))
             if cycle:
                 return cycle
         clear.add(name)
         return None
 
-    for view in app.views:
-        cycle = walk(view.name, ())
-        if cycle and cycle[0] == view.name:
-            yield Problem(view.where, f"view {view.name} reads itself by way of {' <- '.join(cycle)}")
+    for name, node in known.items():
+        cycle = walk(name, ())
+        if cycle and cycle[0] == name:
+            kind = "view" if isinstance(node, View) else "handler"
+            yield Problem(node.where, f"{kind} {node.name} reads itself by way of {' <- '.join(cycle)}")

@@ -125,6 +125,18 @@ class Rejected(Event):
     raw: bytes
 
 
+class Failed(Event):
+    """An event that a handler raised on: what it was (as JSON), where it stands, and the traceback."""
+
+    stream: str
+    partition: int
+    offset: int
+    key: str | None
+    error: str
+    traceback: str
+    event: str
+
+
 @dataclass(frozen=True)
 class Field:
     """One field of an event class: its Python type without `Annotated` and `None`, and how it is marked."""
@@ -268,10 +280,20 @@ def system_fields() -> tuple[pa.Field, ...]:
 @per_class
 def wire_class(cls: type) -> type[msgspec.Struct]:
     """The strict twin of a class that bodies are decoded into."""
+    return _strict_class(cls, wire_class, wired=True)
+
+
+@per_class
+def value_class(cls: type) -> type[msgspec.Struct]:
+    """The strict twin of a class that values made by a user's code are held against."""
+    return _strict_class(cls, value_class, wired=False)
+
+
+def _strict_class(cls: type, again: Callable[[type], type], *, wired: bool) -> type[msgspec.Struct]:
     specs: list[Any] = []
     for each in fields(cls):
         info = next(f for f in msgspec.structs.fields(cls) if f.name == each.name)
-        kind = _wire_type(each.hint)
+        kind = _strict_type(each.hint, again, wired)
         if info.default is not msgspec.NODEFAULT:
             specs.append((each.name, kind, info.default))
         elif info.default_factory is not msgspec.NODEFAULT:
@@ -281,23 +303,51 @@ def wire_class(cls: type) -> type[msgspec.Struct]:
     return msgspec.defstruct(cls.__name__, specs, kw_only=True, frozen=True, gc=False)
 
 
-def _wire_type(hint: Any) -> Any:
+def _strict_type(hint: Any, again: Callable[[type], type], wired: bool) -> Any:
     field = _field("", hint)
     base, inner = field.base, get_args(field.base)
-    wire: Any = base
-    if field.epoch:
-        wire = Annotated[int, msgspec.Meta(ge=MILLIS_MIN, le=MILLIS_MAX)]
+    strict: Any = base
+    if field.epoch and wired:
+        strict = Annotated[int, msgspec.Meta(ge=MILLIS_MIN, le=MILLIS_MAX)]
     elif base is int:
-        wire = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
+        strict = Annotated[int, msgspec.Meta(ge=INT_MIN, le=INT_MAX)]
     elif base is datetime:
-        wire = Annotated[datetime, msgspec.Meta(tz=True)]
+        strict = Annotated[datetime, msgspec.Meta(tz=True)]
     elif get_origin(base) is list:
-        wire = list[_wire_type(inner[0])]  # type: ignore[misc]
+        strict = list[_strict_type(inner[0], again, wired)]  # type: ignore[misc]
     elif get_origin(base) is dict:
-        wire = dict[str, _wire_type(inner[1])]  # type: ignore[misc]
+        strict = dict[str, _strict_type(inner[1], again, wired)]  # type: ignore[misc]
     elif isinstance(base, type) and issubclass(base, Record):
-        wire = wire_class(base)
-    return wire | None if field.nullable else wire
+        strict = again(base)
+    return strict | None if field.nullable else strict
+
+
+def may_share(cls: type) -> bool:
+    """Whether an instance can hold a list or a dict, which someone else may still change."""
+    return any(_holds_container(each.base) for each in fields(cls))
+
+
+def _holds_container(base: Any) -> bool:
+    if isinstance(base, type) and issubclass(base, Record):
+        return may_share(base)
+    return get_origin(base) in (list, dict)
+
+
+def state_problem(cls: Any) -> str | None:
+    """Why a class cannot be a handler's state; None if it can."""
+    if not (isinstance(cls, type) and issubclass(cls, State) and cls is not State):
+        return f"{cls!r} is not a class derived from State"
+    required = [each.name for each in msgspec.structs.fields(cls) if each.required]
+    if required:
+        return f"{cls.__name__}.{required[0]} has no default, and a new key starts with {cls.__name__}()"
+    try:
+        for each in fields(cls):
+            arrow_type(each.hint, f"{cls.__name__}.{each.name}")
+    except UnmappedType as error:
+        return error.message
+    except NameError as error:
+        return f"a type of {cls.__name__} cannot be resolved: {error}"
+    return None
 
 
 def holds_decimal(hint: Any) -> bool:
@@ -309,12 +359,15 @@ def holds_decimal(hint: Any) -> bool:
 
 
 def decimal_fits(value: Decimal) -> bool:
-    """Whether a Decimal keeps all its digits in the column type."""
+    """Whether a Decimal keeps its worth in the column type. Zeros at its end may go, if it is written in no more digits
+    than Arrow reads."""
     if not value.is_finite():
         return False
     _, digits, exponent = value.as_tuple()
     scale = -int(exponent)
-    return scale <= DECIMAL_SCALE and len(digits) - scale <= DECIMAL_DIGITS - DECIMAL_SCALE
+    if scale > DECIMAL_SCALE and (max(scale, len(digits)) > DECIMAL_DIGITS or any(digits[DECIMAL_SCALE - scale :])):
+        return False
+    return len(digits) - scale <= DECIMAL_DIGITS - DECIMAL_SCALE
 
 
 def to_millis(value: datetime) -> int:

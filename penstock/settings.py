@@ -53,6 +53,9 @@ class Settings:
     state_partitions: int = _setting(1, "partitions", "partitions of a view's state in Spark, fixed by its first run")
     spark_cores: int = _setting(0, "cores", "cores that Spark may use; 0 means all")
     spark_memory_mb: int = _setting(1024, "MiB", "heap of the Spark driver")
+    replica_bytes: int = _setting(
+        512 * MIB, "bytes", "state of a handler that one worker holds in memory; what is over it is loaded when needed"
+    )
     # store
     changes_kept: int = _setting(10_000, "versions", "changes of a view kept for clients that come back")
     changes_bytes: int = _setting(256 * MIB, "bytes", "size past which a view's oldest changes go")

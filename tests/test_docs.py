@@ -137,9 +137,12 @@ def test_every_app_in_the_documentation_is_sound(path: Path) -> None:
 
 
 @pytest.mark.spark
-def test_the_tutorials_test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("name", ["test_shop", "test_stock"])
+def test_the_tutorials_tests_pass(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "docs/examples"))
-    importlib.import_module("test_shop").test_sales_adds_up_the_pieces_of_each_product()
+    tests = [each for title, each in vars(importlib.import_module(name)).items() if title.startswith("test_")]
+    assert len(tests) == 1
+    tests[0]()
 
 
 CALL = re.compile(r"^\$ curl (?P<url>http\S+)(?: -d '(?P<body>[^']+)')?\n(?P<answer>\{.*\})$", re.MULTILINE)

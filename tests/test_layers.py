@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 PACKAGE = Path(__file__).parent.parent / "penstock"
-FOUNDATIONS = {"errors", "settings", "schema", "columns", "cursor", "files", "failpoints", "contracts"}
-DECLARATIONS = {"app", "graph"}
+FOUNDATIONS = {
+    "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "contracts",
+}  # fmt: skip
+DECLARATIONS = {"app", "graph", "machine", "testing"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}
 ABOVE = {"runtime", "cli", "__init__"}
 ALLOWED_ONCE = {("app", "analyze")}

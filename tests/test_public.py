@@ -18,7 +18,9 @@ def test_the_collect_tier_exports_its_sources() -> None:
 
 def test_an_app_has_these_methods() -> None:
     public = {name for name in vars(App) if not name.startswith("_")}
-    assert public == {"streams", "views", "feeds", "stream", "view", "sql", "source", "preview"}
+    assert public == {
+        "streams", "views", "handlers", "outputs", "feeds", "stream", "view", "sql", "handler", "source", "preview",
+    }  # fmt: skip
 
 
 def test_the_parameters_of_the_declarations_are_these() -> None:
@@ -26,4 +28,5 @@ def test_the_parameters_of_the_declarations_are_these() -> None:
         "name", "event", "key", "late_after", "keep", "keep_bytes", "partitions",
     ]  # fmt: skip
     assert [*inspect.signature(App.view).parameters][1:] == ["name", "reads", "key", "keep", "top", "by", "emit"]
+    assert [*inspect.signature(App.handler).parameters][1:] == ["name", "reads", "key", "state", "emits"]
     assert [*inspect.signature(App.sql).parameters][1:] == ["name", "query", "key", "keep", "top", "by", "emit"]

@@ -13,11 +13,11 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.analyze.frames import build, changes_schema, inputs, key_problems, view_error
+from penstock.analyze.frames import build, changes_schema, inputs, key_problems, node_error
 from penstock.analyze.query import output_mode
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
-from penstock.app import App, View, Where
+from penstock.app import App, Handler, View, Where
 from penstock.errors import ViewError
 from penstock.graph import Problem, order
 from penstock.settings import Settings
@@ -77,6 +77,8 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
     found: list[Problem] = []
     changes: dict[str, pa.Schema] = {}
     for view in order(app):
+        if isinstance(view, Handler):
+            continue
         if any(name not in changes and name in {each.name for each in app.views} for name in view.reads):
             continue  # it reads a view that has a problem of its own
         try:
@@ -102,5 +104,5 @@ def _start_problems(view: View, frame: DataFrame, folder: Path) -> list[str]:
     try:
         writer.option("checkpointLocation", str(folder / "checkpoints" / view.name)).start().stop()
     except Exception as error:
-        return [view_error(view, error).message.split(f"view {view.name}: ", 1)[-1]]
+        return [node_error(view, error).message.split(f"view {view.name}: ", 1)[-1]]
     return []

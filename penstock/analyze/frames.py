@@ -15,8 +15,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, MapType, StructType
 
-from penstock.app import App, Stream, View, Where
-from penstock.errors import ViewError
+from penstock.app import App, Handler, Stream, View, Where
+from penstock.errors import HandlerError, ViewError
 from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, event_schema, system_fields
 
 Reader = Callable[[str, StructType], DataFrame]
@@ -48,7 +48,7 @@ def _events(frame: DataFrame) -> DataFrame:
 
 def inputs(app: App, view: View, read: Reader, changes: Mapping[str, pa.Schema]) -> list[DataFrame]:
     """The DataFrames that a view reads, in order. `changes` has the schema of each view's changes."""
-    streams = {stream.name: stream for stream in app.streams}
+    streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     return [
         stream_frame(streams[name], read) if name in streams else changes_frame(name, changes[name], read)
         for name in view.reads
@@ -65,7 +65,7 @@ def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataF
         else:
             made = view(*frames)
     except Exception as error:
-        raise view_error(view, error) from error
+        raise node_error(view, error) from error
     if not isinstance(made, DataFrame):
         raise ViewError(
             f"{view.where}: view {view.name} returned {type(made).__name__}, not a DataFrame", view=view.name
@@ -130,25 +130,27 @@ def _identity(expression: Any) -> str:
     return found.group() if found else str(expression.toString())
 
 
-def view_error(view: View, error: BaseException) -> ViewError:
-    """What a user needs of a failure in a view: which view, which line, which column, one sentence."""
-    where = _user_line(view, error)
+def node_error(node: View | Handler, error: BaseException) -> ViewError | HandlerError:
+    """What a user needs of a failure in a view or handler: which one, which line, which column, one sentence."""
+    where = _user_line(node, error)
     sentence = _sentence(error)
+    if isinstance(node, Handler):
+        return HandlerError(f"{where}: handler {node.name}: {sentence}", handler=node.name)
     column = _column(error)
     return ViewError(
-        f"{where}: view {view.name}: {sentence}", view=view.name, file=where.file, line=where.line, column=column
+        f"{where}: view {node.name}: {sentence}", view=node.name, file=where.file, line=where.line, column=column
     )
 
 
-def _user_line(view: View, error: BaseException) -> Where:
+def _user_line(node: View | Handler, error: BaseException) -> Where:
     """The last line of the user's own file on the way to the error; Spark's call site if it was not on the way."""
-    if view.function is not None:
-        file = view.function.__code__.co_filename
+    if node.function is not None:
+        file = node.function.__code__.co_filename
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         if lines and lines[-1] is not None:
-            return Where(view.where.file, lines[-1])
+            return Where(node.where.file, lines[-1])
     found = re.search(r"was called from\s+(\S+?):(\d+)", str(error))
-    return Where(view.where.file, int(found.group(2))) if found and view.function else view.where
+    return Where(node.where.file, int(found.group(2))) if found and node.function else node.where
 
 
 def _sentence(error: BaseException) -> str:

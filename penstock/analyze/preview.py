@@ -27,7 +27,7 @@ def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
         wanted = ", ".join(view.reads)
         raise ViewError(f"view {view.name} reads {wanted}: give one list of events for each, not {len(events)}")
     spark = SparkSession.getActiveSession() or _session()
-    streams = {stream.name: stream for stream in app.streams}
+    streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     frames = [
         _stream_input(spark, streams[name], rows) if name in streams else spark.createDataFrame(list(rows))
         for name, rows in zip(view.reads, events, strict=True)

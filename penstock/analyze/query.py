@@ -1,4 +1,4 @@
-"""One view as one Spark streaming query, from the log to its sink, exactly once."""
+"""One view or handler as one Spark streaming query, from the log to its sink, exactly once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.analyze.checkpoint import Checkpoint
-from penstock.app import View
+from penstock.app import Handler, View
 from penstock.contracts import Output, Sink
 from penstock.errors import Stopping
 from penstock.failpoints import reach
@@ -39,11 +39,13 @@ class Progress:
     finished_at: float = field(default_factory=time.monotonic)
 
 
-class ViewQuery:
-    """Runs a view's DataFrame as a streaming query. Spark calls `_output` for each batch, one at a time."""
+class Query:
+    """Runs a DataFrame as a streaming query. Spark calls `_output` for each batch, one at a time."""
 
-    def __init__(self, view: View, checkpoint: Path, sink: Sink, epoch: int, after_commit: AfterCommit | None) -> None:
-        self.view = view
+    def __init__(
+        self, node: View | Handler, checkpoint: Path, sink: Sink, epoch: int, after_commit: AfterCommit | None = None
+    ) -> None:
+        self.node = node
         self.checkpoint = Checkpoint(checkpoint)
         self.sink = sink
         self.epoch = epoch
@@ -59,11 +61,11 @@ class ViewQuery:
         """Begin. Returns what the repair of an unclean end dropped; `LedgerMismatch` over a foreign checkpoint."""
         last = self.sink.last()
         dropped = [] if clean else self.checkpoint.repair(last)
-        self.checkpoint.verify(self.view.name, last)
+        self.checkpoint.verify(self.node.name, last)
         self.failure, self._draining = None, False
         if last is not None:
             self.progress.batch_id, self.progress.positions = last.batch_id, last.end
-        writer = frame.writeStream.queryName(self.view.name).outputMode(output_mode(self.view))
+        writer = frame.writeStream.queryName(self.node.name).outputMode(output_mode(self.node))
         writer = writer.option("checkpointLocation", str(self.checkpoint.path)).foreachBatch(self._output)
         if trigger_ms:
             writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
@@ -128,5 +130,5 @@ class ViewQuery:
             self.query.stop()
 
 
-def output_mode(view: View) -> str:
-    return "append" if view.emit == "close" else "update"
+def output_mode(node: View | Handler) -> str:
+    return "append" if isinstance(node, Handler) or node.emit == "close" else "update"

@@ -1,4 +1,4 @@
-"""Keeps one view's query running: starts it, notices its end, starts it again with back-off, tells its state."""
+"""Keeps a query running: starts it, notices its end, starts it again with back-off, tells its state."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from penstock.analyze.frames import view_error
-from penstock.analyze.query import Progress, ViewQuery
-from penstock.app import View
+from penstock.analyze.frames import node_error
+from penstock.analyze.query import Progress, Query
+from penstock.app import Handler, View
 from penstock.errors import PenstockError
 
 log = logging.getLogger("penstock.engine")
@@ -37,25 +37,25 @@ class Restart:
         return wait
 
 
-class ViewRunner:
-    """One view. `step` is called a few times a second.
+class Runner:
+    """One view or handler. `step` is called a few times a second.
 
-    `make` opens its files and gives its query, `build` its DataFrame. Either may raise: that is the view's failure.
+    `make` opens its files and gives its query, `build` its DataFrame. Either may raise: that is its own failure.
     `caught_up` tells whether there is nothing for it to read: then it runs, though no batch will show it.
     """
 
     def __init__(
         self,
-        view: View,
-        make: Callable[[], ViewQuery],
+        node: View | Handler,
+        make: Callable[[], Query],
         build: Callable[[], DataFrame],
         caught_up: Callable[[], bool],
         *,
         trigger_ms: int,
         longest_s: float,
     ) -> None:
-        self.view = view
-        self.query: ViewQuery | None = None
+        self.node = node
+        self.query: Query | None = None
         self.make = make
         self.build = build
         self.caught_up = caught_up
@@ -92,7 +92,7 @@ class ViewRunner:
             return
         if self.state == "starting" and (self.query.progress.batches or self.caught_up()):
             self.state, self.error = "running", None
-            log.info("view %s: running", self.view.name)
+            log.info("%s: running", self.node.name)
         if self.state == "running" and now - self._started_at > HEALTHY_S:
             self.restart.failures = 0
 
@@ -100,9 +100,9 @@ class ViewRunner:
         """A fault of the declaration or of the files stays; anything else is tried again."""
         self.state = "failed"
         final = isinstance(error, AnalysisException) or (isinstance(error, PenstockError) and not error.retry)
-        shown = error if isinstance(error, PenstockError) else view_error(self.view, error)
+        shown = error if isinstance(error, PenstockError) else node_error(self.node, error)
         self.error = str(shown)
-        log.error("view %s failed: %s", self.view.name, shown)
+        log.error("%s failed: %s", self.node.name, shown)
         if final:
             self.restart.at = 0.0
         else:
@@ -126,7 +126,7 @@ class ViewRunner:
         }
 
 
-def stop_all(runners: list[ViewRunner], timeout_s: float) -> None:
+def stop_all(runners: list[Runner], timeout_s: float) -> None:
     """Stop every query, side by side, since each waits for its output under way."""
     queries = [runner.query for runner in runners if runner.query is not None]
     threads = [threading.Thread(target=query.stop, args=(timeout_s,)) for query in queries]

@@ -17,6 +17,9 @@ from penstock.settings import Settings
 _STREAMING = "spark.sql.streaming"
 _PACKAGE = "org.apache.spark.sql.execution.streaming"
 
+TASK_TRIES = 3
+"""A task whose Python worker dies is run again at once, which is sooner than by a restart of its query."""
+
 # From the first checkpoint on: these cannot be changed for one that exists.
 _CHECKPOINTS = {
     # Verifies checksums, which the default one does not, and forks no `chmod` for each file.
@@ -76,7 +79,7 @@ def start_session(name: str, settings: Settings, *, logs: Path, warehouse: Path)
     log4j = logs / "log4j2.properties"
     log4j.write_text(_LOG4J.format(directory=logs.resolve()))
     cores = settings.spark_cores or len(os.sched_getaffinity(0))
-    builder = SparkSession.builder.appName(f"penstock {name}").master(f"local[{cores}]")
+    builder = SparkSession.builder.appName(f"penstock {name}").master(f"local[{cores},{TASK_TRIES}]")
     own = {
         "spark.driver.memory": f"{settings.spark_memory_mb}m",
         "spark.driver.extraJavaOptions": f"-Xss4m -XX:+UseSerialGC -Dlog4j2.configurationFile=file:{log4j.resolve()}",

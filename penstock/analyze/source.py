@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
+from penstock.analyze.batches import advance
 from penstock.contracts import LogReader
 
 FORMAT = "penstock"
@@ -103,18 +104,6 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _position(offset: Offset) -> dict[int, int]:
     return {int(name.rpartition("/")[2]): number for name, number in offset.items()}
-
-
-def advance(start: Mapping[int, int], ends: Mapping[int, int], rows_max: int) -> dict[int, int]:
-    """The furthest position within `rows_max` rows of `start`, each partition given its share of what waits."""
-    waiting = {partition: max(0, ends[partition] - start.get(partition, 0)) for partition in ends}
-    total = sum(waiting.values())
-    if total <= rows_max:
-        return dict(ends)
-    return {
-        partition: start.get(partition, 0) + max(waiting[partition] * rows_max // total, min(1, waiting[partition]))
-        for partition in ends
-    }
 
 
 def register(spark: SparkSession, opener: LogOpener) -> None:

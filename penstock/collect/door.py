@@ -9,6 +9,7 @@ import asyncio
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from datetime import datetime
 
 from penstock.app import Stream
 from penstock.collect.decode import BodyDecoder
@@ -84,9 +85,10 @@ class FrontDoor:
         """Where one source puts its events for a stream. Each source has its own."""
         return FeedIntake(self.entrance(stream), self._settings)
 
-    async def tick(self, stream: str) -> None:
-        """Append one tick without an event time to every partition, to wake the queries. Durable on return."""
-        await self.entrance(stream).intake.tick()
+    async def tick(self, stream: str, at: datetime | None = None) -> None:
+        """Append one tick without an event time to every partition: log time has reached `at`, by default now, or a
+        later time if the stream is past that. Durable on return."""
+        await self.entrance(stream).intake.tick(at)
 
     def counters(self) -> Mapping[str, Counters]:
         """The figures of each declared stream; `rejected` counts its dead letters."""

@@ -14,6 +14,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from queue import SimpleQueue
 from threading import Thread
 from typing import Any, Protocol
@@ -84,7 +85,7 @@ class _Request(msgspec.Struct):
     events: Sequence[Any]
     size: int
     waiter: Waiter
-    tick: bool = False
+    tick: datetime | None = None
 
 
 class StreamIntake:
@@ -141,10 +142,10 @@ class StreamIntake:
         self._take(waiter, events, size)
         return True
 
-    def tick(self) -> asyncio.Future[Receipt]:
-        """Queue one tick for every partition."""
+    def tick(self, at: datetime | None = None) -> asyncio.Future[Receipt]:
+        """Queue one tick for every partition, at a time that is now if it is not given."""
         self.require_room(0, 0)
-        return self._enqueue_empty(tick=True)
+        return self._enqueue_empty(at or self._clock.now())
 
     async def drain(self) -> None:
         """Wait until everything offered so far is durable or has failed."""
@@ -177,7 +178,7 @@ class StreamIntake:
         self.counters.bytes += size
         self._enqueue(_Request(events, size, waiter))
 
-    def _enqueue_empty(self, *, tick: bool = False) -> asyncio.Future[Receipt]:
+    def _enqueue_empty(self, tick: datetime | None = None) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._enqueue(_Request((), 0, future, tick))
         return future
@@ -218,7 +219,8 @@ class StreamIntake:
             outcome: Commit | BaseException
             try:
                 writer = writer or Writer(self._target, self._log, self._clock)
-                outcome = writer.tick() if group[0].tick else writer.commit([each.events for each in group])
+                tick = group[0].tick
+                outcome = writer.tick(tick) if tick is not None else writer.commit([each.events for each in group])
             except BaseException as error:  # whatever it is, the requests must hear of it and the thread go on
                 outcome = error
             loop.call_soon_threadsafe(self._settle, loop, group, outcome)

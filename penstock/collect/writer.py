@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -22,6 +22,7 @@ from penstock.cursor import stream_cursor
 from penstock.schema import Event, event_schema, fields
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
+_SOON = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
@@ -76,7 +77,7 @@ class Writer:
     def commit(self, requests: Sequence[Sequence[Any]]) -> Commit:
         """Append the events of all requests in one transaction, in order. Durable on return; on an error, nothing is.
 
-        Ingest time is that of the group: it never goes back within the stream, whatever the clock does.
+        Ingest time is that of the group: it rises from group to group, whatever the clock does.
         """
         duplicates = [0] * len(requests)
         events = [event for request in requests for event in request]
@@ -93,9 +94,9 @@ class Writer:
                     duplicates[bisect_right(ends, place_among)] += 1
         return Commit(stream_cursor(self._generation, self._ends), duplicates)
 
-    def tick(self) -> Commit:
+    def tick(self, at: datetime) -> Commit:
         """Append one tick without an event time to every partition: a group of one request without events."""
-        tick = tick_batch(event_schema(self._target.event), self._now())
+        tick = tick_batch(event_schema(self._target.event), self._later(at))
         batches = dict.fromkeys(range(self._target.partitions), tick)
         self._advance(self._log.admit(self._target.name, batches), batches)
         return Commit(stream_cursor(self._generation, self._ends), [0])
@@ -113,7 +114,7 @@ class Writer:
             [events[index] for index in order],
             ids=[ids[index] for index in order],
             keys=[keys[index] for index in order],
-            now=self._now(),
+            now=self._later(self._clock.now()),
         )
         lengths = list(map(len, rows.values()))
         starts = accumulate(lengths, initial=0)
@@ -124,8 +125,10 @@ class Writer:
             taken = batches[partition].num_rows - len(admission.duplicates.get(partition, ()))
             self._ends[partition] = first + taken
 
-    def _now(self) -> datetime:
-        self._latest = max(self._latest, self._clock.now())
+    def _later(self, at: datetime) -> datetime:
+        """The time, or a later one if need be: later than every one before it, by a microsecond at least. So a row that
+        is yet to come has a later time than all that are there."""
+        self._latest = max(self._latest + _SOON, at)
         return self._latest
 
     def _last_ingest_time(self) -> datetime:

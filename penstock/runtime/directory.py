@@ -59,6 +59,13 @@ class DataDirectory:
         """There if the engine ended in good order and its checkpoints are durable."""
         return self.checkpoints / "clean"
 
+    @property
+    def handlers(self) -> Path:
+        return self.root / "handlers"
+
+    def handler_ledger(self, name: str) -> Path:
+        return self.handlers / name / "ledger.db"
+
     def view_file(self, name: str) -> Path:
         return self.views / f"{name}.db"
 
@@ -69,7 +76,7 @@ class DataDirectory:
         """Make what is missing, for the owner's eyes only."""
         try:
             self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
-            for each in (self.streams, self.views, self.checkpoints, self.logs, self.run):
+            for each in (self.streams, self.views, self.handlers, self.checkpoints, self.logs, self.run):
                 each.mkdir(mode=0o700, exist_ok=True)
             sync_directory(self.root)
         except OSError as error:

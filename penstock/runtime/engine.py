@@ -1,4 +1,4 @@
-"""The engine process: the Spark driver and every view's streaming query."""
+"""The engine process: the Spark driver, and the streaming query of every view and handler."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.analyze.frames import build, changes_batch, changes_schema, inputs, key_problems
+from penstock.analyze.handled import handler_frame, register_handlers
 from penstock.analyze.pruning import prune
-from penstock.analyze.query import AfterCommit, ViewQuery
-from penstock.analyze.runner import ViewRunner, stop_all
+from penstock.analyze.query import AfterCommit, Query
+from penstock.analyze.runner import Runner, stop_all
 from penstock.analyze.session import carry, start_session
 from penstock.analyze.source import read_stream, register
-from penstock.app import App, View
+from penstock.app import App, Handler, View
 from penstock.columns import json_rows
 from penstock.contracts import StreamSpec
 from penstock.cursor import source_positions
@@ -32,10 +33,12 @@ from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signals
 from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.handlers import HandlerSink, origin, plan, source
 from penstock.runtime.loading import load
 from penstock.runtime.retention import floor, retention
+from penstock.schema import event_schema
 from penstock.settings import Settings, from_environment
-from penstock.store import ViewSpec, ViewTable
+from penstock.store import HandlerLedger, ViewSpec, ViewTable
 
 STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
@@ -47,17 +50,20 @@ log = logging.getLogger("penstock.engine")
 
 
 class Engine:
-    """All views of one app. Single-threaded but for Spark's callbacks, which reach `ViewQuery` only."""
+    """All views and handlers of one app, which `target` names. Single-threaded but for Spark's callbacks, which reach
+    `Query` only."""
 
-    def __init__(self, app: App, directory: DataDirectory, settings: Settings, epoch: int) -> None:
+    def __init__(self, app: App, target: str, directory: DataDirectory, settings: Settings, epoch: int) -> None:
         self.app = app
+        self.plans = {each.name: plan(app, each, target, directory, settings) for each in app.handlers}
         self.directory = directory
         self.settings = settings
         self.epoch = epoch
-        self.changes_log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
+        self.own_log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
         self.changes: dict[str, pa.Schema] = {}
         self.tables: dict[str, ViewTable] = {}
-        self.runners: dict[str, ViewRunner] = {}
+        self.sinks: dict[str, HandlerSink] = {}
+        self.runners: dict[str, Runner] = {}
         self.spark: SparkSession | None = None
         self.stopping = threading.Event()
         self._begun = False
@@ -75,38 +81,53 @@ class Engine:
         self.spark = start_session(self.app.name, settings, logs=directory.logs, warehouse=directory.run / "warehouse")
         log.info("Spark %s is up", self.spark.version)
         register(self.spark, EmbeddedLogOpener(directory.streams))
+        sources = {name: source(made, directory, settings, IDLE_WAIT_S) for name, made in self.plans.items()}
+        register_handlers(self.spark, sources)
         self._begun = True
         clean = directory.clean_mark.exists()
         directory.clean_mark.unlink(missing_ok=True)
-        for view in order(self.app):
-            self._start(view, clean)
+        for node in order(self.app):
+            self._start(node, clean)
             if self.stopping.is_set():
                 break
         status = self._look_after()
         self._stop(status)
         return status
 
-    def _start(self, view: View, clean: bool) -> None:
-        runner = ViewRunner(
-            view,
-            lambda: self._query(view),
-            lambda: self._frame(view),
-            lambda: self._caught_up(view),
+    def _start(self, node: View | Handler, clean: bool) -> None:
+        spark = self.spark
+        assert spark is not None
+        runner = Runner(
+            node,
+            lambda: self._handler_query(node) if isinstance(node, Handler) else self._view_query(node),
+            lambda: handler_frame(spark, node.name) if isinstance(node, Handler) else self._frame(node),
+            lambda: self._caught_up(node),
             trigger_ms=self.settings.trigger_ms,
             longest_s=self.settings.restart_backoff_max_s,
         )
-        self.runners[view.name] = runner
-        log.info("view %s: starting", view.name)
+        self.runners[node.name] = runner
+        log.info("%s: starting", node.name)
         for dropped in runner.start(clean=clean):
-            log.warning("view %s: after an unclean end, dropped %s to have it made again", view.name, dropped)
+            log.warning("%s: after an unclean end, dropped %s to have it made again", node.name, dropped)
 
-    def _query(self, view: View) -> ViewQuery:
+    def _view_query(self, view: View) -> Query:
         """Open a view's files. One that is damaged is that view's failure and no other's."""
         chosen = self.settings
         spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, chosen.changes_kept, chosen.changes_bytes)
         table = ViewTable(self.directory.view_file(view.name), spec, clock=WallClock())
         self.tables[view.name] = table
-        return ViewQuery(view, self.directory.checkpoint(view.name), table, self.epoch, self._publisher(view))
+        return Query(view, self.directory.checkpoint(view.name), table, self.epoch, self._publisher(view))
+
+    def _handler_query(self, handler: Handler) -> Query:
+        """Open a handler's ledger, and make the streams that it fills."""
+        made = self.plans[handler.name]
+        ledger = HandlerLedger(
+            self.directory.handler_ledger(handler.name), made.shards, origin(self.own_log, made.placed)
+        )
+        for output in handler.outputs:
+            self.own_log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
+        sink = self.sinks[handler.name] = HandlerSink(handler, made, ledger, self.own_log)
+        return Query(handler, self.directory.checkpoint(handler.name), sink, self.epoch)
 
     def _frame(self, view: View) -> DataFrame:
         """The view's DataFrame on the log. Views that others read get their stream of changes here."""
@@ -116,7 +137,7 @@ class Engine:
         def read(stream: str, schema: StructType) -> DataFrame:
             return read_stream(spark, stream, schema, rows_max=self.settings.batch_events_max, wait_s=wait_s)
 
-        missing = [name for name in view.reads if name not in self.changes and name in self.runners]
+        missing = [name for name in view.reads if name not in self.changes and name in self.tables]
         if missing:
             raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
         times = frozenset(filter(None, (stream.event.__time_field__ for stream in self.app.streams)))
@@ -128,16 +149,17 @@ class Engine:
             raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
         if view.name in read_views(self.app):
             self.changes[view.name] = changes_schema(frame)
-            self.changes_log.declare(StreamSpec(f"{view.name}.changes", self.changes[view.name], 1))
+            self.own_log.declare(StreamSpec(f"{view.name}.changes", self.changes[view.name], 1))
         return frame
 
-    def _caught_up(self, view: View) -> bool:
-        """Whether a view has read all that its streams have, as after a restart in which nothing came."""
-        last = self.tables[view.name].last()
+    def _caught_up(self, node: View | Handler) -> bool:
+        """Whether it has read all that its streams have, as after a restart in which nothing came."""
+        query = self.runners[node.name].query
+        last = query.sink.last() if query is not None else None
         read = source_positions(last.end) if last is not None else {}
-        declared = {stream.name for stream in self.app.streams}
-        names = [name if name in declared else f"{name}.changes" for name in view.reads]
-        return bool(read) and all(read.get(name) == self.changes_log.ends(name) for name in names)
+        declared = {stream.name for stream in (*self.app.streams, *self.app.outputs)}
+        names = [name if name in declared else f"{name}.changes" for name in node.reads]
+        return bool(read) and all(read.get(name) == self.own_log.ends(name) for name in names)
 
     def _publisher(self, view: View) -> AfterCommit | None:
         """Appends what a view wrote to VIEW.changes, after the ledger has it.
@@ -153,12 +175,12 @@ class Engine:
                 return
             keys = [key.decode() for key in json_rows(table, view.key)]
             batch = changes_batch(table, self.changes[view.name], keys, datetime.now(UTC))
-            self.changes_log.append(f"{view.name}.changes", 0, batch, producer=view.name, sequence=batch_id)
+            self.own_log.append(f"{view.name}.changes", 0, batch, producer=view.name, sequence=batch_id)
 
         return publish
 
     def _look_after(self) -> int:
-        """Step every view, tell the status, keep things up, until told to stop. Returns the exit status."""
+        """Step every query, tell the status, keep things up, until told to stop. Returns the exit status."""
         said, said_at, upkeep_at = "", 0.0, time.monotonic() + self.settings.upkeep_s
         while not self.stopping.wait(STEP_S if said == "ready" else EAGER_STEP_S):
             for runner in self.runners.values():
@@ -179,15 +201,15 @@ class Engine:
         return all(runner.state != "starting" for runner in self.runners.values())
 
     def _upkeep(self) -> bool:
-        """Expiry of rows, retention and merging of changes. False if the disk failed to take a write."""
+        """Expiry of rows, retention and merging of our own streams. False if the disk failed to take a write."""
         try:
             for table in self.tables.values():
                 table.expire()
-            for name in self.changes:
-                stream = f"{name}.changes"
-                needed = floor(self.app, self.directory, self.changes_log, stream)
-                self.changes_log.trim(stream, retention(None, self.settings, needed))
-                self.changes_log.merge(stream)
+            handled = [output.name for sink in self.sinks.values() for output in sink.handler.outputs]
+            for stream in (*(f"{name}.changes" for name in self.changes), *handled):
+                needed = floor(self.app, self.directory, self.own_log, stream)
+                self.own_log.trim(stream, retention(None, self.settings, needed))
+                self.own_log.merge(stream)
         except SyncFailed as error:
             log.critical("%s", error)
             return False
@@ -196,16 +218,26 @@ class Engine:
         return True
 
     def _say(self, state: str) -> None:
-        views = {name: runner.status() for name, runner in self.runners.items()}
-        status: dict[str, Any] = {"epoch": self.epoch, "state": state, "views": views}
+        told = {name: runner.status() for name, runner in self.runners.items()}
+        status: dict[str, Any] = {
+            "epoch": self.epoch,
+            "state": state,
+            "views": {name: each for name, each in told.items() if name not in self.plans},
+            "handlers": {name: told[name] | self._figures(name) for name in told if name in self.plans},
+        }
         write_atomic(self.directory.engine_status, msgspec.json.encode(status), durable=False)
+
+    def _figures(self, handler: str) -> dict[str, Any]:
+        return self.sinks[handler].describe() if handler in self.sinks else {}
 
     def _stop(self, status: int) -> None:
         """Finish the output under way; then the checkpoints are whole, and marked so once they are durable."""
         stop_all(list(self.runners.values()), self.settings.drain_s / 2)
         for table in self.tables.values():
             table.close()
-        self.changes_log.close()
+        for sink in self.sinks.values():
+            sink.ledger.close()
+        self.own_log.close()
         if status == 0:
             sync_filesystem(self.directory.checkpoints)
             write_atomic(self.directory.clean_mark, b"", durable=True)
@@ -218,7 +250,7 @@ def main() -> int:
     child = answer_call()
     loaded = load(child.call.target)
     carry(loaded.module, loaded.file)
-    engine = Engine(loaded.app, child.directory, from_environment(), child.call.epoch)
+    engine = Engine(loaded.app, child.call.target, child.directory, from_environment(), child.call.epoch)
     stop_on_signals(engine.stop)
     on_end_of_parent(child.call, engine.stop)
     return engine.run()

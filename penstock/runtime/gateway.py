@@ -9,6 +9,7 @@ import signal
 import socket
 import sys
 import time
+from datetime import UTC, datetime
 from typing import Any
 
 import uvicorn
@@ -31,6 +32,7 @@ from penstock.runtime.directory import DataDirectory
 from penstock.runtime.guard import Asgi, Receive, Scope, Send, guarded
 from penstock.runtime.loading import load
 from penstock.runtime.retention import dead_letters, floor, retention
+from penstock.runtime.states import HandlerStates
 from penstock.runtime.status import Status
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
@@ -45,6 +47,7 @@ from penstock.store import LiveTable, ViewSpec
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter: short, or a commit thread waits 5 ms for its turn at every step."""
 RATES_S = 1.0
+TICK_S = 0.25
 UNREAD_MS = 30_000
 """A client that takes nothing of what was sent to it for so long is cut off by the kernel."""
 FEED_RETRY_S = 5.0
@@ -93,7 +96,8 @@ class Gateway:
     def _stream_names(self) -> list[str]:
         declared = [stream.name for stream in self.app.streams]
         dead_letters = [name + REJECTED_SUFFIX for name in declared]
-        return [*declared, *dead_letters, *(f"{view}.changes" for view in sorted(read_views(self.app)))]
+        emitted = [stream.name for stream in self.app.outputs]
+        return [*declared, *dead_letters, *emitted, *(f"{view}.changes" for view in sorted(read_views(self.app)))]
 
     def _committed(self, stream: str) -> None:
         self.streams[stream].wake()
@@ -118,6 +122,9 @@ class Gateway:
             closing=self.closing,
             connections=self.connections,
             events={stream.name: stream.event for stream in self.app.streams},
+            states={
+                handler.name: HandlerStates(handler, self.directory, self.log).get for handler in self.app.handlers
+            },
         )
         post = PostEndpoint(self.door, self.settings)
         site = Starlette(routes=[*routes(deps), *dashboard.routes()], exception_handlers=exception_handlers())
@@ -137,8 +144,9 @@ class Gateway:
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
         server = uvicorn.Server(server_config(self.asgi(), self.settings, post_protocol(self.door, self.settings)))
         serving = asyncio.create_task(server._serve([listener]))
+        now = datetime.now(UTC)
         for name in self.door.streams:
-            await self.door.tick(name)
+            await self.door.tick(name, now)
         await asyncio.wait([serving, asyncio.create_task(self.closing.wait())], return_when=asyncio.FIRST_COMPLETED)
         self.closing.set()
         server.should_exit = True
@@ -160,7 +168,8 @@ class Gateway:
     def _background(self) -> list[tuple[str, Any]]:
         tables = [(f"view {name}", table.run()) for name, table in self.tables.items()]
         feeds = [(f"source {feed.name}", self._pull(feed)) for feed in self.app.feeds]
-        return [*tables, *feeds, ("rates", self._rates()), ("upkeep", self._upkeep())]
+        ticks = [("ticks", self._ticks())] if self.app.handlers else []
+        return [*tables, *feeds, *ticks, ("rates", self._rates()), ("upkeep", self._upkeep())]
 
     async def _pull(self, feed: Feed) -> None:
         """Run a source for ever. One that gives up says so and is tried again; it stops nothing else."""
@@ -177,6 +186,18 @@ class Gateway:
         while True:
             self.status.note_rates(time.monotonic())
             await asyncio.sleep(RATES_S)
+
+    async def _ticks(self) -> None:
+        """Let time pass in the log though no event comes: for handlers' timers, and where one stream waits for another.
+        All streams get the same time, and with it a handler has everything that came before."""
+        while True:
+            await asyncio.sleep(TICK_S)
+            now = datetime.now(UTC)
+            for name in self.status.due(now):
+                try:
+                    await self.door.tick(name, now)
+                except PenstockError as error:
+                    log.warning("no tick for stream %s: %s", name, error)
 
     async def _upkeep(self) -> None:
         """Retention and merging, off the event loop. A stream that cannot be kept up does not hold up the others."""

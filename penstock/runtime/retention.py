@@ -1,33 +1,41 @@
-"""What may be trimmed: never anything that a view still needs."""
+"""What may be trimmed: never anything that a view or handler still needs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import timedelta
 
-from penstock.app import App, Stream
-from penstock.contracts import LogReader, Retention
+from penstock.app import App, Handler, Stream, View
+from penstock.contracts import LedgerEntry, LogReader, Retention
 from penstock.cursor import source_positions
+from penstock.graph import order
 from penstock.runtime.directory import DataDirectory
 from penstock.settings import Settings
-from penstock.store import ledger
+from penstock.store import ledger, read_handled
 
 
 def floor(app: App, directory: DataDirectory, log: LogReader, stream: str) -> Mapping[int, int]:
-    """The lowest offset of each partition that some view may have to read again; empty if no view reads the stream.
+    """The lowest offset of each partition that a view or handler may have to read again; empty if none reads it.
 
-    That is the start of each view's last batch, since after a crash that batch may run again. A view that has no
-    second batch yet needs everything from the first kept offset on.
+    That is the start of its last batch, since after a crash that batch may run again. One that has no second batch yet
+    needs everything from the first kept offset on.
     """
     lowest: dict[int, int] = {}
-    for view in app.views:
-        if stream.removesuffix(".changes") not in view.reads:
+    for node in order(app):
+        if stream.removesuffix(".changes") not in node.reads:
             continue
-        entry = ledger(directory.view_file(view.name))
+        entry = _last(directory, node)
         needed = source_positions(entry.start).get(stream) if entry is not None else None
         for partition, offset in (needed or log.starts(stream)).items():
             lowest[partition] = min(offset, lowest.get(partition, offset))
     return lowest
+
+
+def _last(directory: DataDirectory, node: View | Handler) -> LedgerEntry | None:
+    if isinstance(node, View):
+        return ledger(directory.view_file(node.name))
+    handled = read_handled(directory.handler_ledger(node.name))
+    return handled.entry if handled is not None else None
 
 
 def dead_letters(settings: Settings) -> Retention:

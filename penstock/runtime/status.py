@@ -13,12 +13,15 @@ from typing import Any
 import msgspec
 
 from penstock import __version__
-from penstock.app import App, Stream, View
+from penstock.app import App, Handler, Stream, View
 from penstock.collect.door import FrontDoor
+from penstock.collect.intake import Counters
 from penstock.contracts import SourceStatus
 from penstock.cursor import source_positions
 from penstock.errors import PenstockError
+from penstock.graph import order
 from penstock.queue import EmbeddedLog
+from penstock.rows import to_micros
 from penstock.runtime.directory import DataDirectory
 from penstock.schema import fields, type_name
 from penstock.serve.connections import Connections
@@ -26,6 +29,11 @@ from penstock.settings import Settings
 from penstock.store import LiveTable
 
 RATE_WINDOW_S = 5.0
+HANDLER_FIGURES = (
+    "shards", "keys", "bytes", "digest", "next_timer", "emitted", "failed", "events", "run_s", "read_s", "write_s",
+    "delta_bytes", "snapshot_bytes", "replica_hits", "replica_catch_ups", "replica_loads", "rebuilt",
+)  # fmt: skip
+"""What the engine tells of a handler, as `/v1/app` passes it on."""
 ENGINE_SILENT_S = 10.0
 """The engine writes its status each second; silent for so long, it is taken as down."""
 
@@ -73,12 +81,12 @@ class Status:
 
     def note_rates(self, now: float) -> None:
         """Called about once a second."""
-        for stream in self.app.streams:
+        for stream in (*self.app.streams, *self.app.outputs):
             self._rate(f"stream {stream.name}").note(now, self._end(stream.name))
         engine = self._engine()
-        for view in self.app.views:
-            done = sum(sum(each.values()) for each in _positions(engine, view.name).values())
-            self._rate(f"view {view.name}").note(now, done)
+        for node in order(self.app):
+            done = sum(sum(each.values()) for each in _positions(engine, node).values())
+            self._rate(f"node {node.name}").note(now, done)
         for name, feed in self.feeds.items():
             self._rate(f"source {name}").note(now, feed.received)
 
@@ -99,9 +107,9 @@ class Status:
             "version": __version__,
             "started": self.started,
             "state": health["state"],
-            "streams": [self._stream(stream) for stream in self.app.streams],
+            "streams": [self._stream(stream) for stream in (*self.app.streams, *self.app.outputs)],
             "views": [self._view(view, engine) for view in self.app.views],
-            "handlers": [],
+            "handlers": [self._handler(handler, engine) for handler in self.app.handlers],
             "sources": [self._source(name, status) for name, status in self.feeds.items()],
             "processes": self._processes(engine),
             "connections": self.connections.open,
@@ -115,8 +123,12 @@ class Status:
             reasons.append("the app is stopping")
         if engine.get("state") != "ready":
             reasons.append(f"the engine is {engine.get('state', 'not running')}")
-        views = engine.get("views", {})
-        failed = [f"view {name} failed: {each['error']}" for name, each in views.items() if each["state"] == "failed"]
+        failed = [
+            f"{kind.removesuffix('s')} {name} failed: {each['error']}"
+            for kind in ("views", "handlers")
+            for name, each in engine.get(kind, {}).items()
+            if each["state"] == "failed"
+        ]
         failed += [f"view {name}: {table.error}" for name, table in self.tables.items() if table.error]
         failed += [f"stream {name}: {error}" for name, error in self.door.broken.items()]
         failed += [f"source {name} failed: {each.error}" for name, each in self.feeds.items() if each.state == "failed"]
@@ -124,7 +136,8 @@ class Status:
         return {"ready": not reasons and not failed, "state": state, "reasons": reasons + failed}
 
     def _stream(self, stream: Stream) -> dict[str, Any]:
-        counters = self.door.counters()[stream.name]
+        counters = self.door.counters().get(stream.name, Counters())
+        writer = next((each.name for each in self.app.handlers if stream in each.outputs), None)
         broken = self.door.broken.get(stream.name)
         known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": str(broken) if broken else None}
         try:
@@ -140,6 +153,7 @@ class Status:
             "id": stream.event.__id_field__,
             "time": stream.event.__time_field__,
             "partitions": stream.partitions or self.settings.partitions,
+            "handler": writer,
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
             "accepted": counters.accepted,
@@ -166,7 +180,7 @@ class Status:
             "state": told.get("state", "starting"),
             "error": told.get("error") or table.error,
             "lag": self._lag(view, engine),
-            "rate": self._rate(f"view {view.name}").value(),
+            "rate": self._rate(f"node {view.name}").value(),
             "rows": table.size,
             "version": table.version,
             "batch_id": told.get("batch_id"),
@@ -175,12 +189,45 @@ class Status:
             "late": told.get("late", 0),
         }
 
-    def _lag(self, view: View, engine: dict[str, Any]) -> int:
-        """Events in the view's streams that it has not read."""
-        done = _positions(engine, view.name)
-        streams = {stream.name for stream in self.app.streams}
+    def _handler(self, handler: Handler, engine: dict[str, Any]) -> dict[str, Any]:
+        told = engine.get("handlers", {}).get(handler.name, {})
+        return {
+            "name": handler.name,
+            "declared": str(handler.where),
+            "reads": handler.reads,
+            "key": handler.key,
+            "emits": [stream.name for stream in handler.outputs],
+            "timers": sorted(handler.timers),
+            "state": told.get("state", "starting"),
+            "error": told.get("error"),
+            "lag": self._lag(handler, engine),
+            "rate": self._rate(f"node {handler.name}").value(),
+            "batch_id": told.get("batch_id"),
+            "batch_ms": told.get("batch_ms"),
+        } | {name: told.get(name) for name in HANDLER_FIGURES}
+
+    def due(self, now: datetime) -> list[str]:
+        """The streams that need a tick, for a handler that has not come to a time that has passed: that of a timer, or,
+        if it reads several streams, that of the last event in one of them."""
+        engine = self._engine()
+        found: set[str] = set()
+        for handler in self.app.handlers:
+            told = engine.get("handlers", {}).get(handler.name, {})
+            if told.get("state") != "running":
+                continue
+            timer = told["next_timer"]
+            last = [at for name, (_, at) in self.last_event.items() if name in handler.reads]
+            waits = len(handler.reads) > 1 and any(to_micros(each) > told["time"] for each in last)
+            if waits or (timer is not None and timer <= to_micros(now)):
+                found.update(handler.reads)
+        return [stream.name for stream in self.app.streams if stream.name in found]
+
+    def _lag(self, node: View | Handler, engine: dict[str, Any]) -> int:
+        """Events in a node's streams that it has not read."""
+        done = _positions(engine, node)
+        streams = {stream.name for stream in (*self.app.streams, *self.app.outputs)}
         waiting = 0
-        for name in view.reads:
+        for name in node.reads:
             stream = name if name in streams else f"{name}.changes"
             try:
                 ends = self.log.ends(stream)
@@ -228,8 +275,9 @@ class Status:
         return _read_json(path) if age < ENGINE_SILENT_S else {}
 
 
-def _positions(engine: dict[str, Any], view: str) -> dict[str, dict[int, int]]:
-    text = engine.get("views", {}).get(view, {}).get("positions")
+def _positions(engine: dict[str, Any], node: View | Handler) -> dict[str, dict[int, int]]:
+    kind = "views" if isinstance(node, View) else "handlers"
+    text = engine.get(kind, {}).get(node.name, {}).get("positions")
     return source_positions(text) if text else {}
 
 

@@ -203,9 +203,12 @@ class Supervisor:
 
     def _last_words(self, process: Process) -> str:
         """The end of a child's log, if it says why it died."""
-        with open(self._log(process), "rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-            lines = file.read().decode(errors="replace").strip().splitlines()
+        try:
+            with open(self._log(process), "rb") as file:
+                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+                lines = file.read().decode(errors="replace").strip().splitlines()
+        except OSError as error:
+            return f" ({self._log(process)} cannot be read: {error.strerror})"
         return f" ({lines[-1][:200]}; see {self._log(process)})" if lines else ""
 
     def _open_log(self, process: Process) -> IO[bytes]:

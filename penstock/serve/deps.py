@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,14 +13,17 @@ from penstock.schema import Event
 from penstock.serve.connections import Connections
 from penstock.settings import Settings
 
+KeyState = Callable[[str], Awaitable[bytes | None]]
+
 
 @dataclass(frozen=True)
 class Deps:
     """Channels by name, figures, and the event that is set when the gateway begins to stop.
 
     `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. `events`
-    are the event classes for the OpenAPI document. `origins` are browser origins, as in `https://host:port`, that may
-    open a WebSocket besides the gateway's own.
+    are the event classes for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or
+    None if it has none. `origins` are browser origins, as in `https://host:port`, that may open a WebSocket besides the
+    gateway's own.
     """
 
     streams: Mapping[str, Channel]
@@ -31,6 +34,7 @@ class Deps:
     closing: asyncio.Event
     connections: Connections
     events: Mapping[str, type[Event]] = field(default_factory=dict)
+    states: Mapping[str, KeyState] = field(default_factory=dict)
     origins: frozenset[str] = frozenset()
 
     def channel(self, kind: str, name: str) -> Channel:

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from penstock.errors import BadParameter
+from penstock.errors import BadParameter, NotFound
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.metrics import CONTENT_TYPE, render
 from penstock.serve.openapi import document
@@ -31,6 +31,7 @@ def routes(deps: Deps) -> list[BaseRoute]:
         Route("/v1/views/{name}/live", LiveEvents(deps, "view"), methods=["GET"]),
         WebSocketRoute("/v1/live", LiveSocket(deps)),
         Route("/v1/live", _socket_only, methods=["GET"]),
+        Route("/v1/handlers/{name}/state/{key:path}", _state(deps), methods=["GET"]),
         Route("/v1/app", _app(deps), methods=["GET"]),
         Route("/v1/health", _health(deps), methods=["GET"]),
         Route("/v1/openapi.json", _openapi(deps), methods=["GET"]),
@@ -59,6 +60,21 @@ def _limit(text: str | None, deps: Deps) -> int:
     if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
         raise BadParameter(f"limit must be a whole number from 1 to {most}", parameter="limit")
     return int(text)
+
+
+def _state(deps: Deps) -> Endpoint:
+    async def state(request: Request) -> Response:
+        name, key = request.path_params["name"], request.path_params["key"]
+        parameters(request.query_params.multi_items())
+        read = deps.states.get(name)
+        if read is None:
+            raise NotFound(f"there is no handler {name[:80]!r}")
+        found = await read(key)
+        if found is None:
+            raise NotFound(f"handler {name} has no state for {key[:80]!r}")
+        return _json(found)
+
+    return state
 
 
 def _app(deps: Deps) -> Endpoint:

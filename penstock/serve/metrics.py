@@ -63,6 +63,10 @@ def _view(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figur
     return Measure(f"penstock_view_{name}", kind, help, "views", ("view",), figure)
 
 
+def _handler(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+    return Measure(f"penstock_handler_{name}", kind, help, "handlers", ("handler",), figure)
+
+
 def _source(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
     return Measure(f"penstock_source_{name}", kind, help, "sources", ("source",), figure)
 
@@ -86,6 +90,40 @@ METRICS: tuple[Measure, ...] = (
     _view("batch_seconds", "gauge", "Time that the view's last micro-batch took.", _number("batch_ms", 0.001)),
     _view("late_total", "counter", "Events that came too late for the view.", _number("late")),
     _view("failed", "gauge", "1 if the view's query has failed and does not run.", _state("failed")),
+    _handler("lag_events", "gauge", "Events that the handler has still to read.", _number("lag")),
+    _handler("events_total", "counter", "Events run since the engine started.", _number("events")),
+    _handler("emitted_total", "counter", "Events ever emitted.", _number("emitted")),
+    _handler("failures_total", "counter", "Events that the handler ever failed on.", _number("failed")),
+    _handler("keys", "gauge", "Keys that have state.", _number("keys")),
+    _handler("state_bytes", "gauge", "Size of the state in memory, about.", _number("bytes")),
+    _handler("run_seconds_total", "counter", "Time spent in the handler since the engine started.", _number("run_s")),
+    _handler(
+        "read_seconds_total",
+        "counter",
+        "Time spent reading its events and state since the engine started.",
+        _number("read_s"),
+    ),
+    _handler(
+        "write_seconds_total", "counter", "Time spent writing its state since the engine started.", _number("write_s")
+    ),
+    _handler(
+        "delta_bytes_total", "counter", "State written as deltas since the engine started.", _number("delta_bytes")
+    ),
+    _handler("snapshot_bytes", "gauge", "Size of the last snapshot written.", _number("snapshot_bytes")),
+    _handler(
+        "replica_hits_total", "counter", "Batches of a shard that found its state in memory.", _number("replica_hits")
+    ),
+    _handler(
+        "replica_catch_ups_total", "counter", "Batches of a shard that read deltas first.", _number("replica_catch_ups")
+    ),
+    _handler(
+        "replica_loads_total",
+        "counter",
+        "Batches of a shard that loaded its state from files first.",
+        _number("replica_loads"),
+    ),
+    _handler("batch_seconds", "gauge", "Time that the handler's last micro-batch took.", _number("batch_ms", 0.001)),
+    _handler("failed", "gauge", "1 if the handler's query has failed and does not run.", _state("failed")),
     _source("received_total", "counter", "Events received from the source.", _number("received")),
     _source("reconnects_total", "counter", "Times that the source was connected to again.", _number("reconnects")),
     _whole("connections", "gauge", "Live connections: server-sent events and WebSocket.", _number("connections")),

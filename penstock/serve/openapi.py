@@ -18,6 +18,13 @@ _SINCE: Object = {
     "schema": {"type": "string"},
     "description": "A cursor, `earliest` or `latest`.",
 }
+_KEY: Object = {
+    "name": "key",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "A value of the handler's key, as text.",
+}
 _LAST_EVENT_ID: Object = {
     "name": "Last-Event-ID",
     "in": "header",
@@ -39,6 +46,7 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
     event_schemas, components = _events(events)
     streams = [item["name"] for item in app.get("streams", ())]
     views = [item["name"] for item in app.get("views", ())]
+    handlers = [item["name"] for item in app.get("handlers", ())]
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{app.get('name', 'app')} on Penstock", "version": str(app.get("version", "0"))},
@@ -56,6 +64,12 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
             "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
             "/v1/live": {
                 "get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("403", "426", "503"))
+            },
+            "/v1/handlers/{name}/state/{key}": {
+                "parameters": [_name("handler", handlers), _KEY],
+                "get": _operation(
+                    "The state of a key", _ok({"$ref": "#/components/schemas/KeyState"}), also=("400", "404", "500")
+                ),
             },
             "/v1/app": {"get": _operation("The app with live figures", _ok({"type": "object"}))},
             "/v1/health": {"get": _operation("Ready or not, and why", _health())},
@@ -161,6 +175,11 @@ _SCHEMAS: Object = {
     ),
     "Receipt": _page(
         ["accepted", "duplicates", "rejected"], accepted=_COUNT, duplicates=_COUNT, rejected=_COUNT, errors=_OBJECTS
+    ),
+    "KeyState": _page(
+        ["state", "timers"],
+        state={"type": "object", "description": "The fields of the handler's state class."},
+        timers={"type": "object", "description": "When each timer that waits is due."},
     ),
     "Health": {
         "type": "object",

@@ -1,12 +1,24 @@
 """The store: each view's rows, changes and ledger in one SQLite file, and the same view in memory for readers.
 
 `ViewTable` is the engine's side and the file's only writer; `LiveTable` is the gateway's side and only reads. They
-share nothing but the file, whose layout is in `layout.py`.
+share nothing but the file, whose layout is in `layout.py`. The state of handlers is in files of its own (`state.py`),
+and what counts of it in a ledger (`handled.py`).
 """
 
+from penstock.store.handled import Handled, HandlerLedger, read_handled
 from penstock.store.ledger import ledger
 from penstock.store.live import LiveTable
 from penstock.store.spec import ViewSpec
+from penstock.store.state import ShardFiles
 from penstock.store.table import ViewTable
 
-__all__ = ["LiveTable", "ViewSpec", "ViewTable", "ledger"]
+__all__ = [
+    "Handled",
+    "HandlerLedger",
+    "LiveTable",
+    "ShardFiles",
+    "ViewSpec",
+    "ViewTable",
+    "ledger",
+    "read_handled",
+]

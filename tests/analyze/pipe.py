@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from penstock import App, Event
 from penstock.analyze.frames import build, inputs
 from penstock.analyze.pruning import prune
-from penstock.analyze.query import ViewQuery
+from penstock.analyze.query import Query
 from penstock.analyze.source import read_stream, register
 from penstock.app import View
 from penstock.columns import to_batch
@@ -53,10 +53,10 @@ class Pipe:
         register(spark, EmbeddedLogOpener(root / "streams"))
         self.query = self._query()
 
-    def _query(self) -> ViewQuery:
+    def _query(self) -> Query:
         spec = ViewSpec(self.view.name, self.view.key, None, None, None, 100, 10**6)
         self.table = ViewTable(self.root / "view.db", spec, clock=WallClock())
-        return ViewQuery(self.view, self.root / "checkpoint", self.table, 1, None)
+        return Query(self.view, self.root / "checkpoint", self.table, 1)
 
     def append(self, number: int, *events: Fix) -> None:
         nothing: list[str | None] = [None] * len(events)

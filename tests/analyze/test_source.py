@@ -5,8 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.analyze.batches import advance
 from penstock.analyze.check import EmptyLog
-from penstock.analyze.source import JOINED_ROWS_MAX, LogStreamReader, Span, advance
+from penstock.analyze.source import JOINED_ROWS_MAX, LogStreamReader, Span
 
 sizes = st.dictionaries(st.integers(0, 5), st.integers(0, 10_000), min_size=1)
 

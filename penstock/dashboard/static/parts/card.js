@@ -1,4 +1,4 @@
-// One node of the pipe: a source, a stream or a view, with its figures. A stream and a view open on a click.
+// One node of the pipe: a source, a stream, a handler or a view, with its figures. All but a source open on a click.
 
 import { html } from "../html.js";
 import * as format from "../model/format.js";
@@ -41,6 +41,21 @@ export function ViewCard({ view, rates, selected }) {
   return html`<${Card} kind="views" node=${view} state=${view.state} ...${{ rates, selected, facts, tag }} />`;
 }
 
+/** Opens on the first stream that the handler fills. */
+export function HandlerCard({ handler, rates, selected }) {
+  const facts = [
+    handler.keys === null ? null : format.plural(handler.keys, "key"),
+    handler.state !== "running" ? handler.state : handler.lag ? `${format.compact(handler.lag)} behind` : "up to date",
+    handler.emitted ? `${format.compact(handler.emitted)} emitted` : null,
+    handler.batch_ms ? `${format.compact(handler.batch_ms)} ms a batch` : null,
+  ];
+  const href = link({ kind: "streams", name: handler.emits[0] });
+  return html`<${Card} kind="handlers" node=${handler} state=${handler.state} tag="handler"
+    ...${{ rates, selected, facts, href }}>
+    ${handler.failed ? html`<span class="warning">${format.compact(handler.failed)} failed</span>` : null}
+  <//>`;
+}
+
 export function SourceCard({ source, rates }) {
   const facts = [
     source.state,
@@ -60,7 +75,7 @@ export function DoorCard() {
   </div>`;
 }
 
-function Card({ kind, node, state, rates, selected, facts, tag, children }) {
+function Card({ kind, node, state, rates, selected, facts, tag, href, children }) {
   const body = html`
     <div class="card-head">
       <span class="dot ${tone(state)}"></span>
@@ -73,7 +88,7 @@ function Card({ kind, node, state, rates, selected, facts, tag, children }) {
     ${node.error ? html`<${Failure} error=${node.error} declared=${node.declared} />` : null}`;
   const id = `${kind} ${node.name}`;
   if (kind === "sources") return html`<div class="card" data-node=${id}>${body}</div>`;
-  return html`<a class="card" href=${link({ kind, name: node.name })} data-node=${id}
+  return html`<a class="card" href=${href ?? link({ kind, name: node.name })} data-node=${id}
     aria-current=${selected ? "page" : null}>${body}</a>`;
 }
 

@@ -45,7 +45,7 @@ function Content({ app, where, live, feeds, place }) {
     const onSort = (next) => place.sort(next);
     return html`<${ViewPanel} key=${identity(found)} view=${found} ...${{ app, feeds, sort, onSort, whole: true }} />`;
   }
-  if (!name) return html`<${Overview} app=${app} feeds=${feeds} />`;
+  if (!name) return html`<${Overview} app=${app} feeds=${feeds} live=${live} />`;
   const noun = kind.slice(0, -1);
   return html`<p class="empty">This app has no ${noun} named ${name}. <a href="#/">Show the overview</a></p>`;
 }
@@ -55,15 +55,18 @@ function identity(view) {
   return JSON.stringify([view.name, view.key]);
 }
 
-function Overview({ app, feeds }) {
+function Overview({ app, feeds, live }) {
   const [first] = app.streams;
   if (!first) return html`<${EmptyApp} app=${app} />`;
-  if (!app.views.length) {
+  const emitted = app.streams.filter((stream) => stream.handler && !stream.name.endsWith(".failed"));
+  if (!app.views.length && !emitted.length) {
     return html`<div class="panels"><${NoViews} stream=${first} />
       <section class="panel"><h2>Try it</h2><${PostHint} key=${first.name} stream=${first} /></section></div>`;
   }
-  return html`<div class="panels">${app.views.map((view) => html`
-    <${ViewPanel} key=${identity(view)} view=${view} app=${app} feeds=${feeds} />`)}</div>`;
+  return html`<div class="panels">
+    ${app.views.map((view) => html`<${ViewPanel} key=${identity(view)} view=${view} app=${app} feeds=${feeds} />`)}
+    ${emitted.map((stream) => html`<${StreamPanel} key=${stream.name} stream=${stream} live=${live} />`)}
+  </div>`;
 }
 
 /** One sentence for what a person should know at once. Errors of a node stand in its card. */

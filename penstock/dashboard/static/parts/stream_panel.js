@@ -32,6 +32,7 @@ export function StreamPanel({ stream, tab, live }) {
 }
 
 function Tabs({ stream, tab }) {
+  if (stream.handler) return null; // nothing is posted to it
   const rejected = stream.rejected ? `Rejected (${format.compact(stream.rejected)})` : "Rejected";
   const tabs = [[null, "Latest events"], ["rejected", rejected], ["send", "Post an event"]];
   return html`<nav class="tabs" aria-label="Of ${stream.name}">${tabs.map(([each, title]) => {
@@ -78,6 +79,9 @@ class Following extends Component {
 function LatestEvents({ entries, stream, loading, partial }) {
   if (!entries.length && loading) return html`<p class="empty">Loading…</p>`;
   if (!entries.length && partial) return html`<p class="empty">New events show here as they come.</p>`;
+  if (!entries.length && stream.handler) {
+    return html`<p class="empty">No events yet: the handler ${stream.handler} has emitted none.</p>`;
+  }
   if (!entries.length) return html`<${PostHint} stream=${stream} />`;
   const key = [...new Set([stream.id, stream.key].filter(Boolean))];
   const columns = columnsOf(stream.fields, key, entries);
@@ -98,10 +102,11 @@ function factsOf(stream) {
     ["key", stream.key],
     ["id", stream.id],
     ["time", stream.time],
+    ["handler", stream.handler],
     ["partitions", stream.partitions],
     ["events kept", format.number(stream.events ?? 0)],
     ["on disk", format.bytes(stream.bytes ?? 0)],
-    ["accepted since start", format.number(stream.accepted ?? 0)],
+    ["accepted since start", stream.handler ? null : format.number(stream.accepted ?? 0)],
     ["duplicates", stream.duplicates ? format.number(stream.duplicates) : null],
     ["refused", stream.refused ? format.number(stream.refused) : null],
     ["last event", stream.last_event ? format.time(stream.last_event) : null],

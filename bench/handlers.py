@@ -1,0 +1,205 @@
+"""Events a second, a core, through a geofence: from typed events in the log to durable state and output, exactly once.
+
+Baselines, in the same run: a bare Python loop that calls the same function on the same events, already made and in
+memory, with a dict of states: the limit of what Python can do on a core; and Spark's own `transformWithState`, with the
+same state as a row and its output dropped.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Row, SparkSession
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from pyspark.sql.types import StructType
+
+from bench.fleet import Fix, Vehicle, app, geofence
+from bench.report import Figure
+from penstock.analyze.handled import handler_frame, register_handlers
+from penstock.analyze.query import Query
+from penstock.analyze.session import start_session
+from penstock.analyze.source import read_stream, register
+from penstock.columns import place
+from penstock.contracts import StreamSpec
+from penstock.queue import EmbeddedLog, EmbeddedLogOpener
+from penstock.rows import to_columns, to_events
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.handlers import HandlerSink, origin, plan, source
+from penstock.schema import event_schema
+from penstock.settings import Settings
+from penstock.store import HandlerLedger
+
+PARTITIONS = 2
+BATCH = 200_000
+BATCHES = 12
+WARM = 3
+PIECE = 10_000
+STATEFUL_BATCHES = 4
+STATEFUL_BATCH = 40_000
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def run() -> Iterator[Figure]:
+    cores = len(os.sched_getaffinity(0))
+    for vehicles in (10_000, 1_000_000):
+        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+            directory = DataDirectory(Path(folder))
+            directory.make()
+            fill(directory, vehicles)
+            loop = measure_loop(vehicles)
+            spark = start_session("bench", Settings(), logs=directory.logs, warehouse=directory.run / "warehouse")
+            try:
+                ours = measure_ours(spark, directory) / cores
+                name = f"handlers: {vehicles:,} keys, a core"
+                yield Figure(name, ours, "events/s", loop, "bare Python loop, events in memory", "150,000; 35%")
+                if vehicles == 10_000 and find_spec("pandas"):
+                    theirs = measure_stateful(spark, directory) / cores
+                    yield Figure(name, ours, "events/s", theirs, "transformWithState", "10 times")
+            finally:
+                spark.stop()
+
+
+def piece(partition: int, number: int, vehicles: int) -> pa.RecordBatch:
+    """Fixes of the vehicles of one partition, as the front door would have written them. One in fifty crosses."""
+    first = number * PIECE
+    chosen = names(partition, vehicles)
+    mine = [chosen[(first + index) % len(chosen)] for index in range(PIECE)]
+    ids = [f"{partition}-{first + index}" for index in range(PIECE)]
+    times = [NOW + timedelta(milliseconds=first + index) for index in range(PIECE)]
+    columns = {
+        "fix": ids,
+        "at": times,
+        "vehicle": mine,
+        "lat": [52.0 + (index % 50 == 0) for index in range(PIECE)],
+        "lon": [13.0 + index % 7 / 100 for index in range(PIECE)],
+        "speed": [float((first + index) % 130) for index in range(PIECE)],
+        "_id": ids,
+        "_key": mine,
+        "_ingest_time": times,
+        "_kind": [0] * PIECE,
+    }
+    return pa.RecordBatch.from_pydict(columns, schema=event_schema(Fix))
+
+
+_names: dict[tuple[int, int], list[str]] = {}
+
+
+def names(partition: int, vehicles: int) -> list[str]:
+    if (partition, vehicles) not in _names:
+        every = (f"vehicle-{number}" for number in range(vehicles))
+        _names[partition, vehicles] = [name for name in every if place(name, PARTITIONS) == partition]
+    return _names[partition, vehicles]
+
+
+def fill(directory: DataDirectory, vehicles: int) -> None:
+    log = EmbeddedLog(directory.streams)
+    log.declare(StreamSpec("fixes", event_schema(Fix), PARTITIONS))
+    for number in range(BATCH * BATCHES // PIECE // PARTITIONS):
+        for partition in range(PARTITIONS):
+            batch = piece(partition, number, vehicles)
+            log.append("fixes", partition, batch, producer="bench", sequence=number)
+    log.close()
+
+
+def measure_loop(vehicles: int) -> float:
+    """The same function on one partition's events, a batch at a time; the typical batch counts."""
+    states: dict[str, Vehicle] = {}
+    steps = []
+    gc.disable()
+    for turn in range(BATCHES // PARTITIONS):
+        batches = [piece(0, turn * (BATCH // PIECE) + number, vehicles) for number in range(BATCH // PIECE)]
+        events = [event for batch in batches for event in to_events(Fix, to_columns(Fix, batch))]
+        emitted: list[Any] = []
+        began = time.perf_counter()
+        for event in events:
+            state = states.get(event.vehicle)
+            if state is None:
+                state = states[event.vehicle] = Vehicle()
+            emitted.extend(geofence.function(state, event, None))
+        steps.append(time.perf_counter() - began)
+    gc.enable()
+    return BATCH / median(steps)
+
+
+def measure_ours(spark: SparkSession, directory: DataDirectory) -> float:
+    settings = Settings(partitions=PARTITIONS, batch_events_max=BATCH)
+    made = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), directory, settings)
+    register_handlers(spark, {geofence.name: source(made, directory, settings, 0.01)})
+    log = EmbeddedLog(directory.streams)
+    for output in geofence.outputs:
+        log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
+    sink = HandlerSink(
+        geofence,
+        made,
+        HandlerLedger(directory.handler_ledger(geofence.name), made.shards, origin(log, made.placed)),
+        log,
+    )
+    finished: list[float] = []
+    query = Query(
+        geofence, directory.checkpoint(geofence.name), sink, 1, lambda *_: finished.append(time.perf_counter())
+    )
+    query.start(handler_frame(spark, geofence.name), trigger_ms=0, clean=True)
+    assert query.query is not None
+    query.query.processAllAvailable()
+    query.stop()
+    print(sink.describe())
+    log.close()
+    steps = [after - before for before, after in pairwise(finished[WARM:])]
+    return BATCH / median(steps)
+
+
+class Geofence(StatefulProcessor):
+    """The same logic for `transformWithState`."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        schema = "inside boolean, fixes long, fastest double, distance double, lat double, lon double"
+        self.state = handle.getValueState("vehicle", schema)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timers: Any) -> Iterator[Row]:
+        known = self.state.get()
+        vehicle = Vehicle(**dict(zip(Vehicle.__struct_fields__, known, strict=True))) if known else Vehicle()
+        for row in rows:
+            for each in geofence.function(vehicle, row, None):
+                yield Row(vehicle=each.vehicle, entered=each.entered, at=each.at, speed=each.speed)
+        self.state.update(tuple(getattr(vehicle, name) for name in Vehicle.__struct_fields__))
+
+    def close(self) -> None:
+        pass
+
+
+def measure_stateful(spark: SparkSession, directory: DataDirectory) -> float:
+    spark.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
+    register(spark, EmbeddedLogOpener(directory.streams))
+    schema = _schema("vehicle string, at timestamp, lat double, lon double, speed double")
+    frame = read_stream(spark, "fixes", schema, rows_max=STATEFUL_BATCH, wait_s=0.01)
+    output = _schema("vehicle string, entered boolean, at timestamp, speed double")
+    stateful = frame.groupBy("vehicle").transformWithState(Geofence(), output, "Append", "None")
+    checkpoint = str(directory.checkpoints / "stateful")
+    query = stateful.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+    finished: list[float] = []
+    while len(finished) < STATEFUL_BATCHES:
+        done = query._jsq.lastProgress()
+        count = done.batchId() + 1 if done is not None and done.numInputRows() else 0
+        finished += [time.perf_counter()] * (count - len(finished))
+        assert query.isActive, query.exception()
+        time.sleep(0.01)
+    query.stop()
+    steps = [after - before for before, after in pairwise(finished)]
+    return STATEFUL_BATCH / median(steps)
+
+
+def _schema(text: str) -> StructType:
+    schema = StructType.fromDDL(text)
+    assert isinstance(schema, StructType)
+    return schema

@@ -1,0 +1,258 @@
+"""A handler in one of Spark's Python workers: replicas of its state, kept from batch to batch.
+
+Spark keeps its workers, but not which of them gets which shard. So a worker holds what it has met, and at the start of
+a batch brings it to the version that the ledger names: by the deltas it missed, or by the last snapshot and the deltas
+since. What a batch changes is made durable here and applied to the replica only when the next batch shows that it was
+committed: a batch that runs again finds everything as it was.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import pyarrow as pa
+
+from penstock.analyze.inputs import Range, Reading, read_inputs
+from penstock.app import Handler
+from penstock.columns import text_of, to_batch
+from penstock.contracts import HandledShard, LogReader, ShardStore
+from penstock.errors import Damaged
+from penstock.failpoints import reach
+from penstock.machine import Effects, Emitted, Failure, Machine
+from penstock.rows import from_micros
+from penstock.schema import Event
+from penstock.shard import HASH_BYTES, NOTHING, Changes, Shard
+
+log = logging.getLogger("penstock.worker")
+REPORT = -1
+"""In place of the number of an output: what the shard has to say of itself."""
+RESULT = pa.schema([("shard", pa.int32()), ("output", pa.int32()), ("payload", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything that a worker must know of a handler. Travels to it by pickle, so all parts can be pickled.
+
+    `placed` says for each stream it reads whether that is partitioned as the handler is: then shard n is partition n.
+    `load` gives the handler and the classes of those streams.
+    """
+
+    name: str
+    shards: int
+    placed: dict[str, bool]
+    load: Callable[[], tuple[Handler, dict[str, type[Event]]]]
+    open_log: Callable[[], LogReader]
+    open_shard: Callable[[int], ShardStore]
+    memory_bytes: int
+
+
+@dataclass(frozen=True)
+class ShardWork:
+    """What one batch does to one shard: from version `base` (and its digest) to `version`, by these rows. `origin` has
+    where the handler began, in case the state must be made again from the log."""
+
+    shard: int
+    base: int
+    digest: bytes
+    version: int
+    ranges: list[Range]
+    origin: list[Range]
+
+
+class Report(msgspec.Struct):
+    """What a shard tells the driver of a batch."""
+
+    state: HandledShard | None
+    time: int = 0
+    events: int = 0
+    read_s: float = 0.0
+    run_s: float = 0.0
+    write_s: float = 0.0
+    delta_bytes: int = 0
+    snapshot_bytes: int = 0
+    hits: int = 0
+    catch_ups: int = 0
+    loads: int = 0
+    rebuilt: str | None = None
+
+
+@dataclass
+class Replica:
+    """A shard in memory, at a version that was committed; and what the batch after it changed, if it ran here."""
+
+    shard: Shard
+    version: int
+    pending: tuple[int, Changes, int] | None = field(default=None)
+
+
+class Worker:
+    """One handler in one process."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.handler, self.classes = plan.load()
+        self.machine = Machine(self.handler)
+        self.log = plan.open_log()
+        self.replicas: OrderedDict[int, Replica] = OrderedDict()
+
+    def run(self, work: ShardWork) -> Iterator[tuple[int, bytes]]:
+        """Run one shard's rows; gives what it emitted, by output, once its state is durable, and its report last."""
+        report = Report(None)
+        store = self.plan.open_shard(work.shard)
+        with _no_collection():
+            began = time.perf_counter()
+            replica = self._at_base(work, store, report)
+            if work.base != NOTHING and store.snapshot_is_due(work.base):
+                report.snapshot_bytes = store.write_snapshot(work.base, replica.shard)
+                store.drop_before(work.base)
+            inputs = read_inputs(self.log, self._reading(work.shard), work.ranges)
+            read = time.perf_counter()
+            effects = self.machine.run(replica.shard, inputs)
+            ran = time.perf_counter()
+            self._write(work, store, replica, effects, report)
+            payloads = list(self._payloads(effects))
+            report.read_s, report.run_s, report.write_s = read - began, ran - read, time.perf_counter() - ran
+            report.time = effects.changes.time
+            report.events = len(inputs.events) - inputs.events.count(None)
+        self._evict()
+        yield from payloads
+        yield REPORT, msgspec.msgpack.encode(report)
+
+    def _reading(self, shard: int) -> Reading:
+        return Reading(self.classes, self.handler.key, self.plan.placed, shard, self.plan.shards)
+
+    def _at_base(self, work: ShardWork, store: ShardStore, report: Report) -> Replica:
+        """The replica of a shard at the version that the batch builds on."""
+        replica = self.replicas.pop(work.shard, None)
+        if replica is not None and replica.version != work.base:
+            replica = self._moved(replica, work, store, report)
+        elif replica is not None:
+            report.hits += 1
+        if replica is None:
+            replica = Replica(self._loaded(work, store, report), work.base)
+        replica.pending = None
+        self.replicas[work.shard] = replica
+        return replica
+
+    def _moved(self, replica: Replica, work: ShardWork, store: ShardStore, report: Report) -> Replica | None:
+        """Bring a replica that is behind to the base; None if that cannot be done."""
+        pending, replica.pending = replica.pending, None
+        if pending is not None and pending[0] == work.base:
+            replica.shard.apply(*pending[1:])
+            report.hits += 1
+        else:
+            behind = replica.version < work.base
+            if not (behind and store.catch_up(replica.shard, replica.version, work.base)):
+                return None
+            report.catch_ups += 1
+        replica.version = work.base
+        return replica if replica.shard.digest.to_bytes(HASH_BYTES, "little") == work.digest else None
+
+    def _loaded(self, work: ShardWork, store: ShardStore, report: Report) -> Shard:
+        """The shard from its files; made again from the log if they are damaged."""
+        try:
+            shard = store.load(work.base)
+            if work.base != NOTHING:
+                report.loads += 1
+                if shard.digest.to_bytes(HASH_BYTES, "little") != work.digest:
+                    raise Damaged(f"the state of {self.plan.name}, shard {work.shard}, is not that of its ledger")
+        except Damaged as error:
+            shard = self._rebuilt(work, error)
+            report.rebuilt = error.message
+        return shard
+
+    def _rebuilt(self, work: ShardWork, damage: Damaged) -> Shard:
+        shard = Shard()
+        inputs = read_inputs(self.log, self._reading(work.shard), work.origin)
+        shard.apply(self.machine.run(shard, inputs).changes)
+        if shard.digest.to_bytes(HASH_BYTES, "little") != work.digest:
+            raise Damaged(f"{damage.message}; and the log leads to another state than the ledger's") from damage
+        return shard
+
+    def _write(self, work: ShardWork, store: ShardStore, replica: Replica, effects: Effects, report: Report) -> None:
+        """Make the changes durable. Without any there is no new version."""
+        changes, shard = effects.changes, replica.shard
+        digest, version = shard.digest, work.base
+        if changes.records:
+            digest, version = shard.digest_after(changes), work.version
+            reach("handler.before_delta")
+            report.delta_bytes = store.write_delta(version, work.base, changes, digest)
+            reach("handler.after_delta")
+            replica.pending = (version, changes, digest)
+        if version == NOTHING:
+            return
+        gained = sum((record is not None) - (key in shard.records) for key, record in changes.records.items())
+        due = min((at for at in (*changes.due.values(), shard.next_due()) if at is not None), default=None)
+        packed = digest.to_bytes(HASH_BYTES, "little")
+        keys = len(shard.records) + gained
+        report.state = HandledShard(version, packed, keys, shard.size, max(shard.time, changes.time), due)
+
+    def _payloads(self, effects: Effects) -> Iterator[tuple[int, bytes]]:
+        """What was emitted, as a record batch for each output, and what failed as the last of them."""
+        by_output: dict[int, list[Emitted]] = {}
+        for each in effects.emitted:
+            by_output.setdefault(each.output, []).append(each)
+        *outputs, failed = self.handler.outputs
+        for number, mine in sorted(by_output.items()):
+            cls = outputs[number].event
+            yield number, _packed(cls, [each.event for each in mine], _ids(cls, mine), mine)
+        faults = effects.failures
+        if faults:
+            events, ids = [each.event for each in faults], [each.id for each in faults]
+            yield len(outputs), _packed(failed.event, events, ids, faults)
+
+    def _evict(self) -> None:
+        """Let go of the replicas that were not used for the longest time, but for the one just used."""
+        held = sum(replica.shard.size for replica in self.replicas.values())
+        while held > self.plan.memory_bytes and len(self.replicas) > 1:
+            _, replica = self.replicas.popitem(last=False)
+            held -= replica.shard.size
+
+
+def _ids(cls: type[Event], emitted: Sequence[Emitted]) -> list[str | None]:
+    """The field that identifies the event, if its class has one; else what it came of, which is as good."""
+    name = cls.__id_field__
+    if name is None:
+        return [each.id for each in emitted]
+    return [text_of(getattr(each.event, name)) for each in emitted]
+
+
+def _packed(
+    cls: type[Event], events: Sequence[Event], ids: Sequence[str | None], origins: Sequence[Emitted] | Sequence[Failure]
+) -> bytes:
+    """Events as one Arrow record batch without its schema, with the log time of what they came of as ingest time."""
+    keys = [each.key for each in origins]
+    batch = to_batch(cls, events, ids=ids, keys=keys, now=from_micros(0))
+    place = batch.schema.get_field_index("_ingest_time")
+    times = pa.array([each.time for each in origins], pa.int64()).cast(batch.schema.field(place).type)
+    packed: bytes = batch.set_column(place, batch.schema.field(place), times).serialize().to_pybytes()
+    return packed
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Without the cycle collector, which would look again and again at a batch's events: none of them is in a cycle."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+_workers: dict[tuple[object, object], Worker] = {}
+
+
+def worker_of(plan: Plan) -> Worker:
+    """This process's worker for a handler and its files: made at the first call, kept while the process lives."""
+    which = (plan.load, plan.open_shard)
+    found = _workers.get(which)
+    if found is None:
+        found = _workers[which] = Worker(plan)
+    return found

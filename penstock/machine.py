@@ -1,0 +1,372 @@
+"""A handler at work: events in log order, the state of each key, what is emitted. Plain Python: no Spark, no files.
+
+The same machine runs in Spark's workers, in `penstock.testing.run` and in a replay, so what holds in one holds in all.
+State between two batches is encoded bytes, decoded when a key is first touched: a batch begins with the same values
+whether the process is new or old, and how events are cut into batches makes no difference.
+
+A batch is run in good faith first. If a key gives trouble (the handler raises, or leaves a value that its type does not
+have), the batch is run again with that key handled with care: its state is kept before each event, so that the effects
+of one that fails can be undone. What comes out is the same as if every key had been handled so.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import datetime
+from heapq import heapify, heappop, heappush
+from random import Random
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.app import Handler
+from penstock.columns import decimal_fields, unfit_decimal
+from penstock.cursor import stream_cursor
+from penstock.rows import from_micros, to_micros
+from penstock.schema import Event, Failed, may_share, value_class
+from penstock.shard import NEVER, Changes, Codec, Entry, Shard
+
+CAREFUL_KEYS_MAX = 1_000
+"""Keys that gave trouble are handled with care from the start of the next batch on; so many of them, the latest."""
+TEXT_CHARS_MAX = 8_000
+
+
+class Place(NamedTuple):
+    """Where an event stands in the log."""
+
+    stream: str
+    generation: int
+    partition: int
+    offset: int
+
+
+class Inputs(NamedTuple):
+    """Rows of one shard, in the order to run them, as lists of equal length.
+
+    A tick has neither key nor event. `times` are ingest times in microseconds since 1970, which never go back. `id` and
+    `place` tell, of a row by its number, the event's id, if it has one, and where it stands.
+    """
+
+    keys: Sequence[str | None]
+    events: Sequence[Any]
+    times: Sequence[int]
+    id: Callable[[int], str | None]
+    place: Callable[[int], Place]
+
+
+class Emitted(NamedTuple):
+    """One event that the handler emitted: the number of its class among those declared, what made the handler run, the
+    number of this among all that it emitted then, key and log time."""
+
+    output: int
+    cause: str
+    number: int
+    key: str
+    time: int
+    event: Any
+
+    @property
+    def id(self) -> str:
+        """The same in every run of the same log."""
+        return f"{self.cause}/{self.number}"
+
+
+class Failure(NamedTuple):
+    """One event, or timer, that the handler failed on."""
+
+    id: str
+    key: str | None
+    time: int
+    event: Failed
+
+
+class Effects(NamedTuple):
+    """All that a batch does."""
+
+    changes: Changes
+    emitted: list[Emitted]
+    failures: list[Failure]
+
+
+class Machine:
+    """Runs one handler. `run` is given a shard and leaves it as it is: `Shard.apply` takes the changes over."""
+
+    def __init__(self, handler: Handler, careful: Sequence[str] = ()) -> None:
+        self.handler = handler
+        self.codec = Codec(handler.state)
+        self._outputs = {cls: _Output(index, cls) for index, cls in enumerate(handler.emits)}
+        self._careful = dict.fromkeys(careful)
+
+    def run(self, shard: Shard, inputs: Inputs) -> Effects:
+        """The effects of the rows on the shard. An event that fails has none, but for its entry in `failures`."""
+        careful = set(self._careful)
+        while True:
+            attempt = _Attempt(self, shard, inputs, careful)
+            attempt.run()
+            if not attempt.trouble:
+                return attempt.effects()
+            careful |= attempt.trouble
+            self._careful |= dict.fromkeys(sorted(attempt.trouble))
+            for key in list(self._careful)[:-CAREFUL_KEYS_MAX]:
+                del self._careful[key]
+
+    def output(self, event: Any) -> _Output:
+        found = self._outputs.get(type(event))
+        if found is None:
+            declared = ", ".join(cls.__name__ for cls in self.handler.emits) or "nothing"
+            raise TypeError(f"emitted {type(event).__name__}, but is declared to emit {declared}")
+        return found
+
+
+class _Output:
+    """One class that a handler emits, and how its instances are taken."""
+
+    def __init__(self, number: int, cls: type[Event]) -> None:
+        self.number = number
+        self._cls = cls
+        self._strict = value_class(cls)
+        self._shares = may_share(cls)
+        self._has_decimals = bool(decimal_fields(cls))
+
+    def taken(self, event: Any) -> Any:
+        """The event, or a copy if the handler may still change a part of it. Raises if a value is not of its type."""
+        twin = msgspec.convert(event, self._strict, from_attributes=True)
+        if self._has_decimals and unfit_decimal(twin):
+            raise ValueError("a decimal has more digits than its column")
+        return msgspec.convert(twin, self._cls, from_attributes=True) if self._shares else event
+
+
+class _Timer(NamedTuple):
+    """A timer that is being called."""
+
+    key: str
+    name: str
+    due: int
+
+
+class _Context:
+    """What a handler is given as `ctx`: a `contracts.Context`. One object for a batch, which is moved from row to row;
+    what it tells is looked up when it is asked for."""
+
+    __slots__ = ("_attempt", "_random", "_random_of", "_row", "_timer")
+
+    def __init__(self, attempt: _Attempt) -> None:
+        self._attempt = attempt
+        self._row = 0
+        self._timer: _Timer | None = None
+        self._random = Random(0)
+        self._random_of: tuple[int, _Timer | None] | None = None
+
+    @property
+    def key(self) -> str:
+        return self._timer.key if self._timer is not None else self._attempt.inputs.keys[self._row] or ""
+
+    @property
+    def now(self) -> datetime:
+        return from_micros(self._time)
+
+    @property
+    def _time(self) -> int:
+        return self._timer.due if self._timer is not None else self._attempt.inputs.times[self._row]
+
+    @property
+    def _cause(self) -> str:
+        """What made the handler run, as text: the place of an event, or a timer."""
+        name = self._attempt.handler.name
+        if self._timer is not None:
+            return f"{name}/timer/{self._timer.key}/{self._timer.name}/{self._timer.due}"
+        place = self._attempt.inputs.place(self._row)
+        return f"{name}/{place.stream}/{place.partition}/{place.offset}"
+
+    @property
+    def random(self) -> Random:
+        """An event's id, if it has one, does not depend on how the stream is partitioned; its place does."""
+        moment = (self._row, self._timer)
+        if self._random_of != moment:
+            known = self._attempt.inputs.id(self._row) if self._timer is None else None
+            seed = f"{self._attempt.handler.name}/{known}" if known is not None else self._cause
+            self._random, self._random_of = Random(seed), moment
+        return self._random
+
+    @property
+    def cursor(self) -> str:
+        place = self._attempt.inputs.place(self._row)
+        return stream_cursor(place.generation, {place.partition: place.offset})
+
+    def timer(self, name: str, at: datetime | None) -> None:
+        self._attempt.set_timer(self, name, at)
+
+
+class _Attempt:
+    """One pass over a batch. `trouble` has the keys that must be handled with care for a pass to count."""
+
+    def __init__(self, machine: Machine, shard: Shard, inputs: Inputs, careful: set[str]) -> None:
+        self.machine = machine
+        self.handler = machine.handler
+        self.shard = shard
+        self.inputs = inputs
+        self.careful = careful
+        self.trouble: set[str] = set()
+        self.emitted: list[Emitted] = []
+        self.failures: list[Failure] = []
+        self.records: dict[str, bytes | None] = {}
+        self._live: dict[str, Entry[Any]] = {}
+        self._context = _Context(self)
+        self._end = inputs.times[-1] if inputs.times else shard.time
+        self._queue = shard.due_until(self._end)
+        heapify(self._queue)
+        self._due = self._queue[0][0] if self._queue else NEVER
+
+    def run(self) -> None:
+        """Every row in turn. The inner loop of the platform: what it does for each event is counted in nanoseconds."""
+        function, context, live, emit = self.handler.function, self._context, self._live, self._emit
+        special = set(self.careful)  # handled with care, or in trouble and passed over
+        for row, (key, event, time) in enumerate(zip(*self.inputs[:3], strict=True)):
+            if time >= self._due:
+                self._fire(time, row)
+                special |= self.trouble
+            if key is None or key in special:
+                self._special(row, key, event)
+                continue
+            entry = live.get(key)
+            if entry is None:
+                entry = self._load(key)
+            context._row = row
+            try:
+                made = function(entry.state, event, context)
+                if made is not None:
+                    for each in made:
+                        emit(each)
+            except (Exception, SystemExit):
+                self.trouble.add(key)
+                special.add(key)
+        if self._end >= self._due:
+            self._fire(self._end, len(self.inputs.times) - 1)
+        self._seal()
+
+    def _load(self, key: str) -> Entry[Any]:
+        entry = self._live[key] = self.machine.codec.decode(self.shard.records.get(key))
+        return entry
+
+    def _special(self, row: int, key: str | None, event: Any) -> None:
+        """A row that is not run in good faith: a tick, an event without a key, or one of a key that gives trouble."""
+        self._context._row = row
+        if key is None:
+            if event is not None:
+                self._fail(ValueError(f"the event has no {self.handler.key}"), (event,))
+        elif key in self.careful:
+            self._with_care(self._live.get(key) or self._load(key), self.handler.function, event)
+
+    def _emit(self, event: Any) -> None:
+        context, output = self._context, self.machine.output(event)
+        cause, last = context._cause, self.emitted[-1] if self.emitted else None
+        number = last.number + 1 if last is not None and last.cause == cause else 0
+        self.emitted.append(Emitted(output.number, cause, number, context.key, context._time, output.taken(event)))
+
+    def _with_care(self, entry: Entry[Any], function: Callable[..., Any], *given: Any) -> None:
+        """Run one event, or timer, of a key that has given trouble; undo it if it fails."""
+        copy, emitted = self.machine.codec.copy, len(self.emitted)
+        before = copy(entry)
+        try:
+            for each in function(entry.state, *given, self._context) or ():
+                self._emit(each)
+            after = copy(entry)
+        except (Exception, SystemExit) as error:
+            del self.emitted[emitted:]
+            after = before
+            self._fail(error, given)
+        entry.state, entry.timers = after.state, after.timers
+
+    def _fail(self, error: BaseException, given: tuple[Any, ...]) -> None:
+        context = self._context
+        place = self.inputs.place(context._row) if given else Place("", 0, -1, -1)
+        shown = msgspec.json.encode(given[0], enc_hook=str).decode() if given else context._cause
+        text = "".join(traceback.format_exception(error))
+        failed = Failed(
+            stream=place.stream,
+            partition=place.partition,
+            offset=place.offset,
+            key=context.key,
+            error=f"{type(error).__name__}: {error}"[:TEXT_CHARS_MAX],
+            traceback=text[-TEXT_CHARS_MAX:],
+            event=shown[:TEXT_CHARS_MAX],
+        )
+        self.failures.append(Failure(f"{context._cause}/failed", context.key, context._time, failed))
+
+    def set_timer(self, context: _Context, name: str, at: datetime | None) -> None:
+        if name not in self.handler.timers:
+            raise LookupError(
+                f"the handler has no timer {name!r}; declare it with @{self.handler.name}.timer({name!r})"
+            )
+        entry = self._live[context.key]
+        timers = entry.timers = {} if entry.timers is None else entry.timers
+        if at is None:
+            timers.pop(name, None)
+            return
+        due = to_micros(at)
+        if context._timer is not None and due <= context._timer.due:
+            raise ValueError("a timer set by a timer must be later than that one")
+        timers[name] = due
+        self._expect(due, context.key)
+
+    def _expect(self, due: int, key: str) -> None:
+        if due <= self._end:
+            heappush(self._queue, (due, key))
+            self._due = self._queue[0][0]
+
+    def _fire(self, time: int, row: int) -> None:
+        """Call every timer that is due at `time`, the earliest first, each at its own time."""
+        context = self._context
+        context._row = row
+        while self._queue and self._queue[0][0] <= time:
+            due, key = heappop(self._queue)
+            entry = self._live.get(key) or self._load(key)
+            if key in self.trouble or entry.timers is None or entry.next_due() != due:
+                continue
+            name = min(name for name, at in entry.timers.items() if at == due)
+            del entry.timers[name]
+            context._timer = _Timer(key, name, due)
+            self._call_timer(entry, name)
+            following = entry.next_due()
+            if following is not None:
+                self._expect(following, key)
+        context._timer = None
+        self._due = self._queue[0][0] if self._queue else NEVER
+
+    def _call_timer(self, entry: Entry[Any], name: str) -> None:
+        function: Callable[..., Any] = self.handler.timers.get(name, _undeclared)
+        if self._context.key in self.careful:
+            self._with_care(entry, function)
+            return
+        try:
+            for each in function(entry.state, self._context) or ():
+                self._emit(each)
+        except (Exception, SystemExit):
+            self.trouble.add(self._context.key)
+
+    def _seal(self) -> None:
+        """Give every touched key its record. One that has a value that is not of its type means trouble."""
+        seal, known, records = self.machine.codec.seal, self.shard.records.get, self.records
+        for key, entry in self._live.items():
+            before = known(key)
+            try:
+                record = seal(key, entry, before)
+            except Exception:
+                self.trouble.add(key)
+                continue
+            if record is not before:
+                records[key] = record
+
+    def effects(self) -> Effects:
+        known = self.shard.due
+        due = {
+            key: entry.next_due()
+            for key, entry in self._live.items()
+            if (entry.timers or key in known) and entry.next_due() != known.get(key)
+        }
+        return Effects(Changes(self.records, due, self._end), self.emitted, self.failures)
+
+
+def _undeclared(*_: Any) -> tuple[()]:
+    raise LookupError("a timer was set whose function is no longer declared")

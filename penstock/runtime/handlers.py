@@ -1,0 +1,189 @@
+"""Handlers put together: what Spark's workers are given, and where a batch's output goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from penstock.analyze.batches import inputs, spread
+from penstock.analyze.handled import Source, Standing, results
+from penstock.analyze.worker import REPORT, Plan, Report
+from penstock.app import App, Handler, Stream
+from penstock.contracts import LedgerEntry, Log, LogReader, Output
+from penstock.failpoints import reach
+from penstock.queue import EmbeddedLogOpener
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.loading import load
+from penstock.schema import Event, event_schema
+from penstock.settings import Settings
+from penstock.shard import digest_text
+from penstock.store import HandlerLedger, ShardFiles, read_handled
+
+
+@dataclass(frozen=True)
+class HandlerLoader:
+    """Loads a handler from the user's file, in whatever process it is called."""
+
+    target: str
+    name: str
+
+    def __call__(self) -> tuple[Handler, dict[str, type[Event]]]:
+        app = load(self.target).app
+        handler = next(each for each in app.handlers if each.name == self.name)
+        return handler, {name: stream.event for name, stream in inputs(app, handler).items()}
+
+
+@dataclass(frozen=True)
+class ShardOpener:
+    """Opens the files of a handler's shards."""
+
+    folder: Path
+    handler: str
+
+    def __call__(self, shard: int) -> ShardFiles:
+        return ShardFiles(self.folder / str(shard), self.handler, shard)
+
+
+@dataclass(frozen=True)
+class StandingReader:
+    """Reads where a handler's ledger stands."""
+
+    path: Path
+
+    def __call__(self) -> Standing | None:
+        found = read_handled(self.path)
+        if found is None:
+            return None
+        last_end = found.entry.end if found.entry is not None else None
+        return Standing(found.next_id, found.end, found.intended, last_end, found.origin, found.shards)
+
+
+def plan(app: App, handler: Handler, target: str, directory: DataDirectory, settings: Settings) -> Plan:
+    """What Spark's workers are given of a handler."""
+    shards, placed = spread(app, handler, settings)
+    path, _, name = target.partition(":")
+    absolute = f"{Path(path).resolve()}{f':{name}' if name else ''}"
+    return Plan(
+        handler.name,
+        shards,
+        placed,
+        HandlerLoader(absolute, handler.name),
+        EmbeddedLogOpener(directory.streams),
+        ShardOpener(directory.handlers.resolve() / handler.name, handler.name),
+        settings.replica_bytes,
+    )
+
+
+def source(made: Plan, directory: DataDirectory, settings: Settings, wait_s: float) -> Source:
+    standing = StandingReader(directory.handler_ledger(made.name).resolve())
+    return Source(made, standing, settings.batch_events_max, wait_s)
+
+
+@dataclass
+class Figures:
+    """What a handler's shards have reported since the engine started."""
+
+    events: int = 0
+    time: int = 0
+    run_s: float = 0.0
+    read_s: float = 0.0
+    write_s: float = 0.0
+    delta_bytes: int = 0
+    snapshot_bytes: int = 0
+    hits: int = 0
+    catch_ups: int = 0
+    loads: int = 0
+    rebuilt: list[str] = field(default_factory=list)
+
+    def add(self, report: Report) -> None:
+        for name in ("events", "run_s", "read_s", "write_s", "delta_bytes", "hits", "catch_ups", "loads"):
+            setattr(self, name, getattr(self, name) + getattr(report, name))
+        self.time = max(self.time, report.time)
+        self.snapshot_bytes = report.snapshot_bytes or self.snapshot_bytes
+        if report.rebuilt is not None:
+            self.rebuilt.append(report.rebuilt)
+
+
+def origin(log: LogReader, streams: Iterable[str]) -> str:
+    """Where a handler begins that has never run: with the first kept event of each stream."""
+    starts = {
+        f"{stream}/{partition}": start for stream in streams for partition, start in sorted(log.starts(stream).items())
+    }
+    return msgspec.json.encode([starts]).decode()
+
+
+class HandlerSink:
+    """Takes what a handler's shards give: a `contracts.Sink`.
+
+    The state is durable before it comes here, and counts when the ledger has the batch. Before anything is emitted, the
+    ledger fixes the range of the batch; what is emitted is appended under the batch's number, which makes it happen
+    once. So a crash at any point runs the batch again over the same range, with the same effects.
+    """
+
+    def __init__(self, handler: Handler, made: Plan, ledger: HandlerLedger, log: Log) -> None:
+        self.handler = handler
+        self.plan = made
+        self.ledger = ledger
+        self.log = log
+        self.figures = Figures()
+
+    def last(self) -> LedgerEntry | None:
+        return self.ledger.last()
+
+    def commit(self, output: Output) -> bool:
+        if not self.ledger.is_next(output):
+            return False
+        found = results(output.table)
+        told = found.pop(REPORT, {})
+        reports = {shard: msgspec.msgpack.decode(payloads[0], type=Report) for shard, payloads in told.items()}
+        if found:
+            self.ledger.intend(output)
+        *outputs, failed = self.handler.outputs
+        counts = [self._append(stream, output.batch_id, found.get(n, {})) for n, stream in enumerate(outputs)]
+        failures = self._append(failed, output.batch_id, found.get(len(outputs), {}))
+        reach("handler.after_append")
+        shards = {shard: report.state for shard, report in reports.items() if report.state is not None}
+        self.ledger.commit(output, shards, sum(counts), failures)
+        for report in reports.values():
+            self.figures.add(report)
+        return True
+
+    def _append(self, stream: Stream, batch_id: int, by_shard: dict[int, list[bytes]]) -> int:
+        schema, count = event_schema(stream.event), 0
+        for shard, payloads in sorted(by_shard.items()):
+            batches = [pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in payloads]
+            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+            self.log.append(stream.name, shard, batch, producer=self.handler.name, sequence=batch_id)
+            count += batch.num_rows
+        return count
+
+    def describe(self) -> dict[str, Any]:
+        """For `/v1/app`."""
+        state = self.ledger.state
+        shards = list(state.shards.values())
+        figures = self.figures
+        return {
+            "shards": self.plan.shards,
+            "keys": sum(each.keys for each in shards),
+            "bytes": sum(each.size for each in shards),
+            "digest": digest_text(sum(int.from_bytes(each.digest, "little") for each in shards)),
+            "next_timer": min((each.due for each in shards if each.due is not None), default=None),
+            "emitted": state.emitted,
+            "failed": state.failed,
+            "events": figures.events,
+            "time": figures.time,
+            "run_s": round(figures.run_s, 3),
+            "read_s": round(figures.read_s, 3),
+            "write_s": round(figures.write_s, 3),
+            "delta_bytes": figures.delta_bytes,
+            "snapshot_bytes": figures.snapshot_bytes,
+            "replica_hits": figures.hits,
+            "replica_catch_ups": figures.catch_ups,
+            "replica_loads": figures.loads,
+            "rebuilt": figures.rebuilt[-3:],
+        }

@@ -1,0 +1,70 @@
+"""The state of a handler's keys, for readers outside the engine."""
+
+from __future__ import annotations
+
+import asyncio
+from threading import Lock
+
+import msgspec
+
+from penstock.app import Handler
+from penstock.columns import place
+from penstock.contracts import LogReader
+from penstock.cursor import source_positions, stream_cursor
+from penstock.errors import Damaged
+from penstock.rows import from_micros
+from penstock.runtime.directory import DataDirectory
+from penstock.shard import NOTHING, Codec, Shard
+from penstock.store import Handled, ShardFiles, read_handled
+
+TRIES = 3
+
+
+class HandlerStates:
+    """The state of a handler's keys as others may see it: that of the last committed batch. Safe for threads."""
+
+    def __init__(self, handler: Handler, directory: DataDirectory, log: LogReader) -> None:
+        self._handler = handler
+        self._ledger = directory.handler_ledger(handler.name)
+        self._folder = directory.handlers / handler.name
+        self._log = log
+        self._codec = Codec(handler.state)
+        self._held: dict[int, tuple[int, Shard]] = {}
+        self._lock = Lock()
+
+    async def get(self, key: str) -> bytes | None:
+        """The state of a key, its timers and the cursor they stand at, as a JSON object; None if it has no state."""
+        return await asyncio.to_thread(self._get, key)
+
+    def _get(self, key: str) -> bytes | None:
+        with self._lock:
+            handled, record = self._find(key, TRIES)
+        if handled is None or record is None:
+            return None
+        entry, first = self._codec.decode(record), self._handler.reads[0]
+        cursor = stream_cursor(self._log.generation(first), source_positions(handled.end)[first])
+        timers = {name: from_micros(at) for name, at in (entry.timers or {}).items()}
+        return msgspec.json.encode({"state": entry.state, "timers": timers, "cursor": cursor})
+
+    def _find(self, key: str, tries: int) -> tuple[Handled | None, bytes | None]:
+        """The ledger and the key's record. A file may go while it is being looked for, as newer ones take its place."""
+        handled = read_handled(self._ledger)
+        number = place(key, handled.count) if handled is not None else 0
+        if handled is None or number not in handled.shards:
+            return handled, None
+        try:
+            return handled, self._shard(number, handled).records.get(key)
+        except Damaged:
+            if tries <= 1:
+                raise
+            return self._find(key, tries - 1)
+
+    def _shard(self, number: int, handled: Handled) -> Shard:
+        """A shard as it was when the ledger was read; what is held of it is brought up to date."""
+        version = handled.shards[number].version
+        files = ShardFiles(self._folder / str(number), self._handler.name, number)
+        held, shard = self._held.pop(number, (NOTHING, Shard()))
+        if held > version or (held < version and files.catch_up(shard, held, version) is None):
+            shard = files.load(version)
+        self._held[number] = (version, shard)
+        return shard

@@ -1,0 +1,119 @@
+"""The ledger of a handler: the last micro-batch whose output and state are durable, and each shard as it stands then.
+
+The state itself is in the shards' own files (see `state.py`), and what was emitted in the log: both are written first,
+under the batch's number, and count from the moment that this ledger has it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import msgspec
+
+from penstock import failpoints, files
+from penstock.contracts import HandledShard, LedgerEntry, Output
+from penstock.errors import DeclarationError, LedgerMismatch
+from penstock.store.ledger import is_next
+
+KIND = "handler"
+
+
+class Handled(msgspec.Struct, frozen=True):
+    """What the ledger holds. `origin` is where the handler's first batch began, `count` how many shards it has, of
+    which `shards` has those with state. `intended` is the end of the batch after `entry`, once that has begun to have
+    an effect: then it must be run over that range and no other."""
+
+    origin: str
+    count: int
+    entry: LedgerEntry | None = None
+    shards: dict[int, HandledShard] = {}
+    failed: int = 0
+    emitted: int = 0
+    intended: str | None = None
+
+    @property
+    def next_id(self) -> int:
+        return 0 if self.entry is None else self.entry.batch_id + 1
+
+    @property
+    def end(self) -> str:
+        """Where the next batch begins."""
+        return self.origin if self.entry is None else self.entry.end
+
+
+class HandlerLedger:
+    """A handler's ledger, open for writing. One process has it so at a time; `read_handled` is for the others."""
+
+    def __init__(self, path: Path, count: int, origin: str) -> None:
+        """`origin` is where the handler begins, if it has never run."""
+        self.path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._connection = files.connect(path)
+        with files.transaction(self._connection, path):
+            self.generation = files.make_head(self._connection, path, KIND)
+        self.state = _get(self._connection, path) or Handled(origin, count)
+        if self.state.count != count:
+            raise DeclarationError(
+                f"{path} has {self.state.count} shards, and now there are {count}: the first run has fixed that. "
+                "Keep the number of partitions, or remove the handler's folder and checkpoint to have it made anew"
+            )
+
+    def last(self) -> LedgerEntry | None:
+        return self.state.entry
+
+    def is_next(self, output: Output) -> bool:
+        """As for a view: True if the batch is to be written, False if it is the last one again; else it raises."""
+        if not is_next(self.last(), output, self.path):
+            return False
+        intended = self.state.intended
+        if intended is not None and intended != output.end:
+            raise LedgerMismatch(
+                f"{self.path}: batch {output.batch_id} has begun to have an effect with its end at {intended}, and now "
+                f"ends at {output.end}. Restore the checkpoint that belongs to this file"
+            )
+        return True
+
+    def intend(self, output: Output) -> None:
+        """Fix the range of a batch, before it has an effect outside: from now on it is this one or none."""
+        self._put(msgspec.structs.replace(self.state, intended=output.end))
+
+    def commit(self, output: Output, shards: dict[int, HandledShard], emitted: int, failed: int) -> None:
+        """Write down that a batch is done. `shards` has those that it touched."""
+        before = self.state
+        made = Handled(
+            before.origin,
+            before.count,
+            LedgerEntry(output.batch_id, output.start, output.end, output.epoch),
+            before.shards | shards,
+            before.failed + failed,
+            before.emitted + emitted,
+        )
+        failpoints.reach("ledger.before_commit")
+        self._put(made)
+        failpoints.reach("ledger.after_commit")
+
+    def _put(self, made: Handled) -> None:
+        with files.transaction(self._connection, self.path):
+            files.put_record(self._connection, "handled", made)
+        self.state = made
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def read_handled(path: Path) -> Handled | None:
+    """What the ledger of a handler holds, None if there is none yet. Safe beside the writer; about 0.3 ms."""
+    if not path.exists():
+        return None
+    connection = files.connect(path, read_only=True)
+    try:
+        with files.reading(connection, path):
+            return _get(connection, path)
+    finally:
+        connection.close()
+
+
+def _get(connection: sqlite3.Connection, path: Path) -> Handled | None:
+    found = files.get_record(connection, path, "handled")
+    return None if found is None else msgspec.convert(found, Handled)

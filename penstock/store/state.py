@@ -1,0 +1,180 @@
+"""The files of a handler's state: for each shard a chain of deltas, and now and then a snapshot.
+
+A file is written whole, synced and renamed into its place, so it is there or it is not; a strong checksum at its end
+says whether it is what was written. A delta names the version it builds on. Which version counts is the ledger's to
+say: a delta above it belongs to a batch that was never committed, and will be written again.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from hashlib import blake2b
+from pathlib import Path
+from typing import ClassVar
+
+import msgspec
+
+from penstock.errors import Damaged, DiskFull, NewerFormat, SyncFailed
+from penstock.files import sync_directory
+from penstock.shard import HASH_BYTES, NOTHING, Changes, Shard
+
+FORMAT = 1
+MAGIC = b"penstock state\n"
+CHECKSUM_BYTES = 16
+SNAPSHOT_AFTER_BYTES = 4 * 1024 * 1024
+SNAPSHOT_AFTER_DELTAS = 100
+"""A snapshot is due when the deltas since the last are as large as it was, and of at least this size; or so many."""
+
+Record = tuple[str, bytes | None, int | None]
+
+
+class Content(msgspec.Struct, array_like=True, frozen=True):
+    """What a file holds. `base` is the version that a delta builds on, `NOTHING` for the first and for a snapshot."""
+
+    format: int
+    handler: str
+    shard: int
+    version: int
+    base: int
+    time: int
+    digest: bytes
+    records: list[Record]
+
+    @property
+    def changes(self) -> Changes:
+        records = {key: record for key, record, _ in self.records}
+        return Changes(records, {key: due for key, _, due in self.records}, self.time)
+
+
+class ShardFiles:
+    """The files of one shard. One process writes at a time; others may read what the ledger says is committed."""
+
+    _decoder: ClassVar[msgspec.msgpack.Decoder[Content]] = msgspec.msgpack.Decoder(Content)
+
+    def __init__(self, folder: Path, handler: str, shard: int) -> None:
+        self.folder = folder
+        self.handler = handler
+        self.shard = shard
+
+    def write_delta(self, version: int, base: int, changes: Changes, digest: int) -> int:
+        """Make a delta durable; returns its size. Written again, it takes the place of the one before."""
+        records = [(key, record, changes.due.get(key)) for key, record in changes.records.items()]
+        return self._write(self._delta(version), version, base, changes.time, digest, records)
+
+    def write_snapshot(self, version: int, shard: Shard) -> int:
+        """Make all of a shard durable; returns its size."""
+        records: list[Record] = [(key, record, shard.due.get(key)) for key, record in shard.records.items()]
+        return self._write(self._snapshot(version), version, NOTHING, shard.time, shard.digest, records)
+
+    def catch_up(self, shard: Shard, held: int, version: int) -> int | None:
+        """Bring a shard from the version that it is at to a later one, by the deltas in between: how many there were.
+        None, and the shard as it was, if they do not lead there."""
+        chain: list[Content] = []
+        wanted = version
+        while wanted > held and self._delta(wanted).exists():
+            chain.append(self._read(self._delta(wanted)))
+            wanted = chain[-1].base
+        if wanted != held:
+            return None
+        _apply(shard, chain)
+        return len(chain)
+
+    def load(self, version: int) -> Shard:
+        """The shard at a version, from the newest snapshot that leads there. `Damaged` if a file of the chain is not as
+        written, or is missing."""
+        chain: list[Content] = []
+        while version != NOTHING:
+            snapshot = self._snapshot(version)
+            chain.append(self._read(snapshot if snapshot.exists() else self._delta(version)))
+            version = NOTHING if snapshot.exists() else chain[-1].base
+        shard = Shard()
+        _apply(shard, chain)
+        return shard
+
+    def snapshot_is_due(self, version: int) -> bool:
+        """Whether the chain that leads to a version has grown long."""
+        deltas = snapshot = count = 0
+        for size, is_snapshot in self._chain_sizes(version):
+            if is_snapshot:
+                snapshot = size
+            else:
+                deltas, count = deltas + size, count + 1
+        return count >= SNAPSHOT_AFTER_DELTAS or deltas >= max(snapshot, SNAPSHOT_AFTER_BYTES)
+
+    def drop_before(self, version: int) -> None:
+        """Remove what a snapshot at `version` has made needless. The snapshot before it stays, with what follows on it:
+        should the newest be damaged, the state can be had from there."""
+        snapshots = sorted(each for each in self._versions(".snapshot") if each < version)
+        if snapshots:
+            for suffix in (".delta", ".snapshot"):
+                for each in self._versions(suffix):
+                    if each < snapshots[-1]:
+                        (self.folder / f"{each}{suffix}").unlink(missing_ok=True)
+
+    def _delta(self, version: int) -> Path:
+        return self.folder / f"{version}.delta"
+
+    def _snapshot(self, version: int) -> Path:
+        return self.folder / f"{version}.snapshot"
+
+    def _versions(self, suffix: str) -> Iterator[int]:
+        for path in self.folder.glob(f"*{suffix}"):
+            if path.stem.isdigit():
+                yield int(path.stem)
+
+    def _chain_sizes(self, version: int) -> Iterator[tuple[int, bool]]:
+        """Sizes of the files from the newest snapshot to `version`. By name only: what lies between is of the chain, or
+        so little that it does not matter."""
+        last = max((each for each in self._versions(".snapshot") if each <= version), default=-1)
+        for suffix in (".delta", ".snapshot"):
+            for each in self._versions(suffix):
+                if (last < each <= version) if suffix == ".delta" else each == last:
+                    yield (self.folder / f"{each}{suffix}").stat().st_size, suffix == ".snapshot"
+
+    def _write(self, path: Path, version: int, base: int, time: int, digest: int, records: list[Record]) -> int:
+        packed = digest.to_bytes(HASH_BYTES, "little")
+        content = Content(FORMAT, self.handler, self.shard, version, base, time, packed, records)
+        body = MAGIC + msgspec.msgpack.encode(content)
+        body += blake2b(body, digest_size=CHECKSUM_BYTES).digest()
+        self.folder.mkdir(parents=True, exist_ok=True)
+        _write_durably(path, body)
+        return len(body)
+
+    def _read(self, path: Path) -> Content:
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            raise Damaged(f"{path} is missing", file=str(path)) from None
+        body, checksum = data[:-CHECKSUM_BYTES], data[-CHECKSUM_BYTES:]
+        if not body.startswith(MAGIC) or blake2b(body, digest_size=CHECKSUM_BYTES).digest() != checksum:
+            raise Damaged(f"{path} is damaged", file=str(path))
+        content = self._decoder.decode(body[len(MAGIC) :])
+        if content.format > FORMAT:
+            raise NewerFormat(f"{path} has format {content.format}, this Penstock reads up to {FORMAT}")
+        if (content.handler, content.shard) != (self.handler, self.shard):
+            raise Damaged(f"{path} is of handler {content.handler}, shard {content.shard}", file=str(path))
+        return content
+
+
+def _apply(shard: Shard, chain: list[Content]) -> None:
+    """Apply a chain of files, which was read from its end."""
+    for content in reversed(chain):
+        shard.apply(content.changes, int.from_bytes(content.digest, "little"))
+
+
+def _write_durably(path: Path, data: bytes) -> None:
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        sync_directory(path.parent)
+    except OSError as error:
+        temporary.unlink(missing_ok=True)
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(f"no space left on the disk of {path}; nothing was written", retry_after_s=5) from error
+        raise SyncFailed(f"the disk did not take a write to {path} ({error.strerror})") from error

@@ -1,0 +1,209 @@
+"""Handlers on plain lists of events, without Spark and without a disk, in milliseconds: for tests.
+
+    result = run(app, {"fixes": [Fix(...), Fix(...), CRASH, Fix(...), TICK]})
+    assert result.emitted("geofence") == [Crossing(...)]
+
+Faults are items of the list: `CRASH` ends the process before what ran since the last one is committed, so it runs
+again, in a new process; `TICK` lets time pass without an event, `tick(timedelta)` more of it; after `LATE` the next
+event comes later than the stream's `late_after` allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from penstock.app import App, Handler, Stream
+from penstock.columns import place, text_of, to_batch
+from penstock.errors import DeclarationError
+from penstock.graph import order, require_sound
+from penstock.machine import Emitted, Inputs, Machine, Place
+from penstock.rows import to_columns, to_events, to_micros
+from penstock.schema import Failed, value_class
+from penstock.shard import Shard, digest_text
+
+STEP = timedelta(milliseconds=1)
+LATE_BY = timedelta(minutes=1)
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """Something in an input list that is no event."""
+
+    name: str
+    by: timedelta = timedelta(0)
+
+
+CRASH = Fault("crash")
+TICK = Fault("tick", timedelta(seconds=1))
+LATE = Fault("late")
+
+
+def tick(by: timedelta) -> Fault:
+    """Let log time pass without an event."""
+    return Fault("tick", by)
+
+
+@dataclass
+class _Row:
+    """One row of a stream, or a crash: its log time, its event and the places it takes. A tick has no event."""
+
+    time: int
+    stream: str
+    offset: int
+    event: Any = None
+    id: str | None = None
+    crash: bool = False
+
+
+@dataclass
+class Result:
+    """What the handlers did."""
+
+    _shards: dict[str, list[Shard]] = field(default_factory=dict)
+    _machines: dict[str, Machine] = field(default_factory=dict)
+    _streams: dict[str, list[Any]] = field(default_factory=dict)
+
+    def emitted(self, stream: Stream | Handler | str) -> list[Any]:
+        """The events of a stream that a handler fills, in order."""
+        return self._streams[stream if isinstance(stream, str) else stream.name]
+
+    def failed(self, handler: Handler | str) -> list[Failed]:
+        """The events that a handler failed on, each with its error."""
+        return self._streams[f"{handler if isinstance(handler, str) else handler.name}.failed"]
+
+    def states(self, handler: Handler | str) -> dict[str, Any]:
+        """The state of every key that has one."""
+        name = handler if isinstance(handler, str) else handler.name
+        decode = self._machines[name].codec.decode
+        return {key: decode(record).state for shard in self._shards[name] for key, record in shard.records.items()}
+
+    def digest(self, handler: Handler | str) -> str:
+        """The digest of all state of a handler, as a run on Spark shows it."""
+        name = handler if isinstance(handler, str) else handler.name
+        return digest_text(sum(shard.digest for shard in self._shards[name]))
+
+
+def run(app: App, inputs: Mapping[Any, Sequence[Any]], *, shards: int = 1, batch_events: int = 1_000) -> Result:
+    """Run all handlers of an app over lists of events, one for each stream.
+
+    Log time moves a millisecond with each item; items at the same place in several lists come in the order of the
+    handler's `reads`. `shards` and `batch_events` say how the work is cut, which changes nothing in the result.
+    """
+    require_sound(app)
+    streams = {stream.name: stream for stream in app.streams}
+    rows: dict[str, list[_Row]] = {name: [] for name in streams}
+    for given, items in inputs.items():
+        name = given if isinstance(given, str) else given.name
+        if name not in streams:
+            raise DeclarationError(f"{name!r} is no stream of this app; there are {', '.join(streams)}")
+        rows[name] = _rows(streams[name], items)
+    result = Result()
+    for node in order(app):
+        if isinstance(node, Handler):
+            _run_handler(node, rows, shards, batch_events, result)
+    return result
+
+
+def _rows(stream: Stream, items: Sequence[Any]) -> list[_Row]:
+    """The rows of a stream with their log times: what the front door would have made of them."""
+    made: list[_Row] = []
+    time = BEGIN
+    events = iter(_normal(stream, [item for item in items if not isinstance(item, Fault)]))
+    for item in items:
+        time += item.by if isinstance(item, Fault) else STEP
+        if item == LATE:
+            time += stream.late_after or LATE_BY
+        elif isinstance(item, Fault):
+            made.append(_Row(to_micros(time), stream.name, len(made), crash=item == CRASH))
+        else:
+            event = next(events)
+            identity = stream.event.__id_field__
+            known = text_of(getattr(event, identity)) if identity is not None else None
+            made.append(_Row(to_micros(time), stream.name, len(made), event, known))
+    return made
+
+
+def _normal(stream: Stream, items: Sequence[Any]) -> list[Any]:
+    """Events as they come out of the log. A mapping is taken as if it had been posted."""
+    values = [msgspec.convert(item, value_class(stream.event), from_attributes=True) for item in items]
+    empty: list[str | None] = [None] * len(values)
+    batch = to_batch(stream.event, values, ids=empty, keys=empty, now=BEGIN)
+    return to_events(stream.event, to_columns(stream.event, batch))
+
+
+def _run_handler(handler: Handler, rows: dict[str, list[_Row]], count: int, batch: int, result: Result) -> None:
+    machine = result._machines[handler.name] = Machine(handler)
+    shards = result._shards[handler.name] = [Shard() for _ in range(count)]
+    mine = sorted((row for name in handler.reads for row in rows[name]), key=lambda row: row.time)
+    emitted: list[tuple[int, Emitted]] = []
+    failed: list[tuple[int, Failed]] = []
+    for number, shard in enumerate(shards):
+        for piece in _pieces([row for row in mine if _belongs(handler, row, number, count)], batch):
+            effects = machine.run(shard, _inputs(handler, piece))
+            if piece and piece[-1].crash:
+                machine = Machine(handler)
+                effects = machine.run(shard, _inputs(handler, piece))
+            shard.apply(effects.changes)
+            emitted += [(each.time, each) for each in effects.emitted]
+            failed += [(each.time, each.event) for each in effects.failures]
+    _publish(handler, emitted, failed, rows, result)
+
+
+def _belongs(handler: Handler, row: _Row, shard: int, shards: int) -> bool:
+    """Ticks and crashes are everyone's."""
+    return row.event is None or place(_key(handler, row), shards) == shard
+
+
+def _key(handler: Handler, row: _Row) -> str | None:
+    return text_of(getattr(row.event, handler.key)) if row.event is not None else None
+
+
+def _pieces(rows: list[_Row], size: int) -> Iterable[list[_Row]]:
+    """The batches: of a size, and cut at each crash."""
+    piece: list[_Row] = []
+    for row in rows:
+        piece.append(row)
+        if row.crash or len(piece) >= size:
+            yield piece
+            piece = []
+    yield piece
+
+
+def _inputs(handler: Handler, rows: list[_Row]) -> Inputs:
+    def locate(index: int) -> Place:
+        return Place(rows[index].stream, 0, 0, rows[index].offset)
+
+    return Inputs(
+        [_key(handler, row) for row in rows],
+        [row.event for row in rows],
+        [row.time for row in rows],
+        lambda index: rows[index].id,
+        locate,
+    )
+
+
+def _publish(
+    handler: Handler,
+    emitted: list[tuple[int, Emitted]],
+    failed: list[tuple[int, Failed]],
+    rows: dict[str, list[_Row]],
+    result: Result,
+) -> None:
+    """Give what was emitted to whoever reads it: to the caller, and to handlers further down."""
+    *outputs, failures = handler.outputs
+    for number, stream in enumerate(outputs):
+        mine = sorted((each for _, each in emitted if each.output == number), key=lambda each: each.time)
+        result._streams[stream.name] = [each.event for each in mine]
+        events = _normal(stream, result._streams[stream.name])
+        rows[stream.name] = [
+            _Row(each.time, stream.name, offset, event, each.id)
+            for offset, (each, event) in enumerate(zip(mine, events, strict=True))
+        ]
+    result._streams[failures.name] = [event for _, event in sorted(failed, key=lambda each: each[0])]
+    rows[failures.name] = [_Row(time, failures.name, offset, event) for offset, (time, event) in enumerate(failed)]

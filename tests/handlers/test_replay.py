@@ -1,0 +1,105 @@
+"""`penstock replay`: the log of a data directory once more, in plain Python, held against the run on Spark."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.testing import run
+from tests.handlers.fleet import app, fixes, geofence
+from tests.handlers.pipe import HandlerPipe
+from tests.handlers.test_spark import TARGET, items
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data directory in which the handler has run on Spark."""
+    root = tmp_path_factory.mktemp("replay")
+    pipe = HandlerPipe(spark, root, app, TARGET, batch_events_max=70)
+    pipe.append("fixes", items(seed=3))
+    pipe.run(geofence)
+    pipe.close()
+    return root
+
+
+def replay(data: Path, *arguments: str, target: Path = TARGET, text: str = "") -> subprocess.CompletedProcess[str]:
+    command = [
+        sys.executable,
+        "-m",
+        "penstock.cli",
+        "replay",
+        str(target),
+        "--data",
+        str(data),
+        "--handler",
+        "geofence",
+    ]
+    environ = os.environ | {"PENSTOCK_PARTITIONS": "2"}
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, input=text, env=environ, check=False)
+
+
+def test_a_replay_proves_the_run_on_spark_equal(data: Path) -> None:
+    made = replay(data, "--verify")
+    assert made.returncode == 0, made.stderr
+    assert run(app, {fixes: items(seed=3)}).digest(geofence) in made.stdout
+    assert "bit for bit" in made.stdout
+
+
+def test_a_replay_with_other_code_is_not_equal(data: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "fleet.py"
+    changed.write_text(TARGET.read_text().replace("vehicle.fixes += 1", "vehicle.fixes += 2"))
+    made = replay(data, "--verify", target=changed)
+    assert made.returncode == 1
+    assert "NOT the same" in made.stderr
+
+
+def test_a_difference_is_told_by_key_and_output(data: Path, tmp_path: Path) -> None:
+    changed = tmp_path / "fleet.py"
+    changed.write_text(TARGET.read_text().replace("abs(fix.x) < 1", "abs(fix.x) < 3"))
+    made = replay(data, "--diff", str(changed))
+    assert made.returncode == 0, made.stderr
+    assert re.search(r"^state of v\d+: \{.*\} -> \{.*\}$", made.stdout, re.MULTILINE)
+    of_one = replay(data, "--diff", str(changed), "--key", "v3").stdout
+    assert re.search(r"^output geofence/fixes/\d/\d+/0: \{.*\} -> nothing$", of_one, re.MULTILINE)
+    assert "differences" in made.stdout
+    assert "no difference" in replay(data, "--diff", str(TARGET)).stdout
+
+
+def test_one_key_is_told_event_by_event(data: Path) -> None:
+    made = replay(data, "--key", "v3")
+    mine = [item for item in items(seed=3) if getattr(item, "vehicle", None) == "v3"]
+    assert made.stdout.count('"vehicle":"v3","x"') == len(mine)
+    expected = run(app, {fixes: items(seed=3)}).states(geofence)["v3"]
+    assert made.stdout.splitlines()[-2] == f"state of v3: {msgspec.json.encode(expected).decode()}"
+
+
+def test_the_debugger_stops_in_the_user_s_function_with_the_state(data: Path) -> None:
+    made = replay(data, "--key", "v3", "--pdb", text="p vehicle.fixes\nc\np vehicle.fixes\nq\n")
+    assert "-> vehicle.fixes += 1" in made.stdout
+    assert "(Pdb) 0\n" in made.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["--pdb"], "--pdb needs a --key"),
+        (["--verify", "--key", "v1"], "give neither --key nor --until"),
+        (["--until", "nonsense"], "is not a cursor"),
+        (["--handler", "nope"], "there is no handler 'nope'; there are geofence, tally"),
+        (["--handler", "tally"], "has nothing of the handler 'tally'"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(data: Path, arguments: list[str], expected: str) -> None:
+    made = replay(data, *arguments)
+    assert made.returncode == 1
+    assert expected in made.stderr
+    assert "Traceback" not in made.stderr

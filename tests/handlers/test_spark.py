@@ -1,0 +1,118 @@
+"""Handlers on Spark: the same state and output as in plain Python, bit for bit, and from damaged files too."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.errors import LedgerMismatch
+from penstock.testing import BEGIN, run, tick
+from tests.handlers import fleet
+from tests.handlers.fleet import Fix, app, fixes, geofence, tally
+from tests.handlers.pipe import HandlerPipe, later
+
+pytestmark = pytest.mark.spark
+TARGET = Path(fleet.__file__)
+
+
+def items(seed: int, count: int = 300) -> list[Any]:
+    """Fixes of a few vehicles, some of which fail, with pauses in which timers come."""
+    chance = random.Random(seed)
+    made: list[Any] = []
+    for number in range(count):
+        trouble = chance.choice([None] * 12 + ["raise", "state", "forget"])
+        vehicle = f"v{chance.randrange(20)}"
+        made.append(Fix(fix=f"{seed}-{number}", vehicle=vehicle, x=chance.choice([0.0, 2.0]), trouble=trouble))
+        if chance.random() < 0.02:
+            made.append(tick(timedelta(seconds=4)))
+    return [*made, tick(timedelta(minutes=1))]
+
+
+@pytest.fixture
+def pipe(spark: SparkSession, tmp_path: Path) -> Iterator[HandlerPipe]:
+    made = HandlerPipe(spark, tmp_path / "data", app, TARGET, batch_events_max=40)
+    yield made
+    made.close()
+
+
+def copied(pipe: HandlerPipe, root: Path) -> HandlerPipe:
+    """The same data at another place, where no worker has anything of it in memory."""
+    pipe.close()
+    shutil.copytree(pipe.directory.root, root)
+    return HandlerPipe(pipe.spark, root, pipe.app, pipe.target, batch_events_max=pipe.settings.batch_events_max)
+
+
+@pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (2, 50), (5, 37)])
+def test_spark_and_plain_python_come_to_the_same(
+    spark: SparkSession, tmp_path: Path, partitions: int, batch: int
+) -> None:
+    """Digest, output and failures: with any number of partitions and any size of batch."""
+    given = items(seed=partitions)
+    expected = run(app, {fixes: given})
+    pipe = HandlerPipe(spark, tmp_path, app, TARGET, partitions=partitions, batch_events_max=batch)
+    pipe.append("fixes", given)
+    told = pipe.run(geofence)
+    assert told["digest"] == expected.digest(geofence)
+    assert told["failed"] == len(expected.failed(geofence)) == len(pipe.events("geofence.failed"))
+    for stream in ("geofence.Crossing", "geofence.Silence"):
+        assert len(pipe.events(stream)) == len(expected.emitted(stream)) > 0
+    assert pipe.run(tally)["digest"] == expected.digest(tally)
+    pipe.close()
+
+
+def test_state_goes_on_after_a_restart(pipe: HandlerPipe, tmp_path: Path) -> None:
+    """In a new process, from the files alone; and a batch that Spark offers again changes nothing."""
+    given = items(seed=7)
+    pipe.append("fixes", given[:150])
+    pipe.run(geofence)
+    moved = copied(pipe, tmp_path / "moved")
+    moved.append("fixes", given[150:], first=BEGIN + later(given[:150]))
+    assert moved.run(geofence)["digest"] == run(app, {fixes: given}).digest(geofence)
+    crossings = moved.events("geofence.Crossing")
+    newest = max((moved.directory.checkpoint("geofence") / "commits").glob("[0-9]*"), key=lambda each: int(each.name))
+    newest.unlink()
+    newest.with_name(f".{newest.name}.crc").unlink(missing_ok=True)
+    assert moved.run(geofence)["digest"] == run(app, {fixes: given}).digest(geofence)
+    assert moved.events("geofence.Crossing") == crossings
+    moved.close()
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "remove"])
+def test_damaged_state_is_noticed_and_made_again_from_the_log(pipe: HandlerPipe, tmp_path: Path, harm: str) -> None:
+    given = items(seed=11)
+    pipe.append("fixes", given[:150])
+    pipe.run(geofence)
+    moved = copied(pipe, tmp_path / "moved")
+    for file in (moved.directory.handlers / "geofence").glob("*/*.delta"):
+        data = bytearray(file.read_bytes())
+        if harm == "cut":
+            file.write_bytes(data[: len(data) // 2])
+        elif harm == "flip":
+            data[len(data) // 2] ^= 1
+            file.write_bytes(data)
+        else:
+            file.unlink()
+    moved.append("fixes", given[150:], first=BEGIN + later(given[:150]))
+    told = moved.run(geofence)
+    assert told["digest"] == run(app, {fixes: given}).digest(geofence)
+    assert told["rebuilt"]
+    assert all(("missing" if harm == "remove" else "damaged") in each for each in told["rebuilt"])
+    moved.close()
+
+
+def test_a_ledger_and_a_checkpoint_that_do_not_belong_together_are_refused(pipe: HandlerPipe) -> None:
+    """An old checkpoint would run events again that have been counted."""
+    given = items(seed=13)
+    pipe.append("fixes", given[:100])
+    pipe.run(geofence)
+    shutil.rmtree(pipe.directory.checkpoint("geofence"))
+    with pytest.raises(LedgerMismatch, match="the ledger ends at batch"):
+        pipe.run(geofence)
+    assert pipe.sink(geofence).describe()["digest"] == run(app, {fixes: given[:100]}).digest(geofence)
