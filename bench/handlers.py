@@ -41,12 +41,14 @@ from penstock.settings import Settings
 from penstock.store import HandlerLedger
 
 PARTITIONS = 2
-BATCH = 200_000
-BATCHES = 12
-WARM = 3
+BATCH = 1_000_000
+BATCHES = 6
+WARM = 1
 PIECE = 10_000
+LOOP_EVENTS = 200_000
+LOOP_TURNS = 8
 STATEFUL_BATCHES = 4
-STATEFUL_BATCH = 40_000
+STATEFUL_BATCH = 200_000
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -117,8 +119,9 @@ def measure_loop(vehicles: int) -> float:
     states: dict[str, Vehicle] = {}
     steps = []
     gc.disable()
-    for turn in range(BATCHES // PARTITIONS):
-        batches = [piece(0, turn * (BATCH // PIECE) + number, vehicles) for number in range(BATCH // PIECE)]
+    for turn in range(LOOP_TURNS):
+        first = turn * (LOOP_EVENTS // PIECE)
+        batches = [piece(0, first + number, vehicles) for number in range(LOOP_EVENTS // PIECE)]
         events = [event for batch in batches for event in to_events(Fix, to_columns(Fix, batch))]
         emitted: list[Any] = []
         began = time.perf_counter()
@@ -129,11 +132,11 @@ def measure_loop(vehicles: int) -> float:
             emitted.extend(geofence.function(state, event, None))
         steps.append(time.perf_counter() - began)
     gc.enable()
-    return BATCH / median(steps)
+    return LOOP_EVENTS / median(steps)
 
 
 def measure_ours(spark: SparkSession, directory: DataDirectory) -> float:
-    settings = Settings(partitions=PARTITIONS, batch_events_max=BATCH)
+    settings = Settings(partitions=PARTITIONS, handler_events_max=BATCH)
     made = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), directory, settings)
     register_handlers(spark, {geofence.name: source(made, directory, settings, 0.01)})
     log = EmbeddedLog(directory.streams)
@@ -153,7 +156,6 @@ def measure_ours(spark: SparkSession, directory: DataDirectory) -> float:
     assert query.query is not None
     query.query.processAllAvailable()
     query.stop()
-    print(sink.describe())
     log.close()
     steps = [after - before for before, after in pairwise(finished[WARM:])]
     return BATCH / median(steps)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heappop, heappush
-from operator import attrgetter
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
@@ -48,7 +48,7 @@ class Codec:
         self._encode = msgspec.msgpack.Encoder().encode
         self._decode: Any = msgspec.msgpack.Decoder(Entry[state]).decode  # type: ignore[valid-type]
         self._fresh = self._encode(Entry(state()))
-        self._values = attrgetter(*state.__struct_fields__, "__class__")
+        self._types = _types_of(state)
         self._plain = all(each.base in _PLAIN for each in fields(state))
         self._good: set[tuple[type, ...]] = set()
 
@@ -78,7 +78,7 @@ class Codec:
         return hashed.digest() + content
 
     def _content(self, entry: Entry[Any]) -> bytes:
-        types = tuple(map(type, self._values(entry.state)))
+        types = self._types(entry.state)
         if types in self._good:
             return self._encode(entry)
         content = self._encode(entry)
@@ -86,6 +86,13 @@ class Codec:
         if self._plain and canonical == content:
             self._good.add(types)
         return canonical
+
+
+def _types_of(state: type[State]) -> Callable[[State], tuple[type, ...]]:
+    """A function that gives the types of a state's values. Made from text: half the time of a loop over the fields."""
+    listed = "".join(f"state.{name}.__class__, " for name in state.__struct_fields__)
+    made: Callable[[State], tuple[type, ...]] = eval(f"lambda state: ({listed})")
+    return made
 
 
 class Changes(NamedTuple):
@@ -115,29 +122,29 @@ class Shard:
 
     def digest_after(self, changes: Changes) -> int:
         """The digest that `apply` will come to."""
-        known, read = self.records.get, int.from_bytes
-        digest = self.digest
-        for key, record in changes.records.items():
-            old = known(key)
-            if record is not None:
-                digest += read(record[:HASH_BYTES], "little")
-            if old is not None:
-                digest -= read(old[:HASH_BYTES], "little")
-        return digest % HASH_MODULUS
+        known = self.records.get
+        gained = sum(_hash(new) - _hash(known(key)) for key, new in changes.records.items())
+        return (self.digest + gained) % HASH_MODULUS
 
-    def apply(self, changes: Changes, digest: int | None = None) -> None:
-        """Take over what a batch changed. `digest` is what it comes to, if that is known."""
-        self.digest = self.digest_after(changes) if digest is None else digest
-        records = self.records
-        for key, record in changes.records.items():
-            old = records.get(key)
+    def apply(self, changes: Changes, digest: int | None = None, undo: dict[str, bytes | None] | None = None) -> None:
+        """Take over what a batch changed. `digest` is what that comes to, if it is known. `undo`, if it is given, gets
+        the record that each key had, unless it has one already."""
+        records, known, read = self.records, self.records.get, int.from_bytes
+        total, size = self.digest, self.size
+        for key, new in changes.records.items():
+            old = known(key)
             if old is not None:
-                self.size -= ENTRY_BYTES + len(key) + len(old)
-            if record is not None:
-                records[key] = record
-                self.size += ENTRY_BYTES + len(key) + len(record)
+                size -= ENTRY_BYTES + len(key) + len(old)
+                total -= read(old[:HASH_BYTES], "little")
+            if new is not None:
+                size += ENTRY_BYTES + len(key) + len(new)
+                total += read(new[:HASH_BYTES], "little")
+                records[key] = new
             elif old is not None:
                 del records[key]
+            if undo is not None and key not in undo:
+                undo[key] = old
+        self.size, self.digest = size, total % HASH_MODULUS if digest is None else digest
         self._take_due(changes.due)
         self.time = max(self.time, changes.time)
 
@@ -166,6 +173,39 @@ class Shard:
                     found.append((due, key))
                 pending += (2 * place + 1, 2 * place + 2)
         return found
+
+
+class Draft:
+    """What a batch changes in a shard, applied and not yet committed: all of it together, and the way back."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.shard = shard
+        self.records: dict[str, bytes | None] = {}
+        self.due: dict[str, int | None] = {}
+        self._records: dict[str, bytes | None] = {}
+        self._due: dict[str, int | None] = {}
+        self._before = shard.digest, shard.time
+
+    def apply(self, changes: Changes) -> None:
+        for key in changes.due:
+            self._due.setdefault(key, self.shard.due.get(key))
+        self.shard.apply(changes, undo=self._records)
+        self.records |= changes.records
+        self.due |= changes.due
+
+    @property
+    def changes(self) -> Changes:
+        return Changes(self.records, self.due, self.shard.time)
+
+    def revert(self) -> None:
+        """Leave the shard as it was."""
+        digest, time = self._before
+        self.shard.apply(Changes(self._records, self._due, time), digest)
+        self.shard.time = time
+
+
+def _hash(record: bytes | None) -> int:
+    return 0 if record is None else int.from_bytes(record[:HASH_BYTES], "little")
 
 
 def digest_text(digest: int) -> str:

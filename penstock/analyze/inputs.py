@@ -17,6 +17,7 @@ from penstock.machine import Inputs, Place
 from penstock.rows import micros_of, to_columns, to_events
 from penstock.schema import KIND_EVENT, Event, fields
 
+CHUNK_ROWS = 50_000
 T = TypeVar("T")
 
 
@@ -87,6 +88,16 @@ def read_inputs(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> In
         return piece.id(inner)
 
     return Inputs(keys, events, times, identify, locate)
+
+
+def chunks(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> Iterator[Inputs]:
+    """The same, in pieces that bound the memory it takes. Rows of several ranges must be put in order, all at once."""
+    if len(ranges) != 1:
+        yield read_inputs(log, reading, ranges)
+        return
+    (whole,) = ranges
+    for start in range(whole.start, whole.end, CHUNK_ROWS):
+        yield read_inputs(log, reading, [whole._replace(start=start, end=min(start + CHUNK_ROWS, whole.end))])
 
 
 def _picks(column: list[T], rows: Sequence[int]) -> list[T]:

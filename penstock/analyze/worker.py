@@ -2,8 +2,8 @@
 
 Spark keeps its workers, but not which of them gets which shard. So a worker holds what it has met, and at the start of
 a batch brings it to the version that the ledger names: by the deltas it missed, or by the last snapshot and the deltas
-since. What a batch changes is made durable here and applied to the replica only when the next batch shows that it was
-committed: a batch that runs again finds everything as it was.
+since. What a batch changes is made durable here, and taken back in the replica if the batch turns out not to have been
+committed: one that runs again finds everything as it was.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import time
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
-from penstock.analyze.inputs import Range, Reading, read_inputs
+from penstock.analyze.inputs import Range, Reading, chunks
 from penstock.app import Handler
 from penstock.columns import text_of, to_batch
 from penstock.contracts import HandledShard, LogReader, ShardStore
@@ -28,7 +28,7 @@ from penstock.failpoints import reach
 from penstock.machine import Effects, Emitted, Failure, Machine
 from penstock.rows import from_micros
 from penstock.schema import Event
-from penstock.shard import HASH_BYTES, NOTHING, Changes, Shard
+from penstock.shard import HASH_BYTES, NOTHING, Draft, Shard
 
 log = logging.getLogger("penstock.worker")
 REPORT = -1
@@ -85,11 +85,20 @@ class Report(msgspec.Struct):
 
 @dataclass
 class Replica:
-    """A shard in memory, at a version that was committed; and what the batch after it changed, if it ran here."""
+    """A shard in memory, at a version; and, until the next batch shows whether that was committed, the way back to
+    the version before."""
 
     shard: Shard
     version: int
-    pending: tuple[int, Changes, int] | None = field(default=None)
+    before: int = NOTHING
+    draft: Draft | None = None
+
+    def settle(self, base: int) -> None:
+        """Take the draft back, unless it has become the version that the next batch builds on."""
+        if self.draft is not None and self.version != base:
+            self.draft.revert()
+            self.version = self.before
+        self.draft = None
 
 
 class Worker:
@@ -112,15 +121,21 @@ class Worker:
             if work.base != NOTHING and store.snapshot_is_due(work.base):
                 report.snapshot_bytes = store.write_snapshot(work.base, replica.shard)
                 store.drop_before(work.base)
-            inputs = read_inputs(self.log, self._reading(work.shard), work.ranges)
-            read = time.perf_counter()
-            effects = self.machine.run(replica.shard, inputs)
-            ran = time.perf_counter()
-            self._write(work, store, replica, effects, report)
-            payloads = list(self._payloads(effects))
-            report.read_s, report.run_s, report.write_s = read - began, ran - read, time.perf_counter() - ran
-            report.time = effects.changes.time
-            report.events = len(inputs.events) - inputs.events.count(None)
+            report.read_s = time.perf_counter() - began
+            draft = Draft(replica.shard)
+            payloads: list[tuple[int, bytes]] = []
+            for inputs in chunks(self.log, self._reading(work.shard), work.ranges):
+                read = time.perf_counter()
+                effects = self.machine.run(replica.shard, inputs)
+                report.run_s += time.perf_counter() - read
+                draft.apply(effects.changes)
+                payloads += self._payloads(effects)
+                report.events += len(inputs.events) - inputs.events.count(None)
+            report.time = replica.shard.time
+            written = time.perf_counter()
+            self._write(work, store, replica, draft, report)
+            ended = time.perf_counter()
+            report.write_s, report.read_s = ended - written, written - began - report.run_s
         self._evict()
         yield from payloads
         yield REPORT, msgspec.msgpack.encode(report)
@@ -131,29 +146,19 @@ class Worker:
     def _at_base(self, work: ShardWork, store: ShardStore, report: Report) -> Replica:
         """The replica of a shard at the version that the batch builds on."""
         replica = self.replicas.pop(work.shard, None)
-        if replica is not None and replica.version != work.base:
-            replica = self._moved(replica, work, store, report)
-        elif replica is not None:
-            report.hits += 1
+        if replica is not None:
+            replica.settle(work.base)
+            if replica.version == work.base:
+                report.hits += 1
+            elif replica.version < work.base and store.catch_up(replica.shard, replica.version, work.base):
+                report.catch_ups += 1
+                replica.version = work.base
+            if replica.version != work.base or _packed_digest(replica.shard) != work.digest:
+                replica = None
         if replica is None:
             replica = Replica(self._loaded(work, store, report), work.base)
-        replica.pending = None
         self.replicas[work.shard] = replica
         return replica
-
-    def _moved(self, replica: Replica, work: ShardWork, store: ShardStore, report: Report) -> Replica | None:
-        """Bring a replica that is behind to the base; None if that cannot be done."""
-        pending, replica.pending = replica.pending, None
-        if pending is not None and pending[0] == work.base:
-            replica.shard.apply(*pending[1:])
-            report.hits += 1
-        else:
-            behind = replica.version < work.base
-            if not (behind and store.catch_up(replica.shard, replica.version, work.base)):
-                return None
-            report.catch_ups += 1
-        replica.version = work.base
-        return replica if replica.shard.digest.to_bytes(HASH_BYTES, "little") == work.digest else None
 
     def _loaded(self, work: ShardWork, store: ShardStore, report: Report) -> Shard:
         """The shard from its files; made again from the log if they are damaged."""
@@ -161,7 +166,7 @@ class Worker:
             shard = store.load(work.base)
             if work.base != NOTHING:
                 report.loads += 1
-                if shard.digest.to_bytes(HASH_BYTES, "little") != work.digest:
+                if _packed_digest(shard) != work.digest:
                     raise Damaged(f"the state of {self.plan.name}, shard {work.shard}, is not that of its ledger")
         except Damaged as error:
             shard = self._rebuilt(work, error)
@@ -170,29 +175,23 @@ class Worker:
 
     def _rebuilt(self, work: ShardWork, damage: Damaged) -> Shard:
         shard = Shard()
-        inputs = read_inputs(self.log, self._reading(work.shard), work.origin)
-        shard.apply(self.machine.run(shard, inputs).changes)
-        if shard.digest.to_bytes(HASH_BYTES, "little") != work.digest:
+        for inputs in chunks(self.log, self._reading(work.shard), work.origin):
+            shard.apply(self.machine.run(shard, inputs).changes)
+        if _packed_digest(shard) != work.digest:
             raise Damaged(f"{damage.message}; and the log leads to another state than the ledger's") from damage
         return shard
 
-    def _write(self, work: ShardWork, store: ShardStore, replica: Replica, effects: Effects, report: Report) -> None:
+    def _write(self, work: ShardWork, store: ShardStore, replica: Replica, draft: Draft, report: Report) -> None:
         """Make the changes durable. Without any there is no new version."""
-        changes, shard = effects.changes, replica.shard
-        digest, version = shard.digest, work.base
-        if changes.records:
-            digest, version = shard.digest_after(changes), work.version
+        shard = replica.shard
+        if draft.records:
             reach("handler.before_delta")
-            report.delta_bytes = store.write_delta(version, work.base, changes, digest)
+            report.delta_bytes = store.write_delta(work.version, work.base, draft.changes, shard.digest)
             reach("handler.after_delta")
-            replica.pending = (version, changes, digest)
-        if version == NOTHING:
-            return
-        gained = sum((record is not None) - (key in shard.records) for key, record in changes.records.items())
-        due = min((at for at in (*changes.due.values(), shard.next_due()) if at is not None), default=None)
-        packed = digest.to_bytes(HASH_BYTES, "little")
-        keys = len(shard.records) + gained
-        report.state = HandledShard(version, packed, keys, shard.size, max(shard.time, changes.time), due)
+            replica.draft, replica.before, replica.version = draft, work.base, work.version
+        if replica.version != NOTHING:
+            digest, due = _packed_digest(shard), shard.next_due()
+            report.state = HandledShard(replica.version, digest, len(shard.records), shard.size, shard.time, due)
 
     def _payloads(self, effects: Effects) -> Iterator[tuple[int, bytes]]:
         """What was emitted, as a record batch for each output, and what failed as the last of them."""
@@ -234,6 +233,10 @@ def _packed(
     times = pa.array([each.time for each in origins], pa.int64()).cast(batch.schema.field(place).type)
     packed: bytes = batch.set_column(place, batch.schema.field(place), times).serialize().to_pybytes()
     return packed
+
+
+def _packed_digest(shard: Shard) -> bytes:
+    return shard.digest.to_bytes(HASH_BYTES, "little")
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,9 @@ from penstock.schema import Event, event_schema
 from penstock.settings import Settings
 from penstock.shard import digest_text
 from penstock.store import HandlerLedger, ShardFiles, read_handled
+
+log = logging.getLogger("penstock.engine")
+REBUILT_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -81,7 +85,7 @@ def plan(app: App, handler: Handler, target: str, directory: DataDirectory, sett
 
 def source(made: Plan, directory: DataDirectory, settings: Settings, wait_s: float) -> Source:
     standing = StandingReader(directory.handler_ledger(made.name).resolve())
-    return Source(made, standing, settings.batch_events_max, wait_s)
+    return Source(made, standing, settings.handler_events_max, wait_s)
 
 
 @dataclass
@@ -106,7 +110,8 @@ class Figures:
         self.time = max(self.time, report.time)
         self.snapshot_bytes = report.snapshot_bytes or self.snapshot_bytes
         if report.rebuilt is not None:
-            self.rebuilt.append(report.rebuilt)
+            log.warning("state was made again from the log: %s", report.rebuilt)
+            self.rebuilt = [*self.rebuilt, report.rebuilt][-REBUILT_SHOWN:]
 
 
 def origin(log: LogReader, streams: Iterable[str]) -> str:
@@ -185,5 +190,5 @@ class HandlerSink:
             "replica_hits": figures.hits,
             "replica_catch_ups": figures.catch_ups,
             "replica_loads": figures.loads,
-            "rebuilt": figures.rebuilt[-3:],
+            "rebuilt": figures.rebuilt,
         }

@@ -24,8 +24,10 @@ FORMAT = 1
 MAGIC = b"penstock state\n"
 CHECKSUM_BYTES = 16
 SNAPSHOT_AFTER_BYTES = 4 * 1024 * 1024
+SNAPSHOT_AFTER_RATIO = 4
 SNAPSHOT_AFTER_DELTAS = 100
-"""A snapshot is due when the deltas since the last are as large as it was, and of at least this size; or so many."""
+"""A snapshot is due when the deltas since the last have this many times its size, and at least so many bytes; or when
+there are so many of them. So snapshots are a fifth of what is written, and a restart reads five times the state."""
 
 Record = tuple[str, bytes | None, int | None]
 
@@ -101,7 +103,7 @@ class ShardFiles:
                 snapshot = size
             else:
                 deltas, count = deltas + size, count + 1
-        return count >= SNAPSHOT_AFTER_DELTAS or deltas >= max(snapshot, SNAPSHOT_AFTER_BYTES)
+        return count >= SNAPSHOT_AFTER_DELTAS or deltas >= max(SNAPSHOT_AFTER_RATIO * snapshot, SNAPSHOT_AFTER_BYTES)
 
     def drop_before(self, version: int) -> None:
         """Remove what a snapshot at `version` has made needless. The snapshot before it stays, with what follows on it:

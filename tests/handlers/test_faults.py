@@ -161,6 +161,28 @@ def survive(app: RunningApp, kills: int, seed: int) -> None:
     print(f"seed {seed}: {dict(done)}, {fleet.acknowledged} events")
 
 
+def test_state_and_timers_are_served_as_time_passes(tmp_path: Path) -> None:
+    """The state of a key with its cursor; a timer that comes though no event does; what there is not is 404."""
+    with running(APP, tmp_path / "data") as app:
+        app.ready()
+        app.post("fixes", [{"fix": "1", "vehicle": "a/b", "x": 0.0}])
+        path = f"{app.url}/v1/handlers/geofence/state"
+        found = wait_for(
+            lambda: httpx.get(f"{path}/a%2Fb").status_code == 200 and httpx.get(f"{path}/a%2Fb"), 30, "state"
+        )
+        assert found.json()["state"]["fixes"] == 1
+        assert list(found.json()["timers"]) == ["silent"]
+        page = httpx.get(f"{app.url}/v1/streams/fixes", params={"since": found.json()["cursor"]})
+        assert page.json()["events"] == []
+        silences = f"{app.url}/v1/streams/geofence.Silence?since=earliest"
+        wait_for(lambda: httpx.get(silences).json()["events"], 30, "the timer to come")
+        assert httpx.get(f"{path}/nobody").json()["code"] == "not_found"
+        assert httpx.get(f"{app.url}/v1/handlers/nope/state/a").status_code == 404
+        assert figures(app, "geofence")["keys"] == 1
+        assert 'penstock_handler_keys{handler="geofence"} 1.0' in httpx.get(f"{app.url}/metrics").text
+        assert app.post("geofence.Silence", [{}]).status_code == 404
+
+
 def test_random_kills_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")

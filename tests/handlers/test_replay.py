@@ -24,7 +24,7 @@ pytestmark = pytest.mark.spark
 def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A data directory in which the handler has run on Spark."""
     root = tmp_path_factory.mktemp("replay")
-    pipe = HandlerPipe(spark, root, app, TARGET, batch_events_max=70)
+    pipe = HandlerPipe(spark, root, app, TARGET, handler_events_max=70)
     pipe.append("fixes", items(seed=3))
     pipe.run(geofence)
     pipe.close()

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from penstock.errors import LedgerMismatch
 from penstock.testing import BEGIN, run, tick
-from tests.handlers import fleet
+from tests.handlers import fleet, shop
 from tests.handlers.fleet import Fix, app, fixes, geofence, tally
 from tests.handlers.pipe import HandlerPipe, later
 
@@ -37,7 +37,7 @@ def items(seed: int, count: int = 300) -> list[Any]:
 
 @pytest.fixture
 def pipe(spark: SparkSession, tmp_path: Path) -> Iterator[HandlerPipe]:
-    made = HandlerPipe(spark, tmp_path / "data", app, TARGET, batch_events_max=40)
+    made = HandlerPipe(spark, tmp_path / "data", app, TARGET, handler_events_max=40)
     yield made
     made.close()
 
@@ -46,7 +46,7 @@ def copied(pipe: HandlerPipe, root: Path) -> HandlerPipe:
     """The same data at another place, where no worker has anything of it in memory."""
     pipe.close()
     shutil.copytree(pipe.directory.root, root)
-    return HandlerPipe(pipe.spark, root, pipe.app, pipe.target, batch_events_max=pipe.settings.batch_events_max)
+    return HandlerPipe(pipe.spark, root, pipe.app, pipe.target, handler_events_max=pipe.settings.handler_events_max)
 
 
 @pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (2, 50), (5, 37)])
@@ -56,7 +56,7 @@ def test_spark_and_plain_python_come_to_the_same(
     """Digest, output and failures: with any number of partitions and any size of batch."""
     given = items(seed=partitions)
     expected = run(app, {fixes: given})
-    pipe = HandlerPipe(spark, tmp_path, app, TARGET, partitions=partitions, batch_events_max=batch)
+    pipe = HandlerPipe(spark, tmp_path, app, TARGET, partitions=partitions, handler_events_max=batch)
     pipe.append("fixes", given)
     told = pipe.run(geofence)
     assert told["digest"] == expected.digest(geofence)
@@ -116,3 +116,23 @@ def test_a_ledger_and_a_checkpoint_that_do_not_belong_together_are_refused(pipe:
     with pytest.raises(LedgerMismatch, match="the ledger ends at batch"):
         pipe.run(geofence)
     assert pipe.sink(geofence).describe()["digest"] == run(app, {fixes: given[:100]}).digest(geofence)
+
+
+@pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (3, 7), (4, 50)])
+def test_streams_that_are_not_placed_as_the_handler_is_are_run_in_log_order(
+    spark: SparkSession, tmp_path: Path, partitions: int, batch: int
+) -> None:
+    """By ingest time, over two streams and over the partitions of one: the state has the order in it."""
+    chance = random.Random(partitions)
+    prices = [shop.Price(item=f"i{chance.randrange(5)}", price=float(number)) for number in range(60)]
+    sales = [
+        shop.Sale(sale=str(number), item=f"i{chance.randrange(5)}", shop=f"s{chance.randrange(9)}")
+        for number in range(60)
+    ]
+    expected = run(shop.app, {shop.prices: prices, shop.sales: sales})
+    pipe = HandlerPipe(spark, tmp_path, shop.app, Path(shop.__file__), partitions=partitions, handler_events_max=batch)
+    pipe.append("prices", prices)
+    pipe.append("sales", sales)
+    for handler in (shop.till, shop.by_item):
+        assert pipe.run(handler)["digest"] == expected.digest(handler)
+    pipe.close()
