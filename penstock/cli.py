@@ -1,4 +1,4 @@
-"""The command line: `penstock run`, `check`, `new`, `replay`, `doctor`."""
+"""The command line: `penstock run`, `check`, `new`, `replay`, `state`, `doctor`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from penstock import __version__
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
-from penstock.runtime.loading import load
+from penstock.runtime.loading import load, the_handler
 from penstock.settings import from_environment
 
 if TYPE_CHECKING:
@@ -56,6 +56,12 @@ def parser() -> argparse.ArgumentParser:
         "--diff", metavar="FILE[:APP]", help="show what the handler of another file would do differently"
     )
 
+    state = commands.add_parser("state", help="print what a handler knows, a JSON object for each key")
+    state.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    state.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="its data (.penstock)")
+    state.add_argument("--handler", metavar="NAME", help="which handler, if the app has several")
+    state.add_argument("--key", metavar="KEY", help="this key only")
+
     commands.add_parser("doctor", help="say what is missing on this machine, and the command that mends it")
     return top
 
@@ -70,7 +76,7 @@ def _port(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Errors of ours are one sentence on standard error and status 1."""
     arguments = parser().parse_args(argv)
-    commands = {"run": _run, "check": _check, "new": _new, "replay": _replay, "doctor": _doctor}
+    commands = {"run": _run, "check": _check, "new": _new, "replay": _replay, "state": _state, "doctor": _doctor}
     try:
         return commands[arguments.command](arguments)
     except DeclarationError as error:
@@ -153,7 +159,7 @@ def _replay(arguments: argparse.Namespace) -> int:
         raise DeclarationError("--verify compares all keys at the end of the log: give neither --key nor --until")
     app = load(arguments.target).app
     require_sound(app)
-    handler = replay.the_handler(app, arguments.handler)
+    handler = the_handler(app, arguments.handler)
     run = replay.Replay(app, handler, arguments.data, from_environment())
     end = run.end(arguments.until)
     if arguments.pdb:
@@ -174,7 +180,7 @@ def _show_differences(run: Replay, made: Replayed, arguments: argparse.Namespace
 
     changed = load(arguments.diff).app
     require_sound(changed)
-    other = run.run(replay.the_handler(changed, made.handler.name), end, arguments.key)
+    other = run.run(the_handler(changed, made.handler.name), end, arguments.key)
     found = list(replay.differences(made, other))
     for line in found[:DIFFERENCES_MAX]:
         print(line)
@@ -189,6 +195,24 @@ def _verify(digest: str, expected: str) -> int:
         return 0
     print(f"NOT the same as the run on Spark, whose digest is {expected}", file=sys.stderr)
     return 1
+
+
+def _state(arguments: argparse.Namespace) -> int:
+    from penstock.queue import EmbeddedLog
+    from penstock.runtime.directory import DataDirectory
+    from penstock.runtime.states import HandlerStates
+
+    handler = the_handler(load(arguments.target).app, arguments.handler)
+    directory = DataDirectory(arguments.data)
+    states = HandlerStates(handler, directory, EmbeddedLog(directory.streams, read_only=True))
+    found = 0
+    for line in states.all(arguments.key):
+        print(line.decode())
+        found += 1
+    if not found:
+        what = "no state" if arguments.key is None else f"no state for {arguments.key!r}"
+        print(f"penstock: handler {handler.name} has {what} in {arguments.data}", file=sys.stderr)
+    return 0 if found else 1
 
 
 def _doctor(_: argparse.Namespace) -> int:

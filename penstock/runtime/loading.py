@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
-from penstock.app import App
+from penstock.app import App, Handler
 from penstock.errors import DeclarationError
 
 
@@ -37,6 +37,16 @@ def load(target: str) -> Loaded:
     if not name and "app" not in apps and len(apps) != 1:
         raise DeclarationError(f"{path} has {len(apps)} apps; give one as {path}:NAME")
     return Loaded(apps[name or ("app" if "app" in apps else next(iter(apps)))], module, file)
+
+
+def the_handler(app: App, name: str | None) -> Handler:
+    """The handler of that name, or the only one."""
+    names = [each.name for each in app.handlers]
+    if name is None and len(names) != 1:
+        raise DeclarationError(f"give --handler: there are {', '.join(names) or 'none'}")
+    if name is not None and name not in names:
+        raise DeclarationError(f"there is no handler {name!r}; there are {', '.join(names) or 'none'}")
+    return next(each for each in app.handlers if name in (None, each.name))
 
 
 def _import(file: Path) -> ModuleType:

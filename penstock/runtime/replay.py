@@ -56,16 +56,6 @@ class Replayed:
         return {key: decode(record).state for shard in self.shards.values() for key, record in shard.records.items()}
 
 
-def the_handler(app: App, name: str | None) -> Handler:
-    """The handler of that name, or the only one."""
-    names = [each.name for each in app.handlers]
-    if name is None and len(names) != 1:
-        raise DeclarationError(f"give --handler: there are {', '.join(names) or 'none'}")
-    if name is not None and name not in names:
-        raise DeclarationError(f"there is no handler {name!r}; there are {', '.join(names) or 'none'}")
-    return next(each for each in app.handlers if name in (None, each.name))
-
-
 class Replay:
     """A handler and the log of a data directory, which is only read and may be a copy of one that is in use."""
 

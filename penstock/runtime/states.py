@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from threading import Lock
+from typing import Any
 
 import msgspec
 
@@ -36,15 +38,28 @@ class HandlerStates:
         """The state of a key, its timers and the cursor they stand at, as a JSON object; None if it has no state."""
         return await asyncio.to_thread(self._get, key)
 
+    def all(self, key: str | None = None) -> Iterator[bytes]:
+        """The state of every key, or of the one that is given: JSON objects with the key, its state and its timers."""
+        handled = read_handled(self._ledger)
+        for number in sorted(handled.shards) if handled is not None else ():
+            assert handled is not None
+            for each, record in sorted(self._shard(number, handled).records.items()):
+                if key in (None, each):
+                    yield msgspec.json.encode({"key": each} | self._shown(record))
+
+    def _shown(self, record: bytes) -> dict[str, Any]:
+        entry = self._codec.decode(record)
+        timers = {name: from_micros(at) for name, at in (entry.timers or {}).items()}
+        return {"state": entry.state, "timers": timers}
+
     def _get(self, key: str) -> bytes | None:
         with self._lock:
             handled, record = self._find(key, TRIES)
         if handled is None or record is None:
             return None
-        entry, first = self._codec.decode(record), self._handler.reads[0]
+        first = self._handler.reads[0]
         cursor = stream_cursor(self._log.generation(first), source_positions(handled.end)[first])
-        timers = {name: from_micros(at) for name, at in (entry.timers or {}).items()}
-        return msgspec.json.encode({"state": entry.state, "timers": timers, "cursor": cursor})
+        return msgspec.json.encode(self._shown(record) | {"cursor": cursor})
 
     def _find(self, key: str, tries: int) -> tuple[Handled | None, bytes | None]:
         """The ledger and the key's record. A file may go while it is being looked for, as newer ones take its place."""

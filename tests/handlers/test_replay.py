@@ -88,6 +88,21 @@ def test_the_debugger_stops_in_the_user_s_function_with_the_state(data: Path) ->
     assert "(Pdb) 0\n" in made.stdout
 
 
+def test_state_is_printed_by_key(data: Path) -> None:
+    def state(*arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "penstock.cli", "state", str(TARGET), "--data", str(data), *arguments]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    expected = run(app, {fixes: items(seed=3)}).states(geofence)
+    lines = [msgspec.json.decode(line) for line in state("--handler", "geofence").stdout.splitlines()]
+    assert {line["key"]: line["state"] for line in lines} == msgspec.to_builtins(expected)
+    assert [each["key"] for each in lines if each["timers"]] != []
+    (one,) = state("--handler", "geofence", "--key", "v3").stdout.splitlines()
+    assert msgspec.json.decode(one)["key"] == "v3"
+    assert "has no state for 'x'" in state("--handler", "geofence", "--key", "x").stderr
+    assert state("--handler", "tally").returncode == 1
+
+
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [

@@ -5,7 +5,8 @@ import * as format from "../model/format.js";
 import { tone } from "./card.js";
 
 export function Header({ app, live, error }) {
-  const total = app?.streams.reduce((sum, stream) => sum + (stream.rate ?? 0), 0) ?? 0;
+  const collected = app?.streams.filter(({ handler }) => !handler) ?? [];
+  const total = collected.reduce((sum, { rate }) => sum + (rate ?? 0), 0);
   return html`<header class="top">
     <a class="brand" href="#/">
       <img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1>

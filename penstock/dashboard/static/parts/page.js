@@ -40,7 +40,7 @@ function Waiting({ error }) {
 function Content({ app, where, live, feeds, place }) {
   const { kind, name, tab, sort } = where;
   const found = kind === "overview" ? null : app[kind].find((each) => each.name === name);
-  if (found && kind === "streams") return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} live=${live} />`;
+  if (found && kind === "streams") return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} live=${live} whole />`;
   if (found) {
     const onSort = (next) => place.sort(next);
     return html`<${ViewPanel} key=${identity(found)} view=${found} ...${{ app, feeds, sort, onSort, whole: true }} />`;

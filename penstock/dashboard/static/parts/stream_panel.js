@@ -13,14 +13,14 @@ import { Table } from "./table.js";
 const ROWS_MAX = 100;
 const RAW_MAX = 2_000;
 
-export function StreamPanel({ stream, tab, live }) {
+export function StreamPanel({ stream, tab, live, whole }) {
   const name = tab === "rejected" ? `${stream.name}.rejected` : stream.name;
   const events = tab === "rejected" ? DeadLetters : LatestEvents;
   const kept = tab === "rejected" ? stream.rejected : stream.events;
   return html`<section class="panel" aria-label="Stream ${stream.name}">
     <div class="panel-head">
       <h2><span class="dot ${tone(stream.error ? "failed" : "running")}"></span>${stream.name}</h2>
-      <a class="back" href="#/">overview</a>
+      ${whole ? html`<a class="back" href="#/">overview</a>` : null}
     </div>
     <${Facts} facts=${factsOf(stream)} />
     ${stream.error ? html`<${Failure} error=${stream.error} declared=${stream.declared} />` : null}
