@@ -118,12 +118,19 @@ def _check(arguments: argparse.Namespace) -> int:
         problems = check_views(app, from_environment())
     if _report([str(each) for each in problems]):
         return 1
-    counts = (("stream", app.streams), ("view", app.views), ("source", app.feeds))
-    listed = ", ".join(f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts)
+    counts = (
+        ("stream", app.streams),
+        ("view", app.views),
+        ("handler", app.handlers),
+        ("source", app.feeds),
+    )
+    listed = ", ".join(f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts if each)
     if app.views and arguments.no_spark:
-        _say(f"no problem found in {app.name} without Spark ({listed}); what the views compute was not checked")
+        _say(
+            f"no problem found in {app.name} without Spark ({listed or 'nothing declared'}); what the views compute was not checked"
+        )
     else:
-        _say(f"{app.name} is sound: {listed}")
+        _say(f"{app.name} is sound: {listed or 'nothing declared'}")
     return 0
 
 

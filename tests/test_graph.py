@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import pytest
 
-from penstock import App, Event, Record
+from penstock import App, Context, Event, Record, State
 from penstock.app import tables
 from penstock.errors import DeclarationError
 from penstock.graph import check, order, read_views, require_sound
@@ -55,6 +55,26 @@ class Untyped(Event):
         return self.places[0]
 
 
+class Seen(State):
+    times: int = 0
+
+
+class NoDefault(State):
+    times: int
+
+
+class Unordered(State):
+    tags: set[str] = set()  # noqa: RUF012  # its order would not be the same in every run
+
+
+def handle(state: Seen, event: Fix, ctx: Context) -> None:
+    state.times += 1
+
+
+async def handle_later(state: Seen, event: Fix, ctx: Context) -> None:
+    state.times += 1
+
+
 def sound(app: App) -> None:
     app.stream("fixes", Fix, key="vehicle", late_after=timedelta(minutes=2))
     app.sql("busiest", "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle", key="vehicle", top=10, by="n")
@@ -97,6 +117,37 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "stands twice"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", top=3), "top and by go together"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", emit="often"), "emit is 'often'"),
+        (
+            lambda app: app.handler("h", reads="nope", key="x", state=Seen)(handle),
+            "it reads 'nope', which is no stream",
+        ),
+        (lambda app: app.handler("h", reads="calm", key="x", state=Seen)(handle), "which is a view; a handler reads"),
+        (lambda app: app.handler("h", reads=[], key="x", state=Seen)(handle), "handler h: it reads nothing"),
+        (lambda app: app.handler("h", reads="fixes", key="x", state=Seen)(handle), "the key 'x' is no field of Fix"),
+        (lambda app: app.handler("h", reads="fixes", key="speed", state=Seen)(handle), "cannot identify anything"),
+        (
+            lambda app: app.handler("h", reads="fixes", key="vehicle", state=Fix)(handle),
+            "not a class derived from State",
+        ),
+        (lambda app: app.handler("h", reads="fixes", key="vehicle", state=NoDefault)(handle), "times has no default"),
+        (lambda app: app.handler("h", reads="fixes", key="vehicle", state=Unordered)(handle), "tags: the type set"),
+        (lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen)(handle_later), "it is async"),
+        (
+            lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=Odd)(handle),
+            "it emits Odd: $.thing",
+        ),
+        (
+            lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=Seen)(handle),
+            "not a class derived from",
+        ),
+        (
+            lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=[Fix, Fix])(handle),
+            "the same name",
+        ),
+        (
+            lambda app: app.handler("fixes", reads="fixes", key="vehicle", state=Seen)(handle),
+            "is taken by the declaration",
+        ),
         (lambda app: app.source("feed", object(), into="nowhere"), "which is no stream of this app"),
     ],
 )
@@ -117,6 +168,23 @@ def test_a_cycle_is_found_with_its_way_round() -> None:
     app.sql("b", "SELECT vehicle FROM a", key="vehicle")
     messages = [each.message for each in check(app)]
     assert any("reads itself by way of a <- b <- a" in message for message in messages)
+
+
+def test_handlers_that_read_each_other_are_a_cycle() -> None:
+    app = fresh()
+    app.handler("a", reads="b", key="vehicle", state=Seen, emits=NoTime)(handle)
+    app.handler("b", reads="a", key="vehicle", state=Seen, emits=NoTime)(handle)
+    assert any("handler a reads itself by way of a <- b <- a" in each.message for each in check(app))
+
+
+def test_views_and_handlers_come_after_what_they_read() -> None:
+    app = fresh()
+    app.stream("fixes", Fix, key="vehicle")
+    app.sql("v", "SELECT vehicle FROM first", key="vehicle")
+    app.handler("second", reads="first", key="vehicle", state=Seen)(handle)
+    app.handler("first", reads="fixes", key="vehicle", state=Seen, emits=NoTime)(handle)
+    assert check(app) == []
+    assert [node.name for node in order(app)] == ["first", "second", "v"]
 
 
 def test_every_problem_is_reported_at_once() -> None:

@@ -9,7 +9,9 @@ from mypy import api
 GOOD = """
 from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
-from penstock import App, EpochMillis, Event, Record, State, collect
+from collections.abc import Iterator
+from penstock import App, Context, EpochMillis, Event, Record, State, collect
+from penstock.testing import CRASH, TICK, run
 
 class Venue(Record):
     name: str
@@ -31,6 +33,18 @@ app.source("feed", collect.websocket("ws://127.0.0.1:1/feed"), into=visits)
 def everything(visits: DataFrame) -> DataFrame:
     return visits
 
+@app.handler("counter", reads=visits, key="visit", state=Count, emits=Visit)
+def counter(count: Count, visit: Visit, ctx: Context) -> Iterator[Visit]:
+    count.n += 1
+    ctx.timer("again", ctx.now + timedelta(seconds=1))
+    if ctx.random.random() < 0.5:
+        yield visit
+
+@counter.timer("again")
+def again(count: Count, ctx: Context) -> None:
+    ctx.timer("again", None)
+
+seen: list[Visit] = run(app, {visits: [CRASH, TICK]}).emitted(counter)
 count = Count()
 count.n += 1
 visit = Visit(visit="1", at=datetime.now(), venue=Venue(name="hall"))

@@ -81,3 +81,6 @@ class Tally(State):
 @app.handler("tally", reads="geofence.Crossing", key="vehicle", state=Tally)
 def tally(tally: Tally, crossing: Crossing, ctx: Context) -> None:
     tally.crossings += 1
+
+
+app.sql("crossings", "SELECT vehicle, count(*) AS n FROM `geofence.Crossing` GROUP BY vehicle", key="vehicle")
