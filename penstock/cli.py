@@ -124,13 +124,12 @@ def _check(arguments: argparse.Namespace) -> int:
         ("handler", app.handlers),
         ("source", app.feeds),
     )
-    listed = ", ".join(f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts if each)
+    words = [f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts if each]
+    listed = ", ".join(words) or "nothing declared"
     if app.views and arguments.no_spark:
-        _say(
-            f"no problem found in {app.name} without Spark ({listed or 'nothing declared'}); what the views compute was not checked"
-        )
+        _say(f"no problem found in {app.name} without Spark ({listed}); what the views compute was not checked")
     else:
-        _say(f"{app.name} is sound: {listed or 'nothing declared'}")
+        _say(f"{app.name} is sound: {listed}")
     return 0
 
 
