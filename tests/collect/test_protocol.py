@@ -92,6 +92,8 @@ SHORT = {
     "spaces around": request(b" \r\n" + body(fix(900_009)) + b"\n"),
     "exactly 64 KiB": request(body(fix(900_010)).ljust(LARGE_BODY_BYTES)),
 }
+IN_PIECES = "exactly 64 KiB"
+"""Larger than a segment of the loopback: a quick server reads the request in two, and then it goes the long way."""
 HEAD = "POST /v1/streams/fixes%s HTTP/1.1"
 LONG = {
     "JSON said last of two": request(TWO, LINES, JSON),
@@ -148,7 +150,8 @@ def test_both_ways_give_the_same_answer_and_store_the_same(name: str, short: Ser
     asgi, before = len(short.asgi), (stored(short), stored(long))
     by_short, by_long = (without_cursor(exchange(served, [packet], 1)) for served in (short, long))
     assert by_short == by_long
-    assert len(short.asgi) - asgi == (name in LONG)
+    long_way = len(short.asgi) - asgi
+    assert long_way == (name in LONG) or (name == IN_PIECES and long_way == 1)
     wait_for(lambda: stored(short) - before[0] == stored(long) - before[1])
 
 
