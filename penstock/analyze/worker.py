@@ -23,7 +23,7 @@ from penstock.analyze.inputs import Range, Reading, chunks
 from penstock.app import Handler
 from penstock.columns import text_of, to_batch
 from penstock.contracts import HandledShard, LogReader, ShardStore
-from penstock.errors import Damaged
+from penstock.errors import BadCursor, Damaged
 from penstock.failpoints import reach
 from penstock.machine import Effects, Emitted, Failure, Machine
 from penstock.rows import from_micros
@@ -121,7 +121,6 @@ class Worker:
             if work.base != NOTHING and store.snapshot_is_due(work.base):
                 report.snapshot_bytes = store.write_snapshot(work.base, replica.shard)
                 store.drop_before(work.base)
-            report.read_s = time.perf_counter() - began
             draft = Draft(replica.shard)
             payloads: list[tuple[int, bytes]] = []
             for inputs in chunks(self.log, self._reading(work.shard), work.ranges):
@@ -134,6 +133,7 @@ class Worker:
             report.time = replica.shard.time
             written = time.perf_counter()
             self._write(work, store, replica, draft, report)
+            self.replicas[work.shard] = replica  # only now: after a failure it is loaded again
             ended = time.perf_counter()
             report.write_s, report.read_s = ended - written, written - began - report.run_s
         self._evict()
@@ -144,7 +144,7 @@ class Worker:
         return Reading(self.classes, self.handler.key, self.plan.placed, shard, self.plan.shards)
 
     def _at_base(self, work: ShardWork, store: ShardStore, report: Report) -> Replica:
-        """The replica of a shard at the version that the batch builds on."""
+        """The replica of a shard at the version that the batch builds on, taken out of those that are held."""
         replica = self.replicas.pop(work.shard, None)
         if replica is not None:
             replica.settle(work.base)
@@ -157,7 +157,6 @@ class Worker:
                 replica = None
         if replica is None:
             replica = Replica(self._loaded(work, store, report), work.base)
-        self.replicas[work.shard] = replica
         return replica
 
     def _loaded(self, work: ShardWork, store: ShardStore, report: Report) -> Shard:
@@ -175,8 +174,14 @@ class Worker:
 
     def _rebuilt(self, work: ShardWork, damage: Damaged) -> Shard:
         shard = Shard()
-        for inputs in chunks(self.log, self._reading(work.shard), work.origin):
-            shard.apply(self.machine.run(shard, inputs).changes)
+        try:
+            for inputs in chunks(self.log, self._reading(work.shard), work.origin):
+                shard.apply(self.machine.run(shard, inputs).changes)
+        except BadCursor:
+            raise Damaged(
+                f"{damage.message}; and it cannot be made again, for the log is no longer kept from where it began. "
+                "Restore the handler's folder from a backup"
+            ) from damage
         if _packed_digest(shard) != work.digest:
             raise Damaged(f"{damage.message}; and the log leads to another state than the ledger's") from damage
         return shard

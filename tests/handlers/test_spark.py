@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
+from penstock.contracts import Retention
 from penstock.errors import LedgerMismatch
 from penstock.testing import BEGIN, run, tick
 from tests.handlers import fleet, shop
@@ -104,6 +106,21 @@ def test_damaged_state_is_noticed_and_made_again_from_the_log(pipe: HandlerPipe,
     assert told["digest"] == run(app, {fixes: given}).digest(geofence)
     assert told["rebuilt"]
     assert all(("missing" if harm == "remove" else "damaged") in each for each in told["rebuilt"])
+    moved.close()
+
+
+def test_damaged_state_that_the_log_no_longer_leads_to_is_refused(pipe: HandlerPipe, tmp_path: Path) -> None:
+    """Nothing is guessed: the handler stops and says what is damaged."""
+    given = items(seed=12)
+    pipe.append("fixes", given[:150])
+    pipe.run(geofence)
+    moved = copied(pipe, tmp_path / "moved")
+    moved.log.trim("fixes", Retention(timedelta(0), 0, {}))
+    for file in (moved.directory.handlers / "geofence").glob("*/*.delta"):
+        file.unlink()
+    moved.append("fixes", given[150:], first=BEGIN + later(given[:150]))
+    with pytest.raises(StreamingQueryException, match=r"is missing; and it cannot be made again"):
+        moved.run(geofence)
     moved.close()
 
 
