@@ -359,12 +359,8 @@ class _Attempt:
                 records[key] = record
 
     def effects(self) -> Effects:
-        known = self.shard.due
-        due = {
-            key: entry.next_due()
-            for key, entry in self._live.items()
-            if (entry.timers or key in known) and entry.next_due() != known.get(key)
-        }
+        touched = ((key, self._live[key].next_due()) for key in self.records)
+        due = {key: at for key, at in touched if at is not None}
         return Effects(Changes(self.records, due, self._end), self.emitted, self.failures)
 
 

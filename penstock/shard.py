@@ -96,11 +96,11 @@ def _types_of(state: type[State]) -> Callable[[State], tuple[type, ...]]:
 
 
 class Changes(NamedTuple):
-    """What a batch does to a shard: for each key its new record, None if it is gone; for each key whose next timer is
-    another than before, its time, None if there is none; and the log time that the batch reached."""
+    """What a batch does to a shard: for each key its new record, None if it is gone; for those of these keys that have a
+    timer, the time of the next one; and the log time that the batch reached."""
 
     records: dict[str, bytes | None]
-    due: dict[str, int | None]
+    due: dict[str, int]
     time: int
 
 
@@ -119,12 +119,6 @@ class Shard:
     time: int = 0
     size: int = 0
     _queue: list[tuple[int, str]] = field(default_factory=list)
-
-    def digest_after(self, changes: Changes) -> int:
-        """The digest that `apply` will come to."""
-        known = self.records.get
-        gained = sum(_hash(new) - _hash(known(key)) for key, new in changes.records.items())
-        return (self.digest + gained) % HASH_MODULUS
 
     def apply(self, changes: Changes, digest: int | None = None, undo: dict[str, bytes | None] | None = None) -> None:
         """Take over what a batch changed. `digest` is what that comes to, if it is known. `undo`, if it is given, gets
@@ -145,11 +139,13 @@ class Shard:
             if undo is not None and key not in undo:
                 undo[key] = old
         self.size, self.digest = size, total % HASH_MODULUS if digest is None else digest
-        self._take_due(changes.due)
+        if self.due or changes.due:
+            self._take_due(changes)
         self.time = max(self.time, changes.time)
 
-    def _take_due(self, changes: dict[str, int | None]) -> None:
-        for key, due in changes.items():
+    def _take_due(self, changes: Changes) -> None:
+        for key in changes.records:
+            due = changes.due.get(key)
             if due is None:
                 self.due.pop(key, None)
             elif self.due.get(key) != due:
@@ -181,16 +177,22 @@ class Draft:
     def __init__(self, shard: Shard) -> None:
         self.shard = shard
         self.records: dict[str, bytes | None] = {}
-        self.due: dict[str, int | None] = {}
+        self.due: dict[str, int] = {}
         self._records: dict[str, bytes | None] = {}
-        self._due: dict[str, int | None] = {}
+        self._due: dict[str, int] = {}
         self._before = shard.digest, shard.time
 
     def apply(self, changes: Changes) -> None:
-        for key in changes.due:
-            self._due.setdefault(key, self.shard.due.get(key))
+        if self.shard.due or changes.due:
+            self._remember_due(changes)
         self.shard.apply(changes, undo=self._records)
         self.records |= changes.records
+
+    def _remember_due(self, changes: Changes) -> None:
+        for key in changes.records:
+            if key not in self._records and key in self.shard.due:
+                self._due[key] = self.shard.due[key]
+            self.due.pop(key, None)
         self.due |= changes.due
 
     @property
@@ -202,10 +204,6 @@ class Draft:
         digest, time = self._before
         self.shard.apply(Changes(self._records, self._due, time), digest)
         self.shard.time = time
-
-
-def _hash(record: bytes | None) -> int:
-    return 0 if record is None else int.from_bytes(record[:HASH_BYTES], "little")
 
 
 def digest_text(digest: int) -> str:

@@ -137,7 +137,8 @@ class Engine:
         def read(stream: str, schema: StructType) -> DataFrame:
             return read_stream(spark, stream, schema, rows_max=self.settings.batch_events_max, wait_s=wait_s)
 
-        missing = [name for name in view.reads if name not in self.changes and name in self.tables]
+        views = {each.name for each in self.app.views}
+        missing = [name for name in view.reads if name not in self.changes and name in views]
         if missing:
             raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
         times = frozenset(filter(None, (stream.event.__time_field__ for stream in self.app.streams)))

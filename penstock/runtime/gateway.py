@@ -168,7 +168,8 @@ class Gateway:
     def _background(self) -> list[tuple[str, Any]]:
         tables = [(f"view {name}", table.run()) for name, table in self.tables.items()]
         feeds = [(f"source {feed.name}", self._pull(feed)) for feed in self.app.feeds]
-        ticks = [("ticks", self._ticks())] if self.app.handlers else []
+        timed = any(handler.timers or len(handler.reads) > 1 for handler in self.app.handlers)
+        ticks = [("ticks", self._ticks())] if timed else []
         return [*tables, *feeds, *ticks, ("rates", self._rates()), ("upkeep", self._upkeep())]
 
     async def _pull(self, feed: Feed) -> None:

@@ -62,7 +62,7 @@ class Process:
 
 
 class News:
-    """Passes on what the engine says of itself and a person should know: that it is ready, and which views fail."""
+    """Passes on what the engine says of itself and a person should know: that it is ready, and what of it fails."""
 
     def __init__(self, path: Path, address: str, say: Say) -> None:
         self.path, self.address, self.say = path, address, say
@@ -80,14 +80,17 @@ class News:
             status = msgspec.json.decode(self.path.read_bytes())
         except (FileNotFoundError, msgspec.MsgspecError):
             return
-        failing = {name: view["error"] for name, view in status["views"].items() if view["state"] == "failed"}
+        handlers = status.get("handlers", {})
+        nodes = status["views"] | handlers
+        failing = {name: node["error"] for name, node in nodes.items() if node["state"] == "failed"}
         for name, error in failing.items():
             if self._failing.get(name) != error:
                 self.say(f"failed: {error}")
         self._failing = failing
         ready = status["state"] == "ready"
         if ready and not self._ready:
-            trouble = f", but {len(failing)} of {len(status['views'])} views failed" if failing else ""
+            what = "views and handlers" if handlers else "views"
+            trouble = f", but {len(failing)} of {len(nodes)} {what} failed" if failing else ""
             self.say(f"ready after {now - self._began:.0f} s{trouble}: {self.address}")
         if self._ready and not ready:
             self._began = now

@@ -47,7 +47,7 @@ class Content(msgspec.Struct, array_like=True, frozen=True):
     @property
     def changes(self) -> Changes:
         records = {key: record for key, record, _ in self.records}
-        return Changes(records, {key: due for key, _, due in self.records}, self.time)
+        return Changes(records, {key: due for key, _, due in self.records if due is not None}, self.time)
 
 
 class ShardFiles:

@@ -55,7 +55,7 @@ class Fleet(threading.Thread):
             time.sleep(0.02)
 
     def _fix(self, number: int) -> dict[str, Any]:
-        trouble = self.chance.choice([None] * 30 + ["raise", "state"])
+        trouble = self.chance.choice([None] * 15 + ["quiet"] * 15 + ["raise", "state"])
         x = self.chance.choice([0.0, 2.0])
         return {"fix": str(number), "vehicle": f"v{self.chance.randrange(30)}", "x": x, "trouble": trouble}
 

@@ -29,7 +29,7 @@ def items(seed: int, count: int = 300) -> list[Any]:
     chance = random.Random(seed)
     made: list[Any] = []
     for number in range(count):
-        trouble = chance.choice([None] * 12 + ["raise", "state", "forget"])
+        trouble = chance.choice([None] * 6 + ["quiet"] * 6 + ["raise", "state", "forget"])
         vehicle = f"v{chance.randrange(20)}"
         made.append(Fix(fix=f"{seed}-{number}", vehicle=vehicle, x=chance.choice([0.0, 2.0]), trouble=trouble))
         if chance.random() < 0.02:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from penstock import State
 from penstock.app import Handler, Where
 from penstock.errors import Damaged
 from penstock.machine import Inputs, Machine, Place
-from penstock.shard import NOTHING, Shard
+from penstock.shard import NOTHING, Codec, Draft, Entry, Shard
 from penstock.store import state as module
 from penstock.store.state import ShardFiles
 from tests.handlers.fleet import Fix, geofence
@@ -19,7 +21,10 @@ VEHICLES = 5
 
 def batch(number: int, size: int = 20) -> Inputs:
     keys = [f"v{(number * size + row) % VEHICLES}" for row in range(size)]
-    events = [Fix(fix=f"{number}-{row}", vehicle=key, x=float(row % 3)) for row, key in enumerate(keys)]
+    trouble = "quiet" if number % 2 else None  # every other batch leaves the timers where they are
+    events = [
+        Fix(fix=f"{number}-{row}", vehicle=key, x=float(row % 3), trouble=trouble) for row, key in enumerate(keys)
+    ]
     times = [number * 1000 + row for row in range(size)]
     return Inputs(keys, events, times, lambda row: None, lambda row: Place("fixes", 0, 0, number * size + row))
 
@@ -34,8 +39,8 @@ def write(files: ShardFiles, versions: int, snapshots: tuple[int, ...] = ()) -> 
     machine, shard, kept = Machine(geofence), Shard(), []
     for version in range(versions):
         changes = machine.run(shard, batch(version)).changes
-        files.write_delta(version, version - 1, changes, shard.digest_after(changes))
         shard.apply(changes)
+        files.write_delta(version, version - 1, changes, shard.digest)
         kept.append(Shard(dict(shard.records), dict(shard.due), shard.digest, shard.time, shard.size))
         if version in snapshots:
             files.write_snapshot(version, shard)
@@ -99,8 +104,8 @@ def test_snapshots_come_in_time_and_old_files_go(files: ShardFiles, monkeypatch:
             files.write_snapshot(version - 1, shard)
             files.drop_before(version - 1)
         changes = machine.run(shard, batch(version)).changes
-        files.write_delta(version, version - 1, changes, shard.digest_after(changes))
         shard.apply(changes)
+        files.write_delta(version, version - 1, changes, shard.digest)
     snapshots = sorted(int(path.stem) for path in files.folder.glob("*.snapshot"))
     assert snapshots == [15, 19] or snapshots == [11, 15]
     assert min(int(path.stem) for path in files.folder.glob("*.delta")) == snapshots[0]
@@ -127,3 +132,33 @@ def test_equal_values_make_equal_records_whatever_their_type() -> None:
 
 def _set_luck(state: object, event: object, ctx: object) -> None:
     state.luck = 7  # type: ignore[attr-defined]
+
+
+def test_a_draft_is_taken_back_without_a_trace() -> None:
+    """Records, timers, digest and size are as before, after several changes; and the timers come as they would have."""
+    machine, shard = Machine(geofence), Shard()
+    shard.apply(machine.run(shard, batch(0)).changes)
+    before = replace(shard, records=dict(shard.records), due=dict(shard.due))
+    draft = Draft(shard)
+    for number in range(1, 4):
+        draft.apply(machine.run(shard, batch(number)).changes)
+    assert set(draft.changes.due) == set(shard.due)
+    assert not same(shard, before)
+    draft.revert()
+    assert same(shard, before)
+    assert shard.size == before.size
+    assert sorted(shard.due_until(10**9)) == sorted((at, key) for key, at in before.due.items())
+
+
+def test_a_state_class_may_gain_and_lose_fields() -> None:
+    class Old(State):
+        kept: int = 0
+        lost: str = ""
+
+    class New(State):
+        kept: int = 0
+        gained: float = 1.5
+
+    record = Codec(Old).seal("k", Entry(Old(kept=7, lost="x"), {"t": 5}), None)
+    entry = Codec(New).decode(record)
+    assert (entry.state, entry.timers) == (New(kept=7, gained=1.5), {"t": 5})

@@ -89,7 +89,7 @@ ITEMS = st.lists(
             lambda vehicle, x, trouble: (vehicle, x, trouble),
             st.sampled_from("abcdef"),
             st.sampled_from([0.0, 0.5, 2.0, 3.0]),
-            st.sampled_from([None, None, None, None, "raise", "state", "class", "value", "forget"]),
+            st.sampled_from([None, None, "quiet", "quiet", "raise", "state", "class", "value", "forget"]),
         ),
         st.sampled_from([TICK, tick(timedelta(seconds=4))]),
     ),
