@@ -186,7 +186,9 @@ def _show_differences(run: Replay, made: Replayed, arguments: argparse.Namespace
 
     changed = load(arguments.diff).app
     require_sound(changed)
-    other = run.run(the_handler(changed, made.handler.name), end, arguments.key)
+    handler = the_handler(changed, made.handler.name)
+    run.require_comparable(changed, handler)
+    other = run.run(handler, end, arguments.key, changed)
     found = list(replay.differences(made, other))
     for line in found[:DIFFERENCES_MAX]:
         print(line)
@@ -208,7 +210,9 @@ def _state(arguments: argparse.Namespace) -> int:
     from penstock.runtime.directory import DataDirectory
     from penstock.runtime.states import HandlerStates
 
-    handler = the_handler(load(arguments.target).app, arguments.handler)
+    app = load(arguments.target).app
+    require_sound(app)
+    handler = the_handler(app, arguments.handler)
     directory = DataDirectory(arguments.data)
     states = HandlerStates(handler, directory, EmbeddedLog(directory.streams, read_only=True))
     found = 0

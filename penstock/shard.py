@@ -96,8 +96,8 @@ def _types_of(state: type[State]) -> Callable[[State], tuple[type, ...]]:
 
 
 class Changes(NamedTuple):
-    """What a batch does to a shard: for each key its new record, None if it is gone; for those of these keys that have a
-    timer, the time of the next one; and the log time that the batch reached."""
+    """What a batch does to a shard: for each key its new record, None if it is gone; for those of these keys that have
+    a timer, the time of the next one; and the log time that the batch reached."""
 
     records: dict[str, bytes | None]
     due: dict[str, int]

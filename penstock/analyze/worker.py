@@ -33,6 +33,7 @@ from penstock.shard import HASH_BYTES, NOTHING, Draft, Shard
 log = logging.getLogger("penstock.worker")
 REPORT = -1
 """In place of the number of an output: what the shard has to say of itself."""
+REBUILT_SHOWN = 3
 RESULT = pa.schema([("shard", pa.int32()), ("output", pa.int32()), ("payload", pa.binary())])
 
 
@@ -67,9 +68,9 @@ class ShardWork:
 
 
 class Report(msgspec.Struct):
-    """What a shard tells the driver of a batch."""
+    """What a shard tells the driver of a batch; added up, what a handler's shards did since the engine started."""
 
-    state: HandledShard | None
+    state: HandledShard | None = None
     time: int = 0
     events: int = 0
     read_s: float = 0.0
@@ -80,7 +81,14 @@ class Report(msgspec.Struct):
     hits: int = 0
     catch_ups: int = 0
     loads: int = 0
-    rebuilt: str | None = None
+    rebuilt: list[str] = []
+
+    def add(self, other: Report) -> None:
+        for name in ("events", "run_s", "read_s", "write_s", "delta_bytes", "hits", "catch_ups", "loads"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        self.time = max(self.time, other.time)
+        self.snapshot_bytes = other.snapshot_bytes or self.snapshot_bytes
+        self.rebuilt = [*self.rebuilt, *other.rebuilt][-REBUILT_SHOWN:]
 
 
 @dataclass
@@ -113,7 +121,7 @@ class Worker:
 
     def run(self, work: ShardWork) -> Iterator[tuple[int, bytes]]:
         """Run one shard's rows; gives what it emitted, by output, once its state is durable, and its report last."""
-        report = Report(None)
+        report = Report()
         store = self.plan.open_shard(work.shard)
         with _no_collection():
             began = time.perf_counter()
@@ -169,7 +177,7 @@ class Worker:
                     raise Damaged(f"the state of {self.plan.name}, shard {work.shard}, is not that of its ledger")
         except Damaged as error:
             shard = self._rebuilt(work, error)
-            report.rebuilt = error.message
+            report.rebuilt = [error.message]
         return shard
 
     def _rebuilt(self, work: ShardWork, damage: Damaged) -> Shard:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,6 @@ from penstock.shard import digest_text
 from penstock.store import HandlerLedger, ShardFiles, read_handled
 
 log = logging.getLogger("penstock.engine")
-REBUILT_SHOWN = 3
 
 
 @dataclass(frozen=True)
@@ -88,32 +87,6 @@ def source(made: Plan, directory: DataDirectory, settings: Settings, wait_s: flo
     return Source(made, standing, settings.handler_events_max, wait_s)
 
 
-@dataclass
-class Figures:
-    """What a handler's shards have reported since the engine started."""
-
-    events: int = 0
-    time: int = 0
-    run_s: float = 0.0
-    read_s: float = 0.0
-    write_s: float = 0.0
-    delta_bytes: int = 0
-    snapshot_bytes: int = 0
-    hits: int = 0
-    catch_ups: int = 0
-    loads: int = 0
-    rebuilt: list[str] = field(default_factory=list)
-
-    def add(self, report: Report) -> None:
-        for name in ("events", "run_s", "read_s", "write_s", "delta_bytes", "hits", "catch_ups", "loads"):
-            setattr(self, name, getattr(self, name) + getattr(report, name))
-        self.time = max(self.time, report.time)
-        self.snapshot_bytes = report.snapshot_bytes or self.snapshot_bytes
-        if report.rebuilt is not None:
-            log.warning("state was made again from the log: %s", report.rebuilt)
-            self.rebuilt = [*self.rebuilt, report.rebuilt][-REBUILT_SHOWN:]
-
-
 def origin(log: LogReader, streams: Iterable[str]) -> str:
     """Where a handler begins that has never run: with the first kept event of each stream."""
     starts = {
@@ -135,7 +108,7 @@ class HandlerSink:
         self.plan = made
         self.ledger = ledger
         self.log = log
-        self.figures = Figures()
+        self.figures = Report()
 
     def last(self) -> LedgerEntry | None:
         return self.ledger.last()
@@ -156,6 +129,8 @@ class HandlerSink:
         self.ledger.commit(output, shards, sum(counts), failures)
         for report in reports.values():
             self.figures.add(report)
+            for damage in report.rebuilt:
+                log.warning("%s: state was made again from the log: %s", self.handler.name, damage)
         return True
 
     def _append(self, stream: Stream, batch_id: int, by_shard: dict[int, list[bytes]]) -> int:

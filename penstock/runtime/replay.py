@@ -22,6 +22,7 @@ from penstock.errors import BadCursor, DeclarationError
 from penstock.machine import Inputs, Machine
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
+from penstock.schema import event_schema
 from penstock.settings import Settings
 from penstock.shard import Shard, digest_text
 from penstock.store import Handled, read_handled
@@ -68,6 +69,11 @@ class Replay:
         self.handled: Handled = handled
         self.log: LogReader = EmbeddedLog(self.directory.streams, read_only=True)
         self.count, self.placed = spread(app, handler, settings)
+        if self.count != handled.count:
+            raise DeclarationError(
+                f"{root} has {handled.count} shards of {handler.name}, and here there would be {self.count}: give the "
+                "same number of partitions as it ran with (PENSTOCK_PARTITIONS)"
+            )
 
     @property
     def digest(self) -> str:
@@ -84,13 +90,14 @@ class Replay:
             raise BadCursor(f"this is not a cursor of the stream {first}")
         return end | {first: end[first] | found.offsets}
 
-    def run(self, handler: Handler, end: Positions, key: str | None = None) -> Replayed:
-        """Run a handler, the app's own or a changed one, from where it began to `end`; on one key only, if it is given.
+    def run(self, handler: Handler, end: Positions, key: str | None = None, app: App | None = None) -> Replayed:
+        """Run a handler, the app's own or a changed one of another app, from where it began to `end`; on one key only,
+        if it is given.
 
         Such a key is handled with care from the start, so that the function is called once for each of its events.
         """
         made = Replayed(handler, Machine(handler, careful=() if key is None else (key,)), {})
-        classes = {name: stream.event for name, stream in inputs(self.app, handler).items()}
+        classes = {name: stream.event for name, stream in inputs(app or self.app, handler).items()}
         numbers = range(self.count) if key is None else [place(key, self.count)]
         made.shards = {number: Shard() for number in numbers}
         for start, stop in self._batches(end):
@@ -99,6 +106,17 @@ class Replay:
                 rows = read_inputs(self.log, reading, shard_ranges(self.placed, number, start, stop))
                 made.take(shard, rows if key is None else _only(rows, key))
         return made
+
+    def require_comparable(self, app: App, changed: Handler) -> None:
+        """Refuse a changed handler whose inputs are others than those that the log has been cut for."""
+        if (changed.reads, changed.key) != (self.handler.reads, self.handler.key):
+            raise DeclarationError(
+                f"{changed.where}: the changed handler {changed.name} reads other streams, or by another key"
+            )
+        for name, stream in inputs(self.app, self.handler).items():
+            new = set(event_schema(inputs(app, changed)[name].event).names) - set(event_schema(stream.event).names)
+            if new:
+                raise DeclarationError(f"{changed.where}: {', '.join(sorted(new))} of {name} is not in the log")
 
     def _batches(self, end: Positions) -> Iterator[tuple[Positions, Positions]]:
         position = source_positions(self.handled.origin)

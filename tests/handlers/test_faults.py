@@ -18,6 +18,7 @@ import httpx
 import pytest
 
 from bench.running import descendants
+from tests.handlers import shop
 from tests.harness import RunningApp, running, wait_for
 
 pytestmark = pytest.mark.spark
@@ -50,9 +51,9 @@ class Fleet(threading.Thread):
             events = [self._fix(number + index) for index in range(20)]
             number += 20
             while not self._send(events):
-                time.sleep(0.1)
+                self.finish.wait(0.1)
             self.acknowledged += len(events)
-            time.sleep(0.02)
+            self.finish.wait(0.02)
 
     def _fix(self, number: int) -> dict[str, Any]:
         trouble = self.chance.choice([None] * 15 + ["quiet"] * 15 + ["raise", "state"])
@@ -142,9 +143,11 @@ def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) 
         fleet.start()
         wait_for(lambda: all(mark.exists() for mark in marks.values()), 240, "every failpoint to be reached")
         require_exactly_once(app, fleet)
+    assert {mark.read_text().split()[0] for mark in marks.values()} == set(POINTS)
 
 
-def survive(app: RunningApp, kills: int, seed: int) -> None:
+def survive(app: RunningApp, kills: int, seed: int) -> int:
+    """Kill what is alive, so many times, and require that nothing shows; returns how often something was killed."""
     chance = random.Random(seed)
     fleet = Fleet(lambda: app.url, seed)
     fleet.start()
@@ -163,6 +166,7 @@ def survive(app: RunningApp, kills: int, seed: int) -> None:
             done[victim] += 1
     require_exactly_once(app, fleet)
     print(f"seed {seed}: {dict(done)}, {fleet.acknowledged} events")
+    return done.total()
 
 
 def test_state_and_timers_are_served_as_time_passes(tmp_path: Path) -> None:
@@ -187,11 +191,22 @@ def test_state_and_timers_are_served_as_time_passes(tmp_path: Path) -> None:
         assert app.post("geofence.Silence", [{}]).status_code == 404
 
 
+def test_a_silent_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    """A handler of two streams must know that nothing more comes of one before it runs an event of the other."""
+    with running(Path(shop.__file__), tmp_path / "data") as app:
+        app.ready()
+        app.post("prices", [{"item": "tea", "price": 2.0}])
+        for number in range(3):
+            app.post("sales", [{"sale": str(number), "item": "tea", "shop": "a"}])
+        state = f"{app.url}/v1/handlers/till/state/tea"
+        wait_for(lambda: httpx.get(state).json().get("state", {}).get("total") == 6.0, 30, "the last sale to be run")
+
+
 def test_random_kills_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     with running(APP, tmp_path / "data") as app:
-        survive(app.ready(), kills=4, seed=seed)
+        assert survive(app.ready(), kills=4, seed=seed) == 4
 
 
 @pytest.mark.soak
@@ -199,4 +214,4 @@ def test_two_hundred_random_kills_change_nothing(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", random.randrange(10**6)))
     print(f"seed {seed}")
     with running(APP, tmp_path / "data") as app:
-        survive(app.ready(), kills=200, seed=seed)
+        assert survive(app.ready(), kills=200, seed=seed) == 200

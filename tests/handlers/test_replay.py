@@ -31,7 +31,9 @@ def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def replay(data: Path, *arguments: str, target: Path = TARGET, text: str = "") -> subprocess.CompletedProcess[str]:
+def replay(
+    data: Path, *arguments: str, target: Path = TARGET, text: str = "", **environ: str
+) -> subprocess.CompletedProcess[str]:
     command = [
         sys.executable,
         "-m",
@@ -43,8 +45,8 @@ def replay(data: Path, *arguments: str, target: Path = TARGET, text: str = "") -
         "--handler",
         "geofence",
     ]
-    environ = os.environ | {"PENSTOCK_PARTITIONS": "2"}
-    return subprocess.run([*command, *arguments], capture_output=True, text=True, input=text, env=environ, check=False)
+    chosen = os.environ | {"PENSTOCK_PARTITIONS": "2"} | environ
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, input=text, env=chosen, check=False)
 
 
 def test_a_replay_proves_the_run_on_spark_equal(data: Path) -> None:
@@ -72,6 +74,30 @@ def test_a_difference_is_told_by_key_and_output(data: Path, tmp_path: Path) -> N
     assert re.search(r"^output geofence/fixes/\d/\d+/0: \{.*\} -> nothing$", of_one, re.MULTILINE)
     assert "differences" in made.stdout
     assert "no difference" in replay(data, "--diff", str(TARGET)).stdout
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ('key="vehicle", state=Vehicle', 'key="fix", state=Vehicle', "reads other streams, or by another key"),
+        ("    x: float\n", "    x: float\n    y: float\n", "y of fixes is not in the log"),
+    ],
+)
+def test_a_change_that_cannot_be_compared_is_refused(
+    data: Path, tmp_path: Path, old: str, new: str, expected: str
+) -> None:
+    changed = tmp_path / "fleet.py"
+    changed.write_text(TARGET.read_text().replace(old, new, 1))
+    made = replay(data, "--diff", str(changed))
+    assert made.returncode == 1
+    assert expected in made.stderr
+    assert "Traceback" not in made.stderr
+
+
+def test_another_number_of_partitions_is_refused(data: Path) -> None:
+    made = replay(data, "--verify", PENSTOCK_PARTITIONS="3")
+    assert made.returncode == 1
+    assert "has 2 shards of geofence, and here there would be 3" in made.stderr
 
 
 def test_one_key_is_told_event_by_event(data: Path) -> None:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import App, Context, Event, State
 from penstock.errors import DeclarationError
 from penstock.testing import BEGIN, CRASH, LATE, STEP, TICK, Result, run, tick
+from tests.handlers import shop
 from tests.handlers.fleet import Fix, Silence, app, fixes
 
 
@@ -112,29 +112,9 @@ def test_how_the_work_is_cut_and_where_it_crashes_changes_nothing(
 
 
 def test_items_of_several_streams_come_in_turn() -> None:
-    class Price(Event):
-        item: str
-        price: float
-
-    class Sale(Event):
-        item: str
-
-    class Till(State):
-        price: float = 0.0
-        total: float = 0.0
-
-    shop = App("shop")
-    prices, sales = shop.stream("prices", Price, key="item"), shop.stream("sales", Sale, key="item")
-
-    @shop.handler("till", reads=[prices, sales], key="item", state=Till)
-    def till(till: Till, event: Price | Sale, ctx: Context) -> None:
-        if isinstance(event, Price):
-            till.price = event.price
-        else:
-            till.total += till.price
-
-    told: list[Any] = [{"item": "tea", "price": 2.0}, TICK, {"item": "tea", "price": 3.0}]
-    assert run(shop, {prices: told, sales: [{"item": "tea"}] * 2}).states(till)["tea"].total == 4.0
+    given: list[Any] = [{"item": "tea", "price": 2.0}, TICK, {"item": "tea", "price": 3.0}]
+    sold = [{"sale": number, "item": "tea", "shop": "a"} for number in "12"]
+    assert run(shop.app, {shop.prices: given, shop.sales: sold}).states(shop.till)["tea"].total == 4.0
 
 
 def test_a_stream_that_is_not_there_is_named() -> None:
