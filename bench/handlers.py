@@ -35,10 +35,9 @@ from penstock.contracts import StreamSpec
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.rows import to_columns, to_events
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, origin, plan, source
+from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
 from penstock.schema import event_schema
 from penstock.settings import Settings
-from penstock.store import HandlerLedger
 
 PARTITIONS = 2
 BATCH = 1_000_000
@@ -142,12 +141,7 @@ def measure_ours(spark: SparkSession, directory: DataDirectory) -> float:
     log = EmbeddedLog(directory.streams)
     for output in geofence.outputs:
         log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
-    sink = HandlerSink(
-        geofence,
-        made,
-        HandlerLedger(directory.handler_ledger(geofence.name), made.shards, origin(log, made.placed)),
-        log,
-    )
+    sink = HandlerSink(geofence, made, open_ledger(geofence, made, directory, log), log)
     finished: list[float] = []
     query = Query(
         geofence, directory.checkpoint(geofence.name), sink, 1, lambda *_: finished.append(time.perf_counter())

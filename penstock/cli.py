@@ -1,4 +1,4 @@
-"""The command line: `penstock run`, `check`, `new`, `replay`, `state`, `doctor`."""
+"""The command line: `penstock run`, `check`, `new`, `replay`, `rebuild`, `state`, `doctor`."""
 
 from __future__ import annotations
 
@@ -6,22 +6,25 @@ import argparse
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
-from penstock.runtime.loading import load, the_handler
+from penstock.runtime.loading import code_of, load, the_handler
 from penstock.settings import from_environment
 
 if TYPE_CHECKING:
-    from penstock.analyze.batches import Positions
-    from penstock.runtime.replay import Replay, Replayed
+    from penstock.cursor import Positions
+    from penstock.runtime.replay import Replay
+    from penstock.runtime.rerun import Rerun, Seen
 
 PORT_MAX = 65_535
 DIFFERENCES_MAX = 50
+PROGRESS_S = 2.0
 
 
 def parser() -> argparse.ArgumentParser:
@@ -52,9 +55,19 @@ def parser() -> argparse.ArgumentParser:
     replay.add_argument("--key", metavar="KEY", help="this key only, telling of each event and the state after it")
     replay.add_argument("--pdb", action="store_true", help="stop in the debugger at each event of the --key")
     replay.add_argument("--verify", action="store_true", help="compare the digest with that of the run on Spark")
+    replay.add_argument("--latest", action="store_true", help="begin with the last snapshot instead of the beginning")
     replay.add_argument(
         "--diff", metavar="FILE[:APP]", help="show what the handler of another file would do differently"
     )
+
+    rebuild = commands.add_parser("rebuild", help="make a handler's state anew from the log, and go on with it")
+    rebuild.add_argument(
+        "target", metavar="FILE[:APP]", help="the file with the new code, and its variable if not `app`"
+    )
+    rebuild.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="its data (.penstock)")
+    rebuild.add_argument("--handler", metavar="NAME", help="which handler, if the app has several")
+    rebuild.add_argument("--kept", action="store_true", help="from what is kept, if the log's beginning is not")
+    rebuild.add_argument("--prepare", action="store_true", help="leave it to the next start to take it over")
 
     state = commands.add_parser("state", help="print what a handler knows, a JSON object for each key")
     state.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
@@ -76,7 +89,15 @@ def _port(text: str) -> int:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Errors of ours are one sentence on standard error and status 1."""
     arguments = parser().parse_args(argv)
-    commands = {"run": _run, "check": _check, "new": _new, "replay": _replay, "state": _state, "doctor": _doctor}
+    commands = {
+        "run": _run,
+        "check": _check,
+        "new": _new,
+        "replay": _replay,
+        "rebuild": _rebuild,
+        "state": _state,
+        "doctor": _doctor,
+    }
     try:
         return commands[arguments.command](arguments)
     except DeclarationError as error:
@@ -97,11 +118,15 @@ def _say(line: str) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    from penstock.runtime.directory import DataDirectory
+    from penstock.runtime.renewal import problems
     from penstock.runtime.supervisor import Supervisor, listen
 
     settings = from_environment()
     app = load(arguments.target).app
     if _report([str(each) for each in check(app)]):
+        return 1
+    if _report(list(problems(app, DataDirectory(arguments.data), code_of(arguments.target)))):
         return 1
     with listen(arguments.host, arguments.port) as listener:
         supervisor = Supervisor(app, arguments.target, arguments.data, listener, settings, _say)
@@ -172,24 +197,52 @@ def _replay(arguments: argparse.Namespace) -> int:
         handler = replay.debugged(handler)
     elif arguments.key is not None and arguments.diff is None:
         handler = replay.told(handler, print)
-    made = run.run(handler, end, arguments.key)
-    if arguments.key is not None:
-        print(f"state of {arguments.key}: {replay.to_json(made.states().get(arguments.key))}")
-    print(f"{handler.name}: {made.events:,} events, {len(made.states()):,} keys, digest {made.digest}")
+    made = run.begin(handler, end, key=arguments.key, latest=arguments.latest)
     if arguments.diff is not None:
         return _show_differences(run, made, arguments, end)
+    _advance(made, end)
+    if arguments.key is not None:
+        print(f"state of {arguments.key}: {replay.to_json(replay.states(made).get(arguments.key))}")
+    _sum_up(made)
     return _verify(made.digest, run.digest) if arguments.verify else 0
 
 
-def _show_differences(run: Replay, made: Replayed, arguments: argparse.Namespace, end: Positions) -> int:
+def _advance(made: Rerun, end: Positions, seen: Seen = lambda _: None) -> None:
+    """Run the log, and say from time to time how far it has come."""
+    made.tell = _progress()
+    made.advance(end, seen)
+
+
+def _progress() -> Callable[[int], None]:
+    said_at = time.monotonic()
+
+    def tell(events: int) -> None:
+        nonlocal said_at
+        if time.monotonic() - said_at > PROGRESS_S:
+            said_at = time.monotonic()
+            print(f"penstock: {events:,} events so far", file=sys.stderr, flush=True)
+
+    return tell
+
+
+def _sum_up(made: Rerun) -> None:
+    keys = sum(len(shard.records) for shard in made.shards.values())
+    print(f"{made.handler.name}: {made.events:,} events, {keys:,} keys, digest {made.digest}")
+
+
+def _show_differences(run: Replay, made: Rerun, arguments: argparse.Namespace, end: Positions) -> int:
     from penstock.runtime import replay
 
     changed = load(arguments.diff).app
     require_sound(changed)
     handler = the_handler(changed, made.handler.name)
     run.require_comparable(changed, handler)
-    other = run.run(handler, end, arguments.key, changed)
-    found = list(replay.differences(made, other))
+    other = run.begin(handler, end, app=changed, key=arguments.key, latest=arguments.latest)
+    outputs: list[dict[str, bytes]] = [{}, {}]
+    for each, seen in zip((made, other), outputs, strict=True):
+        _advance(each, end, replay.collect(seen))
+        _sum_up(each)
+    found = [*replay.state_differences(made, other), *replay.output_differences(*outputs)]
     for line in found[:DIFFERENCES_MAX]:
         print(line)
     more = f", of which {DIFFERENCES_MAX} are shown" if len(found) > DIFFERENCES_MAX else ""
@@ -203,6 +256,25 @@ def _verify(digest: str, expected: str) -> int:
         return 0
     print(f"NOT the same as the run on Spark, whose digest is {expected}", file=sys.stderr)
     return 1
+
+
+def _rebuild(arguments: argparse.Namespace) -> int:
+    from penstock.runtime.rebuild import Rebuild
+
+    app = load(arguments.target).app
+    require_sound(app)
+    handler = the_handler(app, arguments.handler)
+    rebuild = Rebuild(app, handler, arguments.target, arguments.data, from_environment())
+    if not arguments.kept:
+        rebuild.require_whole_log()
+    rebuild.run.tell = _progress()
+    rebuild.prepare()
+    _sum_up(rebuild.run)
+    if arguments.prepare:
+        _say(f"prepared; the next `penstock run {arguments.target}` takes it over")
+    else:
+        rebuild.take_over(_say)
+    return 0
 
 
 def _state(arguments: argparse.Namespace) -> int:

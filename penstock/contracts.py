@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
 
-from penstock.shard import Changes, Shard
+from penstock.cursor import Positions
+from penstock.shard import HASH_BYTES, Changes, Shard
 
 if TYPE_CHECKING:  # pyarrow takes 100 ms to import, and declaring an app does not need it
     import pyarrow as pa
@@ -152,6 +153,11 @@ class HandledShard(msgspec.Struct, frozen=True):
     time: int
     due: int | None = None
 
+    @classmethod
+    def of(cls, shard: Shard, version: int) -> HandledShard:
+        digest = shard.digest.to_bytes(HASH_BYTES, "little")
+        return cls(version, digest, len(shard.records), shard.size, shard.time, shard.next_due())
+
 
 class ShardStore(Protocol):
     """The durable state of one shard. Written by one process at a time."""
@@ -160,8 +166,12 @@ class ShardStore(Protocol):
         """Make what a batch changed durable, on top of version `base`; returns the size in bytes. It counts once the
         ledger has the version, and may be written again until then."""
 
-    def write_snapshot(self, version: int, shard: Shard) -> int:
-        """Make all of a committed version durable; returns the size in bytes."""
+    def write_snapshot(self, version: int, shard: Shard, start: Positions) -> int:
+        """Make all of a committed version durable; returns the size in bytes. `start` is where the log goes on from
+        there, for the streams and partitions that the shard reads."""
+
+    def origin(self) -> Shard:
+        """The shard as it was where the handler began: empty, unless it was carried over from an earlier class."""
 
     def snapshot_is_due(self, version: int) -> bool:
         """Whether a snapshot at this version would save more than it costs."""

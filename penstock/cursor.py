@@ -14,6 +14,8 @@ import msgspec
 
 from penstock.errors import BadCursor
 
+Positions = dict[str, dict[int, int]]
+"""The next offset of each partition of each stream."""
 LENGTH_MAX = 20_000
 """A stream may have 1,024 partitions, at up to 12 bytes each before base64."""
 
@@ -58,13 +60,13 @@ def decode(text: str) -> Cursor:
         raise BadCursor(f"{text[:80]!r} is not a cursor; use one from an answer, or 'earliest' or 'latest'") from None
 
 
-def source_positions(text: str) -> dict[str, dict[int, int]]:
+def source_positions(text: str) -> Positions:
     """What a ledger entry's `start` or `end` says: for each stream, the next offset of each partition.
 
     The text is the JSON of Spark's offsets: a list of `{"STREAM/PARTITION": offset}`, one for each source of the query.
     A stream that a query reads twice counts by the lower of the two.
     """
-    found: dict[str, dict[int, int]] = {}
+    found: Positions = {}
     for source in msgspec.json.decode(text, type=list[dict[str, int]]):
         for name, offset in source.items():
             stream, _, partition = name.rpartition("/")

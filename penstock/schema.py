@@ -11,7 +11,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -91,8 +91,53 @@ class Record(_Value):
     """A value nested in an event: a venue, an address."""
 
 
-class State(msgspec.Struct, kw_only=True):
-    """What a handler remembers of one key. Every field has a default: a new key starts with `State()`."""
+class _StateMeta(msgspec.StructMeta):
+    """Takes `version=`, `renamed=` and `dropped=` in the class statement."""
+
+    def __new__(
+        mcls, name: str, bases: Any, space: Any, *, version: int | None = None, renamed: Any = None, dropped: Any = None
+    ) -> Any:
+        cls: Any = super().__new__(mcls, name, bases, space, kw_only=True)
+        if version is not None:
+            cls.__state_version__ = version
+        if renamed is not None:
+            cls.__renamed__ = dict(renamed)
+        if dropped is not None:
+            cls.__dropped__ = tuple(dropped)
+        return cls
+
+    def __init__(cls, name: str, bases: Any, space: Any, **_: Any) -> None:
+        super().__init__(name, bases, space)
+
+
+if TYPE_CHECKING:
+
+    @dataclass_transform(kw_only_default=True, field_specifiers=(msgspec.field,))
+    class _Mutable:
+        __struct_fields__: ClassVar[tuple[str, ...]]
+else:
+
+    class _Mutable(msgspec.Struct, metaclass=_StateMeta):
+        pass
+
+
+class State(_Mutable):
+    """What a handler remembers of one key. Every field has a default: a new key starts with `State()`.
+
+    The class may change under state that exists. A new field has its default. `renamed` tells old names with the new
+    ones, `dropped` those that are gone. For anything else raise `version` and give a static method `migrate(version,
+    fields)`: it gets a dict of the fields as that version had them, and returns them as the next version has them.
+    """
+
+    __state_version__: ClassVar[int] = 1
+    __renamed__: ClassVar[dict[str, str]] = {}
+    __dropped__: ClassVar[tuple[str, ...]] = ()
+
+    if TYPE_CHECKING:
+
+        def __init_subclass__(
+            cls, *, version: int = 1, renamed: Mapping[str, str] | None = None, dropped: Sequence[str] = ()
+        ) -> None: ...
 
 
 class Event(_Value):
@@ -337,7 +382,7 @@ def state_problem(cls: Any) -> str | None:
     """Why a class cannot be a handler's state; None if it can."""
     if not (isinstance(cls, type) and issubclass(cls, State) and cls is not State):
         return f"{cls!r} is not a class derived from State"
-    required = [each.name for each in msgspec.structs.fields(cls) if each.required]
+    required = [each.name for each in msgspec.structs.fields(cast(Any, cls)) if each.required]
     if required:
         return f"{cls.__name__}.{required[0]} has no default, and a new key starts with {cls.__name__}()"
     try:
@@ -347,6 +392,20 @@ def state_problem(cls: Any) -> str | None:
         return error.message
     except NameError as error:
         return f"a type of {cls.__name__} cannot be resolved: {error}"
+    return _change_problem(cls)
+
+
+def _change_problem(cls: type[State]) -> str | None:
+    """Why what a state class says of its past makes no sense."""
+    names, version = cls.__struct_fields__, cls.__state_version__
+    if not isinstance(version, int) or version < 1:
+        return f"the version of {cls.__name__} is {version!r}; use 1, 2, 3, ..."
+    for name in (*cls.__dropped__, *cls.__renamed__):
+        if name in names:
+            return f"{cls.__name__}.{name} is declared as gone, and is there"
+    for name in cls.__renamed__.values():
+        if name not in names:
+            return f"{cls.__name__} says that a field was renamed to {name}, and has none of that name"
     return None
 
 

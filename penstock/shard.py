@@ -35,8 +35,7 @@ class Entry(msgspec.Struct, Generic[S], array_like=True, gc=False):
 
 
 class Codec:
-    """An entry as a record: a strong hash of key and content, then the content as MessagePack. Fields go by name, so a
-    class may gain and lose some.
+    """An entry as a record: a strong hash of key and content, then the content as MessagePack, with fields by name.
 
     A record is canonical: what is decoded from it encodes to it again. For that, and for values that are not of their
     types, an entry is decoded once more before it is sealed; but not if its state has nothing but plain values of types

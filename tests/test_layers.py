@@ -12,7 +12,8 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
-    "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "contracts",
+    "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
+    "contracts",
 }  # fmt: skip
 DECLARATIONS = {"app", "graph", "machine", "testing"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}

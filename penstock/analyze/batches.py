@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
-from penstock.analyze.inputs import Range
+from penstock.analyze.inputs import Range, Reading, chunks
 from penstock.app import App, Handler, Stream
 from penstock.contracts import LogReader
+from penstock.cursor import Positions
+from penstock.machine import Inputs
 from penstock.rows import micros_of
 from penstock.schema import fields
 from penstock.settings import Settings
 
-Positions = dict[str, dict[int, int]]
-"""The next offset of each partition of each stream."""
+RERUN_ROWS_MAX = 100_000
 
 
 def inputs(app: App, handler: Handler) -> dict[str, Stream]:
@@ -79,6 +80,24 @@ def batch_end(
     }
 
 
+def steps(
+    log: LogReader, placed: Mapping[str, bool], start: Positions, end: Positions, rows_max: int
+) -> Iterator[tuple[Positions, Positions]]:
+    """Cut the way from `start` to `end`, which a run has gone, into batches of no more than about `rows_max` rows."""
+    position = start
+    while position != end:
+        left = {stream: placed[stream] for stream in placed if position[stream] != end[stream]}
+        reached = position | batch_end(log, left, position, end, rows_max)
+        yield position, reached
+        position = reached
+
+
+def rerun(log: LogReader, reading: Reading, start: Positions, end: Positions) -> Iterator[Inputs]:
+    """A shard's rows between two positions once more, in pieces that bound the memory they take."""
+    for first, last in steps(log, reading.placed, start, end, RERUN_ROWS_MAX):
+        yield from chunks(log, reading, shard_ranges(reading.placed, reading.shard, first, last))
+
+
 def _times(log: LogReader, stream: str, start: dict[int, int], end: dict[int, int]) -> dict[int, list[int]]:
     """The ingest times of rows, by partition."""
     found: dict[int, list[int]] = {}
@@ -93,6 +112,14 @@ def _complete_until(times: dict[int, list[int]], reached: dict[int, int], ends: 
     there; one that is there, but was not read, a later time than those of its partition that were."""
     cut = [column[-1] for partition, column in times.items() if column and reached[partition] < ends[partition]]
     return min(cut) if cut else max((column[-1] for column in times.values() if column), default=None)
+
+
+def own_positions(placed: Mapping[str, bool], shard: int, positions: Positions) -> Positions:
+    """Of positions, those that a shard has to do with."""
+    return {
+        stream: {partition: at for partition, at in positions[stream].items() if not mine or partition == shard}
+        for stream, mine in placed.items()
+    }
 
 
 def shard_ranges(placed: Mapping[str, bool], shard: int, start: Positions, end: Positions) -> list[Range]:

@@ -20,11 +20,11 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from penstock.analyze.batches import Positions, batch_end, shard_ranges
+from penstock.analyze.batches import batch_end, own_positions, shard_ranges
 from penstock.analyze.source import JOINED_ROWS_MAX
 from penstock.analyze.worker import RESULT, Plan, ShardWork, worker_of
 from penstock.contracts import HandledShard, LogReader
-from penstock.cursor import source_positions
+from penstock.cursor import Positions, source_positions
 from penstock.errors import LedgerMismatch
 from penstock.shard import HASH_BYTES, NOTHING
 
@@ -37,7 +37,8 @@ Offset = dict[str, int]
 @dataclass(frozen=True)
 class Standing:
     """Where a handler's ledger stands: the number of its next batch and where that begins; where it must end, if it has
-    begun to have an effect; where the last one ended, None if there is none; where the first began; and its shards."""
+    begun to have an effect; where the last one ended, None if there is none; where the first began; and its shards,
+    with the generation of their files."""
 
     next_id: int
     start: str
@@ -45,6 +46,7 @@ class Standing:
     last_end: str | None
     origin: str
     shards: Mapping[int, HandledShard]
+    generation: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,10 +115,13 @@ class HandlerReader(DataSourceStreamReader):
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         works = self._works(_positions(start), _positions(end))
-        rows = sum(each.end - each.start for work in works for each in work.ranges)
-        if rows <= JOINED_ROWS_MAX:
+        if sum(map(self._rows, works)) <= JOINED_ROWS_MAX:
             return [Task(works)]
         return [Task([work]) for work in works]
+
+    def _rows(self, work: ShardWork) -> int:
+        ranges = shard_ranges(self.source.plan.placed, work.shard, work.start, work.end)
+        return sum(each.end - each.start for each in ranges)
 
     def _works(self, start: Positions, end: Positions) -> list[ShardWork]:
         """What each shard has to do. Nothing, if the ledger has the batch already."""
@@ -133,12 +138,11 @@ class HandlerReader(DataSourceStreamReader):
         origin = source_positions(standing.origin)
         works, placed = [], self.source.plan.placed
         for shard in range(self.source.plan.shards):
-            ranges = shard_ranges(placed, shard, start, end)
-            if ranges:
+            if shard_ranges(placed, shard, start, end):
                 known = standing.shards.get(shard)
                 base, digest = (known.version, known.digest) if known is not None else (NOTHING, bytes(HASH_BYTES))
-                before = shard_ranges(placed, shard, origin, start)
-                works.append(ShardWork(shard, base, digest, standing.next_id, ranges, before))
+                way = (own_positions(placed, shard, each) for each in (origin, start, end))
+                works.append(ShardWork(shard, standing.generation, base, digest, standing.next_id, *way))
         return works
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

@@ -19,10 +19,12 @@ from dataclasses import dataclass
 import msgspec
 import pyarrow as pa
 
-from penstock.analyze.inputs import Range, Reading, chunks
+from penstock.analyze.batches import rerun, shard_ranges
+from penstock.analyze.inputs import Reading, chunks
 from penstock.app import Handler
 from penstock.columns import text_of, to_batch
 from penstock.contracts import HandledShard, LogReader, ShardStore
+from penstock.cursor import Positions
 from penstock.errors import BadCursor, Damaged
 from penstock.failpoints import reach
 from penstock.machine import Effects, Emitted, Failure, Machine
@@ -42,7 +44,7 @@ class Plan:
     """Everything that a worker must know of a handler. Travels to it by pickle, so all parts can be pickled.
 
     `placed` says for each stream it reads whether that is partitioned as the handler is: then shard n is partition n.
-    `load` gives the handler and the classes of those streams.
+    `load` gives the handler and the classes of those streams, `open_shard` the files of a generation and shard.
     """
 
     name: str
@@ -50,21 +52,23 @@ class Plan:
     placed: dict[str, bool]
     load: Callable[[], tuple[Handler, dict[str, type[Event]]]]
     open_log: Callable[[], LogReader]
-    open_shard: Callable[[int], ShardStore]
+    open_shard: Callable[[int, int], ShardStore]
     memory_bytes: int
 
 
 @dataclass(frozen=True)
 class ShardWork:
-    """What one batch does to one shard: from version `base` (and its digest) to `version`, by these rows. `origin` has
-    where the handler began, in case the state must be made again from the log."""
+    """What one batch does to one shard: from version `base` (and its digest) to `version`, by the rows from `start` to
+    `end`. `origin` is where the handler began, in case the state must be made again from the log."""
 
     shard: int
+    generation: int
     base: int
     digest: bytes
     version: int
-    ranges: list[Range]
-    origin: list[Range]
+    origin: Positions
+    start: Positions
+    end: Positions
 
 
 class Report(msgspec.Struct):
@@ -122,16 +126,17 @@ class Worker:
     def run(self, work: ShardWork) -> Iterator[tuple[int, bytes]]:
         """Run one shard's rows; gives what it emitted, by output, once its state is durable, and its report last."""
         report = Report()
-        store = self.plan.open_shard(work.shard)
+        store = self.plan.open_shard(work.generation, work.shard)
         with _no_collection():
             began = time.perf_counter()
             replica = self._at_base(work, store, report)
             if work.base != NOTHING and store.snapshot_is_due(work.base):
-                report.snapshot_bytes = store.write_snapshot(work.base, replica.shard)
+                report.snapshot_bytes = store.write_snapshot(work.base, replica.shard, work.start)
                 store.drop_before(work.base)
             draft = Draft(replica.shard)
             payloads: list[tuple[int, bytes]] = []
-            for inputs in chunks(self.log, self._reading(work.shard), work.ranges):
+            ranges = shard_ranges(self.plan.placed, work.shard, work.start, work.end)
+            for inputs in chunks(self.log, self._reading(work.shard), ranges):
                 read = time.perf_counter()
                 effects = self.machine.run(replica.shard, inputs)
                 report.run_s += time.perf_counter() - read
@@ -176,14 +181,14 @@ class Worker:
                 if _packed_digest(shard) != work.digest:
                     raise Damaged(f"the state of {self.plan.name}, shard {work.shard}, is not that of its ledger")
         except Damaged as error:
-            shard = self._rebuilt(work, error)
+            shard = self._rebuilt(work, store, error)
             report.rebuilt = [error.message]
         return shard
 
-    def _rebuilt(self, work: ShardWork, damage: Damaged) -> Shard:
-        shard = Shard()
+    def _rebuilt(self, work: ShardWork, store: ShardStore, damage: Damaged) -> Shard:
         try:
-            for inputs in chunks(self.log, self._reading(work.shard), work.origin):
+            shard = store.origin()
+            for inputs in rerun(self.log, self._reading(work.shard), work.origin, work.start):
                 shard.apply(self.machine.run(shard, inputs).changes)
         except BadCursor:
             raise Damaged(
@@ -203,8 +208,7 @@ class Worker:
             reach("handler.after_delta")
             replica.draft, replica.before, replica.version = draft, work.base, work.version
         if replica.version != NOTHING:
-            digest, due = _packed_digest(shard), shard.next_due()
-            report.state = HandledShard(replica.version, digest, len(shard.records), shard.size, shard.time, due)
+            report.state = HandledShard.of(shard, replica.version)
 
     def _payloads(self, effects: Effects) -> Iterator[tuple[int, bytes]]:
         """What was emitted, as a record batch for each output, and what failed as the last of them."""

@@ -66,6 +66,19 @@ class DataDirectory:
     def handler_ledger(self, name: str) -> Path:
         return self.handlers / name / "ledger.db"
 
+    def handler_state(self, name: str, generation: int) -> Path:
+        """The state of a handler's shards. A generation that is not the ledger's is being made, or was replaced."""
+        return self.handlers / name / str(generation)
+
+    def handler_next(self, name: str) -> Path:
+        """State of a handler that is made from the log, to take the place of what it has."""
+        return self.handlers / name / "next"
+
+    @property
+    def successor(self) -> Path:
+        """There if the app is to go on with another file."""
+        return self.run / "successor.json"
+
     def view_file(self, name: str) -> Path:
         return self.views / f"{name}.db"
 
@@ -120,6 +133,21 @@ def take(directory: DataDirectory, app: str) -> Ownership:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+def owner(directory: DataDirectory) -> Owner | None:
+    """Who runs on the directory now; None if nobody does."""
+    try:
+        descriptor = os.open(directory.root / "lock", os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        return None
+    except BlockingIOError:
+        return _owner(directory)
+    finally:
+        os.close(descriptor)
 
 
 def _succeed(directory: DataDirectory, app: str) -> int:

@@ -33,12 +33,13 @@ from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signals
 from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, origin, plan, source
-from penstock.runtime.loading import load
+from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
+from penstock.runtime.loading import code_of, load
+from penstock.runtime.renewal import Renewal
 from penstock.runtime.retention import floor, retention
 from penstock.schema import event_schema
 from penstock.settings import Settings, from_environment
-from penstock.store import HandlerLedger, ViewSpec, ViewTable
+from penstock.store import ViewSpec, ViewTable
 
 STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
@@ -55,6 +56,7 @@ class Engine:
 
     def __init__(self, app: App, target: str, directory: DataDirectory, settings: Settings, epoch: int) -> None:
         self.app = app
+        self.code = code_of(target)
         self.plans = {each.name: plan(app, each, target, directory, settings) for each in app.handlers}
         self.directory = directory
         self.settings = settings
@@ -121,9 +123,8 @@ class Engine:
     def _handler_query(self, handler: Handler) -> Query:
         """Open a handler's ledger, and make the streams that it fills."""
         made = self.plans[handler.name]
-        ledger = HandlerLedger(
-            self.directory.handler_ledger(handler.name), made.shards, origin(self.own_log, made.placed)
-        )
+        ledger = open_ledger(handler, made, self.directory, self.own_log)
+        Renewal(self.app, handler, ledger, self.directory).run(self.own_log, self.settings, self.code)
         for output in handler.outputs:
             self.own_log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
         sink = self.sinks[handler.name] = HandlerSink(handler, made, ledger, self.own_log)

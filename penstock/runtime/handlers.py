@@ -16,40 +16,36 @@ from penstock.analyze.handled import Source, Standing, results
 from penstock.analyze.worker import REPORT, Plan, Report
 from penstock.app import App, Handler, Stream
 from penstock.contracts import LedgerEntry, Log, LogReader, Output
+from penstock.errors import DeclarationError
+from penstock.evolution import shape_of
 from penstock.failpoints import reach
 from penstock.queue import EmbeddedLogOpener
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.loading import load
+from penstock.runtime.loading import code_of, load
+from penstock.runtime.states import ShardOpener
 from penstock.schema import Event, event_schema
 from penstock.settings import Settings
 from penstock.shard import digest_text
-from penstock.store import HandlerLedger, ShardFiles, read_handled
+from penstock.store import HandlerLedger, read_handled
 
 log = logging.getLogger("penstock.engine")
 
 
 @dataclass(frozen=True)
 class HandlerLoader:
-    """Loads a handler from the user's file, in whatever process it is called."""
+    """Loads a handler from the user's file, in whatever process it is called; never from another text of that file than
+    the engine has read, since two of its processes could then differ."""
 
     target: str
     name: str
+    code: str
 
     def __call__(self) -> tuple[Handler, dict[str, type[Event]]]:
+        if code_of(self.target) != self.code:
+            raise DeclarationError(f"{self.target} was changed while it runs: restart the app, or rebuild the handler")
         app = load(self.target).app
         handler = next(each for each in app.handlers if each.name == self.name)
         return handler, {name: stream.event for name, stream in inputs(app, handler).items()}
-
-
-@dataclass(frozen=True)
-class ShardOpener:
-    """Opens the files of a handler's shards."""
-
-    folder: Path
-    handler: str
-
-    def __call__(self, shard: int) -> ShardFiles:
-        return ShardFiles(self.folder / str(shard), self.handler, shard)
 
 
 @dataclass(frozen=True)
@@ -63,7 +59,8 @@ class StandingReader:
         if found is None:
             return None
         last_end = found.entry.end if found.entry is not None else None
-        return Standing(found.next_id, found.end, found.intended, last_end, found.origin, found.shards)
+        shards, generation = found.shards, found.generation
+        return Standing(found.next_id, found.end, found.intended, last_end, found.origin, shards, generation)
 
 
 def plan(app: App, handler: Handler, target: str, directory: DataDirectory, settings: Settings) -> Plan:
@@ -75,9 +72,9 @@ def plan(app: App, handler: Handler, target: str, directory: DataDirectory, sett
         handler.name,
         shards,
         placed,
-        HandlerLoader(absolute, handler.name),
+        HandlerLoader(absolute, handler.name, code_of(absolute)),
         EmbeddedLogOpener(directory.streams),
-        ShardOpener(directory.handlers.resolve() / handler.name, handler.name),
+        ShardOpener(DataDirectory(directory.root.resolve()), handler.name),
         settings.replica_bytes,
     )
 
@@ -93,6 +90,12 @@ def origin(log: LogReader, streams: Iterable[str]) -> str:
         f"{stream}/{partition}": start for stream in streams for partition, start in sorted(log.starts(stream).items())
     }
     return msgspec.json.encode([starts]).decode()
+
+
+def open_ledger(handler: Handler, made: Plan, directory: DataDirectory, log: LogReader) -> HandlerLedger:
+    """A handler's ledger, for its only writer."""
+    path = directory.handler_ledger(handler.name)
+    return HandlerLedger(path, made.shards, origin(log, made.placed), shape_of(handler.state))
 
 
 class HandlerSink:

@@ -6,11 +6,14 @@ import importlib.util
 import sys
 import traceback
 from dataclasses import dataclass
+from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 
 from penstock.app import App, Handler
 from penstock.errors import DeclarationError
+
+CODE_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,11 @@ def load(target: str) -> Loaded:
     if not name and "app" not in apps and len(apps) != 1:
         raise DeclarationError(f"{path} has {len(apps)} apps; give one as {path}:NAME")
     return Loaded(apps[name or ("app" if "app" in apps else next(iter(apps)))], module, file)
+
+
+def code_of(target: str) -> str:
+    """A mark of the text of an app's file: the same code has the same."""
+    return blake2b(Path(target.partition(":")[0]).read_bytes(), digest_size=CODE_BYTES).hexdigest()
 
 
 def the_handler(app: App, name: str | None) -> Handler:

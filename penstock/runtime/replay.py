@@ -5,73 +5,46 @@ from __future__ import annotations
 import ast
 import pdb
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 import msgspec
 
-from penstock.analyze.batches import Positions, batch_end, inputs, shard_ranges, spread
-from penstock.analyze.inputs import Reading, read_inputs
+from penstock.analyze.batches import inputs, spread
 from penstock.app import App, Handler
 from penstock.columns import place
 from penstock.contracts import LogReader
-from penstock.cursor import StreamCursor, decode, source_positions
+from penstock.cursor import Positions, StreamCursor, decode, source_positions
 from penstock.errors import BadCursor, DeclarationError
-from penstock.machine import Inputs, Machine
+from penstock.evolution import Carrier, misfit, shape_of
+from penstock.machine import Effects
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.rerun import Rerun, Seen
+from penstock.runtime.states import ShardOpener
 from penstock.schema import event_schema
 from penstock.settings import Settings
 from penstock.shard import Shard, digest_text
 from penstock.store import Handled, read_handled
-
-ROWS_MAX = 100_000
-
-
-@dataclass
-class Replayed:
-    """What a replay came to."""
-
-    handler: Handler
-    machine: Machine
-    shards: dict[int, Shard]
-    events: int = 0
-    outputs: dict[str, bytes] = field(default_factory=dict)
-
-    @property
-    def digest(self) -> str:
-        return digest_text(sum(shard.digest for shard in self.shards.values()))
-
-    def take(self, shard: Shard, rows: Inputs) -> None:
-        """Run rows on a shard, and remember what came of them."""
-        effects = self.machine.run(shard, rows)
-        shard.apply(effects.changes)
-        self.events += sum(event is not None for event in rows.events)
-        self.outputs |= {each.id: msgspec.json.encode(each.event, enc_hook=str) for each in effects.emitted}
-        self.outputs |= {each.id: each.event.error.encode() for each in effects.failures}
-
-    def states(self) -> dict[str, Any]:
-        decode = self.machine.codec.decode
-        return {key: decode(record).state for shard in self.shards.values() for key, record in shard.records.items()}
 
 
 class Replay:
     """A handler and the log of a data directory, which is only read and may be a copy of one that is in use."""
 
     def __init__(self, app: App, handler: Handler, root: Path, settings: Settings) -> None:
-        self.app, self.handler = app, handler
+        self.app, self.handler, self.settings = app, handler, settings
         self.directory = DataDirectory(root)
         handled = read_handled(self.directory.handler_ledger(handler.name))
         if handled is None or handled.entry is None:
             raise DeclarationError(f"{root} has nothing of the handler {handler.name!r}: it has never run there")
         self.handled: Handled = handled
         self.log: LogReader = EmbeddedLog(self.directory.streams, read_only=True)
-        self.count, self.placed = spread(app, handler, settings)
-        if self.count != handled.count:
+        count, self.placed = spread(app, handler, settings)
+        if count != handled.count:
             raise DeclarationError(
-                f"{root} has {handled.count} shards of {handler.name}, and here there would be {self.count}: give the "
+                f"{root} has {handled.count} shards of {handler.name}, and here there would be {count}: give the "
                 "same number of partitions as it ran with (PENSTOCK_PARTITIONS)"
             )
 
@@ -90,22 +63,35 @@ class Replay:
             raise BadCursor(f"this is not a cursor of the stream {first}")
         return end | {first: end[first] | found.offsets}
 
-    def run(self, handler: Handler, end: Positions, key: str | None = None, app: App | None = None) -> Replayed:
-        """Run a handler, the app's own or a changed one of another app, from where it began to `end`; on one key only,
-        if it is given.
-
-        Such a key is handled with care from the start, so that the function is called once for each of its events.
-        """
-        made = Replayed(handler, Machine(handler, careful=() if key is None else (key,)), {})
-        classes = {name: stream.event for name, stream in inputs(app or self.app, handler).items()}
-        numbers = range(self.count) if key is None else [place(key, self.count)]
-        made.shards = {number: Shard() for number in numbers}
-        for start, stop in self._batches(end):
-            for number, shard in made.shards.items():
-                reading = Reading(classes, handler.key, self.placed, number, self.count)
-                rows = read_inputs(self.log, reading, shard_ranges(self.placed, number, start, stop))
-                made.take(shard, rows if key is None else _only(rows, key))
+    def begin(
+        self, handler: Handler, end: Positions, *, app: App | None = None, key: str | None = None, latest: bool = False
+    ) -> Rerun:
+        """A handler, the app's own or a changed one of another app, at where it began; or, with `latest`, at its last
+        snapshot before `end`. On one key only, if it is given."""
+        made = Rerun(app or self.app, handler, self.log, self.settings, key=key)
+        carry = self._carry(handler)
+        for number in range(self.handled.count) if key is None else [place(key, self.handled.count)]:
+            shard, position = self._start(number, end, latest)
+            made.begin(number, carry(shard), position)
         return made
+
+    def _start(self, number: int, end: Positions, latest: bool) -> tuple[Shard, Positions]:
+        files = ShardOpener(self.directory, self.handler.name)(self.handled.generation, number)
+        known = self.handled.shards.get(number)
+        if latest and known is not None:
+            for shard, position in files.snapshots(known.version):
+                if _is_before(position, end):
+                    return shard, position
+        return files.origin(), source_positions(self.handled.origin)
+
+    def _carry(self, handler: Handler) -> Callable[[Shard], Shard]:
+        """What the state at the beginning is to a changed handler, whose class may be another."""
+        if shape_of(handler.state) == self.handled.shape:
+            return lambda shard: shard
+        reason = misfit(self.handled.shape, handler.state)
+        if reason is not None:
+            raise DeclarationError(f"{handler.where}: handler {handler.name}: {reason}")
+        return Carrier(handler.state, self.handled.shape).shard
 
     def require_comparable(self, app: App, changed: Handler) -> None:
         """Refuse a changed handler whose inputs are others than those that the log has been cut for."""
@@ -118,27 +104,9 @@ class Replay:
             if new:
                 raise DeclarationError(f"{changed.where}: {', '.join(sorted(new))} of {name} is not in the log")
 
-    def _batches(self, end: Positions) -> Iterator[tuple[Positions, Positions]]:
-        position = source_positions(self.handled.origin)
-        while position != end:
-            following = batch_end(self.log, self.placed, position, end, ROWS_MAX)
-            if following == position:
-                following = end  # the rest is not aligned, since it ends at a cursor
-            yield position, following
-            position = following
 
-
-def _only(rows: Inputs, key: str) -> Inputs:
-    """The rows of one key, and the ticks. Nothing else has to do with its state."""
-    pairs = enumerate(zip(rows.keys, rows.events, strict=True))
-    mine = [row for row, (each, event) in pairs if each == key or event is None]
-    return Inputs(
-        [rows.keys[row] for row in mine],
-        [rows.events[row] for row in mine],
-        [rows.times[row] for row in mine],
-        lambda row: rows.id(mine[row]),
-        lambda row: rows.place(mine[row]),
-    )
+def _is_before(position: Positions, end: Positions) -> bool:
+    return all(at <= end[stream][partition] for stream, each in position.items() for partition, at in each.items())
 
 
 def debugged(handler: Handler) -> Handler:
@@ -183,14 +151,33 @@ def to_json(value: Any) -> str:
     return msgspec.json.encode(value, enc_hook=str).decode()
 
 
-def differences(one: Replayed, other: Replayed) -> Iterator[str]:
-    """What a changed handler would have done differently: states by key, then outputs."""
-    before, after = one.states(), other.states()
+def states(run: Rerun) -> dict[str, Any]:
+    decode = run.machine.codec.decode
+    return {key: decode(record).state for shard in run.shards.values() for key, record in shard.records.items()}
+
+
+def collect(outputs: dict[str, bytes]) -> Seen:
+    """Puts what was emitted, and what failed, by its id into `outputs`."""
+
+    def see(effects: Effects) -> None:
+        outputs.update({each.id: msgspec.json.encode(each.event, enc_hook=str) for each in effects.emitted})
+        outputs.update({each.id: each.event.error.encode() for each in effects.failures})
+
+    return see
+
+
+def state_differences(one: Rerun, other: Rerun) -> Iterator[str]:
+    """The keys whose state a changed handler would have left otherwise."""
+    before, after = states(one), states(other)
     for key in sorted(before.keys() | after.keys()):
         old, new = to_json(before.get(key)), to_json(after.get(key))
         if old != new:
             yield f"state of {key}: {old} -> {new}"
-    for identity in sorted(one.outputs.keys() | other.outputs.keys()):
-        was, now = one.outputs.get(identity), other.outputs.get(identity)
+
+
+def output_differences(one: dict[str, bytes], other: dict[str, bytes]) -> Iterator[str]:
+    """What a changed handler would have emitted otherwise."""
+    for identity in sorted(one.keys() | other.keys()):
+        was, now = one.get(identity), other.get(identity)
         if was != now:
             yield f"output {identity}: {(was or b'nothing').decode()} -> {(now or b'nothing').decode()}"

@@ -144,11 +144,13 @@ class Supervisor:
         ownership = take(self.directory, self.app.name)
         self.say(f"{self.app.name} is starting at {self.address}, data in {self.directory.root}; Spark takes a while")
         self.directory.engine_status.unlink(missing_ok=True)
+        self.directory.successor.unlink(missing_ok=True)
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._request_stop())
         news = News(self.directory.engine_status, self.address, self.say)
         while not self.stopping:
             self._step(ownership)
+            self._give_way()
             news.look()
             time.sleep(STEP_S)
         return self._stop()
@@ -171,6 +173,21 @@ class Supervisor:
             status = process.popen.poll()
             if status is not None:
                 self._bury(process, status, now)
+
+    def _give_way(self) -> None:
+        """If another file is to go on, end both children in good order and start them with that one. Clients find the
+        socket as it was, and take up their streams by their cursors."""
+        try:
+            target = msgspec.json.decode(self.directory.successor.read_bytes())["target"]
+        except FileNotFoundError:
+            return
+        self.directory.successor.unlink()
+        self.say(f"going on with {target}: finishing the work under way")
+        self._drain()
+        self.target = target
+        self.directory.engine_status.unlink(missing_ok=True)
+        for process in self.processes:
+            process.popen, process.start_at, process.failures = None, 0.0, 0
 
     def _bury(self, process: Process, status: int, now: float) -> None:
         """A child has died: end what it left behind, and say when it will be started again."""
@@ -230,8 +247,13 @@ class Supervisor:
         write_atomic(self.directory.supervisor_status, msgspec.json.encode(status), durable=False)
 
     def _stop(self) -> int:
-        """Drain: ask, wait up to the limit, then insist."""
         self.say("stopping: finishing the work under way")
+        in_order = self._drain()
+        self.say("stopped" if in_order else "stopped, not in good order: the next start repairs it")
+        return 0 if in_order else 1
+
+    def _drain(self) -> bool:
+        """End the children: ask, wait up to the limit, then insist. True if all ended in good order."""
         running = [each for each in self.processes if each.popen is not None]
         for process in running:
             assert process.popen is not None
@@ -248,8 +270,7 @@ class Supervisor:
                 statuses.append(-signal.SIGKILL)
             end_group(process.popen.pid)
             process.popen.wait()
-        self.say("stopped" if not any(statuses) else "stopped, not in good order: the next start repairs it")
-        return 0 if not any(statuses) else 1
+        return not any(statuses)
 
 
 def end_group(leader: int) -> None:

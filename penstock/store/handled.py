@@ -14,6 +14,7 @@ import msgspec
 from penstock import failpoints, files
 from penstock.contracts import HandledShard, LedgerEntry, Output
 from penstock.errors import DeclarationError, LedgerMismatch
+from penstock.evolution import Shape
 from penstock.store.ledger import is_next
 
 KIND = "handler"
@@ -21,16 +22,19 @@ KIND = "handler"
 
 class Handled(msgspec.Struct, frozen=True):
     """What the ledger holds. `origin` is where the handler's first batch began, `count` how many shards it has, of
-    which `shards` has those with state. `intended` is the end of the batch after `entry`, once that has begun to have
-    an effect: then it must be run over that range and no other."""
+    which `shards` has those with state. `shape` says how that is written, and `generation` where: it goes up when all
+    state is replaced at once. `intended` is the end of the batch after `entry`, once that has begun to have an effect:
+    then it must be run over that range and no other."""
 
     origin: str
     count: int
+    shape: Shape
     entry: LedgerEntry | None = None
     shards: dict[int, HandledShard] = {}
     failed: int = 0
     emitted: int = 0
     intended: str | None = None
+    generation: int = 0
 
     @property
     def next_id(self) -> int:
@@ -45,14 +49,14 @@ class Handled(msgspec.Struct, frozen=True):
 class HandlerLedger:
     """A handler's ledger, open for writing. One process has it so at a time; `read_handled` is for the others."""
 
-    def __init__(self, path: Path, count: int, origin: str) -> None:
-        """`origin` is where the handler begins, if it has never run."""
+    def __init__(self, path: Path, count: int, origin: str, shape: Shape) -> None:
+        """`origin` is where the handler begins, and `shape` that of its state, if it has never run."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._connection = files.connect(path)
         with files.transaction(self._connection, path):
-            self.generation = files.make_head(self._connection, path, KIND)
-        self.state = _get(self._connection, path) or Handled(origin, count)
+            files.make_head(self._connection, path, KIND)
+        self.state = _get(self._connection, path) or Handled(origin, count, shape)
         if self.state.count != count:
             raise DeclarationError(
                 f"{path} has {self.state.count} shards, and now there are {count}: the first run has fixed that. "
@@ -81,17 +85,29 @@ class HandlerLedger:
     def commit(self, output: Output, shards: dict[int, HandledShard], emitted: int, failed: int) -> None:
         """Write down that a batch is done. `shards` has those that it touched."""
         before = self.state
-        made = Handled(
-            before.origin,
-            before.count,
-            LedgerEntry(output.batch_id, output.start, output.end, output.epoch),
-            before.shards | shards,
-            before.failed + failed,
-            before.emitted + emitted,
+        made = msgspec.structs.replace(
+            before,
+            entry=LedgerEntry(output.batch_id, output.start, output.end, output.epoch),
+            shards=before.shards | shards,
+            failed=before.failed + failed,
+            emitted=before.emitted + emitted,
+            intended=None,
         )
         failpoints.reach("ledger.before_commit")
         self._put(made)
         failpoints.reach("ledger.after_commit")
+
+    def adopt(self, shape: Shape, shards: dict[int, HandledShard], origin: str) -> None:
+        """Put other state in the place of all there is; its files are those of the next generation, and are there. The
+        batches that were done stay done. Not while one is half done: that must end as it began."""
+        before = self.state
+        if before.intended is not None:
+            raise DeclarationError(
+                f"{self.path}: batch {before.next_id} is half done, by the code that ran before. Run that once more, "
+                "until it is ready; then this"
+            )
+        generation = before.generation + 1
+        self._put(msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, generation=generation))
 
     def _put(self, made: Handled) -> None:
         with files.transaction(self._connection, self.path):

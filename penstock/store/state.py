@@ -16,11 +16,13 @@ from typing import ClassVar
 
 import msgspec
 
+from penstock.cursor import Positions
 from penstock.errors import Damaged, DiskFull, NewerFormat, SyncFailed
 from penstock.files import sync_directory
 from penstock.shard import HASH_BYTES, NOTHING, Changes, Shard
 
 FORMAT = 1
+ORIGIN = "origin.snapshot"
 MAGIC = b"penstock state\n"
 CHECKSUM_BYTES = 16
 SNAPSHOT_AFTER_BYTES = 4 * 1024 * 1024
@@ -33,7 +35,8 @@ Record = tuple[str, bytes | None, int | None]
 
 
 class Content(msgspec.Struct, array_like=True, frozen=True):
-    """What a file holds. `base` is the version that a delta builds on, `NOTHING` for the first and for a snapshot."""
+    """What a file holds. `base` is the version that a delta builds on, `NOTHING` for the first and for a snapshot.
+    `start` is where the log goes on from a snapshot."""
 
     format: int
     handler: str
@@ -43,6 +46,7 @@ class Content(msgspec.Struct, array_like=True, frozen=True):
     time: int
     digest: bytes
     records: list[Record]
+    start: Positions | None = None
 
     @property
     def changes(self) -> Changes:
@@ -65,10 +69,29 @@ class ShardFiles:
         records = [(key, record, changes.due.get(key)) for key, record in changes.records.items()]
         return self._write(self._delta(version), version, base, changes.time, digest, records)
 
-    def write_snapshot(self, version: int, shard: Shard) -> int:
-        """Make all of a shard durable; returns its size."""
-        records: list[Record] = [(key, record, shard.due.get(key)) for key, record in shard.records.items()]
-        return self._write(self._snapshot(version), version, NOTHING, shard.time, shard.digest, records)
+    def write_snapshot(self, version: int, shard: Shard, start: Positions) -> int:
+        """Make all of a shard durable, with where the log goes on; returns its size."""
+        return self._write_all(self._snapshot(version), version, shard, start)
+
+    def write_origin(self, version: int, shard: Shard, start: Positions) -> int:
+        """The same, for what a handler begins with: it is kept for good, besides."""
+        self._write_all(self.folder / ORIGIN, version, shard, start)
+        return self.write_snapshot(version, shard, start)
+
+    def origin(self) -> Shard:
+        """What the handler began with. Nothing, but for state that was carried over from an earlier class."""
+        path, shard = self.folder / ORIGIN, Shard()
+        if path.exists():
+            _apply(shard, [self._read(path)])
+        return shard
+
+    def snapshots(self, version: int) -> Iterator[tuple[Shard, Positions]]:
+        """The snapshots at `version` and before, the newest first, each with where the log goes on from it."""
+        for each in sorted(self._versions(".snapshot"), reverse=True):
+            if each <= version:
+                content, shard = self._read(self._snapshot(each)), Shard()
+                _apply(shard, [content])
+                yield shard, content.start or {}
 
     def catch_up(self, shard: Shard, held: int, version: int) -> int | None:
         """Bring a shard from the version that it is at to a later one, by the deltas in between: how many there were.
@@ -135,9 +158,22 @@ class ShardFiles:
                 if (last < each <= version) if suffix == ".delta" else each == last:
                     yield (self.folder / f"{each}{suffix}").stat().st_size, suffix == ".snapshot"
 
-    def _write(self, path: Path, version: int, base: int, time: int, digest: int, records: list[Record]) -> int:
+    def _write_all(self, path: Path, version: int, shard: Shard, start: Positions) -> int:
+        records: list[Record] = [(key, record, shard.due.get(key)) for key, record in shard.records.items()]
+        return self._write(path, version, NOTHING, shard.time, shard.digest, records, start)
+
+    def _write(
+        self,
+        path: Path,
+        version: int,
+        base: int,
+        time: int,
+        digest: int,
+        records: list[Record],
+        start: Positions | None = None,
+    ) -> int:
         packed = digest.to_bytes(HASH_BYTES, "little")
-        content = Content(FORMAT, self.handler, self.shard, version, base, time, packed, records)
+        content = Content(FORMAT, self.handler, self.shard, version, base, time, packed, records, start)
         body = MAGIC + msgspec.msgpack.encode(content)
         body += blake2b(body, digest_size=CHECKSUM_BYTES).digest()
         self.folder.mkdir(parents=True, exist_ok=True)

@@ -17,10 +17,11 @@ from penstock.columns import event_rows, place, text_of, tick_batch, to_batch
 from penstock.contracts import StreamSpec
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, origin, plan, source
+from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
+from penstock.runtime.loading import code_of
+from penstock.runtime.renewal import Renewal
 from penstock.schema import event_schema
 from penstock.settings import Settings
-from penstock.store import HandlerLedger
 from penstock.testing import BEGIN, STEP, Fault
 
 
@@ -62,7 +63,8 @@ class HandlerPipe:
         made = plan(self.app, handler, str(self.target), self.directory, self.settings)
         for output in handler.outputs:
             self.log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
-        ledger = HandlerLedger(self.directory.handler_ledger(handler.name), made.shards, origin(self.log, made.placed))
+        ledger = open_ledger(handler, made, self.directory, self.log)
+        Renewal(self.app, handler, ledger, self.directory).run(self.log, self.settings, code_of(str(self.target)))
         return HandlerSink(handler, made, ledger, self.log)
 
     def run(self, handler: Handler, *, clean: bool = True) -> dict[str, Any]:

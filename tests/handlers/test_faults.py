@@ -126,12 +126,13 @@ def emitted_ids(data: Path, streams: list[str]) -> Counter[str]:
 
 
 def replayed_ids(data: Path) -> set[str]:
-    from penstock.runtime.replay import Replay
+    from penstock.runtime.replay import Replay, collect
     from penstock.settings import Settings
     from tests.handlers.fleet import app, geofence
 
-    replay = Replay(app, geofence, data, Settings())
-    return set(replay.run(geofence, replay.end(None)).outputs)
+    replay, outputs = Replay(app, geofence, data, Settings()), dict[str, bytes]()
+    replay.begin(geofence, replay.end(None)).advance(replay.end(None), collect(outputs))
+    return set(outputs)
 
 
 def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) -> None:

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from penstock import State
 from penstock.app import Handler, Where
 from penstock.errors import Damaged
 from penstock.machine import Inputs, Machine, Place
-from penstock.shard import NOTHING, Codec, Draft, Entry, Shard
+from penstock.shard import NOTHING, Draft, Shard
 from penstock.store import state as module
 from penstock.store.state import ShardFiles
 from tests.handlers.fleet import Fix, geofence
@@ -43,7 +42,7 @@ def write(files: ShardFiles, versions: int, snapshots: tuple[int, ...] = ()) -> 
         files.write_delta(version, version - 1, changes, shard.digest)
         kept.append(Shard(dict(shard.records), dict(shard.due), shard.digest, shard.time, shard.size))
         if version in snapshots:
-            files.write_snapshot(version, shard)
+            files.write_snapshot(version, shard, {"fixes": {0: (version + 1) * 20}})
     return kept
 
 
@@ -101,7 +100,7 @@ def test_snapshots_come_in_time_and_old_files_go(files: ShardFiles, monkeypatch:
     machine, shard = Machine(geofence), Shard()
     for version in range(20):
         if version and files.snapshot_is_due(version - 1):
-            files.write_snapshot(version - 1, shard)
+            files.write_snapshot(version - 1, shard, {})
             files.drop_before(version - 1)
         changes = machine.run(shard, batch(version)).changes
         shard.apply(changes)
@@ -150,15 +149,19 @@ def test_a_draft_is_taken_back_without_a_trace() -> None:
     assert sorted(shard.due_until(10**9)) == sorted((at, key) for key, at in before.due.items())
 
 
-def test_a_state_class_may_gain_and_lose_fields() -> None:
-    class Old(State):
-        kept: int = 0
-        lost: str = ""
+def test_snapshots_tell_where_the_log_goes_on(files: ShardFiles) -> None:
+    """The newest first; none above the version that counts."""
+    kept = write(files, 5, snapshots=(1, 3, 4))
+    found = list(files.snapshots(3))
+    assert [start for _, start in found] == [{"fixes": {0: 80}}, {"fixes": {0: 40}}]
+    assert same(found[0][0], kept[3])
 
-    class New(State):
-        kept: int = 0
-        gained: float = 1.5
 
-    record = Codec(Old).seal("k", Entry(Old(kept=7, lost="x"), {"t": 5}), None)
-    entry = Codec(New).decode(record)
-    assert (entry.state, entry.timers) == (New(kept=7, gained=1.5), {"t": 5})
+def test_what_a_handler_begins_with_is_kept_for_good(files: ShardFiles, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert files.origin() == Shard()
+    (first, *_) = write(files, 1)
+    files.write_origin(0, first, {})
+    write(files, 5, snapshots=(2, 3, 4))
+    files.drop_before(4)
+    assert not (files.folder / "0.snapshot").exists()
+    assert same(files.origin(), first)

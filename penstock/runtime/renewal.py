@@ -1,0 +1,162 @@
+"""Replacing all of a handler's state at once: carried over to a changed class, or made anew from the log.
+
+The new state is written beside the old one, as the next generation; then the ledger takes it over in one transaction.
+A crash before that leaves the old state in place, and after it the new one. The batches that are done stay done: what
+was emitted is not emitted again, and the next batch goes on where the last one ended.
+"""
+
+from __future__ import annotations
+
+import logging
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from penstock.app import App, Handler
+from penstock.contracts import HandledShard, LogReader
+from penstock.cursor import source_positions
+from penstock.errors import Damaged, DeclarationError
+from penstock.evolution import Carrier, Shape, misfit, shape_of
+from penstock.failpoints import reach
+from penstock.files import write_atomic
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.rerun import Rerun
+from penstock.runtime.states import ShardOpener
+from penstock.settings import Settings
+from penstock.shard import Shard
+from penstock.store import HandlerLedger, ShardFiles, read_handled
+
+log = logging.getLogger("penstock.engine")
+VERSION = 0
+"""Of the snapshots that a rebuild prepares."""
+
+
+class Prepared(msgspec.Struct, frozen=True):
+    """State that was made from the log for some code and waits to be taken over: `code` marks the app's file, `origin`
+    is where it begins. There once all of the state is."""
+
+    code: str
+    shape: Shape
+    origin: str
+
+
+@dataclass(frozen=True)
+class Next:
+    """The folder in which a rebuild prepares the state of a handler."""
+
+    directory: DataDirectory
+    handler: str
+
+    @property
+    def folder(self) -> Path:
+        return self.directory.handler_next(self.handler)
+
+    @property
+    def _mark(self) -> Path:
+        return self.folder / "prepared.json"
+
+    def files(self, number: int) -> ShardFiles:
+        return ShardFiles(self.folder / str(number), self.handler, number)
+
+    def read(self) -> Prepared | None:
+        try:
+            return msgspec.json.decode(self._mark.read_bytes(), type=Prepared)
+        except FileNotFoundError:
+            return None
+        except msgspec.MsgspecError:
+            raise Damaged(f"{self._mark} is damaged; remove {self.folder}, and rebuild again") from None
+
+    def write(self, prepared: Prepared, run: Rerun) -> None:
+        """Make state durable as prepared; what was there before is gone first."""
+        self.remove()
+        for number, shard in run.shards.items():
+            self.files(number).write_snapshot(VERSION, shard, run.positions[number])
+        write_atomic(self._mark, msgspec.json.encode(prepared), durable=True)
+
+    def remove(self) -> None:
+        self._mark.unlink(missing_ok=True)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def problems(app: App, directory: DataDirectory, code: str) -> Iterator[str]:
+    """Why handlers of an app cannot take up the state that they have, each with what to do."""
+    for handler in app.handlers:
+        handled = read_handled(directory.handler_ledger(handler.name))
+        if handled is None or handled.shape == shape_of(handler.state) or _prepared(handler, directory, code):
+            continue
+        reason = misfit(handled.shape, handler.state)
+        if reason is not None:
+            yield f"{handler.where}: handler {handler.name}: {reason}; or have it made anew: penstock rebuild --help"
+
+
+def _prepared(handler: Handler, directory: DataDirectory, code: str) -> Prepared | None:
+    found = Next(directory, handler.name).read()
+    return found if found is not None and found.code == code else None
+
+
+@dataclass(frozen=True)
+class Renewal:
+    """A handler whose ledger is open, before its query starts."""
+
+    app: App
+    handler: Handler
+    ledger: HandlerLedger
+    directory: DataDirectory
+
+    def run(self, reader: LogReader, settings: Settings, code: str) -> None:
+        """Take over what was prepared for this code, or carry the state over to a class that has changed."""
+        self._clean()
+        prepared, handled, name = _prepared(self.handler, self.directory, code), self.ledger.state, self.handler.name
+        if prepared is not None and handled.entry is not None:
+            log.info("%s: taking over the state that was made from the log", name)
+            self._adopt(self._caught_up(reader, settings), prepared.origin)
+            Next(self.directory, name).remove()
+        elif handled.shape != shape_of(self.handler.state):
+            log.info("%s: carrying its state over to version %d", name, self.handler.state.__state_version__)
+            self._adopt(self._carried(), handled.end, begins=True)
+        self._clean()
+
+    def _caught_up(self, reader: LogReader, settings: Settings) -> Mapping[int, Shard]:
+        """The prepared state, brought on to where the handler stands."""
+        run = Rerun(self.app, self.handler, reader, settings)
+        for number in range(run.count):
+            shard, position = next(Next(self.directory, self.handler.name).files(number).snapshots(VERSION))
+            run.begin(number, shard, position)
+        run.advance(source_positions(self.ledger.state.end))
+        return run.shards
+
+    def _carried(self) -> Mapping[int, Shard]:
+        handled, handler = self.ledger.state, self.handler
+        reason = misfit(handled.shape, handler.state)
+        if reason is not None:
+            raise DeclarationError(f"{handler.where}: handler {handler.name}: {reason}")
+        carrier, files = Carrier(handler.state, handled.shape), ShardOpener(self.directory, handler.name)
+        return {
+            number: carrier.shard(files(handled.generation, number).load(known.version))
+            for number, known in handled.shards.items()
+        }
+
+    def _adopt(self, shards: Mapping[int, Shard], origin: str, *, begins: bool = False) -> None:
+        """Write the next generation, and have the ledger take it over. If the handler `begins` with it, it is kept for
+        good, since no log leads to it."""
+        handled, made = self.ledger.state, {}
+        version, position = handled.next_id - 1, source_positions(handled.end)
+        opened = ShardOpener(self.directory, self.handler.name)
+        for number, shard in shards.items():
+            if shard.records:
+                files = opened(handled.generation + 1, number)
+                (files.write_origin if begins else files.write_snapshot)(version, shard, position)
+                made[number] = HandledShard.of(shard, version)
+        reach("renewal.before_adopt")
+        self.ledger.adopt(shape_of(self.handler.state), made, origin)
+        reach("renewal.after_adopt")
+
+    def _clean(self) -> None:
+        """Remove generations that are not the ledger's: what was replaced, and what a crash has left half made."""
+        current = self.directory.handler_state(self.handler.name, self.ledger.state.generation)
+        for folder in current.parent.iterdir():
+            if folder.is_dir() and folder.name.isdigit() and folder != current:
+                shutil.rmtree(folder)

@@ -1,0 +1,75 @@
+"""A handler over the log of a data directory in plain single-threaded Python, shard by shard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from penstock.analyze.batches import inputs, own_positions, rerun, spread
+from penstock.analyze.inputs import Reading
+from penstock.app import App, Handler
+from penstock.contracts import LogReader
+from penstock.cursor import Positions
+from penstock.machine import Effects, Inputs, Machine
+from penstock.settings import Settings
+from penstock.shard import Shard, digest_text
+
+Seen = Callable[[Effects], None]
+Tell = Callable[[int], None]
+
+
+class Rerun:
+    """The state of a handler's shards, each as far as it has come. `tell` is called now and then, with the number of
+    events that were run.
+
+    If a `key` is given, only its events are run. It is handled with care from the start, so that the function is called
+    once for each of them.
+    """
+
+    def __init__(
+        self, app: App, handler: Handler, log: LogReader, settings: Settings, *, key: str | None = None
+    ) -> None:
+        self.handler, self.log, self.key = handler, log, key
+        self.count, self.placed = spread(app, handler, settings)
+        self.machine = Machine(handler, careful=() if key is None else (key,))
+        self.shards: dict[int, Shard] = {}
+        self.positions: dict[int, Positions] = {}
+        self.events = 0
+        self.tell: Tell = lambda _: None
+        self._classes = {name: stream.event for name, stream in inputs(app, handler).items()}
+
+    @property
+    def digest(self) -> str:
+        return digest_text(sum(shard.digest for shard in self.shards.values()))
+
+    def begin(self, number: int, shard: Shard, position: Positions) -> None:
+        """Take a shard up from a position."""
+        self.shards[number], self.positions[number] = shard, own_positions(self.placed, number, position)
+
+    def advance(self, end: Positions, seen: Seen = lambda _: None) -> None:
+        """Run every shard on to `end`; what comes of it is shown to `seen`, and is in the state."""
+        for number, shard in self.shards.items():
+            reading = Reading(self._classes, self.handler.key, self.placed, number, self.count)
+            stop = own_positions(self.placed, number, end)
+            for rows in rerun(self.log, reading, self.positions[number], stop):
+                self._take(shard, rows if self.key is None else _only(rows, self.key), seen)
+            self.positions[number] = stop
+
+    def _take(self, shard: Shard, rows: Inputs, seen: Seen) -> None:
+        effects = self.machine.run(shard, rows)
+        shard.apply(effects.changes)
+        self.events += len(rows.events) - rows.events.count(None)
+        self.tell(self.events)
+        seen(effects)
+
+
+def _only(rows: Inputs, key: str) -> Inputs:
+    """The rows of one key, and the ticks. Nothing else has to do with its state."""
+    pairs = enumerate(zip(rows.keys, rows.events, strict=True))
+    mine = [row for row, (each, event) in pairs if each == key or event is None]
+    return Inputs(
+        [rows.keys[row] for row in mine],
+        [rows.events[row] for row in mine],
+        [rows.times[row] for row in mine],
+        lambda row: rows.id(mine[row]),
+        lambda row: rows.place(mine[row]),
+    )

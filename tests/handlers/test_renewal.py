@@ -1,0 +1,247 @@
+"""A handler's state under new code: carried over, or made anew from the log, all of it or none."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.app import App, Handler
+from penstock.contracts import Retention
+from penstock.errors import DeclarationError
+from penstock.failpoints import Interrupted
+from penstock.runtime import renewal
+from penstock.runtime.loading import load
+from penstock.store import read_handled
+from tests.handlers import meter
+from tests.handlers.pipe import HandlerPipe
+
+pytestmark = pytest.mark.spark
+FIRST = Path(meter.__file__)
+GROWN = [
+    ("class Meter(State):", 'class Meter(State, dropped=["count"], renamed={"total": "sum"}):'),
+    ("    count: int = 0\n    total: int = 0\n", "    sum: int = 0\n    most: int = 0\n"),
+    (
+        "    meter.count += 1\n    meter.total += reading.watts * FACTOR\n",
+        "    meter.sum += reading.watts\n    meter.most = max(meter.most, reading.watts)\n",
+    ),
+    ("watts=meter.total, code=CODE", "watts=meter.sum, code=2"),
+]
+LOST = [("    count: int = 0\n", ""), ("    meter.count += 1\n", "")]
+DOUBLED = [("FACTOR, CODE = 1, 1", "FACTOR, CODE = 2, 2")]
+
+
+def changed(folder: Path, edits: Sequence[tuple[str, str]], name: str = "meter.py") -> Path:
+    """The app's file with other code."""
+    text = FIRST.read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def given(first: int, count: int) -> list[meter.Reading]:
+    numbers = range(first, first + count)
+    return [meter.Reading(reading=str(number), meter=f"m{number % 7}", watts=number) for number in numbers]
+
+
+class Place:
+    """A data directory on which one file after the other is run."""
+
+    def __init__(self, spark: SparkSession, root: Path) -> None:
+        self.spark, self.root = spark, root
+
+    def run(self, target: Path, items: Sequence[Any] = ()) -> dict[str, Any]:
+        app, handler = loaded(target)
+        pipe = HandlerPipe(self.spark, self.root, app, target, handler_events_max=40)
+        try:
+            pipe.append("readings", [convert(handler, item) for item in items])
+            return pipe.run(handler)
+        finally:
+            pipe.close()
+
+    def command(self, name: str, target: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "penstock.cli", name, str(target), "--data", str(self.root)]
+        environ = os.environ | {"PENSTOCK_PARTITIONS": "2"}
+        return subprocess.run([*command, *arguments], capture_output=True, text=True, env=environ, check=False)
+
+    def states(self, target: Path) -> dict[str, dict[str, Any]]:
+        lines = self.command("state", target).stdout.splitlines()
+        return {each["key"]: each["state"] for each in map(msgspec.json.decode, lines)}
+
+    def sums(self, target: Path) -> dict[str, dict[str, Any]]:
+        """What was emitted, by reading: each must have one answer."""
+        app, _ = loaded(target)
+        pipe = HandlerPipe(self.spark, self.root, app, target)
+        events = [msgspec.json.decode(each) for each in pipe.events("sums")]
+        pipe.close()
+        found = {each["reading"]: each for each in events}
+        assert len(found) == len(events)
+        return found
+
+    @property
+    def folders(self) -> set[str]:
+        return {each.name for each in (self.root / "handlers/sums").iterdir() if each.is_dir()}
+
+
+def loaded(target: Path) -> tuple[App, Handler]:
+    app = load(str(target)).app
+    return app, app.handlers[0]
+
+
+def convert(handler: Handler, item: meter.Reading) -> Any:
+    """The reading as the event of the app that was loaded."""
+    cls = handler.function.__globals__["Reading"]
+    return cls(reading=item.reading, meter=item.meter, watts=item.watts)
+
+
+@pytest.fixture
+def place(spark: SparkSession, tmp_path: Path) -> Place:
+    place = Place(spark, tmp_path / "data")
+    place.run(FIRST, given(0, 100))
+    return place
+
+
+def test_state_is_carried_over_to_a_class_that_has_changed(place: Place, tmp_path: Path) -> None:
+    second = changed(tmp_path, GROWN)
+    place.run(second, given(100, 50))
+    numbers = [[n for n in range(150) if n % 7 == each] for each in range(7)]
+    assert place.states(second) == {
+        f"m{each}": {"sum": sum(mine), "most": max(mine)} for each, mine in enumerate(numbers)
+    }
+    answers = place.sums(second)
+    assert {int(key): each["code"] for key, each in answers.items()} == {n: 1 + (n >= 100) for n in range(150)}
+    assert place.folders == {"1"}
+    verified = place.command("replay", second, "--verify")
+    assert "50 events" in verified.stdout
+    assert "bit for bit" in verified.stdout, verified.stderr
+
+
+def test_carried_state_is_made_again_from_where_it_began(place: Place, tmp_path: Path) -> None:
+    """The log does not lead to it, so it is kept: with that, and the log since, a damaged file is no loss."""
+    second = changed(tmp_path, GROWN)
+    place.run(second, given(100, 50))
+    moved = Place(place.spark, tmp_path / "moved")
+    shutil.copytree(place.root, moved.root)
+    for file in (moved.root / "handlers/sums/1").rglob("*.delta"):
+        file.write_bytes(file.read_bytes()[:-1])
+    figures = moved.run(second, given(150, 14))
+    assert any("is damaged" in each for each in figures["rebuilt"])
+    assert "bit for bit" in moved.command("replay", second, "--verify").stdout
+
+
+@pytest.mark.parametrize("point", ["renewal.before_adopt", "renewal.after_adopt"])
+def test_a_crash_while_state_is_carried_over_changes_nothing(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def stop(name: str) -> None:
+        if name == point:
+            raise Interrupted(name)
+
+    second = changed(tmp_path, GROWN)
+    with monkeypatch.context() as patched:
+        patched.setattr(renewal, "reach", stop)
+        with pytest.raises(Interrupted):
+            place.run(second)
+    place.run(second, given(100, 50))
+    assert sum(each["sum"] for each in place.states(second).values()) == sum(range(150))
+    assert place.folders == {"1"}
+    assert len(place.sums(second)) == 150
+
+
+def test_a_class_that_does_not_fit_is_refused_and_nothing_is_touched(place: Place, tmp_path: Path) -> None:
+    second = changed(tmp_path, LOST)
+    made = place.command("run", second, "--port", "0")
+    assert made.returncode == 1
+    assert "handler sums: its state has a field 'count' and Meter has not: say what became of it" in made.stderr
+    assert "penstock rebuild" in made.stderr
+    with pytest.raises(DeclarationError, match="has a field 'count'"):
+        place.run(second)
+    assert place.folders == {"0"}
+    place.run(FIRST, given(100, 1))
+
+
+def test_a_rebuilt_handler_goes_on_where_the_old_one_ended(place: Place, tmp_path: Path) -> None:
+    """Its state is that of the new code from the beginning of the log on; what was emitted is not emitted again."""
+    second = changed(tmp_path, [*DOUBLED, *LOST])
+    made = place.command("rebuild", second)
+    assert "sums: 100 events, 7 keys" in made.stdout, made.stderr
+    assert "the next `penstock run" in made.stdout
+    place.run(FIRST, given(100, 20))  # the old code goes on, until the new one takes over
+    place.run(second, given(120, 30))
+    total = {each: 2 * sum(n for n in range(150) if n % 7 == each) for each in range(7)}
+    assert place.states(second) == {f"m{each}": {"total": total[each]} for each in range(7)}
+    answers = place.sums(second)
+    assert {int(key): each["code"] for key, each in answers.items()} == {n: 1 + (n >= 120) for n in range(150)}
+    assert answers["149"]["watts"] == total[149 % 7]
+    assert place.folders == {"1"}
+    verified = place.command("replay", second, "--verify")
+    assert "150 events" in verified.stdout
+    assert "bit for bit" in verified.stdout, verified.stderr
+    latest = place.command("replay", second, "--verify", "--latest")  # there is a snapshot of where it took over
+    assert "sums: 30 events" in latest.stdout
+    assert "bit for bit" in latest.stdout, latest.stderr
+
+
+def test_state_prepared_for_other_code_is_left_alone(place: Place, tmp_path: Path) -> None:
+    place.command("rebuild", changed(tmp_path, DOUBLED), "--prepare")
+    place.run(FIRST, given(100, 7))
+    assert place.states(FIRST)["m0"]["total"] == sum(n for n in range(107) if n % 7 == 0)
+    assert place.folders == {"0", "next"}
+
+
+def test_a_batch_that_is_half_done_must_end_as_it_began(place: Place, tmp_path: Path) -> None:
+    handled = read_handled(place.root / "handlers/sums/ledger.db")
+    assert handled is not None
+    app, handler = loaded(FIRST)
+    pipe = HandlerPipe(place.spark, place.root, app, FIRST)
+    ledger = pipe.sink(handler).ledger
+    ledger._put(msgspec.structs.replace(ledger.state, intended=handled.end))
+    ledger.close()
+    pipe.close()
+    with pytest.raises(DeclarationError, match="half done, by the code that ran before"):
+        place.run(changed(tmp_path, GROWN))
+
+
+ELSEWHERE = [("reads=readings,", "reads=others,"), ("\n\n@app", '\nothers = app.stream("others", Reading)\n\n@app')]
+RENAMED = [('"sums", reads', '"others", reads')]
+
+
+@pytest.mark.parametrize(
+    ("edits", "reason"),
+    [(ELSEWHERE, "same streams"), (RENAMED, "has nothing of the handler 'others' to rebuild")],
+)
+def test_what_cannot_be_rebuilt_is_refused(
+    place: Place, tmp_path: Path, edits: list[tuple[str, str]], reason: str
+) -> None:
+    made = place.command("rebuild", changed(tmp_path, edits))
+    assert made.returncode == 1
+    assert reason in made.stderr
+    assert "Traceback" not in made.stderr
+
+
+def test_a_log_whose_beginning_is_gone_is_rebuilt_only_if_told_so(place: Place, tmp_path: Path) -> None:
+    second = changed(tmp_path, DOUBLED)
+    pipe = HandlerPipe(place.spark, place.root, loaded(FIRST)[0], FIRST)
+    pipe.log.trim("readings", Retention(timedelta(0), 1, {0: 10, 1: 10}))
+    assert any(pipe.log.starts("readings").values())
+    pipe.close()
+    made = place.command("rebuild", second)
+    assert made.returncode == 1
+    assert "is no longer kept from where sums began; --kept rebuilds it from what is kept" in made.stderr
+    place.command("rebuild", second, "--kept")
+    place.run(second)
+    totals = sum(each["total"] for each in place.states(second).values())
+    assert 0 < totals < 2 * sum(range(100))
+    assert "bit for bit" in place.command("replay", second, "--verify").stdout

@@ -1,0 +1,184 @@
+"""State follows its class: what is carried over, how, and what is refused."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from decimal import Decimal
+from enum import Enum
+from typing import Any, Literal
+
+import pytest
+
+from penstock import Record, State
+from penstock.errors import DeclarationError
+from penstock.evolution import Carrier, misfit, shape_of
+from penstock.schema import state_problem
+from penstock.shard import Changes, Codec, Entry, Shard
+
+
+class Place(Record):
+    lat: float
+
+
+class Colour(Enum):
+    RED = "red"
+
+
+class Colours(Enum):
+    RED = "red"
+    BLUE = "blue"
+
+
+class Old(State):
+    count: int = 0
+    name: str = ""
+    kind: Literal["a", "b"] = "a"
+    colour: Colour = Colour.RED
+    where: Place | None = None
+
+
+def shard_of(state: type[State], *entries: tuple[str, Entry[Any]]) -> Shard:
+    made, codec = Shard(), Codec(state)
+    records = {key: codec.seal(key, entry, None) for key, entry in entries}
+    due = {key: at for key, entry in entries if (at := entry.next_due()) is not None}
+    made.apply(Changes(records, due, 7))
+    return made
+
+
+def same(one: Shard, other: Shard) -> bool:
+    return (one.records, one.due, one.digest, one.time) == (other.records, other.due, other.digest, other.time)
+
+
+def test_a_class_that_says_what_became_of_its_fields_takes_the_state_over() -> None:
+    class New(State, renamed={"name": "label"}, dropped=["where", "colour", "kind"]):
+        count: int = 0
+        label: str = ""
+        extra: float = 1.5
+
+    old = shard_of(Old, ("k", Entry(Old(count=3, name="x"), {"t": 5})), ("l", Entry(Old(count=1))))
+    assert misfit(shape_of(Old), New) is None
+    made = Carrier(New, shape_of(Old)).shard(old)
+    expected = shard_of(New, ("k", Entry(New(count=3, label="x"), {"t": 5})), ("l", Entry(New(count=1))))
+    assert same(made, expected)
+
+
+def test_what_only_grows_needs_no_word() -> None:
+    class New(State):
+        count: int | None = 0
+        name: str = ""
+        kind: Literal["a", "b", "c"] = "a"
+        colour: Colours = Colours.RED
+        where: Place | None = None
+        more: list[int] = []  # noqa: RUF012  # msgspec gives each instance its own
+
+    assert misfit(shape_of(Old), New) is None
+    old = shard_of(Old, ("k", Entry(Old(where=Place(lat=1.0)))))
+    expected = shard_of(New, ("k", Entry(New(where=Place(lat=1.0)))))
+    assert same(Carrier(New, shape_of(Old)).shard(old), expected)
+
+
+def test_migrate_goes_from_version_to_version() -> None:
+    class New(State, version=3, renamed={"sum": "total"}):
+        total: Decimal = Decimal(0)
+        names: list[str] = []  # noqa: RUF012  # msgspec gives each instance its own
+        at: datetime | None = None
+
+        @staticmethod
+        def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+            if version == 1:
+                return {"total": fields["count"] * 10, "names": fields["name"], "at": datetime(2024, 1, 1, tzinfo=UTC)}
+            return {"sum": str(fields["total"] + version), "names": [fields["names"]], "at": fields["at"]}
+
+    assert misfit(shape_of(Old), New) is None
+    made = Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", Entry(Old(count=3, name="x")))))
+    wanted = New(total=Decimal(32), names=["x"], at=datetime(2024, 1, 1, tzinfo=UTC))
+    assert same(made, shard_of(New, ("k", Entry(wanted))))
+
+
+def test_a_key_that_is_as_new_after_the_change_is_no_longer_kept() -> None:
+    class New(State, dropped=["name", "kind", "colour", "where"]):
+        count: int = 0
+
+    assert Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", Entry(Old(name="x"))))).records == {}
+
+
+class Shorter(State):
+    count: int = 0
+
+
+class Other(State):
+    count: str = ""
+    name: str = ""
+    kind: Literal["a", "b"] = "a"
+    colour: Colour = Colour.RED
+    where: Place | None = None
+
+
+class Narrower(State):
+    count: int = 0
+    name: str = ""
+    kind: Literal["a"] = "a"
+    colour: Colour = Colour.RED
+    where: Place | None = None
+
+
+class Strict(State):
+    count: int = 0
+    name: str = ""
+    kind: Literal["a", "b"] = "a"
+    colour: Colour = Colour.RED
+    where: Place = Place(lat=0.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (Shorter, "its state has a field 'name' and Shorter has not: say what became of it"),
+        (Other, "Other.count was int and is str: raise the version, class Other(State, version=2)"),
+        (Narrower, "Narrower.kind was 'a' | 'b' and is 'a'"),
+        (Strict, "Strict.where was struct<lat: float> | null and is struct<lat: float>"),
+    ],
+)
+def test_a_change_that_would_lose_something_is_refused_with_what_to_do(state: type[State], reason: str) -> None:
+    found = misfit(shape_of(Old), state)
+    assert found is not None
+    assert reason in found
+
+
+def test_an_older_class_does_not_take_newer_state() -> None:
+    class Newer(State, version=2):
+        count: int = 0
+
+    assert misfit(shape_of(Newer), Shorter) == (
+        "its state is of version 2 and Shorter is version 1: run the newer code"
+    )
+
+
+@pytest.mark.parametrize("made", [{"count": "many"}, {"count": 1, "odd": 2}, None])
+def test_a_migration_that_fails_names_the_key(made: Any) -> None:
+    class New(State, version=2):
+        count: int = 0
+
+        @staticmethod
+        def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+            result: dict[str, Any] = made
+            return result
+
+    with pytest.raises(DeclarationError, match=r"the state of 'k' cannot be carried over from version 1 to New"):
+        Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", Entry(Old(count=3)))))
+
+
+def test_what_a_class_says_of_its_past_must_make_sense() -> None:
+    class Zero(State, version=0):
+        count: int = 0
+
+    class Gone(State, dropped=["count"]):
+        count: int = 0
+
+    class Nowhere(State, renamed={"total": "sum"}):
+        count: int = 0
+
+    assert state_problem(Zero) == "the version of Zero is 0; use 1, 2, 3, ..."
+    assert state_problem(Gone) == "Gone.count is declared as gone, and is there"
+    assert state_problem(Nowhere) == "Nowhere says that a field was renamed to sum, and has none of that name"
+    assert state_problem(Old) is None
