@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "contracts",
 }  # fmt: skip
-DECLARATIONS = {"app", "graph", "machine", "testing"}
+DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}
 ABOVE = {"runtime", "cli", "__init__"}
 ALLOWED_ONCE = {("app", "analyze")}
