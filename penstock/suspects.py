@@ -243,7 +243,7 @@ def _taken(call: ast.Call, names: Names) -> Iterator[ast.expr]:
 def _unpacks(node: ast.AST) -> bool:
     """Whether a node takes its value apart, in order: `a, b = value`, `items += value`, `*value`, text with value."""
     if isinstance(node, ast.Assign):
-        return isinstance(node.targets[0], ast.Tuple | ast.List)
+        return isinstance(node.targets[0], ast.Tuple | ast.List) and len(node.targets[0].elts) > 1
     if isinstance(node, ast.AugAssign):
         return isinstance(node.op, ast.Add)
     return isinstance(node, ast.YieldFrom | ast.FormattedValue | ast.Starred)

@@ -83,7 +83,7 @@ def examine(
             _take(app, data, folder, events_max)
         for run, part, seed, zone in RUNS:
             (folder / run).mkdir(exist_ok=True)
-            _start(Call(str(Path(target).absolute()), name, run, part, without), seed, zone)
+            _start(Call(str(Path(target).absolute()), name, run, part, events_max, without), seed, zone)
         kinds = dict.fromkeys((each.name for each in app.handlers), "generated" if data is None else "recorded")
         kinds |= dict.fromkeys(without, NOT_RUN)
         return [_verdict(handler, folder, kinds[handler.name]) for handler in app.handlers]
@@ -122,7 +122,7 @@ def _take(app: App, data: Path, folder: Path, count: int) -> None:
 
 
 def _take_stream(log: LogReader, stream: Stream, folder: Path, count: int) -> bool:
-    """Whether there is anything of it."""
+    """Copy the first rows of a stream; whether there were any."""
     try:
         starts, ends = log.starts(stream.name), advance(log.starts(stream.name), log.ends(stream.name), count)
     except NotFound:
@@ -225,7 +225,8 @@ def _emitted(one: Step, two: Step) -> Iterator[str]:
 
 def _errors(one: Step, two: Step) -> Iterator[str]:
     if one.errors != two.errors:
-        yield f"it raised {_both('; '.join(one.errors) or None, '; '.join(two.errors) or None)}"
+        key = f"key {one.key!r}, " if one.key is not None else ""
+        yield f"{key}it raised {_both('; '.join(one.errors) or None, '; '.join(two.errors) or None)}"
 
 
 def _both(one: str | None, two: str | None) -> str:

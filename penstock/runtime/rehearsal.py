@@ -40,13 +40,14 @@ Part = Literal["whole", "first half", "second half"]
 
 class Call(msgspec.Struct, frozen=True):
     """What a process is to do, as JSON in its only argument: run a part of the rows in `folder`, and tell of it there
-    under the name `run`. The whole also leaves what was emitted, for handlers that read it. Those of `without` are not
-    run, and emit nothing."""
+    under the name `run`. The whole also leaves what was emitted, up to `events_max` of each class, for handlers that
+    read it. Those of `without` are not run, and emit nothing."""
 
     target: str
     folder: str
     run: str
     part: Part
+    events_max: int
     without: frozenset[str]
 
 
@@ -141,7 +142,7 @@ def rehearse(call: Call) -> None:
 
 
 class _Rehearsal:
-    """One handler's."""
+    """One handler, and its state from row to row. The second half takes over where the first left it."""
 
     def __init__(self, handler: Handler, folder: Path, call: Call) -> None:
         self.handler, self.folder, self.call = handler, folder, call
@@ -162,10 +163,14 @@ class _Rehearsal:
                     trace.write(self._step(row))
         self.kept.write_bytes(pickle.dumps(self.shard))
         if self.call.part == "whole":
-            for stream in self.handler.outputs:
-                if not rows_file(self.folder, stream.name).exists():
-                    made = sorted(self.outputs[stream.name], key=lambda each: each.time)
-                    write_made(self.folder, stream, made)
+            self._publish()
+
+    def _publish(self) -> None:
+        """Leave what was emitted for handlers that read it; but not if the log has it."""
+        for stream in self.handler.outputs:
+            if not rows_file(self.folder, stream.name).exists():
+                made = sorted(self.outputs[stream.name], key=lambda each: each.time)
+                write_made(self.folder, stream, made[: self.call.events_max])
 
     def _ending(self) -> Iterator[Row]:
         """Ticks up to the timers that still wait."""

@@ -72,7 +72,10 @@ def verdicts() -> dict[str, Verdict]:
         ("hashed", r"state\.visits is -?\d+ in one run and -?\d+ in the other"),
         ("folder", r'state\.words is \[".*/one"\] in one run and \[".*/two"\] in the other'),
         ("tagger", r'emitted event \d is Tagged \{"user":.*\} in one run and Tagged \{"user":.*\} in the other'),
-        ("sometimes", r"raised (nothing|ValueError: not this time) in one run and (nothing|ValueError: not this time)"),
+        (
+            "sometimes",
+            r"key '.*', it raised (nothing|ValueError: .*) in one run and (nothing|ValueError: .*) in the other",
+        ),
     ],
 )
 def test_a_handler_that_differs_is_named_with_its_event_key_and_values(
@@ -102,7 +105,7 @@ def test_a_timer_that_is_due_long_after_the_last_event_is_run_too(verdicts: dict
 def test_sound_handlers_do_not_differ_whatever_those_do_that_they_read(verdicts: dict[str, Verdict]) -> None:
     assert str(verdicts["sound"]) == f"sound: {EVENTS} generated events of 1 stream, twice, no difference"
     assert verdicts["tags"].difference is None
-    assert verdicts["tags"].events > EVENTS
+    assert verdicts["tags"].events == EVENTS, "of those that were emitted, no more than of any stream"
 
 
 def test_a_handler_that_raises_on_all_events_is_told_as_not_tested(verdicts: dict[str, Verdict]) -> None:
@@ -136,7 +139,7 @@ def test_only_the_first_events_of_each_stream_are_taken(tmp_path: Path) -> None:
     record(tmp_path, [(shaky.visits, [visit(number, "ann") for number in range(10)])])
     found = by_name(examine(load(str(SHAKY)).app, str(SHAKY), tmp_path, 3))
     assert found["sound"].events == 3
-    assert found["tags"].events == 3 * 8, "its stream is not in the log, so it reads what is emitted now"
+    assert found["tags"].events == 3, "its stream is not in the log, so it reads what is emitted now"
 
 
 def test_recorded_partitions_and_timers_are_run_in_the_order_of_the_log(tmp_path: Path) -> None:
