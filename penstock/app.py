@@ -29,6 +29,12 @@ class Where:
     file: str
     line: int
 
+    @classmethod
+    def of(cls, file: str, line: int) -> Where:
+        """A place in a file, which is named as seen from the working directory if it lies there."""
+        path, here = Path(file), Path.cwd()
+        return cls(str(path.relative_to(here) if path.is_relative_to(here) else path), line)
+
     def __str__(self) -> str:
         return f"{self.file}:{self.line}"
 
@@ -36,9 +42,7 @@ class Where:
 def _caller() -> Where:
     """The place of the statement that called the App method that called us."""
     frame = sys._getframe(2)
-    file = Path(frame.f_code.co_filename)
-    here = Path.cwd()
-    return Where(str(file.relative_to(here) if file.is_relative_to(here) else file), frame.f_lineno)
+    return Where.of(frame.f_code.co_filename, frame.f_lineno)
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from penstock import __version__
+from penstock.app import App
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
 from penstock.runtime.loading import code_of, load, the_handler
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 PORT_MAX = 65_535
 DIFFERENCES_MAX = 50
 PROGRESS_S = 2.0
+EVENTS_MAX = 10_000
 
 
 def parser() -> argparse.ArgumentParser:
@@ -41,6 +43,9 @@ def parser() -> argparse.ArgumentParser:
     test = commands.add_parser("check", help="find what is wrong with an app, each problem with its file:line")
     test.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
     test.add_argument("--no-spark", action="store_true", help="only what needs no Spark: quicker, finds less")
+    test.add_argument("--determinism", action="store_true", help="read the handlers, and run them twice: all the same?")
+    test.add_argument("--data", type=Path, metavar="DIR", help="run them on the events of this data directory")
+    test.add_argument("--events", type=_count, metavar="N", help=f"at most so many of each stream ({EVENTS_MAX:,})")
 
     new = commands.add_parser("new", help="make a small working app with a test")
     new.add_argument("name", metavar="NAME", help="the app's name, and that of its folder")
@@ -83,6 +88,13 @@ def _port(text: str) -> int:
     number = int(text)
     if not 0 <= number <= PORT_MAX:
         raise argparse.ArgumentTypeError(f"{text} is no port; use 0 to {PORT_MAX}")
+    return number
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is too few; use 1 or more")
     return number
 
 
@@ -134,6 +146,8 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _check(arguments: argparse.Namespace) -> int:
+    if not arguments.determinism and (arguments.data is not None or arguments.events is not None):
+        raise DeclarationError("--data and --events go with --determinism")
     app = load(arguments.target).app
     problems = check(app)
     if not problems and app.views and not arguments.no_spark:
@@ -155,7 +169,25 @@ def _check(arguments: argparse.Namespace) -> int:
         _say(f"no problem found in {app.name} without Spark ({listed}); what the views compute was not checked")
     else:
         _say(f"{app.name} is sound: {listed}")
-    return 0
+    return _check_determinism(app, arguments) if arguments.determinism else 0
+
+
+def _check_determinism(app: App, arguments: argparse.Namespace) -> int:
+    """What reading and running the handlers finds; the rest is told too, so that one knows what was looked at."""
+    if not app.handlers:
+        _say(f"{app.name} has no handlers to run")
+        return 0
+    from penstock.purity import impurities
+    from penstock.runtime.determinism import examine
+
+    read = impurities(app)
+    _report([str(each) for each in read])
+    harmful = frozenset(name for each in read if each.reaches_outside for name in each.handlers)
+    verdicts = examine(app, arguments.target, arguments.data, arguments.events or EVENTS_MAX, harmful)
+    for each in verdicts:
+        if each.difference is None:
+            _say(str(each))
+    return int(_report([str(each) for each in verdicts if each.difference is not None]) or bool(read))
 
 
 def _report(problems: list[str]) -> bool:

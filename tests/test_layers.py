@@ -15,7 +15,7 @@ FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
     "contracts",
 }  # fmt: skip
-DECLARATIONS = {"app", "graph", "machine", "testing"}
+DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}
 ABOVE = {"runtime", "cli", "__init__"}
 ALLOWED_ONCE = {("app", "analyze")}

@@ -1,0 +1,200 @@
+"""`penstock check --determinism`: handlers run twice, over the same events, and what differs is named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from datetime import timedelta
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.app import App, Stream
+from penstock.cli import main
+from penstock.columns import place, text_of, tick_batch, to_batch
+from penstock.contracts import StreamSpec
+from penstock.errors import HandlerError
+from penstock.queue import EmbeddedLog
+from penstock.runtime.determinism import Verdict, examine
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.loading import load
+from penstock.schema import event_schema
+from penstock.testing import BEGIN, STEP, TICK, Fault, run
+from tests.handlers import fleet, shaky
+from tests.handlers.test_purity import PROJECT, SOUND_APPS
+
+SHAKY = PROJECT / "tests/handlers/shaky.py"
+FLEET = PROJECT / "tests/handlers/fleet.py"
+EVENTS = 300
+
+
+def by_name(verdicts: Sequence[Verdict]) -> dict[str, Verdict]:
+    return {each.handler.name: each for each in verdicts}
+
+
+def record(root: Path, streams: Sequence[tuple[Stream, Sequence[Any]]], partitions: int = 1) -> None:
+    """A data directory with these items in the log, a millisecond apart."""
+    directory = DataDirectory(root)
+    directory.make()
+    log = EmbeddedLog(directory.streams)
+    for stream, items in streams:
+        log.declare(StreamSpec(stream.name, event_schema(stream.event), partitions))
+        time = BEGIN
+        for number, item in enumerate(items):
+            time += item.by if isinstance(item, Fault) else STEP
+            batch, partition = tick_batch(event_schema(stream.event), time), 0
+            if not isinstance(item, Fault):
+                identity = stream.event.__id_field__
+                ids = [text_of(getattr(item, identity)) if identity else None]
+                keys = [text_of(getattr(item, stream.key)) if stream.key else None]
+                batch, partition = (
+                    to_batch(stream.event, [item], ids=ids, keys=keys, now=time),
+                    place(keys[0], partitions),
+                )
+            log.append(stream.name, partition, batch, producer="test", sequence=number)
+    log.close()
+
+
+@pytest.fixture(scope="module")
+def verdicts() -> dict[str, Verdict]:
+    return by_name(examine(load(str(SHAKY)).app, str(SHAKY), None, EVENTS))
+
+
+@pytest.mark.parametrize(
+    ("handler", "says"),
+    [
+        ("clock", r"state\.figure is \d+\.\d+ in one run and \d+\.\d+ in the other"),
+        ("day", r'state\.words is \["\d{4}-\d\d-\d\d"\] in one run and \["\d{4}-\d\d-\d\d"\] in the other'),
+        ("zone", r'state\.words is \["2023-12-31T12:.*"\] in one run and \["2024-01-01T14:.*"\] in the other'),
+        ("dice", r"state\.figure is 0\.\d+.* in one run and 0\.\d+.* in the other"),
+        ("hashed", r"state\.visits is -?\d+ in one run and -?\d+ in the other"),
+        ("folder", r'state\.words is \[".*/one"\] in one run and \[".*/two"\] in the other'),
+        ("tagger", r'emitted event \d is Tagged \{"user":.*\} in one run and Tagged \{"user":.*\} in the other'),
+        (
+            "sometimes",
+            r"key '.*', it raised (nothing|ValueError: .*) in one run and (nothing|ValueError: .*) in the other",
+        ),
+    ],
+)
+def test_a_handler_that_differs_is_named_with_its_event_key_and_values(
+    verdicts: dict[str, Verdict], handler: str, says: str
+) -> None:
+    told = str(verdicts[handler])
+    begins = rf"^\S+shaky.py:\d+: handler {handler}: two runs differ after event visits/0/\d+ \{{\"visit\":.*\}}: "
+    assert re.search(begins, told), told
+    assert re.search(says, told), told
+
+
+def test_what_a_handler_keeps_outside_of_its_state_is_missed_after_a_restart(verdicts: dict[str, Verdict]) -> None:
+    difference = verdicts["memory"].difference
+    assert difference is not None
+    found = re.search(r"after event visits/0/(\d+) .*state\.visits is (\d+) in one run and 1 in the other", difference)
+    assert found, difference
+    assert EVENTS // 2 - 20 < int(found[2]) < EVENTS // 2 + 20
+
+
+def test_a_timer_that_is_due_long_after_the_last_event_is_run_too(verdicts: dict[str, Verdict]) -> None:
+    difference = verdicts["later"].difference
+    assert difference is not None
+    assert "after the last event, as time passes and timers are due: key" in difference
+    assert "state.figure is" in difference
+
+
+def test_sound_handlers_do_not_differ_whatever_those_do_that_they_read(verdicts: dict[str, Verdict]) -> None:
+    assert str(verdicts["sound"]) == f"sound: {EVENTS} generated events of 1 stream, twice, no difference"
+    assert verdicts["tags"].difference is None
+    assert verdicts["tags"].events == EVENTS, "of those that were emitted, no more than of any stream"
+
+
+def test_a_handler_that_raises_on_all_events_is_told_as_not_tested(verdicts: dict[str, Verdict]) -> None:
+    told = str(verdicts["never"])
+    assert told.startswith(
+        f"never: NOT TESTED: it raised on all {EVENTS} generated events of 1 stream, first ValueError"
+    )
+
+
+def visit(number: int, user: str, *tags: str) -> shaky.Visit:
+    return shaky.Visit(visit=f"v{number}", user=user, tags=list(tags))
+
+
+def test_recorded_events_are_run_as_they_are_and_only_read(tmp_path: Path) -> None:
+    items = [visit(0, "ann", "x"), visit(1, "ben"), TICK, visit(2, "ben", "shaky"), visit(3, "ann", "shaky")]
+    outputs = [shaky.Tagged(user="cid", tag="x"), shaky.Tagged(user="cid", tag="y")]
+    record(tmp_path, [(shaky.visits, items), (shaky.tagger.outputs[0], outputs)])
+    files = sorted((tmp_path / "streams").glob("*.db"))
+    before = [sha256(file.read_bytes()).digest() for file in files]
+    found = by_name(examine(load(str(SHAKY)).app, str(SHAKY), tmp_path, 100))
+    assert [sha256(file.read_bytes()).digest() for file in files] == before
+    difference = found["order"].difference
+    assert difference is not None
+    event = '{"visit":"v2","user":"ben","tags":["shaky"]}'
+    assert difference.startswith(f"two runs differ after event visits/0/3 {event}: key 'ben', state.words is [")
+    assert str(found["sound"]) == "sound: 4 recorded events of 1 stream, twice, no difference"
+    assert found["tags"].events == len(outputs), "what is in the log is read, not what the handler emits now"
+
+
+def test_only_the_first_events_of_each_stream_are_taken(tmp_path: Path) -> None:
+    record(tmp_path, [(shaky.visits, [visit(number, "ann") for number in range(10)])])
+    found = by_name(examine(load(str(SHAKY)).app, str(SHAKY), tmp_path, 3))
+    assert found["sound"].events == 3
+    assert found["tags"].events == 3, "its stream is not in the log, so it reads what is emitted now"
+
+
+def test_recorded_partitions_and_timers_are_run_in_the_order_of_the_log(tmp_path: Path) -> None:
+    items = [fleet.Fix(fix=str(number), vehicle="abcd"[number % 4], x=number % 3) for number in range(40)]
+    record(tmp_path, [(fleet.fixes, [*items, Fault("tick", timedelta(seconds=7))])], partitions=3)
+    app: App = load(str(FLEET)).app
+    found = by_name(examine(app, str(FLEET), tmp_path, 100))
+    assert [each.difference for each in found.values()] == [None, None]
+    expected = run(fleet.app, {fleet.fixes: items})
+    assert found["tally"].events == len(expected.emitted("geofence.Crossing")) > 10
+
+
+@pytest.mark.parametrize("path", SOUND_APPS)
+def test_sound_apps_pass_and_are_told_what_was_run(path: str, capsys: pytest.CaptureFixture[str]) -> None:
+    arguments = ["check", str(PROJECT / path), "--no-spark", "--determinism", "--events", "300"]
+    assert main(arguments) == 0
+    told = capsys.readouterr()
+    assert told.err == ""
+    for handler in load(str(PROJECT / path)).app.handlers:
+        assert re.search(
+            rf"^penstock: {handler.name}: [\d,]+ generated events of .*no difference", told.out, re.MULTILINE
+        )
+
+
+def test_a_shaky_app_ends_with_status_1_and_what_reaches_outside_is_not_run(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["check", str(SHAKY), "--determinism", "--events", "50"]) == 1
+    told = capsys.readouterr()
+    line = next(number for number, text in enumerate(SHAKY.read_text().splitlines(), 1) if "= time.time()" in text)
+    assert f"shaky.py:{line}: handler clock: time.time() is the wall clock" in told.err
+    assert "handler clock: two runs differ after event visits/0/0" in told.err
+    assert "penstock: folder: NOT TESTED: it reaches outside" in told.out
+    assert "handler folder: two runs" not in told.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--events", "5"], "--data and --events go with --determinism"),
+        (["--determinism", "--data", "nowhere"], "nowhere has no events of the app fleet"),
+    ],
+)
+def test_what_cannot_be_done_is_one_sentence(
+    arguments: list[str], says: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["check", str(FLEET), "--no-spark", *arguments]) == 1
+    told = capsys.readouterr().err
+    assert says in told
+    assert "Traceback" not in told
+
+
+def test_a_process_that_a_handler_ends_is_told(tmp_path: Path) -> None:
+    ending = tmp_path / "ending.py"
+    text = (PROJECT / "docs/examples/stock.py").read_text()
+    ending.write_text(text.replace("    product.pieces += ", "    import os; os._exit(7)\n    product.pieces += "))
+    with pytest.raises(HandlerError, match="ended with status 7"):
+        examine(load(str(ending)).app, str(ending), None, 5)
