@@ -130,7 +130,7 @@ class Worker:
         with _no_collection():
             began = time.perf_counter()
             replica = self._at_base(work, store, report)
-            if work.base != NOTHING and store.snapshot_is_due(work.base):
+            if work.base != NOTHING and (report.rebuilt or store.snapshot_is_due(work.base)):
                 report.snapshot_bytes = store.write_snapshot(work.base, replica.shard, work.start)
                 store.drop_before(work.base)
             draft = Draft(replica.shard)

@@ -1,29 +1,22 @@
-"""Exactly once while the gateway, the engine and Spark's workers are killed: proved by a replay of the log."""
+"""Exactly once while the gateway, the engine, Spark's workers and the disk fail: proved by a replay of the log."""
 
 from __future__ import annotations
 
 import os
 import random
-import signal
+import shutil
 import subprocess
-import sys
-import threading
-import time
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
 
-from bench.running import descendants
 from tests.handlers import shop
-from tests.harness import RunningApp, running, wait_for
+from tests.handlers.survival import APP, Fleet, Survival, figures, require_exactly_once
+from tests.harness import running, wait_for
 
 pytestmark = pytest.mark.spark
-APP = Path(__file__).parent / "fleet.py"
-SETTLE_S = 120.0
+DISK_MB = 1024
 POINTS = {
     "handler.before_delta": 3,
     "handler.after_delta": 5,
@@ -36,105 +29,6 @@ POINTS = {
 """Where a process dies, and at which time it gets there: a worker at the first two, the engine at the others."""
 
 
-class Fleet(threading.Thread):
-    """Vehicles that report until told to stop; a report that got no answer is sent again, as it was."""
-
-    def __init__(self, url: Callable[[], str], seed: int) -> None:
-        super().__init__(daemon=True)
-        self.url, self.chance = url, random.Random(seed)
-        self.finish = threading.Event()
-        self.acknowledged = 0
-
-    def run(self) -> None:
-        number = 0
-        while not self.finish.is_set():
-            events = [self._fix(number + index) for index in range(20)]
-            number += 20
-            while not self._send(events):
-                self.finish.wait(0.1)
-            self.acknowledged += len(events)
-            self.finish.wait(0.02)
-
-    def _fix(self, number: int) -> dict[str, Any]:
-        trouble = self.chance.choice([None] * 15 + ["quiet"] * 15 + ["raise", "state"])
-        x = self.chance.choice([0.0, 2.0])
-        return {"fix": str(number), "vehicle": f"v{self.chance.randrange(30)}", "x": x, "trouble": trouble}
-
-    def _send(self, events: list[dict[str, Any]]) -> bool:
-        try:
-            return httpx.post(f"{self.url()}/v1/streams/fixes", json=events, timeout=20).status_code == 200
-        except httpx.HTTPError:
-            return False
-
-
-def figures(app: RunningApp, name: str) -> dict[str, Any]:
-    return next(each for each in app.describe()["handlers"] if each["name"] == name)
-
-
-def workers(app: RunningApp) -> list[int]:
-    """The processes in which Spark runs Python."""
-    engine = app.pid("engine")
-    found = descendants(engine) if engine is not None else []
-    return [pid for pid in found if "pyspark.daemon" in _command(pid) and "pyspark.daemon" in _command(_parent(pid))]
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
-
-
-def require_exactly_once(app: RunningApp, fleet: Fleet) -> None:
-    """Every event was run once, with the effects that a replay from zero finds, and everything was emitted once."""
-    fleet.finish.set()
-    fleet.join(60)
-    app.ready()
-    wait_for(lambda: figures(app, "geofence")["lag"] == 0, SETTLE_S, "the handler to have read everything")
-    assert app.describe()["streams"][0]["end"] == fleet.acknowledged
-    emitted = next(each["end"] for each in app.describe()["streams"] if each["name"] == "geofence.Crossing")
-    wait_for(
-        lambda: sum(row["n"] for row in app.view("crossings")) == emitted, SETTLE_S, "the view on what was emitted"
-    )
-    app.stop()
-    command = [sys.executable, "-m", "penstock.cli", "replay", str(APP), "--data", str(app.data), "--verify"]
-    for handler in ("geofence", "tally"):
-        made = subprocess.run([*command, "--handler", handler], capture_output=True, text=True, check=False)
-        assert made.returncode == 0, made.stdout + made.stderr
-    ids = emitted_ids(app.data, ["geofence.Crossing", "geofence.Silence", "geofence.failed"])
-    assert [each for each, count in ids.items() if count > 1] == []
-    assert set(ids) == replayed_ids(app.data)
-
-
-def emitted_ids(data: Path, streams: list[str]) -> Counter[str]:
-    from penstock.queue import EmbeddedLog
-
-    log, found = EmbeddedLog(data / "streams", read_only=True), Counter[str]()
-    for stream in streams:
-        for partition, end in log.ends(stream).items():
-            for batch in log.read(stream, partition, 0, end):
-                found.update(batch.column("_id").to_pylist())
-    log.close()
-    return found
-
-
-def replayed_ids(data: Path) -> set[str]:
-    from penstock.runtime.replay import Replay, collect
-    from penstock.settings import Settings
-    from tests.handlers.fleet import app, geofence
-
-    replay, outputs = Replay(app, geofence, data, Settings()), dict[str, bytes]()
-    replay.begin(geofence, replay.end(None)).advance(replay.end(None), collect(outputs))
-    return set(outputs)
-
-
 def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) -> None:
     marks = {name: tmp_path / f"{name}.reached" for name in POINTS}
     setting = ";".join(f"{name}@{count}=kill:{marks[name]}" for name, count in POINTS.items())
@@ -145,29 +39,6 @@ def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) 
         wait_for(lambda: all(mark.exists() for mark in marks.values()), 240, "every failpoint to be reached")
         require_exactly_once(app, fleet)
     assert {mark.read_text().split()[0] for mark in marks.values()} == set(POINTS)
-
-
-def survive(app: RunningApp, kills: int, seed: int) -> int:
-    """Kill what is alive, so many times, and require that nothing shows; returns how often something was killed."""
-    chance = random.Random(seed)
-    fleet = Fleet(lambda: app.url, seed)
-    fleet.start()
-    done: Counter[str] = Counter()
-    while sum(done.values()) < kills:
-        time.sleep(chance.uniform(0.2, 2.0))  # the moment of the kill is the random part of this test
-        victim = chance.choice(["worker", "worker", "worker", "engine", "gateway"])
-        if victim == "worker":
-            app.ready()
-            time.sleep(chance.uniform(0.0, 1.0))
-            alive = workers(app)
-            if alive:
-                os.kill(chance.choice(alive), signal.SIGKILL)
-                done[victim] += 1
-        elif app.kill(victim):
-            done[victim] += 1
-    require_exactly_once(app, fleet)
-    print(f"seed {seed}: {dict(done)}, {fleet.acknowledged} events")
-    return done.total()
 
 
 def test_state_and_timers_are_served_as_time_passes(tmp_path: Path) -> None:
@@ -203,16 +74,26 @@ def test_a_silent_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
         wait_for(lambda: httpx.get(state).json().get("state", {}).get("total") == 6.0, 30, "the last sale to be run")
 
 
-def test_random_kills_change_nothing(tmp_path: Path) -> None:
+def test_random_faults_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     with running(APP, tmp_path / "data") as app:
-        assert survive(app.ready(), kills=4, seed=seed) == 4
+        Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(4)
 
 
 @pytest.mark.soak
-def test_two_hundred_random_kills_change_nothing(tmp_path: Path) -> None:
+def test_two_hundred_random_faults_change_nothing(tmp_path: Path) -> None:
+    """On a disk of its own, which is full or slow at times."""
+    if os.geteuid() != 0 or shutil.which("strace") is None:
+        pytest.skip("needs root, to mount a small tmpfs, and strace, to slow it down")
     seed = int(os.environ.get("SEED", random.randrange(10**6)))
     print(f"seed {seed}")
-    with running(APP, tmp_path / "data") as app:
-        assert survive(app.ready(), kills=200, seed=seed) == 200
+    mount = tmp_path / "small"
+    mount.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MB}m", "tmpfs", str(mount)], check=True)
+    faults = ("worker", "worker", "jvm", "engine", "gateway", "torn", "missing", "full", "slow")
+    try:
+        with running(APP, mount / "data", PENSTOCK_DISK_RESERVE_BYTES=str(48 * 2**20)) as app:
+            Survival(app.ready(), seed, *faults).run(int(os.environ.get("ROUNDS", "200")))
+    finally:
+        subprocess.run(["umount", "-l", str(mount)], check=False)

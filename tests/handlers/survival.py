@@ -1,0 +1,225 @@
+"""A fleet under way while things go wrong, and the proof that nothing of it shows."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from bench.running import descendants
+from penstock.queue import EmbeddedLog
+from penstock.runtime.replay import Replay, collect
+from penstock.settings import Settings
+from tests.handlers.fleet import app as fleet_app
+from tests.handlers.fleet import geofence
+from tests.harness import RunningApp, wait_for
+
+APP = Path(__file__).parent / "fleet.py"
+OUTPUTS = ("geofence.Crossing", "geofence.Silence", "geofence.failed")
+SETTLE_S = 120.0
+TROUBLE_S = 3.0
+"""How long a disk stays full, or slow."""
+SLOW = "inject=fsync,fdatasync:delay_exit=300000"
+
+
+class Fleet(threading.Thread):
+    """Vehicles that report until told to stop; a report that got no answer is sent again, as it was."""
+
+    def __init__(self, url: Callable[[], str], seed: int) -> None:
+        super().__init__(daemon=True)
+        self.url, self.chance = url, random.Random(seed)
+        self.finish = threading.Event()
+        self.acknowledged = 0
+
+    def run(self) -> None:
+        number = 0
+        while not self.finish.is_set():
+            events = [self._fix(number + index) for index in range(20)]
+            number += 20
+            while not self._send(events):
+                self.finish.wait(0.1)
+            self.acknowledged += len(events)
+            self.finish.wait(0.02)
+
+    def _fix(self, number: int) -> dict[str, Any]:
+        trouble = self.chance.choice([None] * 15 + ["quiet"] * 15 + ["raise", "state"])
+        x = self.chance.choice([0.0, 2.0])
+        return {"fix": str(number), "vehicle": f"v{self.chance.randrange(30)}", "x": x, "trouble": trouble}
+
+    def _send(self, events: list[dict[str, Any]]) -> bool:
+        try:
+            return httpx.post(f"{self.url()}/v1/streams/fixes", json=events, timeout=20).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+
+def figures(app: RunningApp, name: str) -> dict[str, Any]:
+    return next(each for each in app.describe()["handlers"] if each["name"] == name)
+
+
+def workers(app: RunningApp) -> list[int]:
+    """The processes in which Spark runs Python."""
+    engine = app.pid("engine")
+    found = descendants(engine) if engine is not None else []
+    return [pid for pid in found if "pyspark.daemon" in _command(pid) and "pyspark.daemon" in _command(_parent(pid))]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return 0
+
+
+def require_exactly_once(app: RunningApp, fleet: Fleet) -> None:
+    """Every event was run once, with the effects that a replay from zero finds, and everything was emitted once."""
+    fleet.finish.set()
+    fleet.join(60)
+    app.ready()
+    wait_for(lambda: figures(app, "geofence")["lag"] == 0, SETTLE_S, "the handler to have read everything")
+    assert app.describe()["streams"][0]["end"] == fleet.acknowledged
+    emitted = next(each["end"] for each in app.describe()["streams"] if each["name"] == "geofence.Crossing")
+    wait_for(
+        lambda: sum(row["n"] for row in app.view("crossings")) == emitted, SETTLE_S, "the view on what was emitted"
+    )
+    app.stop()
+    command = [sys.executable, "-m", "penstock.cli", "replay", str(APP), "--data", str(app.data), "--verify"]
+    for handler in ("geofence", "tally"):
+        made = subprocess.run([*command, "--handler", handler], capture_output=True, text=True, check=False)
+        assert made.returncode == 0, made.stdout + made.stderr
+    assert set(emitted_ids(app.data)) == replayed_ids(app.data)
+
+
+def emitted_ids(data: Path) -> set[str]:
+    """The ids of all that was emitted: each must be there once."""
+    log, found = EmbeddedLog(data / "streams", read_only=True), Counter[str]()
+    for stream in OUTPUTS:
+        for partition, end in log.ends(stream).items():
+            for batch in log.read(stream, partition, 0, end):
+                found.update(batch.column("_id").to_pylist())
+    log.close()
+    assert [each for each, count in found.items() if count > 1] == []
+    return set(found)
+
+
+def replayed_ids(data: Path) -> set[str]:
+    """Run the log once more, from zero to where the handler stands. Its state must be the same, bit for bit; returns
+    what it emits."""
+    replay, outputs = Replay(fleet_app, geofence, data, Settings()), dict[str, bytes]()
+    made = replay.begin(geofence, replay.end(None))
+    made.advance(replay.end(None), collect(outputs))
+    replay.log.close()
+    assert made.digest == replay.digest
+    return set(outputs)
+
+
+class Survival:
+    """A running app to which things are done at random, one at a time. After each the state must be that of a replay
+    from zero, and what the replay emits must have been emitted, once; the app goes on meanwhile."""
+
+    def __init__(self, app: RunningApp, seed: int, *faults: str) -> None:
+        self.app, self.faults = app, faults
+        self.chance = random.Random(seed)
+        self.fleet = Fleet(lambda: app.url, seed)
+        self.done: Counter[str] = Counter()
+
+    def run(self, rounds: int) -> None:
+        self.fleet.start()
+        while self.done.total() < rounds:
+            time.sleep(self.chance.uniform(0.2, 2.0))  # the moment is the random part of this
+            fault = self.chance.choice(self.faults)
+            if getattr(self, f"do_{fault}")():
+                self.done[fault] += 1
+                self.verify()
+        require_exactly_once(self.app, self.fleet)
+        print(f"{dict(self.done)}, {self.fleet.acknowledged} events")
+
+    def verify(self) -> None:
+        ledger = self.app.data / "handlers/geofence/ledger.db"
+        if ledger.exists() and figures(self.app, "geofence")["batch_id"] is not None:
+            assert replayed_ids(self.app.data) <= emitted_ids(self.app.data), self.done
+
+    def do_worker(self) -> bool:
+        self.app.ready()
+        time.sleep(self.chance.uniform(0.0, 1.0))
+        return self._kill(workers(self.app))
+
+    def do_jvm(self) -> bool:
+        engine = self.app.pid("engine")
+        return self._kill([pid for pid in descendants(engine or 0) if "java" in _command(pid)])
+
+    def do_engine(self) -> bool:
+        return self.app.kill("engine")
+
+    def do_gateway(self) -> bool:
+        if not self.app.kill("gateway"):
+            return False
+        self.app.health()
+        return True
+
+    def do_torn(self) -> bool:
+        """A file of the state loses its end."""
+        return self._damage("*.delta", lambda file: file.write_bytes(file.read_bytes()[: -self.chance.randint(1, 40)]))
+
+    def do_missing(self) -> bool:
+        """A file of the state goes."""
+        return self._damage("*.*", Path.unlink)
+
+    def do_full(self) -> bool:
+        """No space is left on the disk, for a while."""
+        filler = self.app.data.parent / "filler"
+        with open(filler, "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, shutil.disk_usage(self.app.data).free)
+        time.sleep(TROUBLE_S)
+        filler.unlink()
+        self.app.ready()
+        return True
+
+    def do_slow(self) -> bool:
+        """Every sync of the engine and its workers takes 0.3 s, for a while."""
+        self.app.ready()
+        engine = self.app.pid("engine")
+        pids = [engine, *descendants(engine or 0)]
+        chosen = [word for pid in pids for word in ("-p", str(pid))]
+        command = ["strace", "-f", "-qq", "-o", "/dev/null", *chosen, "-e", "trace=fsync,fdatasync", "-e", SLOW]
+        strace = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        time.sleep(TROUBLE_S)
+        strace.terminate()
+        strace.wait(10)
+        return True
+
+    def _kill(self, alive: list[int]) -> bool:
+        if not alive:
+            return False
+        os.kill(self.chance.choice(alive), signal.SIGKILL)
+        return True
+
+    def _damage(self, pattern: str, damage: Callable[[Path], object]) -> bool:
+        """Kill the engine, and damage a file before the next one looks at it."""
+        self.app.ready()
+        engine = self.app.pid("engine")
+        if not self.app.kill("engine"):
+            return False
+        wait_for(lambda: self.app.pid("engine") != engine, 30, "the supervisor to have noticed")
+        files = sorted(self.app.data.glob(f"handlers/geofence/0/*/{pattern}"))
+        if files:
+            damage(self.chance.choice(files))
+        return bool(files)
