@@ -30,7 +30,7 @@ OUTPUTS = ("geofence.Crossing", "geofence.Silence", "geofence.failed")
 SETTLE_S = 120.0
 TROUBLE_S = 3.0
 """How long a disk stays full, or slow."""
-SLOW = "inject=fsync,fdatasync:delay_exit=300000"
+SYNCS = "fsync,fdatasync,syncfs"
 
 
 class Fleet(threading.Thread):
@@ -196,14 +196,12 @@ class Survival:
     def do_slow(self) -> bool:
         """Every sync of the engine and its workers takes 0.3 s, for a while."""
         self.app.ready()
-        engine = self.app.pid("engine")
-        pids = [engine, *descendants(engine or 0)]
+        pids = [pid for pid in (self.app.pid("engine"), *workers(self.app)) if pid is not None]
         chosen = [word for pid in pids for word in ("-p", str(pid))]
-        command = ["strace", "-f", "-qq", "-o", "/dev/null", *chosen, "-e", "trace=fsync,fdatasync", "-e", SLOW]
-        strace = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-        time.sleep(TROUBLE_S)
-        strace.terminate()
-        strace.wait(10)
+        slow = ["-e", f"trace={SYNCS}", "-e", f"inject={SYNCS}:delay_exit=300000"]
+        with subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", *chosen, *slow]) as strace:
+            time.sleep(TROUBLE_S)
+            strace.terminate()
         return True
 
     def _kill(self, alive: list[int]) -> bool:
