@@ -146,14 +146,27 @@ def data_version(connection: sqlite3.Connection, path: Path) -> int:
 def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
     """Replace a small file whole: a reader sees the old content or the new, never a part."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        if durable:
-            file.flush()
-            os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        with open(temporary, "wb") as file:
+            file.write(data)
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError:
+        temporary.unlink(missing_ok=True)
+        raise
     if durable:
         sync_directory(path.parent)
+
+
+def write_status(path: Path, data: bytes) -> bool:
+    """Replace what a process says of itself. On a full disk that must wait: False, and nothing is changed."""
+    try:
+        write_atomic(path, data, durable=False)
+    except OSError:
+        return False
+    return True
 
 
 def sync_directory(path: Path) -> None:

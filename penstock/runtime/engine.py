@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from penstock.analyze.archive import start_making
 from penstock.analyze.frames import build, changes_batch, changes_schema, inputs, key_problems
 from penstock.analyze.handled import handler_frame, register_handlers
 from penstock.analyze.pruning import prune
@@ -27,7 +29,7 @@ from penstock.columns import json_rows
 from penstock.contracts import StreamSpec
 from penstock.cursor import source_positions
 from penstock.errors import EXIT_IO, PenstockError, SyncFailed, ViewError
-from penstock.files import sync_filesystem, write_atomic
+from penstock.files import sync_filesystem, write_atomic, write_status
 from penstock.graph import order, read_views
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signals
@@ -43,6 +45,8 @@ from penstock.store import ViewSpec, ViewTable
 
 STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
+ARCHIVE_AFTER_S = 60.0
+"""An app that has run so long will be started again: then the archive of classes is worth its making."""
 IDLE_WAIT_S = 1.0
 SHARED_WAIT_S = 0.02
 """How long a poll of the log may block: long for a query with one input, short if it has others to look at."""
@@ -69,6 +73,8 @@ class Engine:
         self.spark: SparkSession | None = None
         self.stopping = threading.Event()
         self._begun = False
+        self._archive_at = time.monotonic() + ARCHIVE_AFTER_S if settings.class_archive else float("inf")
+        self._archiving: subprocess.Popen[bytes] | None = None
 
     def stop(self) -> None:
         """Begin to stop. Before the first query there is nothing to finish, and Spark's start cannot be broken off."""
@@ -93,6 +99,8 @@ class Engine:
             if self.stopping.is_set():
                 break
         status = self._look_after()
+        if self._archiving is not None:
+            self._archiving.kill()
         self._stop(status)
         return status
 
@@ -193,6 +201,8 @@ class Engine:
             if state != said or now >= said_at + STATUS_S:
                 self._say(state)
                 said, said_at = state, now
+            if now >= self._archive_at:
+                self._archive_at, self._archiving = float("inf"), start_making()
             if now >= upkeep_at:
                 upkeep_at = now + self.settings.upkeep_s
                 if not self._upkeep():
@@ -227,7 +237,7 @@ class Engine:
             "views": {name: each for name, each in told.items() if name not in self.plans},
             "handlers": {name: told[name] | self._figures(name) for name in told if name in self.plans},
         }
-        write_atomic(self.directory.engine_status, msgspec.json.encode(status), durable=False)
+        write_status(self.directory.engine_status, msgspec.json.encode(status))
 
     def _figures(self, handler: str) -> dict[str, Any]:
         return self.sinks[handler].describe() if handler in self.sinks else {}

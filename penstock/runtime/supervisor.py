@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.app import App
 from penstock.errors import EXIT_IO, DeclarationError
-from penstock.files import write_atomic
+from penstock.files import write_status
 from penstock.runtime.child import VARIABLE, Call
 from penstock.runtime.directory import DataDirectory, Ownership, take
 from penstock.settings import Settings
@@ -138,6 +138,7 @@ class Supervisor:
             Process("engine", "penstock.runtime.engine", healthy_s=20.0),
         ]
         self._alive_read, self._alive_write = os.pipe()
+        self._told = b""
 
     def run(self) -> int:
         """Take the directory, run, drain. Returns the exit status."""
@@ -150,6 +151,7 @@ class Supervisor:
         news = News(self.directory.engine_status, self.address, self.say)
         while not self.stopping:
             self._step(ownership)
+            self._publish()
             self._give_way()
             news.look()
             time.sleep(STEP_S)
@@ -216,7 +218,6 @@ class Supervisor:
                 start_new_session=True,
             )
         process.started_at = time.monotonic()
-        self._publish()
 
     def _log(self, process: Process) -> Path:
         return self.directory.logs / f"{process.name}.log"
@@ -239,12 +240,14 @@ class Supervisor:
         return open(path, "ab")
 
     def _publish(self) -> None:
-        """Tell the gateway, for `/v1/app`, what the supervisor knows."""
+        """Tell the gateway, for `/v1/app`, what the supervisor knows, if it is something new."""
         status = {
             each.name: {"pid": each.popen.pid if each.popen else None, "restarts": each.restarts}
             for each in self.processes
         }
-        write_atomic(self.directory.supervisor_status, msgspec.json.encode(status), durable=False)
+        told = msgspec.json.encode(status)
+        if told != self._told and write_status(self.directory.supervisor_status, told):
+            self._told = told
 
     def _stop(self) -> int:
         self.say("stopping: finishing the work under way")
