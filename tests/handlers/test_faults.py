@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 import pytest
 
-from bench.running import descendants
+from bench.running import python_workers
 from tests.handlers import shop
 from tests.harness import RunningApp, running, wait_for
 
@@ -74,22 +74,7 @@ def figures(app: RunningApp, name: str) -> dict[str, Any]:
 def workers(app: RunningApp) -> list[int]:
     """The processes in which Spark runs Python."""
     engine = app.pid("engine")
-    found = descendants(engine) if engine is not None else []
-    return [pid for pid in found if "pyspark.daemon" in _command(pid) and "pyspark.daemon" in _command(_parent(pid))]
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
+    return python_workers(engine) if engine is not None else []
 
 
 def require_exactly_once(app: RunningApp, fleet: Fleet) -> None:
