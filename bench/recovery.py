@@ -22,7 +22,7 @@ import httpx
 
 from bench import fleet
 from bench.report import Figure
-from bench.running import app_process, descendants, engine_pid, python_workers
+from bench.running import app_process, command, descendants, engine_pid, python_workers
 
 RATE = 1_000
 REQUESTS = 50
@@ -66,7 +66,7 @@ def stages(data: Path, killed: float) -> Iterator[Figure]:
     """How long after the kill the new engine got where, by the start of its processes and the lines of its log."""
     engine = engine_of(data)
     yield Figure("recovery: the engine, from the kill to its process", started_at(engine) - killed, "s")
-    java = [pid for pid in descendants(engine) if Path(f"/proc/{pid}/exe").resolve().name == "java"]
+    java = [pid for pid in descendants(engine) if command(pid).partition("\0")[0].endswith("java")]
     yield Figure("recovery: the engine, from the kill to Java", min(map(started_at, java)) - killed, "s")
     lines = (data / "log/engine.log").read_text().splitlines()
     for words, what in (("is up", "Spark's session"), (": starting", "the query's start"), (": running", "its batch")):

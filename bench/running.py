@@ -64,11 +64,12 @@ def python_workers(engine: int) -> list[int]:
     return [
         pid
         for pid in descendants(engine)
-        if "pyspark.daemon" in _command(pid) and "pyspark.daemon" in _command(_parent(pid))
+        if "pyspark.daemon" in command(pid) and "pyspark.daemon" in command(_parent(pid))
     ]
 
 
-def _command(pid: int) -> str:
+def command(pid: int) -> str:
+    """The command line of a process, "" if it is gone."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
@@ -92,5 +93,7 @@ def app_process(folder: Path, app: Path = APP) -> Iterator[str]:
         while not healthy(url):
             assert time.monotonic() < deadline, "the app did not become ready"
             time.sleep(0.05)
-        yield url
-        process.terminate()
+        try:
+            yield url
+        finally:
+            process.terminate()
