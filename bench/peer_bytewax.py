@@ -3,7 +3,7 @@
 One worker, the only process on its core, with the keys that one of our two workers has. It calls the same function, in
 a `stateful_batch`: the operator that hands a key all its values of a batch at once, which is faster than one call a
 value. Its input are (key, event) pairs, so that no step is needed to find the key, in batches of 100,000, the fastest
-size that was tried (1,000: a quarter of that). The events are Python objects that were made before the clock runs;
+size of three that were tried. The events are Python objects that were made before the clock runs;
 with LOG, the folder of our streams, they are read from there and made as they are needed, as ours are. What comes out
 is counted and dropped. With recovery on, the state of the keys that changed goes to a SQLite store once a second.
 """
