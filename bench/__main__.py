@@ -1,4 +1,4 @@
-"""`python -m bench [ingest view handlers latency start idle]`: run benchmarks, print a table."""
+"""`python -m bench [NAME...]`: run all benchmarks, or those that are named, and print a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from bench.report import HEADER, machine
 
-NAMES = ("ingest", "view", "handlers", "latency", "start", "idle")
+NAMES = ("ingest", "view", "handlers", "peers", "restore", "recovery", "latency", "start", "idle")
 
 
 def main(chosen: list[str]) -> int:

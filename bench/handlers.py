@@ -12,25 +12,25 @@ import os
 import tempfile
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
+from contextlib import contextmanager
+from functools import cache
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from pyspark.sql.types import StructType
 
+from bench.fixes import PARTITIONS, PIECE, piece
 from bench.fleet import Fix, Vehicle, app, geofence
 from bench.report import Figure
 from penstock.analyze.handled import handler_frame, register_handlers
 from penstock.analyze.query import Query
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
-from penstock.columns import place
 from penstock.contracts import StreamSpec
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.rows import to_columns, to_events
@@ -39,74 +39,63 @@ from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
 from penstock.schema import event_schema
 from penstock.settings import Settings
 
-PARTITIONS = 2
 BATCH = 1_000_000
 BATCHES = 6
 WARM = 1
-PIECE = 10_000
 LOOP_EVENTS = 200_000
 LOOP_TURNS = 8
 STATEFUL_BATCHES = 4
 STATEFUL_BATCH = 200_000
-NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def run() -> Iterator[Figure]:
-    cores = len(os.sched_getaffinity(0))
     for vehicles in (10_000, 1_000_000):
-        with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-            directory = DataDirectory(Path(folder))
-            directory.make()
-            fill(directory, vehicles)
-            loop = measure_loop(vehicles)
-            spark = start_session("bench", Settings(), logs=directory.logs, warehouse=directory.run / "warehouse")
-            try:
-                ours = measure_ours(spark, directory) / cores
-                name = f"handlers: {vehicles:,} keys, a core"
-                yield Figure(name, ours, "events/s", loop, "bare Python loop, events in memory", "150,000; 35%")
-                if vehicles == 10_000 and find_spec("pandas"):
-                    theirs = measure_stateful(spark, directory) / cores
-                    yield Figure(name, ours, "events/s", theirs, "transformWithState", "10 times")
-            finally:
-                spark.stop()
+        name = f"handlers: {vehicles:,} keys, a core"
+        loop = measure_loop(vehicles)
+        yield Figure(name, ours(vehicles), "events/s", loop, "bare Python loop, events in memory", "150,000; 35%")
+    if find_spec("pandas"):
+        with filled(10_000, STATEFUL_BATCH * (STATEFUL_BATCHES + 1)) as directory, session(directory) as spark:
+            theirs = measure_stateful(spark, directory) / cores()
+        yield Figure(
+            "handlers: 10,000 keys, a core", ours(10_000), "events/s", theirs, "transformWithState", "10 times"
+        )
 
 
-def piece(partition: int, number: int, vehicles: int) -> pa.RecordBatch:
-    """Fixes of the vehicles of one partition, as the front door would have written them. One in fifty crosses."""
-    first = number * PIECE
-    chosen = names(partition, vehicles)
-    mine = [chosen[(first + index) % len(chosen)] for index in range(PIECE)]
-    ids = [f"{partition}-{first + index}" for index in range(PIECE)]
-    times = [NOW + timedelta(milliseconds=first + index) for index in range(PIECE)]
-    columns = {
-        "fix": ids,
-        "at": times,
-        "vehicle": mine,
-        "lat": [52.0 + (index % 50 == 0) for index in range(PIECE)],
-        "lon": [13.0 + index % 7 / 100 for index in range(PIECE)],
-        "speed": [float((first + index) % 130) for index in range(PIECE)],
-        "_id": ids,
-        "_key": mine,
-        "_ingest_time": times,
-        "_kind": [0] * PIECE,
-    }
-    return pa.RecordBatch.from_pydict(columns, schema=event_schema(Fix))
+@cache
+def ours(vehicles: int) -> float:
+    """Events a second, a core. Measured once in a run: the peers are set against the same figure."""
+    with filled(vehicles, BATCH * BATCHES) as directory, session(directory) as spark:
+        return measure_ours(spark, directory) / cores()
 
 
-_names: dict[tuple[int, int], list[str]] = {}
+def cores() -> int:
+    return len(os.sched_getaffinity(0))
 
 
-def names(partition: int, vehicles: int) -> list[str]:
-    if (partition, vehicles) not in _names:
-        every = (f"vehicle-{number}" for number in range(vehicles))
-        _names[partition, vehicles] = [name for name in every if place(name, PARTITIONS) == partition]
-    return _names[partition, vehicles]
+@contextmanager
+def filled(vehicles: int, events: int) -> Iterator[DataDirectory]:
+    """A data directory with events in its log, for the length of a block."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        directory = DataDirectory(Path(folder))
+        directory.make()
+        fill(directory, vehicles, events)
+        yield directory
 
 
-def fill(directory: DataDirectory, vehicles: int) -> None:
+@contextmanager
+def session(directory: DataDirectory) -> Iterator[SparkSession]:
+    spark = start_session("bench", Settings(), logs=directory.logs, warehouse=directory.run / "warehouse")
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def fill(directory: DataDirectory, vehicles: int, events: int) -> None:
+    """Put so many events into the log, the same number into each partition."""
     log = EmbeddedLog(directory.streams)
     log.declare(StreamSpec("fixes", event_schema(Fix), PARTITIONS))
-    for number in range(BATCH * BATCHES // PIECE // PARTITIONS):
+    for number in range(events // PIECE // PARTITIONS):
         for partition in range(PARTITIONS):
             batch = piece(partition, number, vehicles)
             log.append("fixes", partition, batch, producer="bench", sequence=number)

@@ -26,6 +26,17 @@ class Figure:
         return f"| {self.name} | {value} {self.unit} | {base} | {ratio} | {self.against} | {self.bar} |"
 
 
+@dataclass(frozen=True)
+class Absent:
+    """A figure that could not be had, and why: a row of the same table."""
+
+    name: str
+    why: str
+
+    def row(self) -> str:
+        return f"| {self.name} | not measured | | | {self.why} | |"
+
+
 HEADER = "| figure | Penstock | baseline | ratio | baseline is | bar |\n|---|---|---|---|---|---|"
 
 

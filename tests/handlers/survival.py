@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from bench.running import descendants
+from bench.running import command, descendants, python_workers
 from penstock.queue import EmbeddedLog
 from penstock.runtime.replay import Replay, collect
 from penstock.settings import Settings
@@ -67,27 +67,6 @@ class Fleet(threading.Thread):
 
 def figures(app: RunningApp, name: str) -> dict[str, Any]:
     return next(each for each in app.describe()["handlers"] if each["name"] == name)
-
-
-def workers(app: RunningApp) -> list[int]:
-    """The processes in which Spark runs Python."""
-    engine = app.pid("engine")
-    found = descendants(engine) if engine is not None else []
-    return [pid for pid in found if "pyspark.daemon" in _command(pid) and "pyspark.daemon" in _command(_parent(pid))]
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
-
-
-def _parent(pid: int) -> int:
-    try:
-        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return 0
 
 
 def require_exactly_once(app: RunningApp, fleet: Fleet) -> None:
@@ -161,11 +140,11 @@ class Survival:
     def do_worker(self) -> bool:
         self.app.ready()
         time.sleep(self.chance.uniform(0.0, 1.0))
-        return self._kill(workers(self.app))
+        return self._kill(self._workers())
 
     def do_jvm(self) -> bool:
         engine = self.app.pid("engine")
-        return self._kill([pid for pid in descendants(engine or 0) if "java" in _command(pid)])
+        return self._kill([pid for pid in descendants(engine or 0) if "java" in command(pid)])
 
     def do_engine(self) -> bool:
         return self.app.kill("engine")
@@ -199,13 +178,17 @@ class Survival:
     def do_slow(self) -> bool:
         """Every sync of the engine and its workers takes 0.3 s, for a while."""
         self.app.ready()
-        pids = [pid for pid in (self.app.pid("engine"), *workers(self.app)) if pid is not None]
+        pids = [pid for pid in (self.app.pid("engine"), *self._workers()) if pid is not None]
         chosen = [word for pid in pids for word in ("-p", str(pid))]
         slow = ["-e", f"trace={SYNCS}", "-e", f"inject={SYNCS}:delay_exit=300000"]
         with subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", *chosen, *slow]) as strace:
             time.sleep(TROUBLE_S)
             strace.terminate()
         return True
+
+    def _workers(self) -> list[int]:
+        engine = self.app.pid("engine")
+        return python_workers(engine) if engine is not None else []
 
     def _kill(self, alive: list[int]) -> bool:
         if not alive:

@@ -1,0 +1,98 @@
+"""The same geofence in other engines for Python, per core, beside ours.
+
+Each runs in a process of its own, one worker on one core, and is told what it needs to be at its best: see
+`peer_bytewax.py` and `peer_pathway.py`. Ours runs as `handlers` has it: two workers and Spark on two cores. With
+recovery on, a peer makes its state durable once a second, and after a crash emits again what it emitted since; ours has
+state and output durable with each batch, once. Recovery off is shown for the record.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from bench.handlers import filled, ours
+from bench.report import Absent, Figure
+
+ROOT = Path(__file__).parent.parent
+PATHWAY = ROOT / ".venv-pathway/bin/python"
+"""Pathway does not go with the libraries that are pinned here, so it may have an environment of its own."""
+LOG_EVENTS = 1_000_000
+LIMIT_S = 120.0
+BAR = "1.5 times the fastest"
+
+
+@dataclass(frozen=True)
+class Peer:
+    """An engine and one way to run it; `log` if it reads our log, in place of the input that suits it best."""
+
+    engine: str
+    recovery: str
+    log: bool = False
+
+    @property
+    def label(self) -> str:
+        source = ", from our log" if self.log else ""
+        return f"{self.engine}{source}, recovery {self.recovery}"
+
+    def command(self, vehicles: int, folder: Path) -> list[str]:
+        python = str(PATHWAY) if self.engine == "pathway" and PATHWAY.exists() else sys.executable
+        given = [str(folder)] if self.log or self.engine == "pathway" else []
+        return [python, "-m", f"bench.peer_{self.engine}", str(vehicles), self.recovery, *given]
+
+    @property
+    def present(self) -> bool:
+        return find_spec(self.engine) is not None or (self.engine == "pathway" and PATHWAY.exists())
+
+
+PEERS = {
+    10_000: [
+        Peer("bytewax", "on"),
+        Peer("bytewax", "on", log=True),
+        Peer("bytewax", "off"),
+        Peer("pathway", "on"),
+        Peer("pathway", "off"),
+    ],
+    1_000_000: [Peer("bytewax", "on"), Peer("bytewax", "on", log=True), Peer("pathway", "on")],
+}
+
+
+def run() -> Iterator[Figure | Absent]:
+    for vehicles, peers in PEERS.items():
+        name = f"peers: {vehicles:,} keys, a core"
+        for peer in peers:
+            if not peer.present:
+                yield Absent(name, f"{peer.label}: {peer.engine} is not installed, see docs/benchmarks.md")
+                continue
+            theirs = measure(peer, vehicles)
+            if isinstance(theirs, float):
+                bar = BAR if peer.recovery == "on" and peer.log else ""
+                yield Figure(name, ours(vehicles), "events/s", theirs, peer.label, bar)
+            else:
+                yield Absent(name, f"{peer.label}: {theirs}")
+
+
+def measure(peer: Peer, vehicles: int) -> float | str:
+    """Events a second, a core; or why there is no such figure."""
+    if peer.log:
+        with filled(vehicles, LOG_EVENTS) as directory:
+            return _run(peer.command(vehicles, directory.streams.resolve()))
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        return _run(peer.command(vehicles, Path(folder)))
+
+
+def _run(command: list[str]) -> float | str:
+    environ = os.environ | {"PYTHONPATH": str(ROOT)}
+    try:
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=LIMIT_S, check=False)
+    except subprocess.TimeoutExpired:
+        return f"not done after {LIMIT_S:.0f} s"
+    if done.returncode:
+        return " ".join(done.stderr.strip().splitlines()[-1:]) or f"ended with {done.returncode}"
+    return float(done.stdout.split()[-1])
