@@ -243,9 +243,9 @@ positions = app.sql(
 
 alerts = app.sql(
     "alerts",
-    "SELECT at, vehicle, kind, detail, lat, lon, fix_id FROM `geofence.Violation`",
-    key=["fix_id", "kind"],
-    keep=timedelta(minutes=10),
+    "SELECT at, vehicle, kind, detail, lat, lon FROM `geofence.Violation`",
+    key=["at", "vehicle", "kind"],
+    keep=timedelta(minutes=5),
 )
 
 

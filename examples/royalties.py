@@ -129,8 +129,12 @@ def _balance(account: Account, author: str) -> Balance:
 authors = app.sql(
     "authors",
     """
-    SELECT author, max(earned) AS earned, max(paid) AS paid, max_by(earned - paid, number) AS outstanding,
-           max_by(due, number) AS due, max_by(sending, number) AS sending
+    SELECT author,
+           CAST(max(earned) / 100 AS DECIMAL(12, 2)) AS earned,
+           CAST(max(paid) / 100 AS DECIMAL(12, 2)) AS paid,
+           CAST(max_by(earned - paid, number) / 100 AS DECIMAL(12, 2)) AS outstanding,
+           CAST(max_by(due, number) / 100 AS DECIMAL(12, 2)) AS due,
+           CAST(max_by(sending, number) / 100 AS DECIMAL(12, 2)) AS sending
     FROM `royalties.Balance`
     GROUP BY author
     """,

@@ -16,7 +16,7 @@ from typing import Any
 
 from examples.client import Client, Stopped, until_eof
 from examples.paying.bank import Bank, serving
-from examples.paying.books import money, reconciliation, settled
+from examples.paying.books import cents, money, reconciliation, settled
 from examples.paying.sales import Message, sell
 
 SEND_S = 0.25
@@ -37,6 +37,8 @@ def main() -> None:
     bank, stop = Bank(chosen.books / "transfers.jsonl", chosen.seed), until_eof()
     with suppress(Stopped, KeyboardInterrupt), serving(bank) as address:
         client = Client(chosen.to, stop)
+        while client.app()["state"] == "starting":
+            stop.wait(LOOK_S)
         with paying(chosen, address) as killed:
             stage = Stage(client, bank, killed, stop)
             stage.sell(itertools.islice(sell(chosen.seed, datetime.now(UTC), chosen.rate), chosen.sales))
@@ -109,7 +111,7 @@ class Stage:
             return
         self._told = time.monotonic()
         rows = self._client.view("authors")
-        earned, paid = (money(sum(row[name] for row in rows)) for name in ("earned", "paid"))
+        earned, paid = (money(sum(cents(row[name]) for row in rows)) for name in ("earned", "paid"))
         count, kills = len(self._bank.statement(None)), len(self._killed)
         print(f"royalties: earned {earned}, paid {paid} in {count} transfers; payer killed {kills} times", flush=True)
 

@@ -1,9 +1,9 @@
 """A payment service as one meets them: it fails, it hangs, and what it is told twice it does twice.
 
-`POST /transfers` with `{"to", "cents", "memo"}` makes a transfer and answers 200, or something goes wrong: an answer of
-500, a broken connection and no answer at all come both when the transfer was made and when it was not. Only 503 is
-sure: nothing was done. `GET /transfers?memo=TEXT` lists what was made. A transfer stands there within `SETTLED_S` of
-the request for it, or never.
+`POST /transfers` with `{"to", "cents", "memo", "until"}` makes a transfer and answers 200, or something goes wrong: an
+answer of 500, a broken connection and no answer at all come both when the transfer was made and when it was not. Only
+503 (busy) and 410 (too late) are sure: nothing was done. `GET /transfers?memo=TEXT` lists what was made. A transfer is
+made, and listed, by the time `until`, in seconds since 1970, or never.
 """
 
 from __future__ import annotations
@@ -21,9 +21,8 @@ from random import Random
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-SETTLED_S = 0.7
 SLOW_S = 0.4
-"""How late the service is when it is: longer than its clients wait, and well within SETTLED_S."""
+"""How late the service is when it is: longer than its clients wait for an answer."""
 FAULTS = {
     "none": 60,
     "busy": 5,
@@ -54,11 +53,15 @@ class Bank:
         with self._lock:
             return self._random.choices(list(FAULTS), list(FAULTS.values()))[0]
 
-    def transfer(self, order: dict[str, Any]) -> None:
-        """Do it. There is no look at what was done before: that is the client's affair."""
-        with self._lock, open(self._book, "a") as book:
-            book.write(json.dumps(order) + "\n")
+    def transfer(self, order: dict[str, Any]) -> bool:
+        """Do it, unless it is too late. There is no look at what was done before: that is the client's affair."""
+        with self._lock:
+            if time.time() > order["until"]:
+                return False
+            with open(self._book, "a") as book:
+                book.write(json.dumps(order) + "\n")
             self.transfers.append(order)
+            return True
 
     def statement(self, memo: str | None) -> list[dict[str, Any]]:
         with self._lock:
@@ -80,16 +83,15 @@ class _Teller(BaseHTTPRequestHandler):
         bank.moment("order arrived")
         if fault == "late":
             time.sleep(SLOW_S)
-        done = fault not in ("busy", "fails before", "breaks before")
+        done = fault not in ("busy", "fails before", "breaks before") and bank.transfer(order)
         if done:
-            bank.transfer(order)
             bank.moment("order done")
         if fault.startswith("breaks"):
             self._break()
             return
         if fault == "hangs after":
             time.sleep(SLOW_S)
-        status = {"busy": 503, "fails before": 500, "fails after": 500}.get(fault, 200)
+        status = {"busy": 503, "fails before": 500, "fails after": 500}.get(fault, 200 if done else 410)
         self._answer(status, {"done": True} if status == 200 else {"error": "try again later"})
         bank.moment("order answered")
 

@@ -5,11 +5,12 @@
 It keeps nothing of its own. What it is about to do it says first, in the stream `attempts`, and it does it only after
 the app has answered that this is durable. So the log knows more than the payer, never less: of a payment whose last
 word is `sending`, and of no other, it is not known whether it was made. Such a payment is not sent again. The payer
-waits until the service's statement must have it if it was made, and looks there. What is there is `paid`; what is not
-was certainly not done: it is `not paid`, and is sent anew after a while.
+waits until the order has run out, so that the service does not do it any more, and looks into the service's statement.
+What is there is `paid`. What is not was certainly not done: it is `not paid`, and is sent anew after a while.
 
 This needs three things of the service: that a transfer carries a memo, that it can be asked for by its memo, and that
-it is there within a known time or never. Only one payer may run at a time, which a lock sees to.
+an order can be given a time after which it is not done. Only one payer may run at a time, which a lock sees to. It
+reads all of `attempts` when it starts; where that is long, it would begin at a cursor before which all is settled.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ from pathlib import Path
 from typing import Any
 
 from examples.client import Client, Stopped, until_eof
-from examples.paying.bank import SETTLED_S
 
+VALID_S = 0.7
+"""How long an order may be done after it was sent; by the service's clock, which is taken to be like ours."""
 TIMEOUT_S = 0.25
 POLL_S = 0.1
+NOTHING_DONE = frozenset({410, 503})
 WAIT_S = 0.1
 WAIT_MAX_S = 5.0
 
@@ -76,7 +79,7 @@ class Payer:
     def _take(self, payment: dict[str, Any], last: dict[str, Any] | None) -> None:
         """Begin with a payment, or go on where the payer before had come to.
 
-        Its order may have left that payer at the very last moment, so the time that the service has counts from now.
+        Its order may have left that payer at the very last moment, so the time that it has counts from now.
         """
         if last is None:
             self._put(Case(0.0, payment))
@@ -90,8 +93,9 @@ class Payer:
         heapq.heappush(self._open, case)
 
     def _doubt(self, case: Case) -> None:
+        """Look after it when the order has run out: called after that was sent, so this is late enough."""
         case.in_doubt = True
-        self._put(case, SETTLED_S)
+        self._put(case, VALID_S)
 
     def _go_on(self, case: Case) -> None:
         if case.in_doubt:
@@ -108,7 +112,7 @@ class Payer:
         status = _order(self._bank, case.payment)
         if status == 200:
             self._say(case, "paid")
-        elif status == 503:
+        elif status in NOTHING_DONE:
             self._not_paid(case)
         else:
             self._doubt(case)
@@ -139,6 +143,7 @@ class Payer:
 def _order(bank: str, payment: dict[str, Any]) -> int | None:
     """Order a transfer, once. The status of the answer, None if there was none."""
     order = {"to": payment["author"], "cents": payment["cents"], "memo": payment["payment_id"]}
+    order |= {"until": time.time() + VALID_S}
     try:
         with urllib.request.urlopen(f"{bank}/transfers", json.dumps(order).encode(), TIMEOUT_S) as answer:
             return int(answer.status)

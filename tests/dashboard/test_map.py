@@ -193,6 +193,10 @@ def test_names_and_states_of_any_kind_are_drawn_as_text_and_fit_a_phone(page: Pa
         for _ in HOSTILE:
             canvas(page).press("ArrowRight")
             expect(tip(page)).to_be_visible()
+            box = tip(page).bounding_box()
+            assert box is not None
+            assert box["x"] >= 0
+            assert box["x"] + box["width"] <= 390
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         check(page, seen)
 

@@ -6,6 +6,7 @@ import fcntl
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -162,7 +163,7 @@ def test_what_another_payer_has_announced_meanwhile_is_not_sent(tmp_path: Path) 
             [payment] = scene.door.streams["royalties.Payment"]
             name = payment["payment_id"]
             scene.door.add({"attempt_id": f"{name}/1/sending", "payment_id": name, "number": 1, "phase": "sending"})
-            scene.bank.transfer({"to": payment["author"], "cents": payment["cents"], "memo": name})
+            scene.bank.transfer(order(payment["author"], payment["cents"], name))
         return False
 
     scene = Scene(tmp_path, due=1, seed=1, kill=another)
@@ -181,9 +182,12 @@ def test_a_payer_does_nothing_while_another_one_has_the_lock(tmp_path: Path) -> 
             wait_for(scene.paid, DEADLINE_S, "the payment")
 
 
-def test_the_service_does_twice_what_it_is_told_twice(tmp_path: Path) -> None:
+def order(to: str, cents: int, memo: str, valid_s: float = 60.0) -> dict[str, Any]:
+    return {"to": to, "cents": cents, "memo": memo, "until": time.time() + valid_s}
+
+
+def test_the_service_does_twice_what_it_is_told_twice_and_nothing_too_late(tmp_path: Path) -> None:
     """So that the tests above mean something."""
     bank = Bank(tmp_path / "book", seed=1)
-    for _ in range(2):
-        bank.transfer({"to": "C. Dorn", "cents": 5, "memo": "C. Dorn/1"})
+    assert [bank.transfer(order("C. Dorn", 5, "C. Dorn/1", valid_s)) for valid_s in (60, 60, -1)] == [True, True, False]
     assert len(Bank(tmp_path / "book", seed=1).statement("C. Dorn/1")) == 2

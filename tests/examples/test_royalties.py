@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from examples.client import Client
-from examples.paying.books import differences, earned, money, reconciliation, settled
+from examples.paying.books import cents, differences, earned, money, reconciliation, settled
 from examples.paying.sales import Message, sell
 from examples.royalties import PAID_AFTER, Attempt, Balance, Payment, Sale, app, royalties
 from penstock.graph import check
@@ -105,7 +105,7 @@ def test_the_same_seed_gives_the_same_sales_and_later_ones_have_other_ids() -> N
     assert later.isdisjoint(each.sale["sale_id"] for each in messages(3))
 
 
-AUTHORS = [{"author": "dorn", "earned": 120, "paid": 120}, {"author": "hale", "earned": 5, "paid": 5}]
+AUTHORS = [{"author": "dorn", "earned": "1.20", "paid": "1.20"}, {"author": "hale", "earned": "0.05", "paid": "0.05"}]
 TRANSFERS = [{"to": "dorn", "cents": 120, "memo": "dorn/1"}, {"to": "hale", "cents": 5, "memo": "hale/1"}]
 
 
@@ -128,8 +128,8 @@ def test_books_are_settled_when_all_sales_are_counted_and_paid() -> None:
     assert earned(sold) == {"dorn": 120, "hale": 5}
     assert settled(AUTHORS, sold)
     assert not settled(AUTHORS, [*sold, sold[0]])
-    assert not settled([{"author": "dorn", "earned": 120, "paid": 0}, AUTHORS[1]], sold)
-    assert money(123_456) == "1,234.56"
+    assert not settled([{"author": "dorn", "earned": "1.20", "paid": "0.00"}, AUTHORS[1]], sold)
+    assert (money(123_405), cents("1234.05")) == ("1234.05", 123_405)
 
 
 @pytest.mark.spark
@@ -141,8 +141,8 @@ def test_the_demo_pays_every_author_what_was_earned_and_nothing_twice(tmp_path: 
         assert said[-1] == "every author was paid what was earned, and no payment was made twice\n", "".join(said)
         client = Client(address, threading.Event())
         rows = client.view("authors")
-        assert {row["author"]: row["paid"] for row in rows} == earned(client.read("sales")[0])
-        assert {(row["outstanding"], row["due"], row["sending"]) for row in rows} == {(0, 0, 0)}
+        assert {row["author"]: cents(row["paid"]) for row in rows} == earned(client.read("sales")[0])
+        assert {(row["outstanding"], row["due"], row["sending"]) for row in rows} == {("0.00", "0.00", "0.00")}
         assert client.read("royalties.failed")[0] == []
         paid = [each["payment_id"] for each in client.read("attempts")[0] if each["phase"] == "paid"]
         assert sorted(paid) == sorted(each["payment_id"] for each in client.read("royalties.Payment")[0])

@@ -8,6 +8,7 @@ import { coloursOf, paint } from "./map_paint.js";
 
 const GLIDE_MS = 450;
 const NEAR = 14; // pixels from the pointer to what it points at
+const NARROW = 520; // pixels of a map that has no room for a row beside its point: it stands above or below
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
@@ -201,7 +202,8 @@ function Legend({ column, states, points }) {
 /** The row that is pointed at, beside its point and within the map. */
 function Tip({ entry, spot, size }) {
   const { x, y } = spot ?? { x: 0, y: 0 };
-  const across = x < size.width / 2 ? { left: `${x + 12}px` } : { right: `${size.width - x + 12}px` };
+  const beside = x < size.width / 2 ? { left: `${x + 12}px` } : { right: `${size.width - x + 12}px` };
+  const across = size.width < NARROW ? { left: "8px", right: "8px" } : beside;
   const down = y < size.height / 2 ? { top: `${y + 8}px` } : { bottom: `${size.height - y + 8}px` };
   return html`<dl class="map-tip" key=${entry.mark} style=${{ ...across, ...down }}>${entry.columns.map((column) => {
     const { text } = format.cell(entry.row[column.name], column);

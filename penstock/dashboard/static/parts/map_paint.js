@@ -46,7 +46,7 @@ function drawLines(context, frame, { width, height }, colours) {
   context.fillStyle = colours.quiet;
   context.textBaseline = "bottom";
   context.textAlign = "left";
-  for (const { at, text } of across) if (at > 24 && at < height - 30) context.fillText(text, 5, at - 2);
+  for (const { at, text } of across) if (at > 36 && at < height - 30) context.fillText(text, 5, at - 2);
   context.textBaseline = "top";
   for (const { at, text } of down) if (at < width - 60) context.fillText(text, at + 4, 5);
 }
@@ -113,10 +113,10 @@ function diamond(context, x, y, radius) {
 function drawAlerts(context, alerts, colours) {
   context.beginPath();
   for (const { x, y } of alerts) {
-    line(context, x - 6, y - 6, x + 6, y + 6);
-    line(context, x + 6, y - 6, x - 6, y + 6);
+    line(context, x - 5, y - 5, x + 5, y + 5);
+    line(context, x + 5, y - 5, x - 5, y + 5);
   }
-  for (const [width, colour] of [[4, colours.ground], [2, colours.bad]]) {
+  for (const [width, colour] of [[4, colours.ground], [1.75, colours.bad]]) {
     context.lineWidth = width;
     context.strokeStyle = colour;
     context.stroke();
