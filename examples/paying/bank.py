@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
-SLOW_S = 0.4
+SLOW_S = 0.3
 """How late the service is when it is: longer than its clients wait for an answer."""
 FAULTS = {
     "none": 60,

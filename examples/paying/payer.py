@@ -33,9 +33,9 @@ from typing import Any
 
 from examples.client import Client, Stopped, until_eof
 
-VALID_S = 0.7
+VALID_S = 0.5
 """How long an order may be done after it was sent; by the service's clock, which is taken to be like ours."""
-TIMEOUT_S = 0.25
+TIMEOUT_S = 0.2
 POLL_S = 0.1
 NOTHING_DONE = frozenset({410, 503})
 WAIT_S = 0.1

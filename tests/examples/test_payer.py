@@ -137,7 +137,7 @@ def test_a_payment_is_made_once_whatever_the_service_does(tmp_path: Path, monkey
 def test_faults_and_kills_together_pay_each_payment_once(tmp_path: Path) -> None:
     """Two in five orders go wrong, and the payer is killed again and again at moments of chance."""
     chance = Random(SEED)
-    scene = Scene(tmp_path, due=20, seed=SEED, kill=lambda moment: chance.random() < 0.08)
+    scene = Scene(tmp_path, due=12, seed=SEED, kill=lambda moment: chance.random() < 0.1)
     scene.play()
     assert scene.kills > 3
 

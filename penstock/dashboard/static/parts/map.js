@@ -76,7 +76,7 @@ export class PlaceMap extends Component {
 
   /** Keep the frame while it serves; else glide to one that does. */
   aim() {
-    const entries = [...this.points, ...this.alerts];
+    const entries = this.entries();
     if (!this.size || !entries.length) return;
     if (this.frame && !places.outgrown(this.frame.to, entries, this.size)) return;
     const [now, to] = [performance.now(), places.fit(entries, this.size)];
@@ -88,6 +88,11 @@ export class PlaceMap extends Component {
     return part === 1 ? this.frame.to : places.between(this.frame.from, this.frame.to, part * part * (3 - 2 * part));
   }
 
+  /** Where an entry is on the map now. */
+  spot({ row }) {
+    return this.frame ? places.project(this.shown(performance.now()), this.size, row) : { x: 0, y: 0 };
+  }
+
   /** Ask for a picture with the next frame of the screen; many asks make one picture. */
   draw() {
     this.waiting ??= requestAnimationFrame((now) => {
@@ -95,22 +100,23 @@ export class PlaceMap extends Component {
       if (!this.size || !this.frame) return;
       const frame = this.shown(Math.max(now, this.frame.since));
       const at = (entry) => ({ ...entry, ...places.project(frame, this.size, entry.row) });
-      this.drawn = { points: this.points.map(at), alerts: this.alerts.map(at) };
-      const chosen = this.all().find(({ mark }) => mark === this.state.chosen) ?? null;
-      paint(this.canvas.current, { size: this.size, frame, ...this.drawn, chosen, colours: this.colours });
+      const [points, alerts] = [this.points.map(at), this.alerts.map(at)];
+      const chosen = [...points, ...alerts].find(({ mark }) => mark === this.state.chosen);
+      paint(this.canvas.current, { size: this.size, frame, points, alerts, chosen, colours: this.colours });
       if (frame !== this.frame.to) this.draw();
     });
   }
 
-  all() {
-    return this.drawn ? [...this.drawn.points, ...this.drawn.alerts] : [];
+  entries() {
+    return [...this.points, ...this.alerts];
   }
 
   point({ offsetX, offsetY }) {
     let [best, nearest] = [null, NEAR * NEAR];
-    for (const each of this.all()) {
-      const far = (each.x - offsetX) ** 2 + (each.y - offsetY) ** 2;
-      if (far <= nearest) [best, nearest] = [each, far];
+    for (const entry of this.entries()) {
+      const { x, y } = this.spot(entry);
+      const far = (x - offsetX) ** 2 + (y - offsetY) ** 2;
+      if (far <= nearest) [best, nearest] = [entry, far];
     }
     this.choose(best?.mark ?? null);
   }
@@ -124,7 +130,7 @@ export class PlaceMap extends Component {
     const move = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: 0, End: 0, Escape: 0 }[event.key];
     if (move === undefined) return;
     event.preventDefault();
-    const marks = this.all().map(({ mark }) => mark);
+    const marks = this.entries().map(({ mark }) => mark);
     const place = marks.indexOf(this.state.chosen);
     const count = marks.length;
     const next = place < 0 && move < 0 ? count - 1 : (place + move + count) % count;
@@ -168,8 +174,7 @@ export class PlaceMap extends Component {
 
   render(props, state) {
     const { state: column, away } = this.gather(props, state);
-    const chosen = [...this.points, ...this.alerts].find(({ mark }) => mark === state.chosen);
-    const spot = chosen && this.all().find(({ mark }) => mark === state.chosen);
+    const chosen = this.size && this.entries().find(({ mark }) => mark === state.chosen);
     const rows = `${format.plural(this.points.length, "row")} of ${props.view.name}`;
     return html`<figure class="map ${props.whole ? "whole" : ""}">
       <div class="map-frame">
@@ -177,7 +182,7 @@ export class PlaceMap extends Component {
           onPointerMove=${(event) => this.point(event)} onPointerLeave=${() => this.choose(null)}
           onPointerDown=${(event) => this.point(event)} onKeyDown=${(event) => this.step(event)}
           onBlur=${() => this.choose(null)} />
-        <div role="status">${chosen ? html`<${Tip} entry=${chosen} spot=${spot} size=${this.size} />` : null}</div>
+        <div role="status">${chosen ? html`<${Tip} entry=${chosen} spot=${this.spot(chosen)} size=${this.size} />` : null}</div>
       </div>
       <figcaption>
         ${column ? html`<${Legend} column=${column} states=${this.states} points=${this.points} />` : null}
@@ -200,8 +205,7 @@ function Legend({ column, states, points }) {
 }
 
 /** The row that is pointed at, beside its point and within the map. */
-function Tip({ entry, spot, size }) {
-  const { x, y } = spot ?? { x: 0, y: 0 };
+function Tip({ entry, spot: { x, y }, size }) {
   const beside = x < size.width / 2 ? { left: `${x + 12}px` } : { right: `${size.width - x + 12}px` };
   const across = size.width < NARROW ? { left: "8px", right: "8px" } : beside;
   const down = y < size.height / 2 ? { top: `${y + 8}px` } : { bottom: `${size.height - y + 8}px` };

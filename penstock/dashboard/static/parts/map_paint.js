@@ -19,7 +19,7 @@ export function coloursOf(element) {
   return { ...named, ground: value("--sunken"), marks };
 }
 
-/** `points` and `alerts` are {x, y, row, state, label}, `label` a function of the row; `chosen` is one or null. */
+/** `points` and `alerts` are {x, y, row, state, label}, `label` a function of the row; `chosen` is one of them, if any. */
 export function paint(canvas, { size, frame, points, alerts, chosen, colours }) {
   const context = canvas.getContext("2d");
   const density = devicePixelRatio || 1;
