@@ -28,9 +28,9 @@ export function paint(canvas, { size, frame, points, alerts, chosen, colours }) 
   context.fillStyle = colours.ground;
   context.fillRect(0, 0, size.width, size.height);
   drawLines(context, frame, size, colours);
+  drawLabels(context, points, size, colours);
   drawAlerts(context, alerts, colours);
   drawPoints(context, points, colours);
-  drawLabels(context, points, size, colours);
   if (chosen) ring(context, chosen, colours);
   drawBar(context, frame, size, colours);
 }
@@ -113,8 +113,8 @@ function diamond(context, x, y, radius) {
 function drawAlerts(context, alerts, colours) {
   context.beginPath();
   for (const { x, y } of alerts) {
-    line(context, x - 5, y - 5, x + 5, y + 5);
-    line(context, x + 5, y - 5, x - 5, y + 5);
+    line(context, x - 7, y - 7, x + 7, y + 7);
+    line(context, x + 7, y - 7, x - 7, y + 7);
   }
   for (const [width, colour] of [[4, colours.ground], [1.75, colours.bad]]) {
     context.lineWidth = width;
