@@ -29,7 +29,8 @@ PROJECT = Path(__file__).parents[1]
 PAGES = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").glob("*.md"))]
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```python\n(?P<code>.*?)```\n", re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)(?P<target>[^)#]+)")
-APPS = [*sorted((PROJECT / "docs/examples").glob("[!t]*.py")), PROJECT / "examples/rsvps.py"]
+DEMOS = ("rsvps", "fleet", "royalties")
+APPS = [*sorted((PROJECT / "docs/examples").glob("[!t]*.py")), *(PROJECT / f"examples/{name}.py" for name in DEMOS)]
 
 
 def page(name: str) -> str:

@@ -101,6 +101,15 @@ def test_windows_are_time_ranges_and_key_columns_come_first(page: Page, market: 
     expect(first).to_have_attribute("title", "2024-05-01T10:00:00Z to 2024-05-01T10:01:00Z")
 
 
+def test_rows_that_have_a_time_in_their_key_stand_newest_first(page: Page) -> None:
+    given = view("alerts", {"kind": "string", "at": "timestamp"}, ["at", "kind"], ["ticks"], rows=3)
+    rows = [{"kind": kind, "at": f"2024-05-01T10:0{kind}:00Z"} for kind in "213"]
+    with serving(FakeApi(app("alerting", [TICKS], [given]), {"alerts": rows}, {})) as address:
+        page.goto(f"{address}/#/views/alerts")
+        expect(page.locator("tbody tr")).to_have_count(3)
+        assert shown(page, 1) == ["3", "2", "1"]
+
+
 def test_the_order_of_a_table_is_kept_by_a_reload(page: Page, market: Running) -> None:
     """Sorting works by keyboard, tells its state, and stands in the address."""
     page.goto(f"{market.address}/#/views/price-by-minute")

@@ -60,11 +60,12 @@ export function compare(a, b, kind, down) {
   return down ? -order : order;
 }
 
-/** The order that a view's reader most likely wants: by rank, else the newest window first, else by key. */
+/** The order that a view's reader most likely wants: by rank, else the newest window or time first, else by key. */
 export function defaultSort(view, columns) {
   if (view.by) return { column: view.by, down: true };
-  const first = columns.find((each) => each.key && each.kind === "window") ?? columns[0];
-  return first ? { column: first.name, down: first.kind === "window" } : null;
+  const timely = ({ key, kind }) => key && (kind === "window" || kind === "time");
+  const first = columns.find(timely) ?? columns[0];
+  return first ? { column: first.name, down: timely(first) } : null;
 }
 
 /** Entries in order of a column; equal ones in order of their identity, so that they do not dance. */

@@ -1,13 +1,16 @@
-// A view, live: bars if it is ranked, its table, and, when it is the one selected, everything known about it.
+// A view, live: bars if it is ranked, a map if its rows have places, its table, and, when it is the one selected,
+// everything known about it.
 
 import { Component, createRef, html } from "../html.js";
 import { columnsOf, defaultSort, sorted } from "../model/columns.js";
 import * as format from "../model/format.js";
 import { link } from "../model/place.js";
+import { companionsOf, hasPlaces, isCompanion } from "../model/places.js";
 import { Failure, tone } from "./card.js";
 import { Bars } from "./bars.js";
 import { ViewHint } from "./hints.js";
 import { Facts } from "./facts.js";
+import { PlaceMap } from "./map.js";
 import { Table } from "./table.js";
 
 const ROWS_MAX = 300; // drawn in the panel of the selected view
@@ -40,13 +43,15 @@ export class ViewPanel extends Component {
     this.attached = visible;
     if (visible) this.rows.attach();
     else this.rows.detach();
+    this.setState({});
   }
 
-  render({ view, app, whole, sort, onSort }) {
+  render({ view, app, feeds, whole, sort, onSort }) {
     const entries = [...this.rows.entries.values()];
     const columns = columnsOf(view.columns, view.key, entries);
     const order = sort ?? defaultSort(view, columns);
-    const content = { view, columns, order, whole, onSort, entries, total: Math.max(view.rows ?? 0, entries.length) };
+    const total = Math.max(view.rows ?? 0, entries.length);
+    const content = { view, app, feeds, columns, order, whole, onSort, entries, total, seen: this.attached };
     return html`<section class="panel" ref=${this.frame} aria-label="View ${view.name}">
       <${Title} view=${view} whole=${whole} />
       ${whole ? html`<${Facts} facts=${factsOf(view)} />` : null}
@@ -73,11 +78,15 @@ function Title({ view, whole }) {
   </div>`;
 }
 
-function Content({ view, columns, order, whole, onSort, entries, total }) {
+function Content({ view, app, feeds, columns, order, whole, onSort, entries, total, seen }) {
   const shown = sorted(entries, columns, order).slice(0, whole ? ROWS_MAX : ROWS_SHORT);
   const bars = view.top && view.by ? html`<${Bars} entries=${entries} columns=${columns} view=${view} />` : null;
   if (bars && !whole) return bars;
-  return html`${bars}
+  const companions = companionsOf(view, app);
+  const map = hasPlaces(columns) && (whole || !isCompanion(view, app))
+    ? html`<${PlaceMap} key=${companions.map(({ name }) => name).join()}
+        ...${{ view, companions, feeds, columns, entries, whole, seen }} />` : null;
+  return html`${bars}${map}
     <${Table} label="Rows of ${view.name}" columns=${columns} entries=${shown} sort=${order}
       onSort=${whole ? onSort : null} />
     <p class="count">showing ${format.compact(shown.length)} of ${format.plural(total, "row")}</p>`;

@@ -1,0 +1,126 @@
+"""A payment service as one meets them: it fails, it hangs, and what it is told twice it does twice.
+
+`POST /transfers` with `{"to", "cents", "memo", "until"}` makes a transfer and answers 200, or something goes wrong: an
+answer of 500, a broken connection and no answer at all come both when the transfer was made and when it was not. Only
+503 (busy) and 410 (too late) are sure: nothing was done. `GET /transfers?memo=TEXT` lists what was made. A transfer is
+made, and listed, by the time `until`, in seconds since 1970, or never.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+SLOW_S = 0.3
+"""How late the service is when it is: longer than its clients wait for an answer."""
+FAULTS = {
+    "none": 60,
+    "busy": 5,
+    "fails before": 6,
+    "fails after": 6,
+    "breaks before": 6,
+    "breaks after": 6,
+    "hangs after": 6,
+    "late": 5,
+}
+Moment = Callable[[str], None]
+
+
+class Bank:
+    """The service's books: a list of transfers, in a file that outlives it."""
+
+    def __init__(self, book: Path, seed: int, moment: Moment = lambda name: None) -> None:
+        """`moment` is told when a request has arrived, was done and was answered; a test uses it to kill its sender."""
+        self._book = book
+        self._random = Random(seed)
+        self._lock = threading.Lock()
+        self.moment = moment
+        self.transfers: list[dict[str, Any]] = []
+        if book.exists():
+            self.transfers = [json.loads(line) for line in book.read_text().splitlines()]
+
+    def fault(self) -> str:
+        with self._lock:
+            return self._random.choices(list(FAULTS), list(FAULTS.values()))[0]
+
+    def transfer(self, order: dict[str, Any]) -> bool:
+        """Do it, unless it is too late. There is no look at what was done before: that is the client's affair."""
+        with self._lock:
+            if time.time() > order["until"]:
+                return False
+            with open(self._book, "a") as book:
+                book.write(json.dumps(order) + "\n")
+            self.transfers.append(order)
+            return True
+
+    def statement(self, memo: str | None) -> list[dict[str, Any]]:
+        with self._lock:
+            return [each for each in self.transfers if memo in (None, each["memo"])]
+
+
+class _Teller(BaseHTTPRequestHandler):
+    """One connection."""
+
+    bank: Bank
+
+    def do_GET(self) -> None:
+        query = parse_qs(urlsplit(self.path).query)
+        self._answer(200, self.bank.statement(query.get("memo", [None])[0]))
+
+    def do_POST(self) -> None:
+        order = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        bank, fault = self.bank, self.bank.fault()
+        bank.moment("order arrived")
+        if fault == "late":
+            time.sleep(SLOW_S)
+        done = fault not in ("busy", "fails before", "breaks before") and bank.transfer(order)
+        if done:
+            bank.moment("order done")
+        if fault.startswith("breaks"):
+            self._break()
+            return
+        if fault == "hangs after":
+            time.sleep(SLOW_S)
+        status = {"busy": 503, "fails before": 500, "fails after": 500}.get(fault, 200 if done else 410)
+        self._answer(status, {"done": True} if status == 200 else {"error": "try again later"})
+        bank.moment("order answered")
+
+    def _answer(self, status: int, body: Any) -> None:
+        try:
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(json.dumps(body).encode())
+        except OSError:
+            self.close_connection = True  # whoever asked has gone
+
+    def _break(self) -> None:
+        """Close without an answer: the client finds its connection reset."""
+        self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self.close_connection = True
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@contextmanager
+def serving(bank: Bank) -> Iterator[str]:
+    """The service for the length of a block, in a thread; gives its address."""
+    teller = type("Teller", (_Teller,), {"bank": bank})
+    with ThreadingHTTPServer(("127.0.0.1", 0), teller) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

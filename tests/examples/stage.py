@@ -1,0 +1,32 @@
+"""Running a demo as a newcomer does: as a script, until Ctrl-C."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from tests.harness import ROOT, START_S
+
+STOP_S = 40.0
+DEADLINE_S = 2 * START_S
+
+
+@contextmanager
+def demo(name: str, folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """A demo and its address for the length of a block; then the Ctrl-C of a terminal, and its end."""
+    command = [sys.executable, f"examples/{name}.py", "--data", str(folder / "data"), "--port", "0", *options]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+        assert process.stdout is not None
+        try:
+            found = re.search(r"http://\S+:\d+", process.stdout.readline())
+            assert found
+            yield process, found.group()
+        finally:
+            os.killpg(process.pid, signal.SIGINT)
+            process.wait(STOP_S)

@@ -1,0 +1,193 @@
+"""The payer between a front door and a service that fails, killed at every moment that matters: it pays once."""
+
+from __future__ import annotations
+
+import fcntl
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from examples.paying import bank as banking
+from examples.paying.bank import FAULTS, Bank
+from tests.examples import door as front
+from tests.examples.door import Door
+from tests.harness import ROOT, wait_for
+
+DEADLINE_S = 60.0
+SEED = 1
+MOMENTS = [
+    "sending arrived", "sending kept", "sending answered",
+    "order arrived", "order done", "order answered",
+    "paid arrived", "paid kept", "paid answered",
+]  # fmt: skip
+
+
+def payments(count: int) -> list[dict[str, Any]]:
+    return [{"payment_id": f"A. Bellamy/{n}", "author": "A. Bellamy", "cents": 100 + n} for n in range(1, count + 1)]
+
+
+class Scene:
+    """The payer as a process, between a front door and a service that are threads here."""
+
+    def __init__(self, folder: Path, due: int, seed: int, kill: Callable[[str], bool]) -> None:
+        self.bank = Bank(folder / "book", seed, self._reach)
+        self.door = Door(payments(due), self._reach)
+        self._kill = kill
+        self._lock = folder / "lock"
+        self._process: subprocess.Popen[bytes] | None = None
+        self._guard = threading.Lock()
+        self.kills = 0
+
+    def _reach(self, moment: str) -> None:
+        """Kill the payer, if this is the moment. It is waiting for an answer, so it does nothing else meanwhile."""
+        with self._guard:
+            if self._process is not None and self._kill(moment):
+                self._process.kill()
+                _close(self._process)
+                self._process = None
+                self.kills += 1
+
+    @contextmanager
+    def playing(self) -> Iterator[None]:
+        """The payer is there for the length of a block: one that was killed is started again."""
+        ended = threading.Event()
+        with front.serving(self.door) as app, banking.serving(self.bank) as bank:
+            options = ["--to", app, "--bank", bank, "--lock", str(self._lock)]
+            command = [sys.executable, "-m", "examples.paying.payer", *options]
+
+            def keep() -> None:
+                while not ended.wait(0.02):
+                    with self._guard:
+                        if self._process is None:
+                            self._process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE)
+
+            thread = threading.Thread(target=keep)
+            thread.start()
+            try:
+                yield
+            finally:
+                ended.set()
+                thread.join()
+                self._end()
+
+    def _end(self) -> None:
+        """As the demo does: its input is closed."""
+        if self._process is not None:
+            assert _close(self._process) == 0
+
+    def paid(self) -> list[str]:
+        return [each["payment_id"] for each in self.door.streams["attempts"] if each["phase"] == "paid"]
+
+    def waits_for_lock(self) -> bool:
+        """Whether the kernel lists the payer among those that wait for a lock."""
+        waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
+        return self._process is not None and any(str(self._process.pid) in words for words in waiting)
+
+    def play(self) -> None:
+        """Run until every payment is told to be paid."""
+        due = self.door.streams["royalties.Payment"]
+        with self.playing():
+            wait_for(lambda: len(self.paid()) >= len(due), DEADLINE_S, f"{len(due)} payments ({len(self.paid())})")
+        made = Counter((each["memo"], each["to"], each["cents"]) for each in self.bank.transfers)
+        assert made == Counter((each["payment_id"], each["author"], each["cents"]) for each in due)
+        assert sorted(self.paid()) == sorted(each["payment_id"] for each in due)
+
+
+def _close(process: subprocess.Popen[bytes]) -> int:
+    assert process.stdin is not None
+    process.stdin.close()
+    return process.wait(DEADLINE_S)
+
+
+@pytest.fixture
+def faultless(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(banking, "FAULTS", {"none": 1})
+
+
+@pytest.mark.usefixtures("faultless")
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_a_payer_that_is_killed_at_any_moment_pays_once(tmp_path: Path, moment: str) -> None:
+    """Once at this moment, with nothing else going wrong."""
+    scene: Scene
+    scene = Scene(tmp_path, due=2, seed=1, kill=lambda reached: reached == moment and scene.kills == 0)
+    scene.play()
+    assert scene.kills == 1
+
+
+def test_a_payment_is_made_once_whatever_the_service_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each fault comes once, with another payment; then no more."""
+    faults = iter([name for name in FAULTS if name != "none"])
+    monkeypatch.setattr(Bank, "fault", lambda self: next(faults, "none"))
+    scene = Scene(tmp_path, due=len(FAULTS), seed=1, kill=lambda moment: False)
+    scene.play()
+    words = Counter(each["phase"] for each in scene.door.streams["attempts"])
+    again = 3  # only busy, "fails before" and "breaks before" did nothing, and are ordered again
+    assert words == {"sending": len(FAULTS) + again, "not paid": again, "paid": len(FAULTS)}
+
+
+def test_faults_and_kills_together_pay_each_payment_once(tmp_path: Path) -> None:
+    """Two in five orders go wrong, and the payer is killed again and again at moments of chance."""
+    chance = Random(SEED)
+    scene = Scene(tmp_path, due=12, seed=SEED, kill=lambda moment: chance.random() < 0.1)
+    scene.play()
+    assert scene.kills > 3
+
+
+@pytest.mark.usefixtures("faultless")
+def test_what_was_paid_is_not_even_asked_about_again(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, due=3, seed=1, kill=lambda moment: False)
+    scene.play()
+    said = len(scene.door.streams["attempts"])
+    again = Scene(tmp_path, due=4, seed=1, kill=lambda moment: False)
+    again.door.streams["attempts"] = scene.door.streams["attempts"]
+    again.play()
+    assert len(again.door.streams["attempts"]) == said + 2
+
+
+@pytest.mark.usefixtures("faultless")
+def test_what_another_payer_has_announced_meanwhile_is_not_sent(tmp_path: Path) -> None:
+    """The answer that it is a duplicate says so, though this payer has not read it: the statement decides."""
+    scene: Scene
+
+    def another(moment: str) -> bool:
+        if moment == "sending arrived":
+            [payment] = scene.door.streams["royalties.Payment"]
+            name = payment["payment_id"]
+            scene.door.add({"attempt_id": f"{name}/1/sending", "payment_id": name, "number": 1, "phase": "sending"})
+            scene.bank.transfer(order(payment["author"], payment["cents"], name))
+        return False
+
+    scene = Scene(tmp_path, due=1, seed=1, kill=another)
+    scene.play()
+
+
+@pytest.mark.usefixtures("faultless")
+def test_a_payer_does_nothing_while_another_one_has_the_lock(tmp_path: Path) -> None:
+    scene = Scene(tmp_path, due=1, seed=1, kill=lambda moment: False)
+    with open(tmp_path / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with scene.playing():
+            wait_for(scene.waits_for_lock, DEADLINE_S, "a payer that waits")
+            assert (scene.door.streams["attempts"], scene.bank.transfers) == ([], [])
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            wait_for(scene.paid, DEADLINE_S, "the payment")
+
+
+def order(to: str, cents: int, memo: str, valid_s: float = 60.0) -> dict[str, Any]:
+    return {"to": to, "cents": cents, "memo": memo, "until": time.time() + valid_s}
+
+
+def test_the_service_does_twice_what_it_is_told_twice_and_nothing_too_late(tmp_path: Path) -> None:
+    """So that the tests above mean something."""
+    bank = Bank(tmp_path / "book", seed=1)
+    assert [bank.transfer(order("C. Dorn", 5, "C. Dorn/1", valid_s)) for valid_s in (60, 60, -1)] == [True, True, False]
+    assert len(Bank(tmp_path / "book", seed=1).statement("C. Dorn/1")) == 2
