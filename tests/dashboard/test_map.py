@@ -175,7 +175,7 @@ def test_the_map_follows_the_theme_also_while_it_is_shown(page: Page, scheme: An
     with fleet([position("a", 50, 8)]) as running:
         page.emulate_media(color_scheme=scheme)
         page.goto(f"{running.address}/#/views/positions")
-        expect(tip(page)).to_have_count(0)
+        expect(canvas(page)).to_be_visible()
         for each in (scheme, other):
             page.emulate_media(color_scheme=each)
             page.wait_for_function(
