@@ -19,8 +19,9 @@ from penstock.columns import place
 from penstock.contracts import LogReader
 from penstock.cursor import StreamCursor, decode, source_positions
 from penstock.errors import BadCursor, DeclarationError
-from penstock.machine import Inputs, Machine
+from penstock.machine import Machine
 from penstock.queue import EmbeddedLog
+from penstock.rows import Inputs
 from penstock.runtime.directory import DataDirectory
 from penstock.schema import event_schema
 from penstock.settings import Settings
@@ -48,7 +49,7 @@ class Replayed:
         """Run rows on a shard, and remember what came of them."""
         effects = self.machine.run(shard, rows)
         shard.apply(effects.changes)
-        self.events += sum(event is not None for event in rows.events)
+        self.events += effects.events
         self.outputs |= {each.id: msgspec.json.encode(each.event, enc_hook=str) for each in effects.emitted}
         self.outputs |= {each.id: each.event.error.encode() for each in effects.failures}
 
@@ -130,11 +131,12 @@ class Replay:
 
 def _only(rows: Inputs, key: str) -> Inputs:
     """The rows of one key, and the ticks. Nothing else has to do with its state."""
-    pairs = enumerate(zip(rows.keys, rows.events, strict=True))
+    events = list(rows.events)
+    pairs = enumerate(zip(rows.keys, events, strict=True))
     mine = [row for row, (each, event) in pairs if each == key or event is None]
     return Inputs(
         [rows.keys[row] for row in mine],
-        [rows.events[row] for row in mine],
+        [events[row] for row in mine],
         [rows.times[row] for row in mine],
         lambda row: rows.id(mine[row]),
         lambda row: rows.place(mine[row]),
