@@ -30,7 +30,7 @@ from penstock.shard import NEVER, Changes, Codec, Entry, Shard
 
 HELD_MAX = 50_000
 """A pass ends early, at the end of a piece, when it holds so many keys, events emitted and timers: this bounds memory.
-Below that a key is decoded and sealed once a batch: at ten thousand keys a fifth of an event's time saved."""
+Below that a key is decoded and sealed once a batch: at ten thousand keys a seventh of an event's time saved."""
 CAREFUL_KEYS_MAX = 1_000
 """Keys that gave trouble are handled with care from the start of the next batch on; so many of them, the latest."""
 TEXT_CHARS_MAX = 8_000

@@ -126,27 +126,23 @@ class Shard:
         """Take over what a batch changed; returns the record that each of its keys had. `digest` is what that comes to,
         if it is known."""
         old = changes.before if changes.before is not None else list(map(self.records.get, changes.records))
-        was, now = _kept(old), _kept(list(changes.records.values()))
-        if digest is None:
-            digest = (self.digest + _hash_sum(now) - _hash_sum(was)) % HASH_MODULUS
-        self.digest, self.size = digest, self.size + sum(map(len, now)) - sum(map(len, was))
-        if len(was) == len(now) == len(old):
-            self.records.update(changes.records)  # type: ignore[arg-type]  # there is no None among them
-        else:
-            self._come_and_go(changes, old)
+        records, read = self.records, int.from_bytes
+        total, size = self.digest, self.size
+        for (key, new), known in zip(changes.records.items(), old, strict=True):
+            if known is not None:
+                size -= ENTRY_BYTES + len(key) + len(known)
+                total -= read(known[:HASH_BYTES], "little")
+            if new is not None:
+                size += ENTRY_BYTES + len(key) + len(new)
+                total += read(new[:HASH_BYTES], "little")
+                records[key] = new
+            elif known is not None:
+                del records[key]
+        self.size, self.digest = size, total % HASH_MODULUS if digest is None else digest
         if self.due or changes.due:
             self._take_due(changes)
         self.time = max(self.time, changes.time)
         return old
-
-    def _come_and_go(self, changes: Changes, old: list[bytes | None]) -> None:
-        """Take over records of which some are of new keys, or of keys that are gone."""
-        for (key, record), before in zip(changes.records.items(), old, strict=True):
-            if record is not None:
-                self.records[key] = record
-            elif before is not None:
-                del self.records[key]
-            self.size += (ENTRY_BYTES + len(key)) * ((record is not None) - (before is not None))
 
     def _take_due(self, changes: Changes) -> None:
         for key in changes.records:
@@ -174,15 +170,6 @@ class Shard:
                     found.append((due, key))
                 pending += (2 * place + 1, 2 * place + 2)
         return found
-
-
-def _kept(records: list[bytes | None]) -> list[bytes]:
-    return [each for each in records if each is not None]
-
-
-def _hash_sum(records: list[bytes]) -> int:
-    read = int.from_bytes
-    return sum([read(each[:HASH_BYTES], "little") for each in records])
 
 
 class Draft:

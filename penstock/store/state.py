@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from hashlib import blake2b
-from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
 
@@ -63,12 +62,12 @@ class ShardFiles:
 
     def write_delta(self, version: int, base: int, changes: Changes, digest: int) -> int:
         """Make a delta durable; returns its size. Written again, it takes the place of the one before."""
-        records = _with_due(changes.records, changes.due)
+        records = [(key, record, changes.due.get(key)) for key, record in changes.records.items()]
         return self._write(self._delta(version), version, base, changes.time, digest, records)
 
     def write_snapshot(self, version: int, shard: Shard) -> int:
         """Make all of a shard durable; returns its size."""
-        records = _with_due(shard.records, shard.due)
+        records: list[Record] = [(key, record, shard.due.get(key)) for key, record in shard.records.items()]
         return self._write(self._snapshot(version), version, NOTHING, shard.time, shard.digest, records)
 
     def catch_up(self, shard: Shard, held: int, version: int) -> int | None:
@@ -159,11 +158,6 @@ class ShardFiles:
         if (content.handler, content.shard) != (self.handler, self.shard):
             raise Damaged(f"{path} is of handler {content.handler}, shard {content.shard}", file=str(path))
         return content
-
-
-def _with_due(records: Mapping[str, bytes | None], due: Mapping[str, int]) -> list[Record]:
-    """Each record with the time of its key's next timer."""
-    return list(zip(records, records.values(), map(due.get, records) if due else repeat(None), strict=False))
 
 
 def _apply(shard: Shard, chain: list[Content]) -> None:
