@@ -1,13 +1,12 @@
-"""Arrow columns back to events, for handlers: a column at a time, about half a microsecond an event."""
+"""The rows that handlers run on, and Arrow columns back to events: a column at a time, 0.3 microseconds an event."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
-from itertools import repeat
-from typing import Any, Literal, get_origin
+from typing import Any, Literal, NamedTuple, Protocol, get_origin
 from uuid import UUID
 
 import msgspec
@@ -25,15 +24,63 @@ Values = list[Any]
 Reader = Callable[[pa.Array], Values]
 
 
+class Place(NamedTuple):
+    """Where an event stands in the log."""
+
+    stream: str
+    generation: int
+    partition: int
+    offset: int
+
+
+class Inputs(NamedTuple):
+    """Rows of one shard, in the order to run them, as columns of equal length. Events may be taken once.
+
+    A tick has neither key nor event. `times` are ingest times in microseconds since 1970, which never go back. `id` and
+    `place` tell, of a row by its number, the event's id, if it has one, and where it stands.
+    """
+
+    keys: Sequence[str | None]
+    events: Iterable[Any]
+    times: Sequence[int]
+    id: Callable[[int], str | None]
+    place: Callable[[int], Place]
+
+    @property
+    def time(self) -> int | None:
+        return self.times[-1] if self.times else None
+
+    def pieces(self) -> Iterator[Inputs]:
+        return iter((self,))
+
+
+NO_ROWS = Inputs((), (), (), lambda row: None, lambda row: Place("", 0, -1, -1))
+
+
+class Rows(Protocol):
+    """Rows of one shard in pieces. `pieces` begins with the first each time it is called. `time` is that of the last
+    row, None if there are none."""
+
+    @property
+    def time(self) -> int | None: ...
+
+    def pieces(self) -> Iterator[Inputs]: ...
+
+
 def to_columns(cls: type[Event], batch: pa.RecordBatch) -> dict[str, Values]:
     """The values of each field. The batch has a column for each; a row that is a tick has no meaning."""
     return {name: read(batch.column(name)) for name, read in _readers(cls)}
 
 
 def to_events(cls: type[Event], columns: dict[str, Values]) -> list[Any]:
-    """Rows as instances of the class: of a subclass, to be exact, that looks the same and takes its fields by position,
-    which is four times as fast to make."""
-    return list(map(_twin(cls), *columns.values()))
+    """Rows as instances of the class."""
+    return list(each_event(cls, columns))
+
+
+def each_event(cls: type[Event], columns: dict[str, Values]) -> Iterator[Any]:
+    """The same one by one, so that few are held at a time. Of a subclass, to be exact, that looks the same and takes
+    its fields by position, which is four times as fast to make."""
+    return map(_twin(cls), *columns.values())
 
 
 @per_class
@@ -86,12 +133,13 @@ def _mapped(make: Callable[[Any], Any]) -> Reader:
 
 
 def times(column: pa.Array) -> Values:
-    """A column of times as aware datetimes, twenty times as fast as Arrow makes them."""
+    """A column of times as aware datetimes. By way of a list of seconds that msgspec converts at once, a quarter of the
+    time of `datetime.fromtimestamp` for each (50 ns and 200)."""
     micros = column.cast(pa.int64())
     ends = pc.min_max(micros).as_py()
     if len(column) and not column.null_count and ends["min"] > -_EXACT_US and ends["max"] < _EXACT_US:
         seconds = _numbers("d")(pc.divide(micros.cast(pa.float64()), 1_000_000.0))
-        return list(map(datetime.fromtimestamp, seconds, repeat(UTC)))
+        return msgspec.convert(seconds, list[datetime], strict=False)
     return [None if value is None else from_micros(value) for value in micros.to_pylist()]
 
 

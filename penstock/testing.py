@@ -21,8 +21,8 @@ from penstock.app import App, Handler, Stream
 from penstock.columns import place, text_of, to_batch
 from penstock.errors import DeclarationError
 from penstock.graph import order, require_sound
-from penstock.machine import Emitted, Inputs, Machine, Place
-from penstock.rows import to_columns, to_events, to_micros
+from penstock.machine import Emitted, Machine
+from penstock.rows import Inputs, Place, to_columns, to_events, to_micros
 from penstock.schema import Failed, value_class
 from penstock.shard import Shard, digest_text
 

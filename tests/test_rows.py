@@ -9,12 +9,13 @@ from typing import Any, Literal
 from uuid import UUID
 
 import msgspec
+import pyarrow as pa
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import EpochMillis, Event, Record
 from penstock.columns import to_batch
-from penstock.rows import from_micros, to_columns, to_events, to_micros
+from penstock.rows import from_micros, times, to_columns, to_events, to_micros
 from penstock.schema import INT_MAX, INT_MIN
 
 TIMES = st.datetimes(timezones=st.just(UTC))
@@ -108,3 +109,12 @@ def test_a_time_keeps_its_microsecond(times: list[datetime]) -> None:
     assert to_columns(At, batch)["at"] == times
     assert [from_micros(to_micros(time)) for time in times] == times
     assert all(time.utcoffset() == timedelta(0) for time in to_columns(At, batch)["at"])
+
+
+@settings(deadline=None, max_examples=500)
+@given(st.lists(st.integers(1 - 2**51, 2**51 - 1), min_size=1, max_size=20))
+@example([1 - 2**51, -1_000_001, -1_000_000, -999_999, -1, 0, 1, 999_999, 2**51 - 1])
+def test_times_made_all_at_once_are_those_made_one_by_one(micros: list[int]) -> None:
+    found = times(pa.array(micros, pa.timestamp("us", "UTC")))
+    assert found == list(map(from_micros, micros))
+    assert all(time.tzinfo is UTC for time in found)

@@ -10,8 +10,7 @@ from penstock.analyze.inputs import Range, Reading, chunks
 from penstock.app import App, Handler, Stream
 from penstock.contracts import LogReader
 from penstock.cursor import Positions
-from penstock.machine import Inputs
-from penstock.rows import micros_of
+from penstock.rows import Rows, micros_of
 from penstock.schema import fields
 from penstock.settings import Settings
 
@@ -92,7 +91,7 @@ def steps(
         position = reached
 
 
-def rerun(log: LogReader, reading: Reading, start: Positions, end: Positions) -> Iterator[Inputs]:
+def rerun(log: LogReader, reading: Reading, start: Positions, end: Positions) -> Iterator[Rows]:
     """A shard's rows between two positions once more, in pieces that bound the memory they take."""
     for first, last in steps(log, reading.placed, start, end, RERUN_ROWS_MAX):
         yield from chunks(log, reading, shard_ranges(reading.placed, reading.shard, first, last))

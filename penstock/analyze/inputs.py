@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
 
@@ -13,12 +14,14 @@ import pyarrow.compute as pc
 
 from penstock.columns import place, text_of
 from penstock.contracts import LogReader
-from penstock.machine import Inputs, Place
-from penstock.rows import micros_of, to_columns, to_events
+from penstock.rows import Inputs, Place, Rows, each_event, micros_of, to_columns
 from penstock.schema import KIND_EVENT, Event, fields
 
 CHUNK_ROWS = 50_000
+PIECE_ROWS = 32_768
+"""Rows whose columns are made into values at a time. Of 8,192 an event takes a tenth more time, of more no less."""
 T = TypeVar("T")
+V = TypeVar("V", bound=Iterable[Any])
 
 
 class Range(NamedTuple):
@@ -51,7 +54,7 @@ class _Piece:
     rows: Sequence[int]
     batch: pa.RecordBatch
     keys: list[str | None]
-    events: list[Any]
+    events: Iterable[Any]
 
     def place(self, row: int, generation: int) -> Place:
         return Place(self.source.stream, generation, self.source.partition, self.first + self.rows[row])
@@ -90,14 +93,67 @@ def read_inputs(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> In
     return Inputs(keys, events, times, identify, locate)
 
 
-def chunks(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> Iterator[Inputs]:
-    """The same, in pieces that bound the memory it takes. Rows of several ranges must be put in order, all at once."""
-    if len(ranges) != 1:
+class Stretch:
+    """Rows of one range, which is placed as the handler is: `machine.Rows`. Read and made into events while they are
+    run, and again if they are run again, so memory is bound by a piece. `reached` is where the last run came to."""
+
+    def __init__(self, log: LogReader, reading: Reading, source: Range, time: int) -> None:
+        self.time = time
+        self.reached = source.end
+        self._log, self._reading, self._source = log, reading, source
+
+    def pieces(self) -> Iterator[Inputs]:
+        """Cut at the same rows in every run, however the log has stored them."""
+        source, generation = self._source, self._log.generation(self._source.stream)
+        cls = self._reading.classes[source.stream]
+        self.reached = source.start
+        for batch in _recut(self._log.read(*source), PIECE_ROWS):
+            piece = _piece(batch, cls, self._reading, source, self.reached)
+            self.reached += batch.num_rows
+            times = micros_of(batch.column("_ingest_time"))
+            yield Inputs(piece.keys, piece.events, times, piece.id, partial(piece.place, generation=generation))
+
+
+def chunks(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> Iterator[Rows]:
+    """The rows of all ranges, in parts that bound the memory it takes: the next is made when the one before was run.
+    Rows of several ranges must be put in order, all at once."""
+    if len(ranges) != 1 or ranges[0].end - ranges[0].start <= PIECE_ROWS:
         yield read_inputs(log, reading, ranges)
         return
     (whole,) = ranges
+    if reading.placed[whole.stream]:
+        yield from _stretches(log, reading, whole)
+        return
     for start in range(whole.start, whole.end, CHUNK_ROWS):
         yield read_inputs(log, reading, [whole._replace(start=start, end=min(start + CHUNK_ROWS, whole.end))])
+
+
+def _stretches(log: LogReader, reading: Reading, whole: Range) -> Iterator[Stretch]:
+    *_, last = log.read(*whole._replace(start=whole.end - 1))
+    (time,) = micros_of(last.column("_ingest_time"))
+    while whole.start < whole.end:
+        stretch = Stretch(log, reading, whole, time)
+        yield stretch
+        whole = whole._replace(start=stretch.reached)
+
+
+def _recut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+    """The same rows in batches of `size`, but for the last."""
+    held: list[pa.RecordBatch] = []
+    missing = size
+    for batch in batches:
+        rest = batch
+        while rest.num_rows >= missing:
+            yield _joined([*held, rest.slice(0, missing)])
+            rest, held, missing = rest.slice(missing), [], size
+        if rest.num_rows:
+            held, missing = [*held, rest], missing - rest.num_rows
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _picks(column: list[T], rows: Sequence[int]) -> list[T]:
@@ -121,16 +177,16 @@ def _piece(batch: pa.RecordBatch, cls: type[Event], reading: Reading, source: Ra
     texts = columns[reading.key]
     if next(each for each in fields(cls) if each.name == reading.key).base is not str:
         texts = list(map(text_of, texts))
-    return _Piece(source, first, rows, batch, _spread(batch, texts), _spread(batch, to_events(cls, columns)))
+    return _Piece(source, first, rows, batch, _spread(batch, texts), _spread(batch, each_event(cls, columns)))
 
 
 def _only_events(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT)) if _has_ticks(batch) else batch
 
 
-def _spread(batch: pa.RecordBatch, values: list[Any]) -> list[Any]:
+def _spread(batch: pa.RecordBatch, values: V) -> V | list[Any]:
     """The values, one for each event of a batch, with None where there is a tick."""
-    if len(values) == batch.num_rows:
+    if not _has_ticks(batch):
         return values
     following = iter(values)
     return [next(following) if kind == KIND_EVENT else None for kind in batch.column("_kind").to_pylist()]

@@ -24,8 +24,8 @@ from penstock.app import App, Handler, Stream
 from penstock.columns import text_of
 from penstock.contracts import LogReader
 from penstock.errors import DeclarationError, HandlerError, NotFound
-from penstock.machine import Place
 from penstock.queue import EmbeddedLog
+from penstock.rows import Place
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.rehearsal import Call, Made, Part, Step, rows_file, trace_file, write_made, write_rows
 from penstock.samples import samples

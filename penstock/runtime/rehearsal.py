@@ -24,8 +24,8 @@ from penstock.analyze.batches import inputs
 from penstock.app import Handler, Stream
 from penstock.columns import text_of, tick_batch, to_batch
 from penstock.graph import order
-from penstock.machine import Effects, Inputs, Machine, Place
-from penstock.rows import from_micros, micros_of, to_columns, to_events
+from penstock.machine import Effects, Machine
+from penstock.rows import Inputs, Place, from_micros, micros_of, to_columns, to_events
 from penstock.runtime.loading import load
 from penstock.schema import KIND_EVENT, event_schema
 from penstock.shard import Shard

@@ -9,7 +9,8 @@ from penstock.analyze.inputs import Reading
 from penstock.app import App, Handler
 from penstock.contracts import LogReader
 from penstock.cursor import Positions
-from penstock.machine import Effects, Inputs, Machine
+from penstock.machine import Effects, Machine
+from penstock.rows import Inputs, Rows
 from penstock.settings import Settings
 from penstock.shard import Shard, digest_text
 
@@ -51,24 +52,26 @@ class Rerun:
             reading = Reading(self._classes, self.handler.key, self.placed, number, self.count)
             stop = own_positions(self.placed, number, end)
             for rows in rerun(self.log, reading, self.positions[number], stop):
-                self._take(shard, rows if self.key is None else _only(rows, self.key), seen)
+                for part in (rows,) if self.key is None else (_only(each, self.key) for each in rows.pieces()):
+                    self._take(shard, part, seen)
             self.positions[number] = stop
 
-    def _take(self, shard: Shard, rows: Inputs, seen: Seen) -> None:
+    def _take(self, shard: Shard, rows: Rows, seen: Seen) -> None:
         effects = self.machine.run(shard, rows)
         shard.apply(effects.changes)
-        self.events += len(rows.events) - rows.events.count(None)
+        self.events += effects.events
         self.tell(self.events)
         seen(effects)
 
 
 def _only(rows: Inputs, key: str) -> Inputs:
     """The rows of one key, and the ticks. Nothing else has to do with its state."""
-    pairs = enumerate(zip(rows.keys, rows.events, strict=True))
+    events = list(rows.events)
+    pairs = enumerate(zip(rows.keys, events, strict=True))
     mine = [row for row, (each, event) in pairs if each == key or event is None]
     return Inputs(
         [rows.keys[row] for row in mine],
-        [rows.events[row] for row in mine],
+        [events[row] for row in mine],
         [rows.times[row] for row in mine],
         lambda row: rows.id(mine[row]),
         lambda row: rows.place(mine[row]),

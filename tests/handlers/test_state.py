@@ -9,7 +9,8 @@ import pytest
 
 from penstock.app import Handler, Where
 from penstock.errors import Damaged
-from penstock.machine import Inputs, Machine, Place
+from penstock.machine import Machine
+from penstock.rows import Inputs, Place
 from penstock.shard import NOTHING, Draft, Shard
 from penstock.store import state as module
 from penstock.store.state import ShardFiles
