@@ -92,7 +92,7 @@ def test_damaged_state_is_noticed_and_made_again_from_the_log(pipe: HandlerPipe,
     pipe.append("fixes", given[:150])
     pipe.run(geofence)
     moved = copied(pipe, tmp_path / "moved")
-    for file in (moved.directory.handlers / "geofence").glob("*/*.delta"):
+    for file in (moved.directory.handlers / "geofence").rglob("*.delta"):
         data = bytearray(file.read_bytes())
         if harm == "cut":
             file.write_bytes(data[: len(data) // 2])
@@ -116,7 +116,7 @@ def test_damaged_state_that_the_log_no_longer_leads_to_is_refused(pipe: HandlerP
     pipe.run(geofence)
     moved = copied(pipe, tmp_path / "moved")
     moved.log.trim("fixes", Retention(timedelta(0), 0, {}))
-    for file in (moved.directory.handlers / "geofence").glob("*/*.delta"):
+    for file in (moved.directory.handlers / "geofence").rglob("*.delta"):
         file.unlink()
     moved.append("fixes", given[150:], first=BEGIN + later(given[:150]))
     with pytest.raises(StreamingQueryException, match=r"is missing; and it cannot be made again"):
