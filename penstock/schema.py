@@ -13,7 +13,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import (
     TYPE_CHECKING,
@@ -41,6 +41,7 @@ INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 MILLIS_MIN, MILLIS_MAX = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
 DECIMAL_DIGITS, DECIMAL_SCALE = 38, 18
 KIND_EVENT, KIND_TICK = 0, 1
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SYSTEM_COLUMNS = ("_id", "_key", "_ingest_time", "_kind")
 
 
@@ -432,7 +433,7 @@ def decimal_fits(value: Decimal) -> bool:
 def to_millis(value: datetime) -> int:
     """A time as milliseconds since 1970; a naive one is taken as UTC."""
     aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-    return int(aware.timestamp() * 1000)
+    return (aware - _EPOCH) // timedelta(milliseconds=1)
 
 
 def type_name(hint: Any) -> str:

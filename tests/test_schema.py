@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any, Literal
@@ -16,7 +16,16 @@ from hypothesis import strategies as st
 
 from penstock import EpochMillis, Event, Record, State
 from penstock.columns import event_rows, place, text_of, to_batch
-from penstock.schema import UnmappedType, arrow_type, decimal_fits, event_schema, fields, type_name, wire_class
+from penstock.schema import (
+    UnmappedType,
+    arrow_type,
+    decimal_fits,
+    event_schema,
+    fields,
+    to_millis,
+    type_name,
+    wire_class,
+)
 
 
 class Colour(Enum):
@@ -193,3 +202,10 @@ def test_places_are_part_of_the_format_and_do_not_move() -> None:
 )
 def test_keys_have_one_text(value: Any, text: str | None) -> None:
     assert text_of(value) == text
+
+
+@pytest.mark.parametrize("year", [1, 1969, 1970, 2026, 3000, 6326, 9999])
+def test_milliseconds_are_exact_in_every_year(year: int) -> None:
+    for millis in (0, 1, 3, 999):
+        value = datetime(year, 7, 1, 12, 30, 1, millis * 1000, tzinfo=UTC)
+        assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=to_millis(value)) == value

@@ -21,8 +21,9 @@ from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
 from penstock.analyze.batches import batch_end, own_positions, shard_ranges
+from penstock.analyze.claims import Claims, new_claims
 from penstock.analyze.source import JOINED_ROWS_MAX
-from penstock.analyze.worker import RESULT, Plan, ShardWork, worker_of
+from penstock.analyze.worker import RESULT, Plan, ShardWork, Worker, worker_of
 from penstock.contracts import HandledShard, LogReader
 from penstock.cursor import Positions, source_positions
 from penstock.errors import LedgerMismatch
@@ -31,6 +32,8 @@ from penstock.shard import HASH_BYTES, NOTHING
 FORMAT = "penstock-handler"
 POLL_S = 0.02
 """How long to wait for one stream before a look at the next, if a handler reads several."""
+CLAIMED_SHARDS_MAX = 64
+"""Past this many, each task has its own: a task that may run any of them is told of all."""
 Offset = dict[str, int]
 
 
@@ -61,9 +64,18 @@ class Source:
 
 @dataclass
 class Task(InputPartition):
-    """The shards that one task runs, one after the other."""
+    """The shards that one task runs, one after the other; or, with `claims`, one of them: that which its worker takes
+    as the task of this number."""
 
     works: list[ShardWork]
+    number: int = 0
+    claims: Claims | None = None
+
+    def taken(self, worker: Worker) -> list[ShardWork]:
+        if self.claims is None:
+            return self.works
+        works = {work.shard: work for work in self.works}
+        return [works[self.claims.take(self.number, list(works), lambda shard: worker.holds(works[shard]))]]
 
 
 class HandlerReader(DataSourceStreamReader):
@@ -117,7 +129,10 @@ class HandlerReader(DataSourceStreamReader):
         works = self._works(_positions(start), _positions(end))
         if sum(map(self._rows, works)) <= JOINED_ROWS_MAX:
             return [Task(works)]
-        return [Task([work]) for work in works]
+        if len(works) > CLAIMED_SHARDS_MAX:
+            return [Task([work]) for work in works]
+        claims = new_claims(self.source.plan.claims)
+        return [Task(works, number, claims) for number in range(len(works))]
 
     def _rows(self, work: ShardWork) -> int:
         ranges = shard_ranges(self.source.plan.placed, work.shard, work.start, work.end)
@@ -148,7 +163,7 @@ class HandlerReader(DataSourceStreamReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, Task)
         worker = worker_of(self.source.plan)
-        for work in partition.works:
+        for work in partition.taken(worker):
             for output, payload in worker.run(work):
                 yield pa.RecordBatch.from_arrays(
                     [pa.array([work.shard], pa.int32()), pa.array([output], pa.int32()), pa.array([payload])],

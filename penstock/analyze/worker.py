@@ -15,6 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import msgspec
 import pyarrow as pa
@@ -44,7 +45,8 @@ class Plan:
     """Everything that a worker must know of a handler. Travels to it by pickle, so all parts can be pickled.
 
     `placed` says for each stream it reads whether that is partitioned as the handler is: then shard n is partition n.
-    `load` gives the handler and the classes of those streams, `open_shard` the files of a generation and shard.
+    `load` gives the handler and the classes of those streams, `open_shard` the files of a generation and shard;
+    `claims` is a folder in which workers agree on who runs which shard.
     """
 
     name: str
@@ -54,6 +56,7 @@ class Plan:
     open_log: Callable[[], LogReader]
     open_shard: Callable[[int, int], ShardStore]
     memory_bytes: int
+    claims: Path
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,11 @@ class Worker:
         self._evict()
         yield from payloads
         yield REPORT, msgspec.msgpack.encode(report)
+
+    def holds(self, work: ShardWork) -> bool:
+        """Whether the shard is in memory, as the batch needs it."""
+        replica = self.replicas.get(work.shard)
+        return replica is not None and replica.version == work.base
 
     def _reading(self, shard: int) -> Reading:
         return Reading(self.classes, self.handler.key, self.plan.placed, shard, self.plan.shards)

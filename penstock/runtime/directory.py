@@ -74,6 +74,9 @@ class DataDirectory:
         """State of a handler that is made from the log, to take the place of what it has."""
         return self.handlers / name / "next"
 
+    def claims(self, handler: str) -> Path:
+        return self.run / "claims" / handler
+
     @property
     def successor(self) -> Path:
         """There if the app is to go on with another file."""

@@ -76,6 +76,7 @@ def plan(app: App, handler: Handler, target: str, directory: DataDirectory, sett
         EmbeddedLogOpener(directory.streams),
         ShardOpener(DataDirectory(directory.root.resolve()), handler.name),
         settings.replica_bytes,
+        directory.claims(handler.name).resolve(),
     )
 
 
