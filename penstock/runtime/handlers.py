@@ -21,7 +21,7 @@ from penstock.evolution import shape_of
 from penstock.failpoints import reach
 from penstock.queue import EmbeddedLogOpener
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.loading import code_of, load
+from penstock.runtime.loading import absolute, code_of, load
 from penstock.runtime.states import ShardOpener
 from penstock.schema import Event, event_schema
 from penstock.settings import Settings
@@ -66,13 +66,11 @@ class StandingReader:
 def plan(app: App, handler: Handler, target: str, directory: DataDirectory, settings: Settings) -> Plan:
     """What Spark's workers are given of a handler."""
     shards, placed = spread(app, handler, settings)
-    path, _, name = target.partition(":")
-    absolute = f"{Path(path).resolve()}{f':{name}' if name else ''}"
     return Plan(
         handler.name,
         shards,
         placed,
-        HandlerLoader(absolute, handler.name, code_of(absolute)),
+        HandlerLoader(absolute(target), handler.name, code_of(target)),
         EmbeddedLogOpener(directory.streams),
         ShardOpener(DataDirectory(directory.root.resolve()), handler.name),
         settings.replica_bytes,

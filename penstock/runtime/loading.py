@@ -42,6 +42,12 @@ def load(target: str) -> Loaded:
     return Loaded(apps[name or ("app" if "app" in apps else next(iter(apps)))], module, file)
 
 
+def absolute(target: str) -> str:
+    """The same target, from whatever folder."""
+    path, _, name = target.partition(":")
+    return f"{Path(path).resolve()}{f':{name}' if name else ''}"
+
+
 def code_of(target: str) -> str:
     """A mark of the text of an app's file: the same code has the same."""
     return blake2b(Path(target.partition(":")[0]).read_bytes(), digest_size=CODE_BYTES).hexdigest()

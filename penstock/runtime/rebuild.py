@@ -24,7 +24,7 @@ from penstock.files import write_atomic
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory, owner
 from penstock.runtime.handlers import origin
-from penstock.runtime.loading import code_of
+from penstock.runtime.loading import absolute, code_of
 from penstock.runtime.renewal import Next, Prepared, problems
 from penstock.runtime.rerun import Rerun
 from penstock.settings import Settings
@@ -116,9 +116,7 @@ class Rebuild:
 
 def succeed(directory: DataDirectory, target: str) -> None:
     """Ask the supervisor of a running app to go on with another file."""
-    path, _, name = target.partition(":")
-    absolute = f"{Path(path).resolve()}{f':{name}' if name else ''}"
-    write_atomic(directory.successor, msgspec.json.encode({"target": absolute}), durable=False)
+    write_atomic(directory.successor, msgspec.json.encode({"target": absolute(target)}), durable=False)
 
 
 def _engine(directory: DataDirectory) -> Any:
