@@ -34,7 +34,6 @@ SPACE_BYTES = 1024 * 1024 * 1024
 """Free disk space below which no archive is made. One takes about 170 MB, and twice that for a moment."""
 BATCHES = 3
 RUN_S_MAX = 300
-NICE = 19
 _PIECE_BYTES = 8 * 1024 * 1024
 
 
@@ -57,9 +56,17 @@ def _mark(file: Path) -> Path:
 
 def _is_whole(file: Path) -> bool:
     try:
-        return " " not in str(file) and _mark(file).read_text() == _checksum(file)
+        return " " not in str(file) and _mark(file).read_text().split("\n")[0] == _checksum(file)
     except OSError:
         return False
+
+
+def _remove_stale(folder: Path) -> None:
+    """Remove the archives of Sparks that are no longer there, as those of environments that were removed."""
+    for mark in folder.glob("spark-*.crc"):
+        if not Path(mark.read_text().partition("\n")[2]).exists():
+            for suffix in (".jsa", ".lock", ".draft", ".crc"):
+                mark.with_suffix(suffix).unlink(missing_ok=True)
 
 
 def _checksum(file: Path) -> str:
@@ -70,15 +77,15 @@ def _checksum(file: Path) -> str:
     return f"{crc:08x}"
 
 
-def start_making() -> subprocess.Popen[bytes] | None:
-    """Begin to make the archive, in a process that gives way to all others; None if it is there, or there is no room
-    for it."""
+def start_making(*, nice: int = 0) -> subprocess.Popen[bytes] | None:
+    """Begin to make the archive, in a process that gives way to others by `nice`; None if it is there, or there is no
+    room for it."""
     file = archive_file(find_java())
     room = shutil.disk_usage(next(each for each in file.parents if each.exists())).free
     if _is_whole(file) or room < SPACE_BYTES:
         return None
     return subprocess.Popen(
-        [sys.executable, "-m", "penstock.analyze.archive"],
+        [sys.executable, "-m", "penstock.analyze.archive", str(nice)],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
@@ -99,7 +106,8 @@ def make(file: Path) -> None:
         with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
             _record(draft, Path(folder))
         draft.replace(file)
-        write_atomic(_mark(file), _checksum(file).encode(), durable=True)
+        write_atomic(_mark(file), f"{_checksum(file)}\n{pyspark.__file__}".encode(), durable=True)
+        _remove_stale(file.parent)
 
 
 def _record(draft: Path, folder: Path) -> None:
@@ -173,5 +181,5 @@ class _NumbersReader(DataSourceStreamReader):
 
 
 if __name__ == "__main__":
-    os.nice(NICE)
+    os.nice(int(sys.argv[1]) if sys.argv[1:] else 0)
     make(archive_file(find_java()))

@@ -45,8 +45,9 @@ from penstock.store import ViewSpec, ViewTable
 
 STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
-ARCHIVE_AFTER_S = 60.0
-"""An app that has run so long will be started again: then the archive of classes is worth its making."""
+ARCHIVE_AFTER_S, ARCHIVE_NICE = 60.0, 19
+"""An app that has run so long will be started again: then the archive of classes is worth its making, by a
+process that gives way to all others."""
 IDLE_WAIT_S = 1.0
 SHARED_WAIT_S = 0.02
 """How long a poll of the log may block: long for a query with one input, short if it has others to look at."""
@@ -202,7 +203,7 @@ class Engine:
                 self._say(state)
                 said, said_at = state, now
             if now >= self._archive_at:
-                self._archive_at, self._archiving = float("inf"), start_making()
+                self._archive_at, self._archiving = float("inf"), start_making(nice=ARCHIVE_NICE)
             if now >= upkeep_at:
                 upkeep_at = now + self.settings.upkeep_s
                 if not self._upkeep():

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.analyze.archive import archive_file, java_options, make
+from penstock.analyze.archive import _remove_stale, archive_file, java_options, make
 from penstock.analyze.java import find_java
 
 START = """
@@ -41,6 +41,14 @@ def test_an_archive_that_is_not_what_was_written_is_not_used(tmp_path: Path) -> 
     assert java_options(file)[0] == f"-XX:SharedArchiveFile={file}"
     file.write_bytes(b"klasses")
     assert java_options(file) == []
+
+
+def test_archives_of_environments_that_are_gone_go(tmp_path: Path) -> None:
+    for name, spark in (("here", __file__), ("gone", str(tmp_path / "nowhere"))):
+        (tmp_path / f"spark-{name}.crc").write_text(f"00000000\n{spark}")
+        (tmp_path / f"spark-{name}.jsa").touch()
+    _remove_stale(tmp_path)
+    assert {each.name for each in tmp_path.iterdir()} == {"spark-here.crc", "spark-here.jsa"}
 
 
 @pytest.mark.spark

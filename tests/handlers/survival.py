@@ -129,6 +129,7 @@ class Survival:
             if getattr(self, f"do_{fault}")():
                 self.done[fault] += 1
                 self.verify()
+                print(fault, end=" ", flush=True)
         require_exactly_once(self.app, self.fleet)
         print(f"{dict(self.done)}, {self.fleet.acknowledged} events")
 
