@@ -78,7 +78,7 @@ def test_random_faults_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     with running(APP, tmp_path / "data") as app:
-        Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(4)
+        Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(3)
 
 
 @pytest.mark.soak
