@@ -41,7 +41,9 @@ def archive_file(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
     """Where the archive of this Java and this Spark is, or would be."""
     release = java.home / "release"
     known = release.read_text() if release.is_file() else ""
-    parts = f"{java.home}\n{java.version}\n{known}\n{pyspark.__file__}\n{pyspark.__version__}"
+    jars = sorted((Path(pyspark.__file__).parent / "jars").iterdir())
+    dates = [each.stat().st_mtime_ns for each in jars]  # to Java a jar of another date is another jar
+    parts = f"{java.home}\n{java.version}\n{known}\n{pyspark.__file__}\n{dates}"
     return cache_folder(environ) / f"spark-{blake2b(parts.encode(), digest_size=8).hexdigest()}.jsa"
 
 

@@ -89,9 +89,6 @@ class Engine:
         directory, settings = self.directory, self.settings
         self.spark = start_session(self.app.name, settings, logs=directory.logs, warehouse=directory.run / "warehouse")
         log.info("Spark %s is up", self.spark.version)
-        register(self.spark, EmbeddedLogOpener(directory.streams))
-        sources = {name: source(made, directory, settings, IDLE_WAIT_S) for name, made in self.plans.items()}
-        register_handlers(self.spark, sources)
         self._begun = True
         clean = directory.clean_mark.exists()
         directory.clean_mark.unlink(missing_ok=True)
@@ -106,12 +103,10 @@ class Engine:
         return status
 
     def _start(self, node: View | Handler, clean: bool) -> None:
-        spark = self.spark
-        assert spark is not None
         runner = Runner(
             node,
             lambda: self._handler_query(node) if isinstance(node, Handler) else self._view_query(node),
-            lambda: handler_frame(spark, node.name) if isinstance(node, Handler) else self._frame(node),
+            lambda: self._handler_frame(node) if isinstance(node, Handler) else self._frame(node),
             lambda: self._caught_up(node),
             trigger_ms=self.settings.trigger_ms,
             longest_s=self.settings.restart_backoff_max_s,
@@ -139,9 +134,18 @@ class Engine:
         sink = self.sinks[handler.name] = HandlerSink(handler, made, ledger, self.own_log)
         return Query(handler, self.directory.checkpoint(handler.name), sink, self.epoch)
 
+    def _handler_frame(self, handler: Handler) -> DataFrame:
+        """The handler as a DataFrame. Its source is registered for this query alone, as is a view's: Spark puts words
+        into a map that belongs to a registered source, and two queries that start at once can spoil it for good."""
+        assert self.spark is not None
+        made = source(self.plans[handler.name], self.directory, self.settings, IDLE_WAIT_S)
+        register_handlers(self.spark, {handler.name: made})
+        return handler_frame(self.spark, handler.name)
+
     def _frame(self, view: View) -> DataFrame:
         """The view's DataFrame on the log. Views that others read get their stream of changes here."""
         assert self.spark is not None
+        register(self.spark, EmbeddedLogOpener(self.directory.streams))
         spark, wait_s = self.spark, IDLE_WAIT_S if len(view.reads) == 1 else SHARED_WAIT_S
 
         def read(stream: str, schema: StructType) -> DataFrame:
