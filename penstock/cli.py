@@ -123,6 +123,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as with `| head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        print(f"penstock: {error}", file=sys.stderr)
+        return 1
 
 
 def _say(line: str) -> None:

@@ -14,7 +14,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from random import Random
@@ -112,11 +112,15 @@ class _Teller(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def serving(bank: Bank) -> Iterator[str]:
+def serving(bank: Bank) -> AbstractContextManager[str]:
     """The service for the length of a block, in a thread; gives its address."""
-    teller = type("Teller", (_Teller,), {"bank": bank})
-    with ThreadingHTTPServer(("127.0.0.1", 0), teller) as server:
+    return answering(type("Teller", (_Teller,), {"bank": bank}))
+
+
+@contextmanager
+def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
+    """A server on a free port, in a thread, for the length of a block; gives its address."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()
         try:

@@ -14,12 +14,10 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
 COURTESY_S = 0.02
 """How long a worker that holds none of the shards lets others choose first."""
 KEPT = 4
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,12 @@ class Call(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
+class Successor(msgspec.Struct, frozen=True):
+    """What the supervisor is asked by another process, as JSON in a file: to go on with another target."""
+
+    target: str
+
+
 @dataclass(frozen=True)
 class Child:
     call: Call

@@ -19,9 +19,9 @@ from penstock.app import App, Handler
 from penstock.contracts import LogReader
 from penstock.cursor import source_positions
 from penstock.errors import DeclarationError, HandlerError
-from penstock.evolution import shape_of
 from penstock.files import write_atomic
 from penstock.queue import EmbeddedLog
+from penstock.runtime.child import Successor
 from penstock.runtime.directory import DataDirectory, owner
 from penstock.runtime.handlers import origin
 from penstock.runtime.loading import absolute, code_of
@@ -74,7 +74,7 @@ class Rebuild:
 
     def prepare(self) -> None:
         """Run the log through the handler until it has caught up with the one that runs, and make that durable."""
-        prepared = Prepared(code_of(self.target), shape_of(self.handler.state), self.origin)
+        prepared = Prepared(code_of(self.target), self.origin)
         for number in range(self.run.count):
             self.run.begin(number, Shard(), source_positions(self.origin))
         for _ in range(PASSES_MAX):
@@ -116,7 +116,7 @@ class Rebuild:
 
 def succeed(directory: DataDirectory, target: str) -> None:
     """Ask the supervisor of a running app to go on with another file."""
-    write_atomic(directory.successor, msgspec.json.encode({"target": absolute(target)}), durable=False)
+    write_atomic(directory.successor, msgspec.json.encode(Successor(absolute(target))), durable=False)
 
 
 def _engine(directory: DataDirectory) -> Any:

@@ -19,7 +19,7 @@ from penstock.app import App, Handler
 from penstock.contracts import HandledShard, LogReader
 from penstock.cursor import source_positions
 from penstock.errors import Damaged, DeclarationError
-from penstock.evolution import Carrier, Shape, misfit, shape_of
+from penstock.evolution import Carrier, misfit, shape_of
 from penstock.failpoints import reach
 from penstock.files import write_atomic
 from penstock.runtime.directory import DataDirectory
@@ -39,7 +39,6 @@ class Prepared(msgspec.Struct, frozen=True):
     is where it begins. There once all of the state is."""
 
     code: str
-    shape: Shape
     origin: str
 
 
@@ -121,10 +120,12 @@ class Renewal:
 
     def _caught_up(self, reader: LogReader, settings: Settings) -> Mapping[int, Shard]:
         """The prepared state, brought on to where the handler stands."""
-        run = Rerun(self.app, self.handler, reader, settings)
+        run, prepared = Rerun(self.app, self.handler, reader, settings), Next(self.directory, self.handler.name)
         for number in range(run.count):
-            shard, position = next(Next(self.directory, self.handler.name).files(number).snapshots(VERSION))
-            run.begin(number, shard, position)
+            found = next(prepared.files(number).snapshots(VERSION), None)
+            if found is None:
+                raise Damaged(f"{prepared.folder} is not whole; remove it, and rebuild again")
+            run.begin(number, *found)
         run.advance(source_positions(self.ledger.state.end))
         return run.shards
 

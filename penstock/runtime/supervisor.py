@@ -25,7 +25,7 @@ import msgspec
 from penstock.app import App
 from penstock.errors import EXIT_IO, DeclarationError
 from penstock.files import write_status
-from penstock.runtime.child import VARIABLE, Call
+from penstock.runtime.child import VARIABLE, Call, Successor
 from penstock.runtime.directory import DataDirectory, Ownership, take
 from penstock.settings import Settings
 
@@ -180,8 +180,12 @@ class Supervisor:
         """If another file is to go on, end both children in good order and start them with that one. Clients find the
         socket as it was, and take up their streams by their cursors."""
         try:
-            target = msgspec.json.decode(self.directory.successor.read_bytes())["target"]
+            target = msgspec.json.decode(self.directory.successor.read_bytes(), type=Successor).target
         except FileNotFoundError:
+            return
+        except msgspec.MsgspecError as error:
+            self.directory.successor.unlink()
+            self.say(f"{self.directory.successor} was not understood, and is left aside: {error}")
             return
         self.directory.successor.unlink()
         self.say(f"going on with {target}: finishing the work under way")

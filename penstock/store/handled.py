@@ -13,7 +13,7 @@ import msgspec
 
 from penstock import failpoints, files
 from penstock.contracts import HandledShard, LedgerEntry, Output
-from penstock.errors import DeclarationError, LedgerMismatch
+from penstock.errors import Damaged, DeclarationError, LedgerMismatch
 from penstock.evolution import Shape
 from penstock.store.ledger import is_next
 
@@ -132,4 +132,7 @@ def read_handled(path: Path) -> Handled | None:
 
 def _get(connection: sqlite3.Connection, path: Path) -> Handled | None:
     found = files.get_record(connection, path, "handled")
-    return None if found is None else msgspec.convert(found, Handled)
+    try:
+        return None if found is None else msgspec.convert(found, Handled)
+    except msgspec.ValidationError as error:
+        raise Damaged(f"{path} is not as this Penstock writes it: {error}", file=str(path)) from None

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from http.server import BaseHTTPRequestHandler
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
+
+from examples.paying.bank import answering
 
 Moment = Callable[[str], None]
 
@@ -63,14 +65,5 @@ class _Keeper(BaseHTTPRequestHandler):
         pass
 
 
-@contextmanager
-def serving(door: Door) -> Iterator[str]:
-    keeper = type("Keeper", (_Keeper,), {"door": door})
-    with ThreadingHTTPServer(("127.0.0.1", 0), keeper) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+def serving(door: Door) -> AbstractContextManager[str]:
+    return answering(type("Keeper", (_Keeper,), {"door": door}))

@@ -168,6 +168,7 @@ def test_what_another_payer_has_announced_meanwhile_is_not_sent(tmp_path: Path) 
 
     scene = Scene(tmp_path, due=1, seed=1, kill=another)
     scene.play()
+    assert len(scene.bank.transfers) == 1
 
 
 @pytest.mark.usefixtures("faultless")

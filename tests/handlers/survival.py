@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -29,8 +28,8 @@ from tests.harness import RunningApp, wait_for
 APP = Path(__file__).parent / "fleet.py"
 OUTPUTS = ("geofence.Crossing", "geofence.Silence", "geofence.failed")
 SETTLE_S = 120.0
-TROUBLE_S = 3.0
-"""How long a disk stays full, or slow."""
+REFUSED, SLOW_EVENTS = 30, 500
+"""How long a disk stays full, in requests refused; and slow, in events taken."""
 SYNCS = "fsync,fdatasync,syncfs"
 
 
@@ -41,7 +40,7 @@ class Fleet(threading.Thread):
         super().__init__(daemon=True)
         self.url, self.chance = url, random.Random(seed)
         self.finish = threading.Event()
-        self.acknowledged = 0
+        self.acknowledged = self.refused = 0
 
     def run(self) -> None:
         number = 0
@@ -49,6 +48,7 @@ class Fleet(threading.Thread):
             events = [self._fix(number + index) for index in range(20)]
             number += 20
             while not self._send(events):
+                self.refused += 1
                 self.finish.wait(0.1)
             self.acknowledged += len(events)
             self.finish.wait(0.02)
@@ -121,10 +121,11 @@ class Survival:
         self.fleet = Fleet(lambda: app.url, seed)
         self.done: Counter[str] = Counter()
 
-    def run(self, rounds: int) -> None:
+    def run(self, rounds: int) -> Counter[str]:
+        """So many rounds; returns what was done how often."""
         self.fleet.start()
         while self.done.total() < rounds:
-            time.sleep(self.chance.uniform(0.2, 2.0))  # the moment is the random part of this
+            self._let_pass(self.chance.randint(100, 1000))  # the moment is the random part of this
             fault = self.chance.choice(self.faults)
             if getattr(self, f"do_{fault}")():
                 self.done[fault] += 1
@@ -132,6 +133,12 @@ class Survival:
                 print(fault, end=" ", flush=True)
         require_exactly_once(self.app, self.fleet)
         print(f"{dict(self.done)}, {self.fleet.acknowledged} events")
+        return self.done
+
+    def _let_pass(self, events: int) -> None:
+        """Wait until so many more events were acknowledged."""
+        goal = self.fleet.acknowledged + events
+        wait_for(lambda: self.fleet.acknowledged >= goal, SETTLE_S, "events to be taken")
 
     def verify(self) -> None:
         ledger = self.app.data / "handlers/geofence/ledger.db"
@@ -140,7 +147,7 @@ class Survival:
 
     def do_worker(self) -> bool:
         self.app.ready()
-        time.sleep(self.chance.uniform(0.0, 1.0))
+        self._let_pass(self.chance.randint(0, 500))
         return self._kill(self._workers())
 
     def do_jvm(self) -> bool:
@@ -171,7 +178,8 @@ class Survival:
             while file.write(bytes(65536)):
                 pass
         assert shutil.disk_usage(self.app.data).free < 2**20
-        time.sleep(TROUBLE_S)
+        refused = self.fleet.refused
+        wait_for(lambda: self.fleet.refused > refused + REFUSED, SETTLE_S, "the front door to refuse events")
         filler.unlink()
         self.app.ready()
         return True
@@ -183,7 +191,7 @@ class Survival:
         chosen = [word for pid in pids for word in ("-p", str(pid))]
         slow = ["-e", f"trace={SYNCS}", "-e", f"inject={SYNCS}:delay_exit=300000"]
         with subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", *chosen, *slow]) as strace:
-            time.sleep(TROUBLE_S)
+            self._let_pass(SLOW_EVENTS)
             strace.terminate()
         return True
 
