@@ -18,7 +18,7 @@ import msgspec
 from penstock.app import App, Handler
 from penstock.contracts import HandledShard, LogReader
 from penstock.cursor import source_positions
-from penstock.errors import Damaged, DeclarationError
+from penstock.errors import Damaged, DeclarationError, StorageError
 from penstock.evolution import Carrier, misfit, shape_of
 from penstock.failpoints import reach
 from penstock.files import write_atomic
@@ -81,9 +81,13 @@ class Next:
 
 
 def problems(app: App, directory: DataDirectory, code: str) -> Iterator[str]:
-    """Why handlers of an app cannot take up the state that they have, each with what to do."""
+    """Why handlers of an app cannot take up the state that they have, each with what to do. One whose files cannot be
+    read is passed over: that is its own failure, told by the engine, and no other's."""
     for handler in app.handlers:
-        handled = read_handled(directory.handler_ledger(handler.name))
+        try:
+            handled = read_handled(directory.handler_ledger(handler.name))
+        except StorageError:
+            continue
         if handled is None or handled.shape == shape_of(handler.state) or _prepared(handler, directory, code):
             continue
         reason = misfit(handled.shape, handler.state)

@@ -20,6 +20,7 @@ from penstock.contracts import Retention
 from penstock.errors import DeclarationError
 from penstock.failpoints import Interrupted
 from penstock.runtime import renewal
+from penstock.runtime.directory import DataDirectory
 from penstock.runtime.loading import load
 from penstock.store import read_handled
 from tests.handlers import meter
@@ -177,6 +178,14 @@ def test_a_class_that_does_not_fit_is_refused_and_nothing_is_touched(place: Plac
         place.run(second)
     assert place.folders == {"0"}
     place.run(FIRST, given(100, 1))
+
+
+def test_a_damaged_ledger_is_the_handlers_own_failure(place: Place, tmp_path: Path) -> None:
+    """It does not keep the rest of the app from starting; what looks at the handler says what is wrong."""
+    (place.root / "handlers/sums/ledger.db").write_bytes(b"rubbish" * 1000)
+    app, _ = loaded(changed(tmp_path, LOST))
+    assert list(renewal.problems(app, DataDirectory(place.root), "")) == []
+    assert "ledger.db is damaged" in place.command("rebuild", FIRST).stderr
 
 
 def test_a_rebuilt_handler_goes_on_where_the_old_one_ended(place: Place, tmp_path: Path) -> None:
