@@ -33,7 +33,7 @@ from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
 from penstock.contracts import StreamSpec
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.rows import to_columns, to_events
+from penstock.rows import to_events
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
 from penstock.schema import event_schema
@@ -110,7 +110,7 @@ def measure_loop(vehicles: int) -> float:
     for turn in range(LOOP_TURNS):
         first = turn * (LOOP_EVENTS // PIECE)
         batches = [piece(0, first + number, vehicles) for number in range(LOOP_EVENTS // PIECE)]
-        events = [event for batch in batches for event in to_events(Fix, to_columns(Fix, batch))]
+        events = [event for batch in batches for event in to_events(Fix, batch)]
         emitted: list[Any] = []
         began = time.perf_counter()
         for event in events:

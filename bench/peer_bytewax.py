@@ -30,7 +30,7 @@ from bytewax.testing import run_main
 from bench.fixes import PIECE, piece
 from bench.fleet import Crossing, Fix, Vehicle, geofence
 from penstock.queue import EmbeddedLogOpener
-from penstock.rows import to_columns, to_events
+from penstock.rows import to_events
 
 EVENTS = 500_000
 """Distinct events: they come again and again, as often as there is time for."""
@@ -49,7 +49,7 @@ def from_memory(vehicles: int) -> Batches:
         [
             (event.vehicle, event)
             for number in range(first, first + BATCH // PIECE)
-            for event in to_events(Fix, to_columns(Fix, piece(0, number, vehicles)))
+            for event in to_events(Fix, piece(0, number, vehicles))
         ]
         for first in range(0, EVENTS // PIECE, BATCH // PIECE)
     ]
@@ -64,7 +64,7 @@ def from_log(folder: Path) -> Batches:
     def batch(number: int) -> list[Pair]:
         first = number % turns * BATCH
         read = log.read("fixes", 0, first, first + BATCH)
-        return [(event.vehicle, event) for each in read for event in to_events(Fix, to_columns(Fix, each))]
+        return [(event.vehicle, event) for each in read for event in to_events(Fix, each)]
 
     return batch
 

@@ -12,6 +12,7 @@ of one that fails can be undone. What comes out is the same as if every key had 
 from __future__ import annotations
 
 import traceback
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from heapq import heapify, heappop, heappush
@@ -36,7 +37,7 @@ CAREFUL_KEYS_MAX = 1_000
 TEXT_CHARS_MAX = 8_000
 
 
-class Emitted(NamedTuple):
+class Emitted(msgspec.Struct, frozen=True, gc=False):
     """One event that the handler emitted: the number of its class among those declared, what made the handler run, the
     number of this among all that it emitted then, key and log time."""
 
@@ -143,7 +144,7 @@ class _Context:
 
     @property
     def key(self) -> str:
-        return self._timer.key if self._timer is not None else self._attempt.inputs.keys[self._row] or ""
+        return self._timer.key if self._timer is not None else self._attempt.inputs.key(self._row) or ""
 
     @property
     def now(self) -> datetime:
@@ -159,8 +160,7 @@ class _Context:
         name = self._attempt.handler.name
         if self._timer is not None:
             return f"{name}/timer/{self._timer.key}/{self._timer.name}/{self._timer.due}"
-        place = self._attempt.inputs.place(self._row)
-        return f"{name}/{place.stream}/{place.partition}/{place.offset}"
+        return f"{name}/{self._attempt.inputs.place(self._row).path}"
 
     @property
     def random(self) -> Random:
@@ -202,7 +202,8 @@ class _Attempt:
         self._context = _Context(self)
         self._end = end
         self._queue: list[tuple[int, str]] = []
-        self._due = NEVER
+        self._due = NEVER  # the time of the next timer
+        self._due_row = 0  # the row of this piece that it comes before
         self._horizon = -1
 
     def run(self, pieces: Iterator[Inputs]) -> None:
@@ -219,31 +220,35 @@ class _Attempt:
     def _run(self, inputs: Inputs) -> None:
         """The inner loop of the platform: what it does for each event is counted in nanoseconds."""
         function, context, emit = self.handler.function, self._context, self._emit
-        found: Callable[[str | None], Entry[Any] | None] = self._live.get  # type: ignore[assignment]
         self.inputs, context._random_of = inputs, None
         self.events += len(inputs.times)
         if inputs.times and inputs.times[-1] > self._horizon:
             self._look_ahead(inputs.times[-1])
-        for row, key, event, time in zip(range(len(inputs.times)), *inputs[:3], strict=True):
-            if time >= self._due:
-                self._fire(time, row)
+        self._find_due()
+        entries = map(self._live.get, inputs.keys)  # type: ignore[arg-type]
+        states = [None if entry is None else entry.state for entry in entries]
+        for row, code, event in zip(range(len(inputs.times)), inputs.codes, inputs.events, strict=True):
+            if row >= self._due_row:
+                self._fire(inputs.times[row], row)
             context._row = row
-            entry = found(key)
-            if entry is None:
-                entry = self._entered(key, event)
+            state = states[code]
+            if state is None:
+                entry = self._entered(inputs.keys[code], event)
                 if entry is None:
                     continue
+                state = states[code] = entry.state
             try:
-                made = function(entry.state, event, context)
+                made = function(state, event, context)
                 if made is not None:
                     for each in made:
                         emit(each)
             except (Exception, SystemExit):
-                self._give_up(key)
+                self._give_up(inputs.keys[code])
+                states[code] = None
 
     def _entered(self, key: str | None, event: Any) -> Entry[Any] | None:
-        """The entry of a key that is met for the first time. None if the row is not to be run in good faith; then it
-        is done with: a tick, an event without a key, or one of a key that gives trouble."""
+        """The entry of a key that is met for the first time in a piece. None if the row is not to be run in good faith;
+        then it is done with: a tick, an event without a key, or one of a key that gives trouble."""
         if key is None:
             if event is None:
                 self.events -= 1
@@ -264,16 +269,16 @@ class _Attempt:
         return entry
 
     def _give_up(self, key: str | None) -> None:
-        """This pass will not count, for a key is in trouble. Its further rows are passed over."""
+        """This pass will not count, for a key is in trouble. Most of its further rows are passed over."""
         assert key is not None
         self.trouble.add(key)
-        del self._live[key]
+        self._live.pop(key, None)
 
     def _emit(self, event: Any) -> None:
-        context, output = self._context, self.machine.output(event)
-        cause, last = context._cause, self.emitted[-1] if self.emitted else None
-        number = last.number + 1 if last is not None and last.cause == cause else 0
-        self.emitted.append(Emitted(output.number, cause, number, context.key, context._time, output.taken(event)))
+        context, output, emitted = self._context, self.machine.output(event), self.emitted
+        cause = context._cause
+        number = emitted[-1].number + 1 if emitted and emitted[-1].cause == cause else 0
+        emitted.append(Emitted(output.number, cause, number, context.key, context._time, output.taken(event)))
 
     def _with_care(self, entry: Entry[Any], function: Callable[..., Any], *given: Any) -> None:
         """Run one event, or timer, of a key that has given trouble; undo it if it fails."""
@@ -324,7 +329,8 @@ class _Attempt:
     def _expect(self, due: int, key: str) -> None:
         if due <= self._end:
             heappush(self._queue, (due, key))
-            self._due = self._queue[0][0]
+            if due < self._due:
+                self._find_due()
 
     def _look_ahead(self, time: int) -> None:
         """Queue the shard's timers that are due until `time`, and as far again: so the shard is asked a few times for
@@ -332,8 +338,11 @@ class _Attempt:
         horizon = min(self._end, 2 * time - self.shard.time)
         self._queue += (each for each in self.shard.due_until(horizon) if each[0] > self._horizon)
         heapify(self._queue)
-        self._due = self._queue[0][0] if self._queue else NEVER
         self._horizon = horizon
+
+    def _find_due(self) -> None:
+        self._due = self._queue[0][0] if self._queue else NEVER
+        self._due_row = bisect_left(self.inputs.times, self._due)
 
     def _fire(self, time: int, row: int) -> None:
         """Call every timer that is due at `time`, the earliest first, each at its own time."""
@@ -354,7 +363,7 @@ class _Attempt:
             if following is not None:
                 self._expect(following, key)
         context._timer = None
-        self._due = self._queue[0][0] if self._queue else NEVER
+        self._find_due()
 
     def _call_timer(self, entry: Entry[Any], name: str) -> None:
         function: Callable[..., Any] = self.handler.timers.get(name, _undeclared)

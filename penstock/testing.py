@@ -22,7 +22,7 @@ from penstock.columns import place, text_of, to_batch
 from penstock.errors import DeclarationError
 from penstock.graph import order, require_sound
 from penstock.machine import Emitted, Machine
-from penstock.rows import Inputs, Place, to_columns, to_events, to_micros
+from penstock.rows import Inputs, Place, to_events, to_micros
 from penstock.schema import Failed, value_class
 from penstock.shard import Shard, digest_text
 
@@ -134,7 +134,7 @@ def _normal(stream: Stream, items: Sequence[Any]) -> list[Any]:
     values = [msgspec.convert(item, value_class(stream.event), from_attributes=True) for item in items]
     empty: list[str | None] = [None] * len(values)
     batch = to_batch(stream.event, values, ids=empty, keys=empty, now=BEGIN)
-    return to_events(stream.event, to_columns(stream.event, batch))
+    return to_events(stream.event, batch)
 
 
 def _run_handler(handler: Handler, rows: dict[str, list[_Row]], count: int, batch: int, result: Result) -> None:
@@ -179,7 +179,7 @@ def _inputs(handler: Handler, rows: list[_Row]) -> Inputs:
     def locate(index: int) -> Place:
         return Place(rows[index].stream, 0, 0, rows[index].offset)
 
-    return Inputs(
+    return Inputs.of(
         [_key(handler, row) for row in rows],
         [row.event for row in rows],
         [row.time for row in rows],

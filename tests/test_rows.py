@@ -1,4 +1,4 @@
-"""Events come out of columns as they went in: every type, with and without nulls, from any slice of a batch."""
+"""Events come out of columns as they went in: every type, with nulls and without, any slice, in parts of any size."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from uuid import UUID
 
 import msgspec
 import pyarrow as pa
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import EpochMillis, Event, Record
+from penstock import rows as rows_module
 from penstock.columns import to_batch
-from penstock.rows import from_micros, times, to_columns, to_events, to_micros
+from penstock.rows import from_micros, times, to_events, to_micros
 from penstock.schema import INT_MAX, INT_MIN
 
 TIMES = st.datetimes(timezones=st.just(UTC))
@@ -84,13 +86,15 @@ EVENTS = st.builds(
 def read(events: list[Every], start: int = 0) -> list[Any]:
     nothing: list[str | None] = [None] * len(events)
     batch = to_batch(Every, events, ids=nothing, keys=nothing, now=datetime.now(UTC)).slice(start)
-    return to_events(Every, to_columns(Every, batch))
+    return to_events(Every, batch)
 
 
 @settings(deadline=None, print_blob=True)
-@given(st.lists(EVENTS, max_size=6), st.integers(0, 3))
-def test_an_event_comes_out_as_it_went_in(events: list[Any], start: int) -> None:
-    found = read(events, start)
+@given(st.lists(EVENTS, max_size=6), st.integers(0, 3), st.integers(1, 7))
+def test_an_event_comes_out_as_it_went_in(events: list[Any], start: int, step: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rows_module, "_STEP", step)
+        found = read(events, start)
     assert [msgspec.structs.asdict(each) for each in found] == [msgspec.structs.asdict(each) for each in events[start:]]
     assert all(isinstance(each, Every) and repr(each).startswith("Every(") for each in found)
 
@@ -106,15 +110,16 @@ class At(Event):
 def test_a_time_keeps_its_microsecond(times: list[datetime]) -> None:
     nothing: list[str | None] = [None] * len(times)
     batch = to_batch(At, [At(at=time) for time in times], ids=nothing, keys=nothing, now=times[0])
-    assert to_columns(At, batch)["at"] == times
+    found = [event.at for event in to_events(At, batch)]
+    assert found == times
     assert [from_micros(to_micros(time)) for time in times] == times
-    assert all(time.utcoffset() == timedelta(0) for time in to_columns(At, batch)["at"])
+    assert all(time.utcoffset() == timedelta(0) for time in found)
 
 
 @settings(deadline=None, max_examples=500)
 @given(st.lists(st.integers(1 - 2**51, 2**51 - 1), min_size=1, max_size=20))
 @example([1 - 2**51, -1_000_001, -1_000_000, -999_999, -1, 0, 1, 999_999, 2**51 - 1])
 def test_times_made_all_at_once_are_those_made_one_by_one(micros: list[int]) -> None:
-    found = times(pa.array(micros, pa.timestamp("us", "UTC")))
+    found = list(times(pa.array(micros, pa.timestamp("us", "UTC"))))
     assert found == list(map(from_micros, micros))
     assert all(time.tzinfo is UTC for time in found)

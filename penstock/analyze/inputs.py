@@ -14,14 +14,13 @@ import pyarrow.compute as pc
 
 from penstock.columns import place, text_of
 from penstock.contracts import LogReader
-from penstock.rows import Inputs, Place, Rows, each_event, micros_of, to_columns
+from penstock.rows import Inputs, Place, Rows, coded, each_event, micros_of, packed, values
 from penstock.schema import KIND_EVENT, Event, fields
 
 CHUNK_ROWS = 50_000
 PIECE_ROWS = 32_768
 """Rows whose columns are made into values at a time. Of 8,192 an event takes a tenth more time, of more no less."""
 T = TypeVar("T")
-V = TypeVar("V", bound=Iterable[Any])
 
 
 class Range(NamedTuple):
@@ -53,10 +52,11 @@ class _Piece:
     first: int
     rows: Sequence[int]
     batch: pa.RecordBatch
-    keys: list[str | None]
+    keys: Sequence[str | None]
+    codes: Sequence[int]
     events: Iterable[Any]
 
-    def place(self, row: int, generation: int) -> Place:
+    def place(self, generation: int, row: int) -> Place:
         return Place(self.source.stream, generation, self.source.partition, self.first + self.rows[row])
 
     def id(self, row: int) -> str | None:
@@ -70,7 +70,7 @@ def read_inputs(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> In
     pieces = [piece for each in ranges for piece in _pieces(log, reading, each)]
     ends = list(accumulate(len(piece.rows) for piece in pieces))
     generations = {each.stream: log.generation(each.stream) for each in ranges}
-    keys = list(chain.from_iterable(piece.keys for piece in pieces))
+    keys = [piece.keys[code] for piece in pieces for code in piece.codes]
     events = list(chain.from_iterable(piece.events for piece in pieces))
     times = list(chain.from_iterable(micros_of(piece.batch.column("_ingest_time")) for piece in pieces))
     order: Sequence[int] = range(len(times))
@@ -84,13 +84,13 @@ def read_inputs(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> In
 
     def locate(row: int) -> Place:
         piece, inner = find(row)
-        return piece.place(inner, generations[piece.source.stream])
+        return piece.place(generations[piece.source.stream], inner)
 
     def identify(row: int) -> str | None:
         piece, inner = find(row)
         return piece.id(inner)
 
-    return Inputs(keys, events, times, identify, locate)
+    return Inputs.of(keys, events, times, identify, locate)
 
 
 class Stretch:
@@ -111,7 +111,8 @@ class Stretch:
             piece = _piece(batch, cls, self._reading, source, self.reached)
             self.reached += batch.num_rows
             times = micros_of(batch.column("_ingest_time"))
-            yield Inputs(piece.keys, piece.events, times, piece.id, partial(piece.place, generation=generation))
+            place = partial(piece.place, generation)
+            yield Inputs(piece.keys, piece.codes, piece.events, times, piece.id, place)
 
 
 def chunks(log: LogReader, reading: Reading, ranges: Sequence[Range]) -> Iterator[Rows]:
@@ -173,21 +174,32 @@ def _piece(batch: pa.RecordBatch, cls: type[Event], reading: Reading, source: Ra
     if not reading.placed[source.stream]:
         rows = _picked(batch, cls, reading)
         batch = batch.take(pa.array(rows, pa.int64()))
-    columns = to_columns(cls, _only_events(batch))
-    texts = columns[reading.key]
-    if next(each for each in fields(cls) if each.name == reading.key).base is not str:
-        texts = list(map(text_of, texts))
-    return _Piece(source, first, rows, batch, _spread(batch, texts), _spread(batch, each_event(cls, columns)))
+    if _has_ticks(batch):
+        only = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
+        keys, codes = coded(_spread(batch, _texts(only, cls, reading.key)))
+        return _Piece(source, first, rows, batch, keys, codes, _spread(batch, each_event(cls, only)))
+    keys, codes = _coded_keys(batch, cls, reading.key)
+    return _Piece(source, first, rows, batch, keys, codes, each_event(cls, batch))
 
 
-def _only_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT)) if _has_ticks(batch) else batch
+def _coded_keys(batch: pa.RecordBatch, cls: type[Event], key: str) -> tuple[Sequence[str | None], Sequence[int]]:
+    """As `coded`; by Arrow, if they are texts already, in a third of the time."""
+    if _base(cls, key) is not str:
+        return coded(_texts(batch, cls, key))
+    found = batch.column(key).dictionary_encode(null_encoding="encode")
+    return found.dictionary.to_pylist(), packed("i", found.indices)
 
 
-def _spread(batch: pa.RecordBatch, values: V) -> V | list[Any]:
+def _texts(batch: pa.RecordBatch, cls: type[Event], key: str) -> Iterable[str | None]:
+    return map(text_of, values(cls, key, batch))
+
+
+def _base(cls: type[Event], name: str) -> Any:
+    return next(each.base for each in fields(cls) if each.name == name)
+
+
+def _spread(batch: pa.RecordBatch, values: Iterable[Any]) -> list[Any]:
     """The values, one for each event of a batch, with None where there is a tick."""
-    if not _has_ticks(batch):
-        return values
     following = iter(values)
     return [next(following) if kind == KIND_EVENT else None for kind in batch.column("_kind").to_pylist()]
 
@@ -198,6 +210,6 @@ def _has_ticks(batch: pa.RecordBatch) -> bool:
 
 def _picked(batch: pa.RecordBatch, cls: type[Event], reading: Reading) -> list[int]:
     """The numbers of the rows whose keys belong to the shard, and of ticks."""
-    keys = to_columns(cls, _only_events(batch))[reading.key]
-    belongs = [place(text_of(key), reading.shards) == reading.shard for key in keys]
+    only = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
+    belongs = [place(text, reading.shards) == reading.shard for text in _texts(only, cls, reading.key)]
     return [row for row, mine in enumerate(_spread(batch, belongs)) if mine is None or mine]

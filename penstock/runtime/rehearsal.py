@@ -25,7 +25,7 @@ from penstock.app import Handler, Stream
 from penstock.columns import text_of, tick_batch, to_batch
 from penstock.graph import order
 from penstock.machine import Effects, Machine
-from penstock.rows import Inputs, Place, from_micros, micros_of, to_columns, to_events
+from penstock.rows import Inputs, Place, from_micros, micros_of, to_events
 from penstock.runtime.loading import load
 from penstock.schema import KIND_EVENT, event_schema
 from penstock.shard import Shard
@@ -107,8 +107,10 @@ def write_made(folder: Path, stream: Stream, made: Sequence[Made]) -> None:
 def write_rows(folder: Path, stream: Stream, batches: Sequence[pa.RecordBatch], places: Sequence[Place]) -> None:
     """Write batches as the log has them, with the place of each row."""
     table = pa.Table.from_batches(batches, event_schema(stream.event))
-    for number, name in enumerate(PLACE_COLUMNS, start=1):
-        table = table.append_column(name, pa.array([place[number] for place in places], pa.int64()))
+    for name in PLACE_COLUMNS:
+        table = table.append_column(
+            name, pa.array([getattr(place, name.removeprefix("_")) for place in places], pa.int64())
+        )
     with pa.OSFile(str(rows_file(folder, stream.name)), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
 
@@ -119,8 +121,7 @@ def read_rows(folder: Path, stream: Stream) -> Iterator[Row]:
         table = pa.ipc.open_file(file).read_all().combine_chunks()
     for batch in table.to_batches():
         kinds = batch.column("_kind")
-        columns = to_columns(stream.event, batch.filter(pc.equal(kinds, KIND_EVENT)))
-        events = iter(to_events(stream.event, columns))
+        events = iter(to_events(stream.event, batch.filter(pc.equal(kinds, KIND_EVENT))))
         numbers = zip(*(batch.column(name).to_pylist() for name in PLACE_COLUMNS), strict=True)
         times, ids = micros_of(batch.column("_ingest_time")), batch.column("_id").to_pylist()
         for time, number, known, kind in zip(times, numbers, ids, kinds.to_pylist(), strict=True):
@@ -137,7 +138,7 @@ def rehearse(call: Call) -> None:
             streams = inputs(app, handler).values()
             rows = [row for stream in streams for row in read_rows(folder, stream)]
             numbers = {stream.name: number for number, stream in enumerate(streams)}
-            rows.sort(key=lambda row: (row.time, numbers[row.place.stream], *row.place[2:]))
+            rows.sort(key=lambda row: (row.time, numbers[row.place.stream], row.place.partition, row.place.offset))
             _Rehearsal(handler, folder, call).run(rows if handler.name not in call.without else [])
 
 
@@ -183,7 +184,7 @@ class _Rehearsal:
     def _step(self, row: Row) -> bytes:
         event = row.event
         key = text_of(getattr(event, self.handler.key)) if event is not None else None
-        given = Inputs([key], [event], [row.time], lambda _: row.id, lambda _: row.place)
+        given = Inputs.of([key], [event], [row.time], lambda _: row.id, lambda _: row.place)
         effects = self.machine.run(self.shard, given)
         self.shard.apply(effects.changes)
         self._remember(effects)
@@ -199,7 +200,7 @@ class _Rehearsal:
     def _told(self, row: Row, key: str | None, effects: Effects) -> Step:
         names = [each.__name__ for each in self.handler.emits]
         return Step(
-            place=f"{row.place.stream}/{row.place.partition}/{row.place.offset}" if row.place.partition >= 0 else "",
+            place=row.place.path if row.place.partition >= 0 else "",
             event=_text(row.event) if row.event is not None else None,
             key=key,
             states={each: self._state(record) for each, record in sorted(effects.changes.records.items())},

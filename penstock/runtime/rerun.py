@@ -67,10 +67,9 @@ class Rerun:
 def _only(rows: Inputs, key: str) -> Inputs:
     """The rows of one key, and the ticks. Nothing else has to do with its state."""
     events = list(rows.events)
-    pairs = enumerate(zip(rows.keys, events, strict=True))
-    mine = [row for row, (each, event) in pairs if each == key or event is None]
-    return Inputs(
-        [rows.keys[row] for row in mine],
+    mine = [row for row, event in enumerate(events) if event is None or rows.key(row) == key]
+    return Inputs.of(
+        [rows.key(row) for row in mine],
         [events[row] for row in mine],
         [rows.times[row] for row in mine],
         lambda row: rows.id(mine[row]),

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from penstock import App, Context, EpochMillis, Event, Record, State
 from penstock.columns import text_of, to_batch
-from penstock.rows import to_columns, to_events
+from penstock.rows import to_events
 from penstock.samples import KEYS, Maker, samples
 from penstock.schema import value_class
 from penstock.testing import BEGIN
@@ -86,7 +86,7 @@ def test_every_type_is_made_and_goes_through_the_log_unchanged() -> None:
     strict = [msgspec.convert(each, value_class(Everything), from_attributes=True) for each in made]
     empty: list[str | None] = [None] * len(strict)
     batch = to_batch(Everything, strict, ids=empty, keys=empty, now=BEGIN)
-    back = to_events(Everything, to_columns(Everything, batch))
+    back = to_events(Everything, batch)
     assert [each.spot for each in back] == [each.spot for each in made]
     assert [each.price for each in back] == [each.price for each in made]
     assert {each.colour for each in back} == set(Colour)

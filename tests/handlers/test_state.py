@@ -26,7 +26,7 @@ def batch(number: int, size: int = 20) -> Inputs:
         Fix(fix=f"{number}-{row}", vehicle=key, x=float(row % 3), trouble=trouble) for row, key in enumerate(keys)
     ]
     times = [number * 1000 + row for row in range(size)]
-    return Inputs(keys, events, times, lambda row: None, lambda row: Place("fixes", 0, 0, number * size + row))
+    return Inputs.of(keys, events, times, lambda row: None, lambda row: Place("fixes", 0, 0, number * size + row))
 
 
 @pytest.fixture
