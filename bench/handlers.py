@@ -39,8 +39,8 @@ from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
 from penstock.schema import event_schema
 from penstock.settings import Settings
 
-BATCH = 1_000_000
-BATCHES = 6
+BATCH = Settings().handler_events_max
+BATCHES = 5
 WARM = 1
 LOOP_EVENTS = 200_000
 LOOP_TURNS = 8
@@ -124,7 +124,7 @@ def measure_loop(vehicles: int) -> float:
 
 
 def measure_ours(spark: SparkSession, directory: DataDirectory) -> float:
-    settings = Settings(partitions=PARTITIONS, handler_events_max=BATCH)
+    settings = Settings(partitions=PARTITIONS)
     made = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), directory, settings)
     register_handlers(spark, {geofence.name: source(made, directory, settings, 0.01)})
     log = EmbeddedLog(directory.streams)

@@ -1,9 +1,9 @@
-"""The geofence in bytewax: `python -m bench.peer_bytewax VEHICLES on|off [LOG]` prints events a second on one core.
+"""The geofence in bytewax: `python -m bench.peer_bytewax VEHICLES on|off PARTITION [LOG]` prints events a second.
 
-One worker, the only process on its core, with the keys that one of our two workers has. It calls the same function, in
-a `stateful_batch`: the operator that hands a key all its values of a batch at once, which is faster than one call a
-value. Its input are (key, event) pairs, so that no step is needed to find the key, in batches of 100,000, the fastest
-size of three that were tried. The events are Python objects that were made before the clock runs;
+One worker, the only process on its core, with the keys that one of our workers has: those of a partition. It calls the
+same function, in a `stateful_batch`: the operator that hands a key all its values of a batch at once, which is faster
+than one call a value. Its input are (key, event) pairs, so that no step is needed to find the key, in batches of
+100,000, the fastest size of three that were tried. The events are Python objects that were made before the clock runs;
 with LOG, the folder of our streams, they are read from there and made as they are needed, as ours are. What comes out
 is counted and dropped. With recovery on, the state of the keys that changed goes to a SQLite store once a second.
 """
@@ -43,27 +43,27 @@ Pair = tuple[str, Fix]
 Batches = Callable[[int], list[Pair]]
 
 
-def from_memory(vehicles: int) -> Batches:
+def from_memory(vehicles: int, partition: int) -> Batches:
     """Batches of events that exist already."""
     batches = [
         [
             (event.vehicle, event)
             for number in range(first, first + BATCH // PIECE)
-            for event in to_events(Fix, piece(0, number, vehicles))
+            for event in to_events(Fix, piece(partition, number, vehicles))
         ]
         for first in range(0, EVENTS // PIECE, BATCH // PIECE)
     ]
     return lambda number: batches[number % len(batches)]
 
 
-def from_log(folder: Path) -> Batches:
-    """Batches of events that are read from the first partition of our log, and made, at each call."""
+def from_log(folder: Path, partition: int) -> Batches:
+    """Batches of events that are read from a partition of our log, and made, at each call."""
     log = EmbeddedLogOpener(folder)()
-    turns = log.ends("fixes")[0] // BATCH
+    turns = log.ends("fixes")[partition] // BATCH
 
     def batch(number: int) -> list[Pair]:
         first = number % turns * BATCH
-        read = log.read("fixes", 0, first, first + BATCH)
+        read = log.read("fixes", partition, first, first + BATCH)
         return [(event.vehicle, event) for each in read for event in to_events(Fix, each)]
 
     return batch
@@ -154,9 +154,9 @@ def measure(batches: Batches, recovery: RecoveryConfig | None) -> float:
     return source.feed.counted / (ended - source.feed.counted_from)
 
 
-def main(vehicles: int, recovery: bool, log: Path | None) -> None:
-    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
-    batches = from_log(log) if log is not None else from_memory(vehicles)
+def main(vehicles: int, recovery: bool, partition: int, log: Path | None) -> None:
+    os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[partition]])
+    batches = from_log(log, partition) if log is not None else from_memory(vehicles, partition)
     gc.collect()
     gc.disable()
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
@@ -166,4 +166,4 @@ def main(vehicles: int, recovery: bool, log: Path | None) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] == "on", Path(sys.argv[3]) if len(sys.argv) > 3 else None)
+    main(int(sys.argv[1]), sys.argv[2] == "on", int(sys.argv[3]), Path(sys.argv[4]) if len(sys.argv) > 4 else None)

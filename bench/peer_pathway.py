@@ -1,11 +1,11 @@
-"""The geofence in pathway: `python -m bench.peer_pathway VEHICLES on|off FOLDER` prints events a second on one core.
+"""The geofence in pathway: `python -m bench.peer_pathway VEHICLES on|off PARTITION FOLDER` prints events a second.
 
-One worker, the only process on its core, with the keys that one of our two workers has. Its input are CSV files, which
-its own Rust code reads and parses: the faster of two inputs that were tried (of 400,000 events given to it one by one
-from Python, not all were done after a minute on a busy machine). The same function runs in a `stateful_many` reducer,
-which gets all rows of a key of a commit at once, a commit a second; their order is not said, so they are sorted. The
-state is a tuple, and has what was emitted in the last commit; the table of states is the output, and goes to the null
-sink, which costs no Python.
+One worker, the only process on its core, with the keys that one of our workers has: those of a partition. Its input
+are CSV files, which its own Rust code reads and parses: the faster of two inputs that were tried (of 400,000 events
+given to it one by one from Python, not all were done after a minute on a busy machine). The same function runs in a
+`stateful_many` reducer, which gets all rows of a key of a commit at once, a commit a second; their order is not said,
+so they are sorted. The state is a tuple, and has what was emitted in the last commit; the table of states is the
+output, and goes to the null sink, which costs no Python.
 
 With recovery on, its persistence keeps the input since the start, written once a second, and a restart runs it all
 again. Time ends when the last event was run, be it durable or not. The other kind, which keeps the state of operators
@@ -29,7 +29,7 @@ from pyarrow import csv
 from bench.fixes import PIECE, piece
 from bench.fleet import Vehicle, geofence
 
-EVENTS = 3_000_000
+EVENTS = 2_000_000
 WARM = 1_000_000
 FILE = 200_000
 COMMIT_MS = 1_000
@@ -87,11 +87,11 @@ class Fence:
         self.give_rest()
 
 
-def write_files(folder: Path, vehicles: int, first: int, end: int) -> None:
+def write_files(folder: Path, vehicles: int, partition: int, first: int, end: int) -> None:
     """The events from the first number to the last, in files."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     for start in range(first // PIECE, end // PIECE, FILE // PIECE):
-        pieces = [piece(0, number, vehicles) for number in range(start, start + FILE // PIECE)]
+        pieces = [piece(partition, number, vehicles) for number in range(start, start + FILE // PIECE)]
         table = pa.Table.from_batches(pieces).select(["at", "vehicle", "lat", "lon", "speed"])
         table = table.set_column(0, "at", table.column("at").cast(pa.int64()))
         csv.write_csv(table, folder / f"{start:06}.csv")
@@ -116,13 +116,14 @@ def measure(root: Path, recovery: bool) -> None:
     pw.run(monitoring_level=pw.MonitoringLevel.NONE, persistence_config=config)
 
 
-def main(vehicles: int, recovery: bool, root: Path) -> None:
+def main(vehicles: int, recovery: bool, partition: int, root: Path) -> None:
     """`root` is an empty folder of the caller's, who removes it: this process ends in the middle of a stream."""
-    os.sched_setaffinity(0, [max(os.sched_getaffinity(0))])
-    write_files(root / "fixes", vehicles, 0, WARM)
-    write_files(root / "rest", vehicles, WARM, EVENTS)
+    os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[partition]])
+    root /= str(partition)
+    write_files(root / "fixes", vehicles, partition, 0, WARM)
+    write_files(root / "rest", vehicles, partition, WARM, EVENTS)
     measure(root, recovery)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2] == "on", Path(sys.argv[3]))
+    main(int(sys.argv[1]), sys.argv[2] == "on", int(sys.argv[3]), Path(sys.argv[4]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
@@ -182,6 +183,9 @@ class ShardStore(Protocol):
     def catch_up(self, shard: Shard, held: int, version: int) -> int | None:
         """Bring a shard from one version to a later one: by how many deltas. None, and nothing done, if they do not
         lead there."""
+
+    def outbox(self, version: int) -> Path:
+        """Where a batch may leave what it emits, on its way to the log; the file may be there from an earlier try."""
 
     def load(self, version: int) -> Shard:
         """The shard at a version; empty for `NOTHING`. `Damaged` if what is on the disk is not what was written."""

@@ -8,6 +8,7 @@ a full disk is a `DiskFull` that leaves nothing behind, and a newer format is re
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import secrets
 import sqlite3
@@ -46,6 +47,17 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA secure_delete = OFF")  # some builds zero what is deleted: 100 times the work
         return connection
+
+
+@contextmanager
+def disk_errors(path: Path) -> Iterator[None]:
+    """Failed writes to a file of our own, as errors of ours."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise DiskFull(f"no space left on the disk of {path}; nothing was written", retry_after_s=5) from error
+        raise SyncFailed(f"the disk did not take a write to {path} ({error.strerror})") from error
 
 
 @contextmanager

@@ -29,9 +29,11 @@ from penstock.rows import NO_ROWS, Inputs, Place, Rows, from_micros, to_micros
 from penstock.schema import Event, Failed, may_share, value_class
 from penstock.shard import NEVER, Changes, Codec, Entry, Shard
 
-HELD_MAX = 50_000
-"""A pass ends early, at the end of a piece, when it holds so many keys, events emitted and timers: this bounds memory.
-Below that a key is decoded and sealed once a batch: at ten thousand keys a seventh of an event's time saved."""
+HELD_BYTES_MAX = 256 * 1024 * 1024
+"""A pass ends early, at the end of a piece, when what it holds takes about so much memory. Below that a key is decoded
+and sealed once a batch, which is most of the time of an event whose key does not come again."""
+ENTRY_BYTES, STATE_RATIO, EMITTED_BYTES = 200, 2, 500
+"""A key that is held, besides its state; its state in memory, compared to its record; and an event emitted."""
 CAREFUL_KEYS_MAX = 1_000
 """Keys that gave trouble are handled with care from the start of the next batch on; so many of them, the latest."""
 TEXT_CHARS_MAX = 8_000
@@ -197,6 +199,7 @@ class _Attempt:
         self.due: dict[str, int] = {}
         self.events = 0
         self._before: dict[str, bytes | None] = {}  # what was decoded
+        self._decoded = 0  # bytes of that
         self._live: dict[str, Entry[Any]] = {}  # run in good faith
         self._cared: dict[str, Entry[Any]] = {}  # handled with care
         self._context = _Context(self)
@@ -210,12 +213,18 @@ class _Attempt:
         """Every row in turn, until there are no more or enough is held."""
         for inputs in pieces:
             self._run(inputs)
-            if len(self._live) + len(self.emitted) + len(self.failures) + len(self._queue) > HELD_MAX:
+            if self._held_bytes() > HELD_BYTES_MAX:
                 self._end = self._end if inputs.time is None else inputs.time
                 break
         if self._end >= self._due:
             self._fire(self._end, len(self.inputs.times) - 1)
         self._seal()
+
+    def _held_bytes(self) -> int:
+        keys = len(self._before) + len(self._queue)
+        return (
+            ENTRY_BYTES * keys + STATE_RATIO * self._decoded + EMITTED_BYTES * (len(self.emitted) + len(self.failures))
+        )
 
     def _run(self, inputs: Inputs) -> None:
         """The inner loop of the platform: what it does for each event is counted in nanoseconds."""
@@ -265,6 +274,7 @@ class _Attempt:
         entry = held.get(key)
         if entry is None:
             record = self._before[key] = self.shard.records.get(key)
+            self._decoded += len(record) if record is not None else 0
             entry = held[key] = self.machine.codec.decode(record)
         return entry
 

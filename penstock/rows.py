@@ -120,7 +120,9 @@ def _twin(cls: type[Event]) -> Callable[..., Any]:
     """Asked of msgspec directly: our own metaclass would have the fields given by name."""
     space = {"__annotations__": dict.fromkeys(cls.__struct_fields__, Any), "__module__": cls.__module__}
     meta: Any = type(cls)
-    made: Callable[..., Any] = msgspec.StructMeta.__new__(meta, cls.__name__, (cls,), space, frozen=True, kw_only=False)
+    made: Callable[..., Any] = msgspec.StructMeta.__new__(
+        meta, cls.__name__, (cls,), space, frozen=True, kw_only=False, gc=False
+    )
     return made
 
 

@@ -178,14 +178,15 @@ class Draft:
         self.shard = shard
         self.records: dict[str, bytes | None] = {}
         self.due: dict[str, int] = {}
-        self._undo: list[tuple[Changes, list[bytes | None]]] = []
+        self._old: dict[str, bytes | None] = {}
         self._due: dict[str, int | None] = {}
         self._before = shard.digest, shard.time
 
     def apply(self, changes: Changes) -> None:
         if self.shard.due or changes.due:
             self._remember_due(changes)
-        self._undo.append((changes, self.shard.apply(changes)))
+        old = self.shard.apply(changes)
+        self._old = dict(zip(changes.records, old, strict=True)) | self._old
         self.records |= changes.records
 
     def _remember_due(self, changes: Changes) -> None:
@@ -201,11 +202,8 @@ class Draft:
     def revert(self) -> None:
         """Leave the shard as it was."""
         digest, time = self._before
-        records: dict[str, bytes | None] = {}
-        for changes, old in reversed(self._undo):
-            records.update(zip(changes.records, old, strict=True))
         due = {key: at for key, at in self._due.items() if at is not None}
-        self.shard.apply(Changes(records, due, time), digest)
+        self.shard.apply(Changes(self._old, due, time), digest)
         self.shard.time = time
 
 

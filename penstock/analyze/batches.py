@@ -15,6 +15,8 @@ from penstock.schema import fields
 from penstock.settings import Settings
 
 RERUN_ROWS_MAX = 100_000
+ORDERED_ROWS_MAX = 500_000
+"""Rows of several partitions are put in order in memory, so a batch has no more of them, of each stream."""
 
 
 def inputs(app: App, handler: Handler) -> dict[str, Stream]:
@@ -62,9 +64,9 @@ def batch_end(
     If rows of several partitions must be put in order, it ends where all stand at the same log time. So the order of a
     key's events is the same whatever the batches are.
     """
-    reached = {stream: advance(start[stream], ends[stream], rows_max) for stream in placed}
     if len(placed) == 1 and all(placed.values()):
-        return reached
+        return {stream: advance(start[stream], ends[stream], rows_max) for stream in placed}
+    reached = {stream: advance(start[stream], ends[stream], min(rows_max, ORDERED_ROWS_MAX)) for stream in placed}
     times = {stream: _times(log, stream, start[stream], reached[stream]) for stream in placed}
     complete = [_complete_until(times[stream], reached[stream], ends[stream]) for stream in placed]
     if None in complete:

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 
 from penstock.analyze.batches import batch_end, own_positions, shard_ranges
 from penstock.analyze.claims import Claims, new_claims
+from penstock.analyze.outbox import Inbox
 from penstock.analyze.source import JOINED_ROWS_MAX
 from penstock.analyze.worker import RESULT, Plan, ShardWork, Worker, worker_of
 from penstock.contracts import HandledShard, LogReader
@@ -207,9 +208,6 @@ def handler_frame(spark: SparkSession, name: str) -> DataFrame:
     return spark.readStream.format(FORMAT).schema(schema).option("handler", name).load()
 
 
-def results(table: pa.Table) -> dict[int, dict[int, list[bytes]]]:
-    """A batch's rows: for each output, for each shard, its payloads in order."""
-    found: dict[int, dict[int, list[bytes]]] = {}
-    for shard, output, payload in zip(*(column.to_pylist() for column in table.columns), strict=True):
-        found.setdefault(output, {}).setdefault(shard, []).append(payload)
-    return found
+def results(table: pa.Table) -> Inbox:
+    """A batch's rows."""
+    return Inbox(zip(*(column.to_pylist() for column in table.columns), strict=True))

@@ -107,7 +107,7 @@ class Stretch:
         source, generation = self._source, self._log.generation(self._source.stream)
         cls = self._reading.classes[source.stream]
         self.reached = source.start
-        for batch in _recut(self._log.read(*source), PIECE_ROWS):
+        for batch in recut(self._log.read(*source), PIECE_ROWS):
             piece = _piece(batch, cls, self._reading, source, self.reached)
             self.reached += batch.num_rows
             times = micros_of(batch.column("_ingest_time"))
@@ -138,7 +138,7 @@ def _stretches(log: LogReader, reading: Reading, whole: Range) -> Iterator[Stret
         whole = whole._replace(start=stretch.reached)
 
 
-def _recut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
+def recut(batches: Iterable[pa.RecordBatch], size: int) -> Iterator[pa.RecordBatch]:
     """The same rows in batches of `size`, but for the last."""
     held: list[pa.RecordBatch] = []
     missing = size

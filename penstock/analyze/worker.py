@@ -22,6 +22,7 @@ import pyarrow as pa
 
 from penstock.analyze.batches import rerun, shard_ranges
 from penstock.analyze.inputs import Reading, chunks
+from penstock.analyze.outbox import Outbox
 from penstock.app import Handler
 from penstock.columns import text_of, to_batch
 from penstock.contracts import HandledShard, LogReader, ShardStore
@@ -136,23 +137,24 @@ class Worker:
             if work.base != NOTHING and (report.rebuilt or store.snapshot_is_due(work.base)):
                 report.snapshot_bytes = store.write_snapshot(work.base, replica.shard, work.start)
                 store.drop_before(work.base)
-            draft = Draft(replica.shard)
-            payloads: list[tuple[int, bytes]] = []
+            draft, outbox = Draft(replica.shard), Outbox(store.outbox(work.version))
             ran = time.perf_counter()
             ranges = shard_ranges(self.plan.placed, work.shard, work.start, work.end)
-            for rows in chunks(self.log, self._reading(work.shard), ranges):
-                effects = self.machine.run(replica.shard, rows)
+            for part in chunks(self.log, self._reading(work.shard), ranges):
+                effects = self.machine.run(replica.shard, part)
                 draft.apply(effects.changes)
-                payloads += self._payloads(effects)
+                for output, payload in self._payloads(effects):
+                    outbox.add(output, payload)
                 report.events += effects.events
             report.time = replica.shard.time
             written = time.perf_counter()
             self._write(work, store, replica, draft, report)
+            rows = outbox.rows()
             self.replicas[work.shard] = replica  # only now: after a failure it is loaded again
             ended = time.perf_counter()
             report.write_s, report.run_s, report.read_s = ended - written, written - ran, ran - began
         self._evict()
-        yield from payloads
+        yield from rows
         yield REPORT, msgspec.msgpack.encode(report)
 
     def holds(self, work: ShardWork) -> bool:

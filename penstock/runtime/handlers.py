@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from penstock.analyze.batches import inputs, spread
 from penstock.analyze.handled import Source, Standing, results
+from penstock.analyze.inputs import recut
 from penstock.analyze.worker import REPORT, Plan, Report
 from penstock.app import App, Handler, Stream
 from penstock.contracts import LedgerEntry, Log, LogReader, Output
@@ -29,6 +30,8 @@ from penstock.shard import digest_text
 from penstock.store import HandlerLedger, read_handled
 
 log = logging.getLogger("penstock.engine")
+APPEND_ROWS_MAX = 20_000
+PARTS_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -118,30 +121,35 @@ class HandlerSink:
     def commit(self, output: Output) -> bool:
         if not self.ledger.is_next(output):
             return False
-        found = results(output.table)
-        told = found.pop(REPORT, {})
-        reports = {shard: msgspec.msgpack.decode(payloads[0], type=Report) for shard, payloads in told.items()}
-        if found:
+        inbox = results(output.table)
+        told = inbox.pop(REPORT)
+        reports = {shard: msgspec.msgpack.decode(payload, type=Report) for shard, (payload,) in told}
+        if inbox:
             self.ledger.intend(output)
-        *outputs, failed = self.handler.outputs
-        counts = [self._append(stream, output.batch_id, found.get(n, {})) for n, stream in enumerate(outputs)]
-        failures = self._append(failed, output.batch_id, found.get(len(outputs), {}))
+        counts = [
+            self._append(stream, output.batch_id, inbox.pop(number))
+            for number, stream in enumerate(self.handler.outputs)
+        ]
         reach("handler.after_append")
         shards = {shard: report.state for shard, report in reports.items() if report.state is not None}
-        self.ledger.commit(output, shards, sum(counts), failures)
+        self.ledger.commit(output, shards, sum(counts[:-1]), counts[-1])
+        inbox.clear()
         for report in reports.values():
             self.figures.add(report)
             for damage in report.rebuilt:
                 log.warning("%s: state was made again from the log: %s", self.handler.name, damage)
         return True
 
-    def _append(self, stream: Stream, batch_id: int, by_shard: dict[int, list[bytes]]) -> int:
+    def _append(self, stream: Stream, batch_id: int, by_shard: Iterable[tuple[int, list[pa.Buffer]]]) -> int:
+        """Append what a batch emitted to a stream, in parts of a size: so they are the same when the batch is run
+        again, and a part that is there already stays as it is."""
         schema, count = event_schema(stream.event), 0
-        for shard, payloads in sorted(by_shard.items()):
-            batches = [pa.ipc.read_record_batch(pa.py_buffer(each), schema) for each in payloads]
-            batch = pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
-            self.log.append(stream.name, shard, batch, producer=self.handler.name, sequence=batch_id)
-            count += batch.num_rows
+        for shard, payloads in by_shard:
+            batches = (pa.ipc.read_record_batch(each, schema) for each in payloads)
+            for number, part in enumerate(recut(batches, APPEND_ROWS_MAX)):
+                sequence = batch_id * PARTS_MAX + number
+                self.log.append(stream.name, shard, part, producer=self.handler.name, sequence=sequence)
+                count += part.num_rows
         return count
 
     def describe(self) -> dict[str, Any]:

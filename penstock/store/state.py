@@ -7,7 +7,6 @@ say: a delta above it belongs to a batch that was never committed, and will be w
 
 from __future__ import annotations
 
-import errno
 import os
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -17,8 +16,8 @@ from typing import ClassVar
 import msgspec
 
 from penstock.cursor import Positions
-from penstock.errors import Damaged, DiskFull, NewerFormat, SyncFailed
-from penstock.files import sync_directory
+from penstock.errors import Damaged, NewerFormat
+from penstock.files import disk_errors, sync_directory
 from penstock.shard import HASH_BYTES, NOTHING, Changes, Shard
 
 FORMAT = 1
@@ -133,10 +132,13 @@ class ShardFiles:
         should the newest be damaged, the state can be had from there."""
         snapshots = sorted(each for each in self._versions(".snapshot") if each < version)
         if snapshots:
-            for suffix in (".delta", ".snapshot"):
+            for suffix in (".delta", ".snapshot", ".outbox"):
                 for each in self._versions(suffix):
                     if each < snapshots[-1]:
                         (self.folder / f"{each}{suffix}").unlink(missing_ok=True)
+
+    def outbox(self, version: int) -> Path:
+        return self.folder / f"{version}.outbox"
 
     def _delta(self, version: int) -> Path:
         return self.folder / f"{version}.delta"
@@ -204,15 +206,14 @@ def _apply(shard: Shard, chain: list[Content]) -> None:
 
 def _write_durably(path: Path, data: bytes) -> None:
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-        sync_directory(path.parent)
-    except OSError as error:
-        temporary.unlink(missing_ok=True)
-        if error.errno == errno.ENOSPC:
-            raise DiskFull(f"no space left on the disk of {path}; nothing was written", retry_after_s=5) from error
-        raise SyncFailed(f"the disk did not take a write to {path} ({error.strerror})") from error
+    with disk_errors(path):
+        try:
+            with open(temporary, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+            sync_directory(path.parent)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
