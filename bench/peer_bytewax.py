@@ -111,7 +111,8 @@ class Fence(op.StatefulBatchLogic[Fix, Crossing, tuple[Any, ...]]):
     __slots__ = ("vehicle",)
 
     def __init__(self, known: tuple[Any, ...] | None) -> None:
-        self.vehicle = Vehicle(*known) if known is not None else Vehicle()
+        fields = {} if known is None else dict(zip(Vehicle.__struct_fields__, known, strict=True))
+        self.vehicle = Vehicle(**fields)
 
     def on_batch(self, values: list[Fix]) -> tuple[Iterable[Crossing], bool]:
         emitted: list[Crossing] = []

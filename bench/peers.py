@@ -65,7 +65,7 @@ PEERS = {
         Peer("pathway", "on"),
         Peer("pathway", "off"),
     ],
-    1_000_000: [Peer("bytewax", "on"), Peer("bytewax", "on", log=True), Peer("pathway", "on")],
+    1_000_000: [Peer("bytewax", "on", log=True), Peer("pathway", "on")],
 }
 
 
