@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,14 @@ if TYPE_CHECKING:
 
 os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 """The Javas of tests live for seconds: with the quick compiler only they take half the time."""
+
+
+random.seed(os.environ.setdefault("TEST_SEED", str(random.randrange(10**9))))
+"""What tests draw at random is new in each run, and the same in all of its processes."""
+
+
+def pytest_report_header() -> str:
+    return f"TEST_SEED={os.environ['TEST_SEED']}"
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
