@@ -9,18 +9,25 @@ a crash of a process. First one process for all shards, then one for each, as wo
 from __future__ import annotations
 
 import gc
+import json
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
+import pyarrow as pa
+
 from bench.fixes import PARTITIONS
-from bench.fleet import geofence
+from bench.fleet import app, geofence
 from bench.report import Figure
+from penstock.contracts import HandledShard, Output
+from penstock.cursor import source_positions
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.states import ShardOpener
-from penstock.shard import HASH_BYTES
+from penstock.settings import Settings
+from penstock.shard import HASH_BYTES, NOTHING, Shard
 from penstock.store import read_handled
 
 VEHICLES = 1_000_000
@@ -29,15 +36,42 @@ BAR = "< 10 s"
 
 
 def run() -> Iterator[Figure]:
-    from bench.handlers import BATCH, filled, measure_ours, session  # not in the processes that are measured
+    from bench.handlers import filled  # not in the processes that are measured
 
-    with filled(VEHICLES, BATCH * BATCHES) as directory:
-        with session(directory) as spark:
-            measure_ours(spark, directory)
+    with filled(VEHICLES, VEHICLES * BATCHES) as directory:
+        run_batches(directory)
         every = list(range(PARTITIONS))
         name = f"restore: {VEHICLES:,} keys"
         yield Figure(f"{name}, one process", measure(directory, [every]), "s", bar=BAR)
         yield Figure(f"{name}, {PARTITIONS} processes", measure(directory, [[each] for each in every]), "s", bar=BAR)
+
+
+def run_batches(directory: DataDirectory) -> None:
+    """What Spark's workers and the driver would do of batches of this size, one shard after the other."""
+    from penstock.analyze.worker import Report, ShardWork, Worker
+    from penstock.runtime.handlers import open_ledger, plan
+
+    made = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), directory, Settings(partitions=PARTITIONS))
+    worker = Worker(made)
+    ledger = open_ledger(geofence, made, directory, worker.log)
+    origin = source_positions(ledger.state.origin)
+    for number in range(BATCHES):
+        start, end = ledger.state.end, _end(number)
+        shards = {}
+        for shard in range(PARTITIONS):
+            known = ledger.state.shards.get(shard, HandledShard.of(Shard(), NOTHING))
+            positions = (origin, source_positions(start), source_positions(end))
+            *_, (_, told) = worker.run(ShardWork(shard, 0, known.version, known.digest, number, *positions))
+            state = msgspec.msgpack.decode(told, type=Report).state
+            assert state is not None
+            shards[shard] = state
+        ledger.commit(Output(number, start, end, 1, pa.table({})), shards, 0, 0)
+    ledger.close()
+
+
+def _end(number: int) -> str:
+    rows = VEHICLES // PARTITIONS * (number + 1)
+    return json.dumps([{f"fixes/{partition}": rows for partition in range(PARTITIONS)}])
 
 
 def measure(directory: DataDirectory, spread: list[list[int]]) -> float:

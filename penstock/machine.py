@@ -234,18 +234,15 @@ class _Attempt:
         if inputs.times and inputs.times[-1] > self._horizon:
             self._look_ahead(inputs.times[-1])
         self._find_due()
-        entries = map(self._live.get, inputs.keys)  # type: ignore[arg-type]
-        states = [None if entry is None else entry.state for entry in entries]
+        states = self._states(inputs.keys)
         for row, code, event in zip(range(len(inputs.times)), inputs.codes, inputs.events, strict=True):
             if row >= self._due_row:
                 self._fire(inputs.times[row], row)
             context._row = row
             state = states[code]
             if state is None:
-                entry = self._entered(inputs.keys[code], event)
-                if entry is None:
-                    continue
-                state = states[code] = entry.state
+                self._run_aside(inputs.keys[code], event)
+                continue
             try:
                 made = function(state, event, context)
                 if made is not None:
@@ -255,19 +252,31 @@ class _Attempt:
                 self._give_up(inputs.keys[code])
                 states[code] = None
 
-    def _entered(self, key: str | None, event: Any) -> Entry[Any] | None:
-        """The entry of a key that is met for the first time in a piece. None if the row is not to be run in good faith;
-        then it is done with: a tick, an event without a key, or one of a key that gives trouble."""
-        if key is None:
-            if event is None:
-                self.events -= 1
-            else:
-                self._fail(ValueError(f"the event has no {self.handler.key}"), (event,))
+    def _states(self, keys: Sequence[str | None]) -> list[Any]:
+        """The state of each key of a piece. None for rows that are not run in good faith: ticks, events without a key,
+        and those of keys that give trouble."""
+        live: dict[Any, Entry[Any]] = self._live
+        fresh = [key for key in keys if key not in live]
+        if fresh:
+            aside = self.careful | self.trouble
+            self._enter([key for key in fresh if key is not None and key not in aside])
+        return [None if (entry := live.get(key)) is None else entry.state for key in keys]
+
+    def _enter(self, keys: list[str]) -> None:
+        """Decode the state of keys that are met for the first time."""
+        records = list(map(self.shard.records.get, keys))
+        self._decoded += sum(len(record) for record in records if record is not None)
+        self._before.update(zip(keys, records, strict=True))
+        self._live.update(zip(keys, self.machine.codec.decode_all(records), strict=True))
+
+    def _run_aside(self, key: str | None, event: Any) -> None:
+        """One row that is not run in good faith."""
+        if key is None and event is None:
+            self.events -= 1
+        elif key is None:
+            self._fail(ValueError(f"the event has no {self.handler.key}"), (event,))
         elif key in self.careful:
             self._with_care(self._entry(key), self.handler.function, event)
-        elif key not in self.trouble:
-            return self._entry(key)
-        return None
 
     def _entry(self, key: str) -> Entry[Any]:
         held = self._cared if key in self.careful else self._live

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heappop, heappush
@@ -20,6 +21,7 @@ NEVER = 1 << 63
 NOTHING = -1
 """The version of a shard before its first batch: it is empty."""
 _PLAIN = (str, int, float, bool)
+_EMPTY_HASH = blake2b(digest_size=HASH_BYTES)
 
 S = TypeVar("S", bound=State)
 
@@ -52,10 +54,13 @@ class Codec:
         self._good: set[tuple[type, ...]] = set()
 
     def decode(self, record: bytes | None) -> Entry[Any]:
-        if record is None:
-            return Entry(self._state())
-        entry: Entry[Any] = self._decode(record[HASH_BYTES:])
+        """The entry of a record; a fresh one, if there is none."""
+        (entry,) = self.decode_all([record])
         return entry
+
+    def decode_all(self, records: Iterable[bytes | None]) -> list[Entry[Any]]:
+        decode, state = self._decode, self._state
+        return [Entry(state()) if record is None else decode(record[HASH_BYTES:]) for record in records]
 
     def copy(self, entry: Entry[Any]) -> Entry[Any]:
         """The entry as it will be found the next time; raises if it has a value that is not of its type."""
@@ -67,23 +72,22 @@ class Codec:
         that it need not be kept. Raises as `copy` does."""
         if not entry.timers:
             entry.timers = None
-        content = self._content(entry)
+        content = self._encode(entry)
+        if self._types(entry.state) not in self._good:
+            content = self._canonical(entry, content)
         if known is not None and len(known) == HASH_BYTES + len(content) and known.endswith(content):
             return known
         if content == self._fresh:
             return None
         text = key.encode()
-        hashed = blake2b(len(text).to_bytes(4, "little") + text + content, digest_size=HASH_BYTES)
+        hashed = _EMPTY_HASH.copy()  # a fifth faster than a new one
+        hashed.update(len(text).to_bytes(4, "little") + text + content)
         return hashed.digest() + content
 
-    def _content(self, entry: Entry[Any]) -> bytes:
-        types = self._types(entry.state)
-        if types in self._good:
-            return self._encode(entry)
-        content = self._encode(entry)
-        canonical = self._encode(self._decode(content))
+    def _canonical(self, entry: Entry[Any], content: bytes) -> bytes:
+        canonical: bytes = self._encode(self._decode(content))
         if self._plain and canonical == content:
-            self._good.add(types)
+            self._good.add(self._types(entry.state))
         return canonical
 
 
@@ -125,23 +129,24 @@ class Shard:
         """Take over what a batch changed; returns the record that each of its keys had. `digest` is what that comes to,
         if it is known."""
         old = changes.before if changes.before is not None else list(map(self.records.get, changes.records))
-        records, read = self.records, int.from_bytes
-        total, size = self.digest, self.size
-        for (key, new), known in zip(changes.records.items(), old, strict=True):
-            if known is not None:
-                size -= ENTRY_BYTES + len(key) + len(known)
-                total -= read(known[:HASH_BYTES], "little")
-            if new is not None:
-                size += ENTRY_BYTES + len(key) + len(new)
-                total += read(new[:HASH_BYTES], "little")
-                records[key] = new
-            elif known is not None:
-                del records[key]
-        self.size, self.digest = size, total % HASH_MODULUS if digest is None else digest
+        lost, gained = _weigh(changes.records, old), _weigh(changes.records, changes.records.values())
+        self.size += gained.size - lost.size
+        self.digest = (self.digest + gained.digest - lost.digest) % HASH_MODULUS if digest is None else digest
+        if gained.records == len(changes.records):
+            self.records.update(changes.records)  # type: ignore[arg-type]
+        else:
+            self._take_records(changes.records)
         if self.due or changes.due:
             self._take_due(changes)
         self.time = max(self.time, changes.time)
         return old
+
+    def _take_records(self, records: dict[str, bytes | None]) -> None:
+        for key, record in records.items():
+            if record is None:
+                self.records.pop(key, None)
+            else:
+                self.records[key] = record
 
     def _take_due(self, changes: Changes) -> None:
         for key in changes.records:
@@ -169,6 +174,25 @@ class Shard:
                     found.append((due, key))
                 pending += (2 * place + 1, 2 * place + 2)
         return found
+
+
+class _Weight(NamedTuple):
+    """What some records come to: how many they are, what they take in memory, and the sum of their hashes."""
+
+    records: int
+    size: int
+    digest: int
+
+
+def _weigh(keys: Collection[str], records: Collection[bytes | None]) -> _Weight:
+    """Of the keys that have a record. All at once: a third of the time of one by one."""
+    there = [record for record in records if record is not None]
+    if len(there) < len(records):
+        keys = [key for key, record in zip(keys, records, strict=True) if record is not None]
+    size = ENTRY_BYTES * len(there) + sum(map(len, keys)) + sum(map(len, there))
+    hashes = b"".join([record[:HASH_BYTES] for record in there])
+    halves = struct.unpack(f"<{2 * len(there)}Q", hashes)
+    return _Weight(len(there), size, sum(halves[::2]) + (sum(halves[1::2]) << 64))
 
 
 class Draft:

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 from penstock.analyze.batches import batch_end, own_positions, shard_ranges
 from penstock.analyze.claims import Claims, new_claims
 from penstock.analyze.outbox import Inbox
+from penstock.analyze.pace import Pace
 from penstock.analyze.source import JOINED_ROWS_MAX
 from penstock.analyze.worker import RESULT, Plan, ShardWork, Worker, worker_of
 from penstock.contracts import HandledShard, LogReader
@@ -84,6 +85,7 @@ class HandlerReader(DataSourceStreamReader):
 
     def __init__(self, source: Source) -> None:
         self.source = source
+        self.pace = Pace(source.rows_max)
         self._log: LogReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -110,8 +112,12 @@ class HandlerReader(DataSourceStreamReader):
         standing = self.source.standing()
         if standing is not None and standing.intended is not None and source_positions(standing.start) == position:
             return _offset(source_positions(standing.intended))
-        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self.source.rows_max
-        return _offset(batch_end(self.log, self.source.plan.placed, position, self._wait(position), rows_max))
+        rows_max = self.pace.begin(position, time.monotonic())
+        ends = self._wait(position)
+        end = batch_end(self.log, self.source.plan.placed, position, ends, rows_max)
+        if end != ends:
+            self.pace.filled(end, time.monotonic())
+        return _offset(end)
 
     def reportLatestOffset(self) -> Offset:
         return _offset({stream: dict(self.log.ends(stream)) for stream in self.streams})

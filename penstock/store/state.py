@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from hashlib import blake2b
+from itertools import repeat
 from pathlib import Path
 from typing import ClassVar
 
@@ -65,7 +66,8 @@ class ShardFiles:
 
     def write_delta(self, version: int, base: int, changes: Changes, digest: int) -> int:
         """Make a delta durable; returns its size. Written again, it takes the place of the one before."""
-        records = [(key, record, changes.due.get(key)) for key, record in changes.records.items()]
+        due = map(changes.due.get, changes.records) if changes.due else repeat(None, len(changes.records))
+        records: list[Record] = list(zip(changes.records, changes.records.values(), due, strict=True))
         return self._write(self._delta(version), version, base, changes.time, digest, records)
 
     def write_snapshot(self, version: int, shard: Shard, start: Positions) -> int:
