@@ -129,24 +129,20 @@ class Shard:
         """Take over what a batch changed; returns the record that each of its keys had. `digest` is what that comes to,
         if it is known."""
         old = changes.before if changes.before is not None else list(map(self.records.get, changes.records))
-        lost, gained = _weigh(changes.records, old), _weigh(changes.records, changes.records.values())
-        self.size += gained.size - lost.size
-        self.digest = (self.digest + gained.digest - lost.digest) % HASH_MODULUS if digest is None else digest
-        if gained.records == len(changes.records):
-            self.records.update(changes.records)  # type: ignore[arg-type]
-        else:
-            self._take_records(changes.records)
+        new = changes.records.values()
+        self.size += _size(changes.records, new) - _size(changes.records, old)
+        self.digest = (self.digest + _digest(new) - _digest(old)) % HASH_MODULUS if digest is None else digest
+        self._take_records(changes.records)
         if self.due or changes.due:
             self._take_due(changes)
         self.time = max(self.time, changes.time)
         return old
 
     def _take_records(self, records: dict[str, bytes | None]) -> None:
-        for key, record in records.items():
-            if record is None:
-                self.records.pop(key, None)
-            else:
-                self.records[key] = record
+        gone = [key for key, record in records.items() if record is None]
+        self.records.update(records)  # type: ignore[arg-type]
+        for key in gone:
+            del self.records[key]
 
     def _take_due(self, changes: Changes) -> None:
         for key in changes.records:
@@ -176,23 +172,31 @@ class Shard:
         return found
 
 
-class _Weight(NamedTuple):
-    """What some records come to: how many they are, what they take in memory, and the sum of their hashes."""
-
-    records: int
-    size: int
-    digest: int
-
-
-def _weigh(keys: Collection[str], records: Collection[bytes | None]) -> _Weight:
-    """Of the keys that have a record. All at once: a third of the time of one by one."""
+def _size(keys: Collection[str], records: Collection[bytes | None]) -> int:
+    """What the keys that have a record take in memory. All at once, as below: a third of the time of one by one."""
     there = [record for record in records if record is not None]
     if len(there) < len(records):
         keys = [key for key, record in zip(keys, records, strict=True) if record is not None]
-    size = ENTRY_BYTES * len(there) + sum(map(len, keys)) + sum(map(len, there))
-    hashes = b"".join([record[:HASH_BYTES] for record in there])
-    halves = struct.unpack(f"<{2 * len(there)}Q", hashes)
-    return _Weight(len(there), size, sum(halves[::2]) + (sum(halves[1::2]) << 64))
+    return ENTRY_BYTES * len(there) + sum(map(len, keys)) + sum(map(len, there))
+
+
+def _digest(records: Collection[bytes | None]) -> int:
+    """The sum of the records' hashes."""
+    hashes = b"".join([record[:HASH_BYTES] for record in records if record is not None])
+    halves: tuple[int, ...] = struct.unpack(f"<{len(hashes) // 8}Q", hashes)
+    return sum(halves[::2]) + (sum(halves[1::2]) << 64)
+
+
+def merged(parts: Iterable[Changes]) -> Changes:
+    """What changes do one after the other."""
+    records: dict[str, bytes | None] = {}
+    due: dict[str, int] = {}
+    time = 0
+    for each in parts:
+        due = {key: at for key, at in due.items() if key not in each.records} | each.due
+        records |= each.records
+        time = each.time
+    return Changes(records, due, time)
 
 
 class Draft:

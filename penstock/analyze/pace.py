@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from penstock.cursor import Positions
 
-BATCH_S = 4.0
-"""Long enough that what Spark takes for each batch is a tenth of it; short enough to end before a stop is forced."""
+BATCH_S = 8.0
+"""Long enough that what a batch costs by itself is little of it, also with a million keys; short enough to end before a
+stop is forced. Nothing waits for it: if a batch is full, what it has left out would take as long anyway."""
 FIRST_ROWS = 20_000
 ROWS_MIN = 1_000
 GROWTH_MAX = 4

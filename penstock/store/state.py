@@ -19,7 +19,7 @@ import msgspec
 from penstock.cursor import Positions
 from penstock.errors import Damaged, NewerFormat
 from penstock.files import disk_errors, sync_directory
-from penstock.shard import HASH_BYTES, NOTHING, Changes, Shard
+from penstock.shard import HASH_BYTES, NOTHING, Changes, Shard, merged
 
 FORMAT = 1
 ORIGIN = "origin.snapshot"
@@ -202,8 +202,9 @@ class ShardFiles:
 
 def _apply(shard: Shard, chain: list[Content]) -> None:
     """Apply a chain of files, which was read from its end."""
-    for content in reversed(chain):
-        shard.apply(content.changes, int.from_bytes(content.digest, "little"))
+    if chain:
+        changes = merged(content.changes for content in reversed(chain))
+        shard.apply(changes, int.from_bytes(chain[0].digest, "little"))
 
 
 def _write_durably(path: Path, data: bytes) -> None:
