@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,8 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 """The Javas of tests live for seconds: with the quick compiler only they take half the time."""
 
 
+ARCHIVE_S_MAX = 240.0
+
 random.seed(os.environ.setdefault("TEST_SEED", str(random.randrange(10**9))))
 """What tests draw at random is new in each run, and the same in all of its processes."""
 
@@ -26,13 +29,14 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spark is started dozens of times: with an archive of its classes, in half the time."""
+    """Spark is started dozens of times: with an archive of its classes, in half the time. Of several processes of tests
+    one makes it, and the others find it busy until it is there."""
     if session.config.option.collectonly or not any(item.get_closest_marker("spark") for item in session.items):
         return
     from penstock.analyze.archive import start_making
 
-    making = start_making()
-    if making is not None:
+    deadline = time.monotonic() + ARCHIVE_S_MAX
+    while time.monotonic() < deadline and (making := start_making()) is not None:
         print("\nmaking an archive of Spark's classes: about a minute, once on a machine")
         making.wait()
 
