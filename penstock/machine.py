@@ -27,13 +27,13 @@ from penstock.columns import decimal_fields, unfit_decimal
 from penstock.cursor import stream_cursor
 from penstock.rows import NO_ROWS, Inputs, Place, Rows, from_micros, to_micros
 from penstock.schema import Event, Failed, may_share, value_class
-from penstock.shard import NEVER, Changes, Codec, Entry, Shard
+from penstock.shard import ENTRY_BYTES, NEVER, Changes, Codec, Entry, Shard
 
 HELD_BYTES_MAX = 256 * 1024 * 1024
 """A pass ends early, at the end of a piece, when what it holds takes about so much memory. Below that a key is decoded
 and sealed once a batch, which is most of the time of an event whose key does not come again."""
-ENTRY_BYTES, STATE_RATIO, EMITTED_BYTES = 200, 2, 500
-"""A key that is held, besides its state; its state in memory, compared to its record; and an event emitted."""
+STATE_RATIO, EMITTED_BYTES = 2, 500
+"""The state of a key in memory, compared to its record; and about what an event emitted takes."""
 CAREFUL_KEYS_MAX = 1_000
 """Keys that gave trouble are handled with care from the start of the next batch on; so many of them, the latest."""
 TEXT_CHARS_MAX = 8_000

@@ -56,6 +56,16 @@ def advance(start: Mapping[int, int], ends: Mapping[int, int], rows_max: int) ->
     }
 
 
+def rows_bound(placed: Mapping[str, bool], rows_max: int) -> int:
+    """How many rows of each stream a batch may have at most, given how many it is allowed."""
+    return min(rows_max, ORDERED_ROWS_MAX) if _needs_order(placed) else rows_max
+
+
+def _needs_order(placed: Mapping[str, bool]) -> bool:
+    """Whether a shard has rows of several partitions."""
+    return len(placed) > 1 or not all(placed.values())
+
+
 def batch_end(
     log: LogReader, placed: Mapping[str, bool], start: Positions, ends: Positions, rows_max: int
 ) -> Positions:
@@ -64,9 +74,9 @@ def batch_end(
     If rows of several partitions must be put in order, it ends where all stand at the same log time. So the order of a
     key's events is the same whatever the batches are.
     """
-    if len(placed) == 1 and all(placed.values()):
-        return {stream: advance(start[stream], ends[stream], rows_max) for stream in placed}
-    reached = {stream: advance(start[stream], ends[stream], min(rows_max, ORDERED_ROWS_MAX)) for stream in placed}
+    reached = {stream: advance(start[stream], ends[stream], rows_max) for stream in placed}
+    if not _needs_order(placed):
+        return reached
     times = {stream: _times(log, stream, start[stream], reached[stream]) for stream in placed}
     complete = [_complete_until(times[stream], reached[stream], ends[stream]) for stream in placed]
     if None in complete:

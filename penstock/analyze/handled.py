@@ -20,7 +20,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from penstock.analyze.batches import batch_end, own_positions, shard_ranges
+from penstock.analyze.batches import batch_end, own_positions, rows_bound, shard_ranges
 from penstock.analyze.claims import Claims, new_claims
 from penstock.analyze.outbox import Inbox
 from penstock.analyze.pace import Pace
@@ -85,7 +85,7 @@ class HandlerReader(DataSourceStreamReader):
 
     def __init__(self, source: Source) -> None:
         self.source = source
-        self.pace = Pace(source.rows_max)
+        self.pace = Pace(rows_bound(source.plan.placed, source.rows_max))
         self._log: LogReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,8 +115,8 @@ class HandlerReader(DataSourceStreamReader):
         rows_max = self.pace.begin(position, time.monotonic())
         ends = self._wait(position)
         end = batch_end(self.log, self.source.plan.placed, position, ends, rows_max)
-        if end != ends:
-            self.pace.filled(end, time.monotonic())
+        rows = max(sum(end[name].values()) - sum(position[name].values()) for name in end)
+        self.pace.planned(end, rows, time.monotonic())
         return _offset(end)
 
     def reportLatestOffset(self) -> Offset:

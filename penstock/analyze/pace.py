@@ -19,17 +19,19 @@ class Pace:
     def __init__(self, rows_max: int) -> None:
         self._rows_max = rows_max
         self.rows = min(FIRST_ROWS, rows_max)
-        self._full: tuple[Positions, float] | None = None
+        self._planned: tuple[Positions, int, float] | None = None
 
     def begin(self, position: Positions, now: float) -> int:
-        """How many rows a batch from `position` may have. If the last one was full and ended there, it is done now."""
-        if self._full is not None and self._full[0] == position:
-            took = max(now - self._full[1], 0.001)
-            wanted = min(int(self.rows * BATCH_S / took), GROWTH_MAX * self.rows)
-            self.rows = min(max(wanted, ROWS_MIN), self._rows_max)
-        self._full = None
+        """How many rows of each stream a batch from `position` may have. If the last one ended there, it is done now;
+        one that had much less than it might have says nothing of the pace."""
+        if self._planned is not None:
+            end, rows, began = self._planned
+            if end == position and rows >= self.rows // 2:
+                wanted = min(int(rows * BATCH_S / max(now - began, 0.001)), GROWTH_MAX * self.rows)
+                self.rows = min(max(wanted, ROWS_MIN), self._rows_max)
+        self._planned = None
         return self.rows
 
-    def filled(self, end: Positions, now: float) -> None:
-        """A batch was given as many rows as it may have, and ends at `end`."""
-        self._full = end, now
+    def planned(self, end: Positions, rows: int, now: float) -> None:
+        """A batch that ends at `end` is about to run, with so many rows."""
+        self._planned = (end, rows, now) if rows else None

@@ -21,19 +21,22 @@ def test_batches_come_to_take_as_long_as_they_should(row_s: float, rows_max: int
         before, rows = pace.rows, pace.begin(at(position), now)
         assert rows <= min(rows_max, max(GROWTH_MAX * before, ROWS_MIN))
         position += rows
-        pace.filled(at(position), now)
+        pace.planned(at(position), rows, now)
         now += rows * row_s
     settled = pace.begin(at(position), now)
     bounded = settled in (rows_max, ROWS_MIN) or abs(settled * row_s - BATCH_S) < BATCH_S / 100
     assert bounded, settled * row_s
 
 
-def test_a_batch_that_took_all_there_was_says_nothing_of_the_pace() -> None:
-    """Nor does one that was not run to its end."""
+def test_a_batch_with_little_in_it_says_nothing_of_the_pace() -> None:
+    """Nor does one that was not run to its end, or one that waits for another stream and has no rows."""
     pace = Pace(1_000_000)
     assert pace.begin(at(0), 0.0) == FIRST_ROWS
+    pace.planned(at(10), 10, 0.0)
     assert pace.begin(at(10), 100.0) == FIRST_ROWS
-    pace.filled(at(500), 100.0)
+    pace.planned(at(10), 0, 100.0)
+    assert pace.begin(at(10), 100.01) == FIRST_ROWS
+    pace.planned(at(FIRST_ROWS), FIRST_ROWS, 100.0)
     assert pace.begin(at(10), 1000.0) == FIRST_ROWS
-    pace.filled(at(500), 1000.0)
-    assert pace.begin(at(500), 1000.0 + 2 * BATCH_S) == FIRST_ROWS // 2
+    pace.planned(at(FIRST_ROWS), FIRST_ROWS, 1000.0)
+    assert pace.begin(at(FIRST_ROWS), 1000.0 + 2 * BATCH_S) == FIRST_ROWS // 2

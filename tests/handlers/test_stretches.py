@@ -72,7 +72,7 @@ def test_pieces_come_to_the_same_as_the_whole(rows: list[Any], sizes: list[int],
     shard, runner, emitted, failures, events = Shard(), Machine(geofence), [], [], 0
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(inputs_module, "PIECE_ROWS", piece)
-        patch.setattr(machine_module, "HELD_BYTES_MAX", held * machine_module.ENTRY_BYTES)
+        patch.setattr(machine_module, "HELD_BYTES_MAX", held * ENTRY_BYTES)
         for part in chunks(log, READING, whole):
             effects = runner.run(shard, part)
             shard.apply(effects.changes)
