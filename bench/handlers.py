@@ -40,8 +40,8 @@ from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
 from penstock.schema import event_schema
 from penstock.settings import Settings
 
-EVENTS = 20_000_000
-WARM = 8_000_000
+EVENTS = 40_000_000
+WARM = 6_000_000
 """Events before the clock starts: so many that batches have grown to their full size."""
 LOOP_EVENTS = 200_000
 LOOP_TURNS = 8

@@ -56,7 +56,7 @@ class Settings:
     class_archive: int = _setting(
         1, "0 or 1", "keep an archive of Spark's classes in the user's cache, about 170 MB, for shorter starts"
     )
-    handler_events_max: int = _setting(4_000_000, "events", "most events of one stream in one batch of a handler")
+    handler_events_max: int = _setting(16_000_000, "events", "most events of one stream in one batch of a handler")
     replica_bytes: int = _setting(
         512 * MIB, "bytes", "state of a handler that one worker holds in memory; what is over it is loaded when needed"
     )
