@@ -33,6 +33,7 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 EXIT_IO = 74
+EXIT_JAVA = 70
 """Exit status after a failed fsync (EX_IOERR of sysexits): the supervisor restarts, nothing was acknowledged."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -98,3 +99,9 @@ def start_session(
     for key, value in (_CHECKPOINTS | _QUIET | own).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def java_process(spark: SparkSession) -> subprocess.Popen[bytes]:
+    """The process of a session that was started here."""
+    process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
+    return process

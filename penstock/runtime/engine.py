@@ -22,13 +22,13 @@ from penstock.analyze.handled import handler_frame, register_handlers
 from penstock.analyze.pruning import prune
 from penstock.analyze.query import AfterCommit, Query
 from penstock.analyze.runner import Runner, stop_all
-from penstock.analyze.session import carry, start_session
+from penstock.analyze.session import carry, java_process, start_session
 from penstock.analyze.source import read_stream, register
 from penstock.app import App, Handler, View
 from penstock.columns import json_rows
 from penstock.contracts import StreamSpec
 from penstock.cursor import source_positions
-from penstock.errors import EXIT_IO, PenstockError, SyncFailed, ViewError
+from penstock.errors import EXIT_IO, EXIT_JAVA, PenstockError, SyncFailed, ViewError
 from penstock.files import sync_filesystem, write_atomic, write_status
 from penstock.graph import order, read_views
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
@@ -96,10 +96,11 @@ class Engine:
             self._start(node, clean)
             if self.stopping.is_set():
                 break
-        status = self._look_after()
+        status = self._look_after(java_process(self.spark))
         if self._archiving is not None:
             self._archiving.kill()
-        self._stop(status)
+        if status != EXIT_JAVA:
+            self._stop(status)
         return status
 
     def _start(self, node: View | Handler, clean: bool) -> None:
@@ -194,10 +195,17 @@ class Engine:
 
         return publish
 
-    def _look_after(self) -> int:
-        """Step every query, tell the status, keep things up, until told to stop. Returns the exit status."""
+    def _look_after(self, java: subprocess.Popen[bytes]) -> int:
+        """Step every query, tell the status, keep things up, until told to stop. Returns the exit status.
+
+        Without Java nothing can go on, whatever a query may say of it: one that is about to start takes it for a
+        failure of its own, and would be tried again for ever.
+        """
         said, said_at, upkeep_at = "", 0.0, time.monotonic() + self.settings.upkeep_s
         while not self.stopping.wait(STEP_S if said == "ready" else EAGER_STEP_S):
+            if java.poll() is not None:
+                log.critical("Spark's Java process has ended with status %s", java.returncode)
+                return EXIT_JAVA
             for runner in self.runners.values():
                 runner.step()
                 if runner.query is not None and isinstance(runner.query.failure, SyncFailed):

@@ -23,7 +23,7 @@ from typing import IO
 import msgspec
 
 from penstock.app import App
-from penstock.errors import EXIT_IO, DeclarationError
+from penstock.errors import EXIT_IO, EXIT_JAVA, DeclarationError
 from penstock.files import write_status
 from penstock.runtime.child import VARIABLE, Call, Successor
 from penstock.runtime.directory import DataDirectory, Ownership, take
@@ -289,6 +289,8 @@ def end_group(leader: int) -> None:
 def _how(status: int) -> str:
     if status == EXIT_IO:
         return "stopped, for the disk failed to take a write"
+    if status == EXIT_JAVA:
+        return "stopped, for Spark's Java process has ended"
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"stopped with status {status}"

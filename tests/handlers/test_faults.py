@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import signal
 import subprocess
 from pathlib import Path
 
 import httpx
 import pytest
 
+from bench.running import command, descendants
 from tests.handlers import shop
 from tests.handlers.survival import APP, Fleet, Survival, figures, require_exactly_once
 from tests.harness import running, wait_for
@@ -61,6 +63,17 @@ def test_state_and_timers_are_served_as_time_passes(tmp_path: Path) -> None:
         assert figures(app, "geofence")["keys"] == 1
         assert 'penstock_handler_keys{handler="geofence"} 1.0' in httpx.get(f"{app.url}/metrics").text
         assert app.post("geofence.Silence", [{}]).status_code == 404
+
+
+def test_java_that_ends_while_queries_start_is_started_again(tmp_path: Path) -> None:
+    """To a query that is about to start, an end of Java looks like a failure of its own."""
+    with running(APP, tmp_path / "data") as app:
+        log = app.data / "log/engine.log"
+        wait_for(lambda: "is up" in log.read_text(), 60, "Spark")
+        (java,) = [pid for pid in descendants(app.pid("engine") or 0) if "java" in command(pid)]
+        os.kill(java, signal.SIGKILL)
+        wait_for(lambda: log.read_text().count("is up") == 2, 60, "Spark to be started again")
+        app.ready()
 
 
 def test_a_silent_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
