@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -17,7 +18,11 @@ import msgspec
 from penstock.cursor import Positions
 from penstock.shard import HASH_BYTES, Changes, Shard
 
+NO_MARKS: Mapping[str, str] = MappingProxyType({})
+
 if TYPE_CHECKING:  # pyarrow takes 100 ms to import, and declaring an app does not need it
+    from asyncio import Future
+
     import pyarrow as pa
 
 
@@ -103,11 +108,17 @@ class Log(LogReader, Protocol):
         """Durable on return. A sequence not greater than the producer's last in this partition is a no-op that
         returns that last append's position. Disk full raises `DiskFull`, and nothing of the batch stays."""
 
-    def admit(self, stream: str, batches: Mapping[int, pa.RecordBatch]) -> Admission:
+    def admit(
+        self, stream: str, batches: Mapping[int, pa.RecordBatch], marks: Mapping[str, str] = NO_MARKS
+    ) -> Admission:
         """Append a batch to each of several partitions in one transaction, leaving out rows whose `_id` was seen.
 
         Durable on return, all or nothing. The ids are durable with the rows: after a crash both are there or neither.
+        So are `marks`, which say how far sources have been read, by their names; there may be marks and no rows.
         """
+
+    def marks(self, stream: str) -> Mapping[str, str]:
+        """The last mark of each source that has filled the stream. Of a stream that this process has declared."""
 
     def trim(self, stream: str, retention: Retention) -> Mapping[int, int]:
         """Drop whole batches that may go; returns the new starts. Safe beside readers."""
@@ -278,9 +289,20 @@ class Clock(Protocol):
 class Intake(Protocol):
     """Where a source puts what it has read."""
 
-    async def put(self, raw: bytes) -> None:
-        """Take one raw event. Returns when it may be forgotten by the source's side of the connection: it is in a
-        bounded buffer on its way to the log. Waits while that buffer is full, which is the back-pressure."""
+    @property
+    def mark(self) -> str | None:
+        """The last mark that is durable, across restarts; None if there never was one."""
+
+    async def put(self, raw: bytes, mark: str | None = None) -> Future[None]:
+        """Take one raw event. Returns once it is in a bounded buffer on its way to the log, and waits while that is
+        full, which is the back-pressure. What is returned is done when the event is durable.
+
+        `mark` says where the source stands after this event: text of its own, that becomes durable with the event, in
+        one transaction. So a source that begins at `mark` after a restart misses nothing and repeats nothing.
+        """
+
+    async def note(self, mark: str) -> Future[None]:
+        """The same for a mark alone, without an event."""
 
     async def settle(self) -> None:
         """Return when everything taken so far is durable."""
@@ -298,7 +320,10 @@ class Source(Protocol):
         """Where it pulls from, without secrets."""
 
     async def run(self, intake: Intake, status: SourceStatus) -> None:
-        """Pull until cancelled. Reconnects by itself; puts each event it reads, in order, exactly once."""
+        """Pull until cancelled. Reconnects by itself; puts each event it reads, in order, exactly once.
+
+        One whose other side can go back to a position gives it as the mark of each event, and begins at `intake.mark`.
+        """
 
 
 @dataclass

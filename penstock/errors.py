@@ -4,6 +4,7 @@
     ├── DeclarationError            declaration         no     -     the app's own file is wrong
     ├── ViewError                   view                no     -     a user's view fails, with its file:line
     ├── HandlerError                handler             no     -     a handler cannot go on
+    ├── SourceFailed                source_failed       no     -     a feed cannot go on, and trying again is no use
     ├── RequestError                request             no     400   the caller's input is wrong
     │   ├── MalformedBody           malformed_body      no     400
     │   ├── BadParameter            bad_parameter       no     400
@@ -33,8 +34,9 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 EXIT_IO = 74
-EXIT_JAVA = 70
 """Exit status after a failed fsync (EX_IOERR of sysexits): the supervisor restarts, nothing was acknowledged."""
+EXIT_JAVA = 70
+"""Exit status of an engine whose Java process has ended (EX_SOFTWARE): the supervisor restarts it."""
 
 
 class PenstockError(Exception):
@@ -68,6 +70,10 @@ class ViewError(PenstockError):
 
 class HandlerError(PenstockError):
     code = "handler"
+
+
+class SourceFailed(PenstockError):
+    code = "source_failed"
 
 
 class RequestError(PenstockError):

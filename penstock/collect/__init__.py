@@ -8,6 +8,7 @@
 neither a web server nor Arrow: an app's file does it to declare its sources.
 """
 
+from penstock.collect.reconnect import Backoff
 from penstock.collect.websocket import WebSocketSource
 
 
@@ -15,8 +16,8 @@ def websocket(
     url: str,
     *,
     hello: str | None = None,
-    backoff_s: float = WebSocketSource.backoff_s,
-    backoff_max_s: float = WebSocketSource.backoff_max_s,
+    backoff_s: float = Backoff.first_s,
+    backoff_max_s: float = Backoff.most_s,
     ping_s: float = WebSocketSource.ping_s,
     message_bytes_max: int = WebSocketSource.message_bytes_max,
 ) -> WebSocketSource:
@@ -24,8 +25,7 @@ def websocket(
     return WebSocketSource(
         url,
         hello=hello,
-        backoff_s=backoff_s,
-        backoff_max_s=backoff_max_s,
+        backoff=Backoff(backoff_s, backoff_max_s),
         ping_s=ping_s,
         message_bytes_max=message_bytes_max,
     )

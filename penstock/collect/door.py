@@ -81,9 +81,9 @@ class FrontDoor:
         """Take one request body, NDJSON if `lines`; see `Entrance.post`."""
         return await self.entrance(stream).post(body, lines=lines, durable=durable)
 
-    def intake_for_source(self, stream: str) -> Intake:
-        """Where one source puts its events for a stream. Each source has its own."""
-        return FeedIntake(self.entrance(stream), self._settings)
+    def intake_for_source(self, source: str, stream: str) -> Intake:
+        """Where one source puts its events for a stream. Each source has its own, and its marks go by its name."""
+        return FeedIntake(source, self.entrance(stream), self._settings)
 
     async def tick(self, stream: str, at: datetime | None = None) -> None:
         """Append one tick without an event time to every partition: log time has reached `at`, by default now, or a

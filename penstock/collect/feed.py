@@ -21,37 +21,63 @@ RETRY_S = 5.0
 _log = logging.getLogger("penstock.collect")
 
 
+class _Buffer:
+    """What was put and is not yet offered: events and rejections, their bytes, and the mark after the last of them.
+    `durable` is done when all of it is."""
+
+    def __init__(self) -> None:
+        self.events: list[Any] = []
+        self.rejections: list[Rejection] = []
+        self.size = 0
+        self.mark: str | None = None
+        self.durable: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.durable.add_done_callback(_seen)
+
+    @property
+    def count(self) -> int:
+        return len(self.events) + len(self.rejections)
+
+
+def _seen(durable: asyncio.Future[None]) -> None:
+    """A source that does not look is no reason for a warning: the next `put` raises the same."""
+    if not durable.cancelled():
+        durable.exception()
+
+
 class FeedIntake:
     """Implements `contracts.Intake`. A bad event is a dead letter. What keeps events from being written is waited out.
 
     So a feed stands still while the disk is full or the log is damaged, and nothing it has read is lost. `put` and
     `settle` raise only what ends the process anyway: `Stopping` and `SyncFailed`. A `put` that is cancelled has not
     taken its event. Memory: two buffers, each of at most one request's events and bytes.
+
+    Dead letters become durable before the mark that passes them: after a crash in between, they may be there twice.
     """
 
-    def __init__(self, entrance: Entrance, settings: Settings) -> None:
+    def __init__(self, source: str, entrance: Entrance, settings: Settings) -> None:
+        self._source = source
         self._entrance = entrance
         self._events_max = settings.request_events_max
         self._bytes_max = settings.body_bytes_max
-        self._events: list[Any] = []
-        self._rejections: list[Rejection] = []
-        self._bytes = 0
+        self._buffer: _Buffer | None = None
         self._pump: asyncio.Task[None] | None = None
         self._emptied = asyncio.Event()
         self._failure: PenstockError | None = None
 
-    async def put(self, raw: bytes) -> None:
-        while self._is_full():
-            self._emptied.clear()
-            await self._emptied.wait()
-        if self._failure is not None:
-            raise self._failure
+    @property
+    def mark(self) -> str | None:
+        return self._entrance.intake.mark(self._source)
+
+    async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
+        buffer = await self._room()
         decoded = self._entrance.decoder.decode(raw)
-        self._events.extend(decoded.events)
-        self._rejections.extend(decoded.rejections)
-        self._bytes += len(raw)
-        if self._pump is None:
-            self._pump = asyncio.create_task(self._empty())
+        buffer.events.extend(decoded.events)
+        buffer.rejections.extend(decoded.rejections)
+        buffer.size += len(raw)
+        return self._marked(buffer, mark)
+
+    async def note(self, mark: str) -> asyncio.Future[None]:
+        return self._marked(await self._room(), mark)
 
     async def settle(self) -> None:
         while self._pump is not None:
@@ -59,36 +85,67 @@ class FeedIntake:
         if self._failure is not None:
             raise self._failure
 
+    async def _room(self) -> _Buffer:
+        """The buffer, once it has room."""
+        while self._is_full():
+            self._emptied.clear()
+            await self._emptied.wait()
+        if self._failure is not None:
+            raise self._failure
+        if self._buffer is None:
+            self._buffer = _Buffer()
+        return self._buffer
+
     def _is_full(self) -> bool:
-        return self._failure is None and (
-            len(self._events) + len(self._rejections) >= self._events_max or self._bytes >= self._bytes_max
-        )
+        buffer = self._buffer
+        return buffer is not None and (buffer.count >= self._events_max or buffer.size >= self._bytes_max)
+
+    def _marked(self, buffer: _Buffer, mark: str | None) -> asyncio.Future[None]:
+        if mark is not None:
+            buffer.mark = mark
+        if self._pump is None:
+            self._pump = asyncio.create_task(self._empty())
+        return buffer.durable
 
     async def _empty(self) -> None:
         """Commit what is buffered until nothing is. The only task of a feed, alive only while there is work."""
         try:
-            while self._events or self._rejections:
-                events, rejections, size = self._events, self._rejections, self._bytes
-                self._events, self._rejections, self._bytes = [], [], 0
+            while self._buffer is not None:
+                buffer, self._buffer = self._buffer, None
                 self._emptied.set()
-                if rejections:
-                    await _commit(self._entrance.dead_letters, letters(rejections), size)
-                    self._entrance.intake.counters.received += len(rejections)
-                    self._entrance.intake.counters.rejected += len(rejections)
-                if events:
-                    await _commit(self._entrance.intake, events, size)
-        except PenstockError as error:
-            self._failure = error
+                await self._write(buffer)
         finally:
             self._pump = None
             self._emptied.set()
 
+    async def _write(self, buffer: _Buffer) -> None:
+        """Dead letters first: a mark must not pass an event that could not be kept."""
+        entrance = self._entrance
+        try:
+            if buffer.rejections:
+                await _commit(entrance.dead_letters, letters(buffer.rejections), buffer.size)
+                entrance.intake.counters.received += len(buffer.rejections)
+                entrance.intake.counters.rejected += len(buffer.rejections)
+            if buffer.events or buffer.mark is not None:
+                mark = None if buffer.mark is None else (self._source, buffer.mark)
+                await _commit(entrance.intake, buffer.events, buffer.size, mark)
+        except PenstockError as error:
+            self._fail(error, buffer)
+        else:
+            buffer.durable.set_result(None)
 
-async def _commit(intake: StreamIntake, events: Sequence[Any], size: int) -> None:
+    def _fail(self, error: PenstockError, *buffers: _Buffer) -> None:
+        self._failure = error
+        waiting, self._buffer = self._buffer, None
+        for each in (*buffers, *([waiting] if waiting is not None else [])):
+            each.durable.set_exception(error)
+
+
+async def _commit(intake: StreamIntake, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None) -> None:
     """Offer until durable. Waits for room as long as it takes, and for the disk as long as it says."""
     while True:
         try:
-            await intake.offer(events, size)
+            await intake.offer(events, size, mark)
         except (Stopping, SyncFailed):
             raise
         except Overloaded:

@@ -86,6 +86,14 @@ class _Request(msgspec.Struct):
     size: int
     waiter: Waiter
     tick: datetime | None = None
+    mark: tuple[str, str] | None = None
+
+
+def _committed(writer: Writer, group: list[_Request]) -> Commit:
+    tick = group[0].tick
+    if tick is not None:
+        return writer.tick(tick)
+    return writer.commit([each.events for each in group], dict(each.mark for each in group if each.mark))
 
 
 class StreamIntake:
@@ -124,16 +132,21 @@ class StreamIntake:
                 retry_after_s=self._retry_after_s(),
             )
 
-    def offer(self, events: Sequence[Any], size: int) -> asyncio.Future[Receipt]:
+    def offer(self, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None) -> asyncio.Future[Receipt]:
         """Queue the events of one request, which came in `size` bytes; the future is done when they are durable.
 
-        They become durable together or not at all, after every request that was offered before. A failed commit fails
-        the requests of its group with that error. Raises as `require_room`. Cancelling the future withdraws nothing.
+        They become durable together or not at all, after every request that was offered before; with them the `mark`,
+        which is a source's name and how far that was read. A failed commit fails the requests of its group with that
+        error. Raises as `require_room`. Cancelling the future withdraws nothing.
         """
         self.require_room(len(events), size)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._take(future, events, size)
+        self._take(future, events, size, mark)
         return future
+
+    def mark(self, source: str) -> str | None:
+        """The last mark of a source that is durable."""
+        return self._log.marks(self._target.name).get(source)
 
     def offer_for(self, waiter: Waiter, events: Sequence[Any], size: int) -> bool:
         """The same for someone who is told, and does not await. False, and nothing counted, where `offer` raises."""
@@ -173,10 +186,10 @@ class StreamIntake:
             and self._pending_bytes + size <= limits.pending_bytes_max
         )
 
-    def _take(self, waiter: Waiter, events: Sequence[Any], size: int) -> None:
+    def _take(self, waiter: Waiter, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None) -> None:
         self.counters.received += len(events)
         self.counters.bytes += size
-        self._enqueue(_Request(events, size, waiter))
+        self._enqueue(_Request(events, size, waiter, None, mark))
 
     def _enqueue_empty(self, tick: datetime | None = None) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -219,8 +232,7 @@ class StreamIntake:
             outcome: Commit | BaseException
             try:
                 writer = writer or Writer(self._target, self._log, self._clock)
-                tick = group[0].tick
-                outcome = writer.tick(tick) if tick is not None else writer.commit([each.events for each in group])
+                outcome = _committed(writer, group)
             except BaseException as error:  # whatever it is, the requests must hear of it and the thread go on
                 outcome = error
             loop.call_soon_threadsafe(self._settle, loop, group, outcome)

@@ -3,37 +3,31 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-import random
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from penstock.collect.reconnect import Backoff, keep_connected, without_secrets
 from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError, PenstockError
+from penstock.errors import DeclarationError
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
-
-_log = logging.getLogger("penstock.collect")
 
 
 @dataclass(frozen=True)
 class WebSocketSource:
     """Pulls `url` and reconnects whenever the connection ends. Implements `contracts.Source`.
 
-    `hello` is sent after each connect, for feeds that want to be asked. A reconnect waits a random time up to a bound
-    that doubles from `backoff_s` to `backoff_max_s`, and starts over once a connection lasted `healthy_s`. A peer that
-    leaves a ping unanswered for `ping_s` is taken for dead. At most `queue_max` messages of `message_bytes_max` wait in
-    memory; past that the socket is not read, so the sender feels it.
+    `hello` is sent after each connect, for feeds that want to be asked. A peer that leaves a ping unanswered for
+    `ping_s` is taken for dead. At most `queue_max` messages of `message_bytes_max` wait in memory; past that the socket
+    is not read, so the sender feels it. What is sent while nobody is connected is missed: the feed has no position.
     """
 
     url: str
     hello: str | None = None
-    backoff_s: float = 0.5
-    backoff_max_s: float = 30.0
-    healthy_s: float = 30.0
+    backoff: Backoff = field(default_factory=Backoff)
     ping_s: float = 20.0
     open_s: float = 10.0
     close_s: float = 5.0
@@ -51,34 +45,14 @@ class WebSocketSource:
 
     @property
     def address(self) -> str:
-        """Without user, password and query, any of which may be a secret."""
-        parts = urlsplit(self.url)
-        return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        return without_secrets(self.url)
 
     async def run(self, intake: Intake, status: SourceStatus) -> None:
         """Pull until cancelled. What was read by then is put and settled before the cancellation goes on.
 
         That takes `close_s` at most for the peer and as much for the log. Raises only if the intake cannot go on.
         """
-        try:
-            await self._reconnect_for_ever(intake, status)
-        except asyncio.CancelledError:
-            await self._settle(intake)
-            raise
-
-    async def _reconnect_for_ever(self, intake: Intake, status: SourceStatus) -> None:
-        attempt = 0
-        while True:
-            began = asyncio.get_running_loop().time()
-            status.state = "connecting"
-            reason = await self._connection(intake, status)
-            if asyncio.get_running_loop().time() - began >= self.healthy_s:
-                attempt = 0
-            _log.warning("feed %s: %s", self.address, reason)
-            status.state, status.error = "waiting", reason
-            await asyncio.sleep(wait_s(attempt, self.backoff_s, self.backoff_max_s, random.random()))
-            attempt += 1
-            status.reconnects += 1
+        await keep_connected(lambda: self._connection(intake, status), intake, status, self.backoff, self.address)
 
     async def _connection(self, intake: Intake, status: SourceStatus) -> str:
         """One connection from its opening to its end; returns why it ended, for people."""
@@ -114,21 +88,12 @@ class WebSocketSource:
         except asyncio.CancelledError:
             await self._finish(connection, reader)
             raise
-        except PenstockError as error:
-            status.state, status.error = "failed", error.message
-            raise
 
     async def _finish(self, connection: ClientConnection, reader: asyncio.Task[None]) -> None:
         """Close from our side, while the reader goes on to the last message before the peer's answer."""
         closing = asyncio.create_task(connection.close())
         with suppress(TimeoutError):
             await asyncio.wait_for(asyncio.gather(reader, closing, return_exceptions=True), self.close_s)
-
-    async def _settle(self, intake: Intake) -> None:
-        try:
-            await asyncio.wait_for(intake.settle(), self.close_s)
-        except (TimeoutError, PenstockError) as error:
-            _log.error("feed %s ends with events that could not be written: %s", self.address, error)
 
 
 async def _read(connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:
@@ -137,11 +102,3 @@ async def _read(connection: ClientConnection, intake: Intake, status: SourceStat
         message = await connection.recv(decode=False)
         await intake.put(message)
         status.received += 1
-
-
-def wait_s(attempt: int, first_s: float, most_s: float, draw: float) -> float:
-    """How long to wait before a reconnect: `draw` (0 to 1) of a bound that doubles with each failed attempt.
-
-    Full jitter: many clients that lost the same server come back spread out.
-    """
-    return draw * min(most_s, first_s * 2.0 ** min(attempt, 60))

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock import failpoints
 from penstock.columns import place, text_of, tick_batch, to_batch
-from penstock.contracts import Admission, Clock, Log
+from penstock.contracts import NO_MARKS, Admission, Clock, Log
 from penstock.cursor import stream_cursor
 from penstock.schema import Event, event_schema, fields
 
@@ -74,18 +74,19 @@ class Writer:
         self._ends = dict(log.ends(target.name))
         self._latest = self._last_ingest_time()
 
-    def commit(self, requests: Sequence[Sequence[Any]]) -> Commit:
-        """Append the events of all requests in one transaction, in order. Durable on return; on an error, nothing is.
+    def commit(self, requests: Sequence[Sequence[Any]], marks: Mapping[str, str] = NO_MARKS) -> Commit:
+        """Append the events of all requests, and the marks, in one transaction, in order. Durable on return; on an
+        error, nothing is.
 
         Ingest time is that of the group: it rises from group to group, whatever the clock does.
         """
         duplicates = [0] * len(requests)
         events = [event for request in requests for event in request]
-        if events:
+        if events or marks:
             group = self._grouped(events)
             batches = group.batches()
             failpoints.reach("collect.before_append")
-            admission = self._log.admit(self._target.name, batches)
+            admission = self._log.admit(self._target.name, batches, marks)
             failpoints.reach("collect.after_append")
             self._advance(admission, batches)
             if any(admission.duplicates.values()):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock import files
-from penstock.contracts import Admission, Position, Retention, StreamSpec
+from penstock.contracts import NO_MARKS, Admission, Position, Retention, StreamSpec
 from penstock.errors import DeclarationError, NotFound, StorageError
 from penstock.queue import codec, layout
 from penstock.queue.committer import Terms
@@ -135,8 +135,13 @@ class EmbeddedLog:
     def append(self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int) -> Position:
         return self._writing(stream).writer.append(partition, batch, producer, sequence)
 
-    def admit(self, stream: str, batches: Mapping[int, pa.RecordBatch]) -> Admission:
-        return self._writing(stream).writer.admit(batches)
+    def admit(
+        self, stream: str, batches: Mapping[int, pa.RecordBatch], marks: Mapping[str, str] = NO_MARKS
+    ) -> Admission:
+        return self._writing(stream).writer.admit(batches, marks)
+
+    def marks(self, stream: str) -> Mapping[str, str]:
+        return self._writing(stream).writer.extent.marks
 
     def trim(self, stream: str, retention: Retention) -> Mapping[int, int]:
         return self._writing(stream).trim(retention)

@@ -79,7 +79,8 @@ class Extent(msgspec.Struct, array_like=True):
 
     `commits` counts the transactions of the file's life. `version` is the newest schema. `starts` and `nexts` hold the
     first kept and the next offset of each partition. `producers` holds, by producer and partition, the last sequence
-    and the offset that its append began at. `ticks` counts the rows, of all ever appended, that are no events.
+    and the offset that its append began at. `ticks` counts the rows, of all ever appended, that are no events. `marks`
+    holds the last mark of each source.
     """
 
     commits: int
@@ -88,6 +89,7 @@ class Extent(msgspec.Struct, array_like=True):
     nexts: list[int]
     producers: dict[str, dict[int, tuple[int, int]]]
     ticks: int = 0
+    marks: dict[str, str] = {}
 
     def grown(self, rows: Mapping[int, int], ticks: int = 0) -> Extent:
         """The extent after one more commit that adds so many rows to each partition, so many of them ticks."""
@@ -100,6 +102,10 @@ class Extent(msgspec.Struct, array_like=True):
         """The same with the sequence of an append that begins at the present end of the partition."""
         theirs = {**self.producers.get(producer, {}), partition: (sequence, self.nexts[partition])}
         return msgspec.structs.replace(self, producers={**self.producers, producer: theirs})
+
+    def marked(self, marks: Mapping[str, str]) -> Extent:
+        """The same with other marks of some sources."""
+        return msgspec.structs.replace(self, marks={**self.marks, **marks}) if marks else self
 
 
 def load_extent(connection: sqlite3.Connection, path: Path) -> Extent:

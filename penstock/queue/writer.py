@@ -23,6 +23,11 @@ PRODUCERS_MAX = 1024
 refused, since to forget an old one would be to forget what it has appended."""
 
 
+MARKS_MAX = 256
+MARK_CHARS_MAX = 16_384
+"""Sources that have filled a stream, and the length of what each of them notes: they stand in the same record."""
+
+
 class StreamWriter:
     """One stream, open for writing. Any thread may call; calls take turns."""
 
@@ -75,22 +80,32 @@ class StreamWriter:
                 self._ids.add(set(batch.column("_id").to_pylist()) - {None}, ingest_us)
             return Position(partition, first)
 
-    def admit(self, batches: Mapping[int, pa.RecordBatch]) -> Admission:
+    def admit(self, batches: Mapping[int, pa.RecordBatch], marks: Mapping[str, str]) -> Admission:
         """As in the contract. `first` and `duplicates` have an entry for each batch; `first` is the partition's end
         when all rows of its batch are duplicates."""
         with self._turn():
+            before = self._marked(marks)
             for partition, batch in batches.items():
                 self._require_fit(partition, batch)
             first = {partition: self.extent.nexts[partition] for partition in batches}
             times = {partition: self._ingest_us(batch) for partition, batch in batches.items()}
             if not self._ids.limit:
-                self._store(batches, times, self.extent)
+                self._store(batches, times, before)
                 return Admission(first, {partition: [] for partition in batches})
             newest_us = max(times.values(), default=0)
             sifted = self._ids.sift(batches, newest_us)
-            self._store(sifted.kept, times, self.extent)
+            self._store(sifted.kept, times, before)
             self._ids.add(sifted.fresh, newest_us)
             return Admission(first, sifted.duplicates)
+
+    def _marked(self, marks: Mapping[str, str]) -> Extent:
+        long = [source for source, mark in marks.items() if len(mark) > MARK_CHARS_MAX]
+        if long:
+            raise StorageError(f"stream {self.name}: the mark of source {long[0]} has over {MARK_CHARS_MAX} characters")
+        after = self.extent.marked(marks)
+        if len(after.marks) > MARKS_MAX:
+            raise StorageError(f"stream {self.name} has {MARKS_MAX} sources already; give them stable names")
+        return after
 
     @contextmanager
     def _turn(self) -> Iterator[None]:
@@ -105,7 +120,7 @@ class StreamWriter:
         return self.committer.terms.now_us() if newest is None else newest
 
     def _store(self, batches: Mapping[int, pa.RecordBatch], times: Mapping[int, int], before: Extent) -> None:
-        """Nothing is written if there are no rows, and no producer's sequence, to write."""
+        """Nothing is written if there are no rows, and no producer's sequence or source's mark, to write."""
         rows = {partition: batch.num_rows for partition, batch in batches.items()}
         after = before.grown(rows, sum(map(codec.ticks, batches.values())))
         if after.nexts == before.nexts and before is self.extent:

@@ -23,7 +23,7 @@ from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
 from penstock.collect.http import PREFIX, PostEndpoint
 from penstock.collect.protocol import post_protocol
 from penstock.contracts import SourceStatus
-from penstock.errors import EXIT_IO, PenstockError
+from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.graph import read_views
 from penstock.queue import EmbeddedLog
 from penstock.runtime.child import answer_call, on_end_of_parent
@@ -173,11 +173,16 @@ class Gateway:
         return [*tables, *feeds, *ticks, ("rates", self._rates()), ("upkeep", self._upkeep())]
 
     async def _pull(self, feed: Feed) -> None:
-        """Run a source for ever. One that gives up says so and is tried again; it stops nothing else."""
+        """Run a source for ever. One that breaks says so and is tried again, unless it says that this is no use; it
+        stops nothing else."""
         status = self.feeds[feed.name]
         while True:
             try:
-                await feed.source.run(self.door.intake_for_source(feed.into), status)
+                await feed.source.run(self.door.intake_for_source(feed.name, feed.into), status)
+            except SourceFailed as error:
+                log.error("source %s failed for good: %s", feed.name, error)
+                status.state, status.error = "failed", error.message
+                return
             except Exception as error:
                 log.exception("source %s failed", feed.name)
                 status.state, status.error = "failed", f"{type(error).__name__}: {error}"

@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.contracts import Admission, Position, Retention, StreamSpec
+from penstock.contracts import NO_MARKS, Admission, Position, Retention, StreamSpec
 from penstock.schema import KIND_EVENT
 
 DEADLINE_S = 10.0
@@ -21,6 +21,7 @@ class MemoryLog:
     def __init__(self) -> None:
         self.specs: dict[str, StreamSpec] = {}
         self.rows: dict[str, dict[int, list[dict[str, Any]]]] = {}
+        self.marked: dict[str, dict[str, str]] = {}
         self.admits: list[str] = []
         self.gate = threading.Event()
         self.gate.set()
@@ -30,7 +31,9 @@ class MemoryLog:
         self.specs[spec.name] = spec
         self.rows.setdefault(spec.name, {partition: [] for partition in range(spec.partitions)})
 
-    def admit(self, stream: str, batches: Mapping[int, pa.RecordBatch]) -> Admission:
+    def admit(
+        self, stream: str, batches: Mapping[int, pa.RecordBatch], marks: Mapping[str, str] = NO_MARKS
+    ) -> Admission:
         assert self.gate.wait(DEADLINE_S), "the gate was left closed"
         if self.faults:
             raise self.faults.pop(0)
@@ -49,7 +52,11 @@ class MemoryLog:
                 kept.append(row)
             if known:
                 duplicates[partition] = known
+        self.marked.setdefault(stream, {}).update(marks)
         return Admission(first, duplicates)
+
+    def marks(self, stream: str) -> Mapping[str, str]:
+        return self.marked.get(stream, {})
 
     def _ids(self, stream: str) -> set[object]:
         return {row["_id"] for rows in self.rows[stream].values() for row in rows}

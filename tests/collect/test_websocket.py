@@ -12,7 +12,8 @@ from websockets.asyncio.server import ServerConnection, serve
 from websockets.exceptions import ConnectionClosed
 
 from penstock.collect import feed, websocket
-from penstock.collect.websocket import WebSocketSource, wait_s
+from penstock.collect.reconnect import Backoff
+from penstock.collect.websocket import WebSocketSource
 from penstock.contracts import SourceStatus
 from penstock.errors import DeclarationError, DiskFull, StorageError, SyncFailed
 from penstock.settings import Settings
@@ -32,8 +33,8 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
 async def pulling(rig: Rig, url: str, stream: str = "raw", **options: float) -> AsyncIterator[SourceStatus]:
     """A source at work; cancelled at the end, as at a shutdown."""
     status = SourceStatus()
-    source = WebSocketSource(url, backoff_s=0.001, backoff_max_s=0.01, **options)  # type: ignore[arg-type]
-    task = asyncio.create_task(source.run(rig.door.intake_for_source(stream), status))
+    source = WebSocketSource(url, backoff=Backoff(0.001, 0.01), **options)  # type: ignore[arg-type]
+    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
     try:
         yield status
     finally:
@@ -186,7 +187,7 @@ async def test_a_failed_sync_ends_the_source_with_a_sentence() -> None:
         status = SourceStatus()
         source = WebSocketSource(url)
         with pytest.raises(SyncFailed):
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("raw"), status), 10)
+            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 10)
         assert (status.state, status.error) == ("failed", "the disk is gone")
 
 
@@ -237,7 +238,7 @@ async def test_the_greeting_is_sent_after_each_connect() -> None:
     log = MemoryLog()
     async with opened(log) as rig, serving(handler) as url:
         source = websocket(url, hello="subscribe", backoff_s=0.001)
-        task = asyncio.create_task(source.run(rig.door.intake_for_source("raw"), SourceStatus()))
+        task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), SourceStatus()))
         await until(lambda: len(heard) >= 3)
         task.cancel()
         with suppress(asyncio.CancelledError):
@@ -246,9 +247,9 @@ async def test_the_greeting_is_sent_after_each_connect() -> None:
 
 
 def test_the_wait_doubles_to_a_bound_and_is_spread_out() -> None:
-    assert [wait_s(attempt, 0.5, 30, 1.0) for attempt in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert wait_s(10_000, 0.5, 30, 1.0) == 30
-    assert wait_s(3, 0.5, 30, 0.25) == 1.0
+    assert [Backoff(0.5, 30).wait_s(attempt, 1.0) for attempt in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
+    assert Backoff(0.5, 30).wait_s(10_000, 1.0) == 30
+    assert Backoff(0.5, 30).wait_s(3, 0.25) == 1.0
 
 
 def test_an_address_is_shown_without_secrets() -> None:
@@ -267,7 +268,7 @@ def test_what_is_no_websocket_address_is_refused_when_it_is_declared(url: str) -
 async def test_an_empty_message_is_a_dead_letter_like_any_other() -> None:
     log = MemoryLog()
     async with opened(log) as rig:
-        intake = rig.door.intake_for_source("raw")
+        intake = rig.door.intake_for_source("feed", "raw")
         await intake.put(b"")
         await intake.settle()
         assert [row["reason"] for row in log.events("raw.rejected")] == ["The body is empty"]
@@ -282,8 +283,8 @@ async def test_a_shutdown_between_connections_settles_what_was_read_before() -> 
     log.gate.clear()
     async with opened(log) as rig, serving(handler) as url:
         status = SourceStatus()
-        source = WebSocketSource(url, backoff_s=60, backoff_max_s=60)
-        task = asyncio.create_task(source.run(rig.door.intake_for_source("raw"), status))
+        source = WebSocketSource(url, backoff=Backoff(60, 60))
+        task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
         await until(lambda: status.state == "waiting")
         task.cancel()
         await asyncio.sleep(0)

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.contracts import Log, LogReader, Retention, StreamSpec
-from penstock.errors import BadCursor, DeclarationError, NotFound
+from penstock.errors import BadCursor, DeclarationError, NotFound, StorageError
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 30.0
@@ -203,6 +203,38 @@ class LogContract:
         for _ in range(2):
             log.admit("fixes", {0: batch([1]), 1: batch([1])})
         assert log.ends("fixes") == {0: 2, 1: 2}
+
+    def test_marks_are_durable_with_the_rows_they_come_with(self, home: LogHome) -> None:
+        """The last mark of each source is there after reopening; a mark may come without rows, rows without a mark."""
+        log = home.open()
+        log.declare(spec())
+        assert log.marks("fixes") == {}
+        log.admit("fixes", {0: batch([1])}, {"a": "1", "b": "7"})
+        log.admit("fixes", {}, {"a": "2"})
+        log.admit("fixes", {1: batch([2])})
+        for _ in range(2):
+            assert dict(log.marks("fixes")) == {"a": "2", "b": "7"}
+            assert (numbers(log, "fixes", 0), numbers(log, "fixes", 1)) == ([1], [2])
+            log.close()
+            log = home.open()
+            log.declare(spec())
+        log.close()
+
+    def test_a_mark_counts_though_all_its_rows_are_duplicates(self, log: Log) -> None:
+        log.declare(spec(unique_ids=100))
+        log.admit("fixes", {0: batch([1])}, {"a": "1"})
+        assert log.admit("fixes", {0: batch([1])}, {"a": "2"}).duplicates == {0: [0]}
+        assert dict(log.marks("fixes")) == {"a": "2"}
+        assert log.ends("fixes")[0] == 1
+
+    def test_marks_are_bounded(self, log: Log) -> None:
+        """Too long a mark, or one source too many, is refused, and nothing of that call is written."""
+        log.declare(spec())
+        with pytest.raises(StorageError, match="characters"):
+            log.admit("fixes", {0: batch([1])}, {"a": "x" * 100_000})
+        with pytest.raises(StorageError, match="stable names"):
+            log.admit("fixes", {0: batch([1])}, {f"source-{number}": "" for number in range(1000)})
+        assert (log.ends("fixes")[0], dict(log.marks("fixes"))) == (0, {})
 
     def test_ids_are_forgotten_by_age(self, log: Log) -> None:
         """An id is free again once events have come in that are more than `unique_for` younger."""
