@@ -28,7 +28,7 @@ from penstock.runtime.directory import DataDirectory
 from penstock.runtime.states import ShardOpener
 from penstock.settings import Settings
 from penstock.shard import HASH_BYTES, NOTHING, Shard
-from penstock.store import read_handled
+from penstock.store import Done, read_handled
 
 VEHICLES = 1_000_000
 BATCHES = 5
@@ -65,7 +65,7 @@ def run_batches(directory: DataDirectory) -> None:
             state = msgspec.msgpack.decode(told, type=Report).state
             assert state is not None
             shards[shard] = state
-        ledger.commit(Output(number, start, end, 1, pa.table({})), shards, 0, 0)
+        ledger.commit(Output(number, start, end, 1, pa.table({})), Done(0, end), shards, 0, 0)
     ledger.close()
 
 

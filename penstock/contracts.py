@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 import msgspec
 
@@ -50,10 +50,12 @@ class StreamSpec:
 
 @dataclass(frozen=True)
 class Admission:
-    """What became of the batches of one `admit`: the first offset given in each partition, and the rows not taken."""
+    """What became of the batches of one `admit`: the first offset given in each partition, the rows not taken, and the
+    positions of the events that those repeat."""
 
     first: Mapping[int, int]
     duplicates: Mapping[int, Sequence[int]]
+    originals: Mapping[int, Sequence[Position]]
 
 
 @dataclass(frozen=True)
@@ -306,6 +308,17 @@ class Intake(Protocol):
 
     async def settle(self) -> None:
         """Return when everything taken so far is durable."""
+
+
+class Replies(Protocol):
+    """What events caused, for a request that waits for it."""
+
+    def require_target(self, stream: str, target: str) -> None:
+        """Raise `BadParameter` if no event of the stream can cause anything in `target`, a stream or view."""
+
+    async def reply(self, ack: str, target: str, timeout_s: float) -> dict[str, Any] | None:
+        """What the acknowledged events caused there, as soon as it is known; None when `timeout_s` has passed. Holds no
+        thread while it waits. `Overloaded` if too many wait."""
 
 
 class Source(Protocol):

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from penstock.errors import BadCursor
+from penstock.errors import BadCursor, NotFound
 
 Positions = dict[str, dict[int, int]]
 """The next offset of each partition of each stream."""
@@ -34,9 +34,30 @@ class ViewCursor(msgspec.Struct, frozen=True, array_like=True, tag="v"):
     version: int
 
 
+class Span(msgspec.Struct, frozen=True, array_like=True):
+    """Events that stand side by side in one partition."""
+
+    partition: int
+    first: int
+    count: int
+
+
+class Ack(msgspec.Struct, frozen=True, array_like=True, tag="a"):
+    """Where the events of one request stand in the log: those that it repeats as well as those that were new."""
+
+    stream: str
+    generation: int
+    spans: tuple[Span, ...]
+
+    @property
+    def text(self) -> str:
+        return _text(self)
+
+
 Cursor = StreamCursor | ViewCursor
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Cursor] = msgspec.msgpack.Decoder(StreamCursor | ViewCursor)
+_ack_decoder = msgspec.msgpack.Decoder(Ack)
 
 
 def stream_cursor(generation: int, offsets: Mapping[int, int]) -> str:
@@ -48,16 +69,35 @@ def view_cursor(generation: int, version: int) -> str:
 
 
 def encode(cursor: Cursor) -> str:
-    return urlsafe_b64encode(_encoder.encode(cursor)).rstrip(b"=").decode()
+    return _text(cursor)
+
+
+def _text(value: Cursor | Ack) -> str:
+    return urlsafe_b64encode(_encoder.encode(value)).rstrip(b"=").decode()
 
 
 def decode(text: str) -> Cursor:
     if len(text) > LENGTH_MAX:
         raise BadCursor("this cursor is too long to be one of ours")
     try:
-        return _decoder.decode(urlsafe_b64decode(text + "=" * (-len(text) % 4)))
-    except (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError):
+        return _decoder.decode(_bytes(text))
+    except _UNREADABLE:
         raise BadCursor(f"{text[:80]!r} is not a cursor; use one from an answer, or 'earliest' or 'latest'") from None
+
+
+def decode_ack(text: str) -> Ack:
+    """What an acknowledgement says. `NotFound` for what is none."""
+    try:
+        return _ack_decoder.decode(_bytes(text[:LENGTH_MAX]))
+    except _UNREADABLE:
+        raise NotFound(f"{text[:80]!r} is no acknowledgement; use the `ack` of an answer") from None
+
+
+_UNREADABLE = (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError)
+
+
+def _bytes(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))
 
 
 def source_positions(text: str) -> Positions:

@@ -13,6 +13,7 @@
     │   ├── TooLarge                too_large           no     413
     │   ├── UnsupportedMedia        unsupported_media   no     415
     │   └── InvalidEvents           invalid_events      no     422
+    ├── NoReplyYet                  no_reply_yet        no     504   the events are taken; the reply comes later
     ├── Busy                        busy                yes    503   come back after `retry_after_s`
     │   ├── Overloaded              overloaded          yes    429
     │   ├── DiskFull                disk_full           yes    507
@@ -111,6 +112,13 @@ class UnsupportedMedia(RequestError):
 class InvalidEvents(RequestError):
     code = "invalid_events"
     status = 422
+
+
+class NoReplyYet(PenstockError):
+    """Carries the answer of a request that was taken, and whose reply did not come in time."""
+
+    code = "no_reply_yet"
+    status = 504
 
 
 class Busy(PenstockError):

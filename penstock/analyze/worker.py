@@ -24,7 +24,7 @@ from penstock.analyze.batches import rerun, shard_ranges
 from penstock.analyze.inputs import Reading, chunks
 from penstock.analyze.outbox import Outbox
 from penstock.app import Handler
-from penstock.columns import text_of, to_batch
+from penstock.columns import to_batch
 from penstock.contracts import HandledShard, LogReader, ShardStore
 from penstock.cursor import Positions
 from penstock.errors import BadCursor, Damaged
@@ -227,7 +227,7 @@ class Worker:
         *outputs, failed = self.handler.outputs
         for number, mine in sorted(by_output.items()):
             cls = outputs[number].event
-            yield number, _packed(cls, [each.event for each in mine], _ids(cls, mine), mine)
+            yield number, _packed(cls, [each.event for each in mine], [each.id for each in mine], mine)
         faults = effects.failures
         if faults:
             events, ids = [each.event for each in faults], [each.id for each in faults]
@@ -239,14 +239,6 @@ class Worker:
         while held > self.plan.memory_bytes and len(self.replicas) > 1:
             _, replica = self.replicas.popitem(last=False)
             held -= replica.shard.size
-
-
-def _ids(cls: type[Event], emitted: Sequence[Emitted]) -> list[str | None]:
-    """The field that identifies the event, if its class has one; else what it came of, which is as good."""
-    name = cls.__id_field__
-    if name is None:
-        return [each.id for each in emitted]
-    return [text_of(getattr(each.event, name)) for each in emitted]
 
 
 def _packed(

@@ -121,7 +121,7 @@ class FrontDoor:
         return Entrance(decoder, self._intake(main), self._intake(dead), self.threads, chosen.pending_bytes_max)
 
     def _intake(self, target: Target) -> StreamIntake:
-        unique_ids = self._settings.dedupe_ids_max if target.event.__id_field__ is not None else 0
+        unique_ids = self._settings.dedupe_ids_max if target.event is not Rejected else 0
         schema = event_schema(target.event)
         self._log.declare(StreamSpec(target.name, schema, target.partitions, unique_ids, self._settings.dedupe_window))
         return StreamIntake(target, self._log, self._settings, self._clock, self._hooks)

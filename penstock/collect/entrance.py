@@ -8,6 +8,8 @@ from concurrent.futures import Executor
 from functools import partial
 from typing import Any
 
+import msgspec
+
 from penstock.collect.decode import BodyDecoder, Decoded, Rejection
 from penstock.collect.intake import Receipt, StreamIntake
 from penstock.errors import InvalidEvents, MalformedBody, Overloaded
@@ -38,8 +40,9 @@ class Entrance:
         self._large_bytes_max = large_bytes_max
         self._large_bytes = 0
 
-    async def post(self, body: bytes, *, lines: bool, durable: bool) -> Receipt:
-        """Take one request body. With `durable`, returns once its events and dead letters are; else at once.
+    async def post(self, body: bytes, *, lines: bool, durable: bool, key: str | None = None) -> Receipt:
+        """Take one request body. With `durable`, returns once its events and dead letters are; else at once. `key` is
+        as for `StreamIntake.offer`.
 
         Raises `InvalidEvents` if every event was rejected and `MalformedBody` if the body is no JSON, both after the
         dead letters are kept; `TooLarge` for too many events; `Busy` or `StorageError` if nothing could be written.
@@ -49,8 +52,8 @@ class Entrance:
         else:
             decoded = await self._decode_large(body, lines)
         if decoded.rejections:
-            return await self._post_partly(decoded, len(body), durable)
-        receipt = self.intake.offer(decoded.events, len(body))
+            return await self._post_partly(decoded, len(body), durable, key)
+        receipt = self.intake.offer(decoded.events, len(body), key=key)
         return await receipt if durable else Receipt(len(decoded.events), 0, 0, None)
 
     async def _decode_large(self, body: bytes, lines: bool) -> Decoded:
@@ -63,7 +66,7 @@ class Entrance:
         finally:
             self._large_bytes -= len(body)
 
-    async def _post_partly(self, decoded: Decoded, size: int, durable: bool) -> Receipt:
+    async def _post_partly(self, decoded: Decoded, size: int, durable: bool, key: str | None) -> Receipt:
         """Dead letters first: if they cannot be kept the client retries, and no event is in twice."""
         count, rejected = len(decoded.events), len(decoded.rejections)
         self.intake.require_room(count, size)
@@ -77,9 +80,9 @@ class Entrance:
             raise MalformedBody(f"the body is not JSON: {errors[0]['reason']}")
         if not count:
             raise InvalidEvents(_none_taken(rejected), rejected=rejected, errors=errors)
-        offered = self.intake.offer(decoded.events, size)
+        offered = self.intake.offer(decoded.events, size, key=key)
         taken = await offered if durable else Receipt(count, 0, 0, None)
-        return Receipt(taken.accepted, taken.duplicates, rejected, taken.cursor, errors)
+        return msgspec.structs.replace(taken, rejected=rejected, errors=errors)
 
 
 def letters(rejections: Sequence[Rejection]) -> list[Rejected]:

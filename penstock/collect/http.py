@@ -2,21 +2,23 @@
 
 | answer | when |
 |---|---|
-| 200 | durable: `{"accepted", "duplicates", "rejected", "cursor", "errors"}` |
-| 202 | `?ack=none`: the same, but the events are only on their way and `cursor` is null |
+| 200 | durable: `{"accepted", "duplicates", "rejected", "cursor", "errors", "ack"}`; with `?reply=`, also `"reply"` |
+| 202 | `?ack=none`: the same, but the events are only on their way, and `cursor` and `ack` are null |
 | 400 | `malformed_body`: not JSON, broken gzip; `bad_parameter`; a body that came too slowly |
 | 404, 413, 415, 422 | no such stream; too large; unknown content encoding; every event was rejected |
 | 429, 503, 507 | overloaded, stopping, disk full; with `Retry-After` |
 | 500 | the log failed; nothing was acknowledged |
+| 504 | `?reply=`: the events are taken, but what they cause did not come in time |
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Awaitable, Callable, MutableMapping
-from typing import Any, cast
-from urllib.parse import parse_qs
+from typing import Any, NamedTuple, cast
+from urllib.parse import parse_qsl
 
 import msgspec
 
@@ -25,7 +27,9 @@ from penstock.collect.body import BodyReader, Disconnected, Receive, Unfinished
 from penstock.collect.deadline import Deadline
 from penstock.collect.decode import is_lines
 from penstock.collect.door import FrontDoor
-from penstock.errors import BadParameter, Busy, PenstockError, RequestError, StorageError, as_problem
+from penstock.collect.intake import Receipt
+from penstock.contracts import Replies
+from penstock.errors import BadParameter, Busy, NoReplyYet, PenstockError, RequestError, StorageError, as_problem
 from penstock.settings import Settings
 
 Scope = MutableMapping[str, Any]
@@ -47,18 +51,26 @@ _log = logging.getLogger("penstock.collect")
 class PostEndpoint:
     """The ASGI callable. Route `POST /v1/streams/{stream}` here, without middleware if speed matters."""
 
-    def __init__(self, door: FrontDoor, settings: Settings, *, body_s: float = BODY_S) -> None:
+    def __init__(
+        self, door: FrontDoor, settings: Settings, replies: Replies | None = None, *, body_s: float = BODY_S
+    ) -> None:
+        """Without `replies`, a request that asks for one is refused."""
         self._door = door
+        self._replies = replies
+        self._reply_s_max = settings.reply_s_max
         self._reader = BodyReader(settings.body_bytes_max, settings.pending_bytes_max, door.threads)
         self._deadline = Deadline(body_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. A client that goes away before its body is complete leaves nothing behind."""
         try:
-            entrance = self._door.entrance(scope["path"].removeprefix(PREFIX))
-            lines, durable, encoding = self._options(scope)
+            stream = scope["path"].removeprefix(PREFIX)
+            entrance = self._door.entrance(stream)
+            lines, encoding, key = self._headers(scope)
+            wish = self._wish(scope["query_string"], stream)
             body = await self._read(receive, encoding)
-            receipt = await entrance.post(body, lines=lines, durable=durable)
+            receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key)
+            answer = _encode(receipt) if wish.reply is None else await self._reply(receipt, wish.reply, wish.timeout_s)
         except Disconnected:
             return
         except Unfinished as refusal:
@@ -70,11 +82,11 @@ class PostEndpoint:
             await _refuse(StorageError(f"the request failed: {type(error).__name__}"), send)
         else:
             failpoints.reach("collect.before_answer")
-            await _respond(send, 200 if durable else 202, [_JSON], _encode(receipt))
+            await _respond(send, 200 if wish.durable else 202, [_JSON], answer)
 
-    def _options(self, scope: Scope) -> tuple[bool, bool, bytes]:
-        """Whether the body is NDJSON, whether to wait for the disk, and the content encoding."""
-        lines, encoding = False, b""
+    def _headers(self, scope: Scope) -> tuple[bool, bytes, str | None]:
+        """Whether the body is NDJSON, the content encoding, and the key that tells the request from all others."""
+        lines, encoding, key = False, b"", None
         for name, value in scope["headers"]:
             if name == b"content-type":
                 lines = value != b"application/json" and is_lines(value)
@@ -82,8 +94,38 @@ class PostEndpoint:
                 self._reader.require_length(value)
             elif name == b"content-encoding":
                 encoding = value
-        query = scope["query_string"]
-        return lines, not query or _wants_durable(query), encoding
+            elif name == b"idempotency-key":
+                key = _idempotency_key(value)
+        return lines, encoding, key
+
+    def _wish(self, query: bytes, stream: str) -> _Wish:
+        if not query:
+            return _PLAIN
+        given = _parameters(query)
+        if given.get("ack", "durable") not in ("durable", "none"):
+            raise BadParameter(f"ack is {given['ack'][:40]!r}; use durable or none", parameter="ack")
+        durable, reply = given.get("ack") != "none", given.get("reply")
+        if reply is None:
+            return _Wish(durable)
+        if not durable or self._replies is None:
+            raise BadParameter("a reply can be waited for with ack=durable only", parameter="reply")
+        self._replies.require_target(stream, reply)
+        return _Wish(True, reply, _seconds(given.get("timeout", "10"), self._reply_s_max))
+
+    async def _reply(self, receipt: Receipt, target: str, timeout_s: float) -> bytes:
+        """The answer with what the events caused. They are taken in any case: so is said if it does not come."""
+        assert self._replies is not None
+        answer = msgspec.structs.asdict(receipt)
+        reply = None
+        if receipt.ack is not None:
+            reply = await self._replies.reply(receipt.ack, target, timeout_s)
+            if reply is None:
+                raise NoReplyYet(
+                    f"the events are taken, but {target} had nothing of them after {timeout_s:g} s; "
+                    "GET /v1/acks/ACK tells it later",
+                    **answer,
+                )
+        return _encode(answer | {"reply": reply})
 
     async def _read(self, receive: Receive, encoding: bytes) -> bytes:
         task = cast("asyncio.Task[object]", asyncio.current_task())
@@ -100,11 +142,47 @@ class PostEndpoint:
             deadline.leave(task)
 
 
-def _wants_durable(query: bytes) -> bool:
-    chosen = parse_qs(query.decode("latin-1"), keep_blank_values=True).get("ack", ["durable"])[-1]
-    if chosen not in ("durable", "none"):
-        raise BadParameter(f"ack is {chosen[:40]!r}; use durable or none", parameter="ack")
-    return chosen == "durable"
+class _Wish(NamedTuple):
+    """What the query of a request asks for."""
+
+    durable: bool = True
+    reply: str | None = None
+    timeout_s: float = 0.0
+
+
+_PLAIN = _Wish()
+PARAMETERS = ("ack", "reply", "timeout")
+KEY_CHARS_MAX = 255
+
+
+def _parameters(query: bytes) -> dict[str, str]:
+    chosen: dict[str, str] = {}
+    for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
+        if name not in PARAMETERS or name in chosen:
+            problem = "stands twice" if name in chosen else f"is none of {', '.join(PARAMETERS)}"
+            raise BadParameter(f"the parameter {name[:80]!r} {problem}", parameter=name[:80])
+        chosen[name] = value
+    return chosen
+
+
+def _seconds(text: str, most: float) -> float:
+    try:
+        chosen = float(text)
+    except ValueError:
+        chosen = math.nan
+    if not 0 < chosen <= most:
+        raise BadParameter(f"timeout is {text[:40]!r}; use seconds, up to {most:g}", parameter="timeout")
+    return chosen
+
+
+def _idempotency_key(value: bytes) -> str:
+    text = value.decode("latin-1").strip('" ')
+    if not (0 < len(text) <= KEY_CHARS_MAX and text.isprintable()):
+        raise BadParameter(
+            f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters that can be printed",
+            parameter="Idempotency-Key",
+        )
+    return text
 
 
 async def _respond(send: Send, status: int, headers: list[Header], body: bytes, *, more: bool = False) -> None:

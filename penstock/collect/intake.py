@@ -40,6 +40,7 @@ class Receipt(msgspec.Struct, frozen=True):
     rejected: int
     cursor: str | None
     errors: Sequence[Any] = ()
+    ack: str | None = None
 
 
 @dataclass
@@ -87,13 +88,14 @@ class _Request(msgspec.Struct):
     waiter: Waiter
     tick: datetime | None = None
     mark: tuple[str, str] | None = None
+    key: str | None = None
 
 
 def _committed(writer: Writer, group: list[_Request]) -> Commit:
     tick = group[0].tick
     if tick is not None:
         return writer.tick(tick)
-    return writer.commit([each.events for each in group], dict(each.mark for each in group if each.mark))
+    return writer.commit(group, dict(each.mark for each in group if each.mark))
 
 
 class StreamIntake:
@@ -132,16 +134,19 @@ class StreamIntake:
                 retry_after_s=self._retry_after_s(),
             )
 
-    def offer(self, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None) -> asyncio.Future[Receipt]:
+    def offer(
+        self, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None, key: str | None = None
+    ) -> asyncio.Future[Receipt]:
         """Queue the events of one request, which came in `size` bytes; the future is done when they are durable.
 
         They become durable together or not at all, after every request that was offered before; with them the `mark`,
-        which is a source's name and how far that was read. A failed commit fails the requests of its group with that
+        which is a source's name and how far that was read. A `key` tells the request from all others: events that have
+        no id of their own are known by it if they come again. A failed commit fails the requests of its group with that
         error. Raises as `require_room`. Cancelling the future withdraws nothing.
         """
         self.require_room(len(events), size)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._take(future, events, size, mark)
+        self._take(_Request(events, size, future, None, mark, key))
         return future
 
     def mark(self, source: str) -> str | None:
@@ -152,7 +157,7 @@ class StreamIntake:
         """The same for someone who is told, and does not await. False, and nothing counted, where `offer` raises."""
         if self._stopping or not self._has_room(len(events), size):
             return False
-        self._take(waiter, events, size)
+        self._take(_Request(events, size, waiter))
         return True
 
     def tick(self, at: datetime | None = None) -> asyncio.Future[Receipt]:
@@ -186,10 +191,10 @@ class StreamIntake:
             and self._pending_bytes + size <= limits.pending_bytes_max
         )
 
-    def _take(self, waiter: Waiter, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None) -> None:
-        self.counters.received += len(events)
-        self.counters.bytes += size
-        self._enqueue(_Request(events, size, waiter, None, mark))
+    def _take(self, request: _Request) -> None:
+        self.counters.received += len(request.events)
+        self.counters.bytes += request.size
+        self._enqueue(request)
 
     def _enqueue_empty(self, tick: datetime | None = None) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
@@ -260,19 +265,14 @@ class StreamIntake:
             self._fail(group, count, outcome)
 
     def _confirm(self, group: list[_Request], commit: Commit) -> None:
-        """Equal figures share one receipt: most requests of a group hold one event."""
         tally = self.counters
         tally.commits += 1
-        receipts: dict[tuple[int, int], Receipt] = {}
-        for request, duplicates in zip(group, commit.duplicates, strict=True):
-            figures = len(request.events) - duplicates, duplicates
-            receipt = receipts.get(figures)
-            if receipt is None:
-                receipt = receipts[figures] = Receipt(*figures, 0, commit.cursor)
-            tally.accepted += figures[0]
+        for request, duplicates, ack in zip(group, commit.duplicates, commit.acks, strict=True):
+            accepted = len(request.events) - duplicates
+            tally.accepted += accepted
             tally.duplicates += duplicates
             if not request.waiter.done():
-                request.waiter.set_result(receipt)
+                request.waiter.set_result(Receipt(accepted, duplicates, 0, commit.cursor, (), ack))
         self._hooks.on_commit(self._target.name)
 
     def _fail(self, group: list[_Request], count: int, error: BaseException) -> None:

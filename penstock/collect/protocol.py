@@ -27,7 +27,7 @@ from penstock.collect.intake import Receipt
 from penstock.errors import Busy, PenstockError, StorageError, as_problem
 from penstock.settings import Settings
 
-_LONG_WAY = (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin")
+_LONG_WAY = (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"idempotency-key")
 _names_this_machine = re.compile(rb"(127\.0\.0\.1|localhost)(:\d+)?").fullmatch
 """Of a Host. Other names may be as good, and what is asked of an Origin is not for us to know: the long way does."""
 _JSON: Header = (b"content-type", b"application/json")
@@ -89,19 +89,12 @@ class PostProtocol(HttpToolsProtocol):
 
     entrances: Mapping[bytes, Entrance]
     bytes_max: int
-    _latest: tuple[Receipt | None, bool, bytes] = (None, True, b"")
     _entrance: Entrance | None = None
     """Where the request that is being parsed goes, if it may go the short way."""
     _body = b""
 
     def accepted(self, receipt: Receipt, keep_alive: bool) -> bytes:
-        """The answer 200. Most requests of a group share a receipt, so the last is remembered, for all connections."""
-        kind = type(self)
-        known, kept, answer = kind._latest
-        if known is not receipt or kept is not keep_alive:
-            answer = self.response(200, [_JSON], _encode(receipt), keep_alive)
-            kind._latest = (receipt, keep_alive, answer)
-        return answer
+        return self.response(200, [_JSON], _encode(receipt), keep_alive)
 
     def response(self, status: int, headers: list[Header], body: bytes, keep_alive: bool) -> bytes:
         """An answer as uvicorn would write it, with the headers that it gives to every answer."""

@@ -5,20 +5,20 @@ Plain blocking code. Called by one thread at a time; nothing here knows of an ev
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
 from penstock import failpoints
 from penstock.columns import place, text_of, tick_batch, to_batch
-from penstock.contracts import NO_MARKS, Admission, Clock, Log
-from penstock.cursor import stream_cursor
+from penstock.contracts import NO_MARKS, Admission, Clock, Log, Position
+from penstock.cursor import Ack, Span, stream_cursor
 from penstock.schema import Event, event_schema, fields
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -35,11 +35,28 @@ class Target:
     partitions: int
 
 
+SPANS_MAX = 64
+"""Stretches of events that an acknowledgement names. A request that repeats events from all over the log has more; the
+rest of them is not followed."""
+
+
 class Commit(NamedTuple):
-    """A durable group: where the stream stands after it, and how many events of each request were known already."""
+    """A durable group: where the stream stands after it; of each request, how many of its events were known already,
+    and its acknowledgement."""
 
     cursor: str
     duplicates: Sequence[int]
+    acks: Sequence[str | None]
+
+
+class Request(Protocol):
+    """The events of one request, and a text that tells it from all others, if it has one."""
+
+    @property
+    def events(self) -> Sequence[Any]: ...
+
+    @property
+    def key(self) -> str | None: ...
 
 
 @dataclass(frozen=True)
@@ -53,12 +70,27 @@ class _Group:
     def batches(self) -> dict[int, pa.RecordBatch]:
         return {partition: self.batch.slice(start, length) for partition, (start, length) in self.spans.items()}
 
-    def known(self, admission: Admission) -> Iterator[int]:
-        """The places, among the events as they came, of those that the log had already."""
+    def known(self, admission: Admission) -> Iterator[tuple[int, Position]]:
+        """The places, among the events as they came, of those that the log had already, and where it has them."""
         for partition, rows in admission.duplicates.items():
             start, _ = self.spans[partition]
-            for row in rows:
-                yield self.order[start + row]
+            for row, original in zip(rows, admission.originals[partition], strict=True):
+                yield self.order[start + row], original
+
+    def taken(self, admission: Admission, ends: Sequence[int]) -> Iterator[tuple[int, Span]]:
+        """The spans of the new events of each request. Requests are numbered; `ends` has where each one's events end
+        among all. In a partition, events stand as they came, so those of a request stand side by side."""
+        for partition, (start, length) in self.spans.items():
+            row, end, offset = start, start + length, admission.first[partition]
+            repeated = admission.duplicates[partition]
+            while row < end:
+                request = bisect_right(ends, self.order[row])
+                following = bisect_left(self.order, ends[request], row, end)
+                out = bisect_left(repeated, following - start) - bisect_left(repeated, row - start)
+                count = following - row - out
+                if count:
+                    yield request, Span(partition, offset, count)
+                row, offset = following, offset + count
 
 
 class Writer:
@@ -74,38 +106,47 @@ class Writer:
         self._ends = dict(log.ends(target.name))
         self._latest = self._last_ingest_time()
 
-    def commit(self, requests: Sequence[Sequence[Any]], marks: Mapping[str, str] = NO_MARKS) -> Commit:
+    def commit(self, requests: Sequence[Request], marks: Mapping[str, str] = NO_MARKS) -> Commit:
         """Append the events of all requests, and the marks, in one transaction, in order. Durable on return; on an
         error, nothing is.
 
         Ingest time is that of the group: it rises from group to group, whatever the clock does.
         """
         duplicates = [0] * len(requests)
-        events = [event for request in requests for event in request]
-        if events or marks:
-            group = self._grouped(events)
+        spans: list[list[Span]] = [[] for _ in requests]
+        if marks or any(request.events for request in requests):
+            group = self._grouped(requests)
             batches = group.batches()
             failpoints.reach("collect.before_append")
             admission = self._log.admit(self._target.name, batches, marks)
             failpoints.reach("collect.after_append")
             self._advance(admission, batches)
-            if any(admission.duplicates.values()):
-                ends = list(accumulate(map(len, requests)))
-                for place_among in group.known(admission):
-                    duplicates[bisect_right(ends, place_among)] += 1
-        return Commit(stream_cursor(self._generation, self._ends), duplicates)
+            ends = list(accumulate(len(request.events) for request in requests))
+            for number, span in group.taken(admission, ends):
+                spans[number].append(span)
+            for place_among, original in group.known(admission):
+                number = bisect_right(ends, place_among)
+                duplicates[number] += 1
+                _include(spans[number], original)
+        return Commit(stream_cursor(self._generation, self._ends), duplicates, list(map(self._ack, spans)))
+
+    def _ack(self, spans: Sequence[Span]) -> str | None:
+        if not spans:
+            return None
+        return Ack(self._target.name, self._generation, tuple(spans[:SPANS_MAX])).text
 
     def tick(self, at: datetime) -> Commit:
         """Append one tick without an event time to every partition: a group of one request without events."""
         tick = tick_batch(event_schema(self._target.event), self._later(at))
         batches = dict.fromkeys(range(self._target.partitions), tick)
         self._advance(self._log.admit(self._target.name, batches), batches)
-        return Commit(stream_cursor(self._generation, self._ends), [0])
+        return Commit(stream_cursor(self._generation, self._ends), [0], [None])
 
-    def _grouped(self, events: Sequence[Any]) -> _Group:
+    def _grouped(self, requests: Sequence[Request]) -> _Group:
         """One conversion to Arrow for all partitions: its price is for each column more than for each row."""
         target = self._target
-        ids, keys = self._id_texts(events), self._key_texts(events)
+        events = [event for request in requests for event in request.events]
+        ids, keys = self._ids(requests, events), self._key_texts(events)
         rows: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
             rows.setdefault(place(key, target.partitions), []).append(index)
@@ -120,6 +161,16 @@ class Writer:
         lengths = list(map(len, rows.values()))
         starts = accumulate(lengths, initial=0)
         return _Group(batch, order, dict(zip(rows, zip(starts, lengths, strict=False), strict=True)))
+
+    def _ids(self, requests: Sequence[Request], events: Sequence[Any]) -> list[str | None]:
+        """The ids of events; if their class has none, those that the key of their request gives them."""
+        if self._target.event.__id_field__ is None and any(request.key for request in requests):
+            return [
+                None if request.key is None else f"{request.key}/{number}"
+                for request in requests
+                for number in range(len(request.events))
+            ]
+        return self._id_texts(events)
 
     def _advance(self, admission: Admission, batches: dict[int, pa.RecordBatch]) -> None:
         for partition, first in admission.first.items():
@@ -141,6 +192,15 @@ class Writer:
                 for batch in self._log.read(name, partition, end - 1, end):
                     latest = max([latest, *batch.column("_ingest_time").to_pylist()])
         return latest
+
+
+def _include(spans: list[Span], position: Position) -> None:
+    """Add one event, to the last span if it stands right behind that."""
+    if spans and (spans[-1].partition, spans[-1].first + spans[-1].count) == position:
+        last = spans.pop()
+        spans.append(Span(last.partition, last.first, last.count + 1))
+    else:
+        spans.append(Span(position.partition, position.offset, 1))
 
 
 def _texts_of(cls: type[Event], name: str | None) -> Callable[[Sequence[Any]], list[str | None]]:

@@ -8,7 +8,7 @@ disagree with the log. An event that retention has dropped is no longer known af
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,15 +26,19 @@ class _Mark:
 
 @dataclass
 class Sifted:
-    """Batches without their duplicates. `kept` leaves out batches that have no other rows."""
+    """Batches without their duplicates. `kept` leaves out batches that have no other rows. `duplicates` has the rows
+    that were left out, `originals` the place of the event that each of them repeats, `fresh` the ids that are new, with
+    the places that their events get."""
 
     kept: dict[int, pa.RecordBatch]
     duplicates: dict[int, list[int]]
-    fresh: list[str]
+    originals: dict[int, list[int]]
+    fresh: dict[str, int]
 
 
 class RecentIds:
-    """The last `limit` ids, none much older than `lifetime_us`. About 150 bytes each. One thread at a time.
+    """The last `limit` ids, none much older than `lifetime_us`, each with the place of its event: partition and offset
+    in one number, as the file has them. About 190 bytes each. One thread at a time.
 
     Age is measured by ingest times, from the newest event on: the wall clock has no part in it.
     """
@@ -42,56 +46,57 @@ class RecentIds:
     def __init__(self, limit: int, lifetime_us: int) -> None:
         self.limit = limit
         self.lifetime_us = lifetime_us
-        self._known: set[str] = set()
+        self._known: dict[str, int] = {}
         self._order: deque[str] = deque()
         self._marks: deque[_Mark] = deque()
 
     def __len__(self) -> int:
         return len(self._order)
 
-    def sift(self, batches: Mapping[int, pa.RecordBatch], newest_us: int) -> Sifted:
-        """Part the rows whose id is known, or stands in an earlier row, from the fresh ones. `newest_us` is their
-        ingest time, by which others are too old. Remembers nothing yet."""
+    def sift(self, batches: Mapping[int, pa.RecordBatch], places: Mapping[int, int], newest_us: int) -> Sifted:
+        """Part the rows whose id is known, or stands in an earlier row, from the fresh ones. `places` has, for each
+        partition, the place that its next event gets; `newest_us` is the ingest time of the rows, by which others are
+        too old. Remembers nothing yet."""
         self._forget_before(newest_us - self.lifetime_us)
-        sifted = Sifted({}, {}, [])
-        taken: set[str] = set()
+        sifted = Sifted({}, {}, {}, {})
         for partition, batch in batches.items():
             ids = batch.column("_id").to_pylist()
-            repeated = self._repeated(ids, taken)
-            sifted.duplicates[partition] = repeated
-            if len(repeated) == len(ids):
-                continue
-            out = set(repeated)
-            rows = [row for row in range(len(ids)) if row not in out] if out else range(len(ids))
-            sifted.kept[partition] = batch.take(pa.array(rows, pa.int64())) if out else batch
-            sifted.fresh += [ids[row] for row in rows if ids[row] is not None]
+            repeated, originals = self._repeated(ids, places[partition], sifted.fresh)
+            sifted.duplicates[partition], sifted.originals[partition] = repeated, originals
+            if not repeated:
+                sifted.kept[partition] = batch
+            elif len(repeated) < len(ids):
+                rows = sorted(set(range(len(ids))).difference(repeated))
+                sifted.kept[partition] = batch.take(pa.array(rows, pa.int64()))
         return sifted
 
-    def _repeated(self, ids: list[str | None], taken: set[str]) -> list[int]:
-        """The rows of duplicates; the ids of the others join `taken`. Null is nobody's duplicate."""
+    def _repeated(self, ids: list[str | None], at: int, fresh: dict[str, int]) -> tuple[list[int], list[int]]:
+        """The rows of duplicates, and what they repeat; the ids of the others join `fresh`, with their places from `at`
+        on. Null is nobody's duplicate."""
         distinct = {each for each in ids if each is not None}
-        if (
-            len(distinct) + ids.count(None) == len(ids)
-            and distinct.isdisjoint(self._known)
-            and distinct.isdisjoint(taken)
-        ):
-            taken |= distinct
-            return []
-        repeated = []
+        if not distinct:
+            return [], []
+        if len(distinct) == len(ids) and self._known.keys().isdisjoint(distinct) and fresh.keys().isdisjoint(distinct):
+            fresh.update(zip(ids, range(at, at + len(ids)), strict=True))  # type: ignore[arg-type]
+            return [], []
+        repeated, originals = [], []
         for row, each in enumerate(ids):
-            if each is None:
-                continue
-            if each in self._known or each in taken:
+            known = None if each is None else self._known.get(each, fresh.get(each))
+            if known is not None:
                 repeated.append(row)
-            taken.add(each)
-        return repeated
+                originals.append(known)
+                continue
+            if each is not None:
+                fresh[each] = at
+            at += 1
+        return repeated, originals
 
-    def add(self, ids: Iterable[str], ingest_us: int) -> None:
-        """Remember ids, known ones aside. Called once their events are durable."""
-        ids = [each for each in ids if each not in self._known]
+    def add(self, places: Mapping[str, int], ingest_us: int) -> None:
+        """Remember ids and their places, known ones aside. Called once their events are durable."""
+        ids = [each for each in places if each not in self._known]
         if not ids:
             return
-        self._known.update(ids)
+        self._known.update(places if len(ids) == len(places) else {each: places[each] for each in ids})
         self._order.extend(ids)
         mark = self._marks[-1] if self._marks else None
         if mark is not None and ingest_us - mark.first_us <= self.lifetime_us // MARKS:
@@ -107,7 +112,8 @@ class RecentIds:
     def _drop(self, count: int) -> None:
         if count <= 0:
             return
-        self._known.difference_update([self._order.popleft() for _ in range(count)])
+        for _ in range(count):
+            del self._known[self._order.popleft()]
         while count:
             mark = self._marks[0]
             part = min(count, mark.count)

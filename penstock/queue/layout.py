@@ -21,6 +21,7 @@ import msgspec
 import pyarrow as pa
 
 from penstock import files
+from penstock.contracts import Position
 from penstock.errors import Damaged, SyncFailed
 
 KIND = "stream"
@@ -66,6 +67,10 @@ def key(partition: int, offset: int) -> int:
     return partition << OFFSET_BITS | offset
 
 
+def position(at: int) -> Position:
+    return Position(at >> OFFSET_BITS, at & OFFSET_MASK)
+
+
 def stored(at: int, rows: int, version: int, ingest_us: int, data: Any) -> Stored:
     return Stored(at, rows, version, ingest_us, _seal(at, rows, version, ingest_us, data), data)
 
@@ -80,7 +85,7 @@ class Extent(msgspec.Struct, array_like=True):
     `commits` counts the transactions of the file's life. `version` is the newest schema. `starts` and `nexts` hold the
     first kept and the next offset of each partition. `producers` holds, by producer and partition, the last sequence
     and the offset that its append began at. `ticks` counts the rows, of all ever appended, that are no events. `marks`
-    holds the last mark of each source.
+    holds the last mark of each source. `ids` counts the rows ever appended that have an id, -1 if nobody has counted.
     """
 
     commits: int
@@ -90,13 +95,16 @@ class Extent(msgspec.Struct, array_like=True):
     producers: dict[str, dict[int, tuple[int, int]]]
     ticks: int = 0
     marks: dict[str, str] = {}
+    ids: int = -1
 
-    def grown(self, rows: Mapping[int, int], ticks: int = 0) -> Extent:
-        """The extent after one more commit that adds so many rows to each partition, so many of them ticks."""
+    def grown(self, rows: Mapping[int, int], ticks: int = 0, ids: int = 0) -> Extent:
+        """The extent after one more commit that adds so many rows to each partition, so many of them ticks, and so many
+        with an id."""
         nexts = self.nexts.copy()
         for partition, count in rows.items():
             nexts[partition] += count
-        return msgspec.structs.replace(self, commits=self.commits + 1, nexts=nexts, ticks=self.ticks + ticks)
+        ids = self.ids if self.ids < 0 else self.ids + ids
+        return msgspec.structs.replace(self, commits=self.commits + 1, nexts=nexts, ticks=self.ticks + ticks, ids=ids)
 
     def remembering(self, producer: str, partition: int, sequence: int) -> Extent:
         """The same with the sequence of an append that begins at the present end of the partition."""
@@ -170,4 +178,4 @@ def _fill(connection: sqlite3.Connection, path: Path, schema: pa.Schema, partiti
         for statement in _TABLES:
             connection.execute(statement)
         save_schema(connection, 1, schema)
-        save_extent(connection, Extent(0, 1, [0] * partitions, [0] * partitions, {}))
+        save_extent(connection, Extent(0, 1, [0] * partitions, [0] * partitions, {}, ids=0))

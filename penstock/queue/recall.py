@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.queue.ids import RecentIds
+from penstock.queue.layout import key
 from penstock.queue.reader import StreamReader
 
 CHUNK_ROWS = 8192
@@ -22,15 +23,17 @@ def recall(reader: StreamReader, limit: int, lifetime_us: int) -> RecentIds:
     A damaged batch among those it reads raises `Damaged`: without it a duplicate could not be told.
     """
     recent = RecentIds(limit, lifetime_us)
-    chunks = list(_newest_first(reader, limit, lifetime_us)) if limit else []
+    chunks = list(_newest_first(reader, limit, lifetime_us)) if limit and reader.extent().ids else []
     if not chunks:
         return recent
     rows = pa.concat_tables(reversed(chunks)).drop_null()
     rows = rows.append_column("row", pa.array(range(rows.num_rows)))  # decides between events of the same time
-    table = rows.group_by("id").aggregate([("us", "max"), ("row", "max")])
-    table = table.sort_by([("us_max", "ascending"), ("row_max", "ascending")])
+    rows = rows.sort_by([("us", "ascending"), ("row", "ascending")])
+    table = rows.group_by("id", use_threads=False).aggregate([("us", "last"), ("row", "last"), ("at", "last")])
+    table = table.sort_by([("us_last", "ascending"), ("row_last", "ascending")])
     for batch in table.slice(max(0, table.num_rows - limit)).to_batches(max_chunksize=CHUNK_ROWS):
-        recent.add(batch.column("id").to_pylist(), batch.column("us_max")[-1].as_py())
+        places = zip(batch.column("id").to_pylist(), batch.column("at_last").to_pylist(), strict=True)
+        recent.add(dict(places), batch.column("us_last")[-1].as_py())
     return recent
 
 
@@ -59,7 +62,8 @@ def _newest_first(reader: StreamReader, limit: int, lifetime_us: int) -> Iterato
 
 
 def _columns(reader: StreamReader, partition: int, begin: int, end: int) -> pa.Table:
-    batches = reader.read(partition, begin, end)
-    return pa.concat_tables(
-        pa.table({"id": batch.column("_id"), "us": batch.column("_ingest_time").cast(pa.int64())}) for batch in batches
+    rows = pa.concat_tables(
+        pa.table({"id": batch.column("_id"), "us": batch.column("_ingest_time").cast(pa.int64())})
+        for batch in reader.read(partition, begin, end)
     )
+    return rows.append_column("at", pa.array(range(key(partition, begin), key(partition, end)), pa.int64()))

@@ -77,7 +77,9 @@ class StreamWriter:
                 {partition: batch}, {partition: ingest_us}, self.extent.remembering(producer, partition, sequence)
             )
             if self._ids.limit:
-                self._ids.add(set(batch.column("_id").to_pylist()) - {None}, ingest_us)
+                ids = batch.column("_id").to_pylist()
+                places = zip(ids, range(at := layout.key(partition, first), at + len(ids)), strict=True)
+                self._ids.add({each: place for each, place in places if each is not None}, ingest_us)
             return Position(partition, first)
 
     def admit(self, batches: Mapping[int, pa.RecordBatch], marks: Mapping[str, str]) -> Admission:
@@ -91,12 +93,16 @@ class StreamWriter:
             times = {partition: self._ingest_us(batch) for partition, batch in batches.items()}
             if not self._ids.limit:
                 self._store(batches, times, before)
-                return Admission(first, {partition: [] for partition in batches})
+                return Admission(first, dict.fromkeys(batches, ()), dict.fromkeys(batches, ()))
             newest_us = max(times.values(), default=0)
-            sifted = self._ids.sift(batches, newest_us)
+            places = {partition: layout.key(partition, offset) for partition, offset in first.items()}
+            sifted = self._ids.sift(batches, places, newest_us)
             self._store(sifted.kept, times, before)
             self._ids.add(sifted.fresh, newest_us)
-            return Admission(first, sifted.duplicates)
+            originals = {
+                partition: [layout.position(each) for each in mine] for partition, mine in sifted.originals.items()
+            }
+            return Admission(first, sifted.duplicates, originals)
 
     def _marked(self, marks: Mapping[str, str]) -> Extent:
         long = [source for source, mark in marks.items() if len(mark) > MARK_CHARS_MAX]
@@ -122,7 +128,8 @@ class StreamWriter:
     def _store(self, batches: Mapping[int, pa.RecordBatch], times: Mapping[int, int], before: Extent) -> None:
         """Nothing is written if there are no rows, and no producer's sequence or source's mark, to write."""
         rows = {partition: batch.num_rows for partition, batch in batches.items()}
-        after = before.grown(rows, sum(map(codec.ticks, batches.values())))
+        ids = sum(batch.num_rows - batch.column("_id").null_count for batch in batches.values())
+        after = before.grown(rows, sum(map(codec.ticks, batches.values())), ids)
         if after.nexts == before.nexts and before is self.extent:
             return
         self.committer.require_space()

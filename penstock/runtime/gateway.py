@@ -26,6 +26,7 @@ from penstock.contracts import SourceStatus
 from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.graph import read_views
 from penstock.queue import EmbeddedLog
+from penstock.runtime.acks import Acks
 from penstock.runtime.child import answer_call, on_end_of_parent
 from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
@@ -86,6 +87,7 @@ class Gateway:
         self.streams = {name: StreamChannel(name, self.log, settings) for name in self._stream_names()}
         self.feeds = {feed.name: SourceStatus() for feed in app.feeds}
         self.connections = Connections(settings.connections_max)
+        self.acks = Acks(app, directory, self.log, self.tables, settings)
         self.status = Status(app, directory, settings, self.log, self.door, self.tables, self.feeds, self.connections)
 
     def _table(self, view: View) -> LiveTable:
@@ -125,8 +127,9 @@ class Gateway:
             states={
                 handler.name: HandlerStates(handler, self.directory, self.log).get for handler in self.app.handlers
             },
+            acks=self.acks.describe,
         )
-        post = PostEndpoint(self.door, self.settings)
+        post = PostEndpoint(self.door, self.settings, self.acks)
         site = Starlette(routes=[*routes(deps), *dashboard.routes()], exception_handlers=exception_handlers())
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
@@ -155,6 +158,7 @@ class Gateway:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
         await self.door.close()
+        self.acks.close()
         self.log.close()
         for table in self.tables.values():
             table.close()

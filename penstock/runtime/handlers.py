@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,14 @@ from penstock.errors import DeclarationError
 from penstock.evolution import shape_of
 from penstock.failpoints import reach
 from penstock.queue import EmbeddedLogOpener
+from penstock.rows import to_micros
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.loading import absolute, code_of, load
 from penstock.runtime.states import ShardOpener
 from penstock.schema import Event, event_schema
 from penstock.settings import Settings
 from penstock.shard import digest_text
-from penstock.store import HandlerLedger, read_handled
+from penstock.store import Done, HandlerLedger, read_handled
 
 log = logging.getLogger("penstock.engine")
 APPEND_ROWS_MAX = 20_000
@@ -132,7 +134,9 @@ class HandlerSink:
         ]
         reach("handler.after_append")
         shards = {shard: report.state for shard, report in reports.items() if report.state is not None}
-        self.ledger.commit(output, shards, sum(counts[:-1]), counts[-1])
+        outputs = {stream.name: dict(self.log.ends(stream.name)) for stream in self.handler.outputs}
+        done = Done(to_micros(datetime.now(UTC)), output.end, outputs)
+        self.ledger.commit(output, done, shards, sum(counts[:-1]), counts[-1])
         inbox.clear()
         for report in reports.values():
             self.figures.add(report)

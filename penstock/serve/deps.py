@@ -22,8 +22,8 @@ class Deps:
 
     `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. `events`
     are the event classes for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or
-    None if it has none. `origins` are browser origins, as in `https://host:port`, that may open a WebSocket besides the
-    gateway's own.
+    None if it has none. `acks` tells, of an acknowledgement, what became of its events. `origins` are browser origins,
+    as in `https://host:port`, that may open a WebSocket besides the gateway's own.
     """
 
     streams: Mapping[str, Channel]
@@ -35,6 +35,7 @@ class Deps:
     connections: Connections
     events: Mapping[str, type[Event]] = field(default_factory=dict)
     states: Mapping[str, KeyState] = field(default_factory=dict)
+    acks: Callable[[str], Awaitable[dict[str, Any]]] | None = None
     origins: frozenset[str] = frozenset()
 
     def channel(self, kind: str, name: str) -> Channel:

@@ -32,6 +32,7 @@ def routes(deps: Deps) -> list[BaseRoute]:
         WebSocketRoute("/v1/live", LiveSocket(deps)),
         Route("/v1/live", _socket_only, methods=["GET"]),
         Route("/v1/handlers/{name}/state/{key:path}", _state(deps), methods=["GET"]),
+        Route("/v1/acks/{ack}", _ack(deps), methods=["GET"]),
         Route("/v1/app", _app(deps), methods=["GET"]),
         Route("/v1/health", _health(deps), methods=["GET"]),
         Route("/v1/openapi.json", _openapi(deps), methods=["GET"]),
@@ -75,6 +76,16 @@ def _state(deps: Deps) -> Endpoint:
         return _json(found)
 
     return state
+
+
+def _ack(deps: Deps) -> Endpoint:
+    async def ack(request: Request) -> Response:
+        parameters(request.query_params.multi_items())
+        if deps.acks is None:
+            raise NotFound("acknowledgements are not told here")
+        return _json(msgspec.json.encode(await deps.acks(request.path_params["ack"])))
+
+    return ack
 
 
 def _app(deps: Deps) -> Endpoint:

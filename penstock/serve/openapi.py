@@ -31,6 +31,39 @@ _LAST_EVENT_ID: Object = {
     "schema": {"type": "string"},
     "description": "The id of the last event that was received; wins over `since`.",
 }
+_POSTING: tuple[Object, ...] = (
+    {
+        "name": "ack",
+        "in": "query",
+        "schema": {"type": "string", "enum": ["durable", "none"]},
+        "description": "`none` answers 202 at once, before the events are durable.",
+    },
+    {
+        "name": "reply",
+        "in": "query",
+        "schema": {"type": "string"},
+        "description": "A stream or view: answer with what the events caused there.",
+    },
+    {
+        "name": "timeout",
+        "in": "query",
+        "schema": {"type": "number", "exclusiveMinimum": 0},
+        "description": "Seconds to wait for the reply.",
+    },
+    {
+        "name": "Idempotency-Key",
+        "in": "header",
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        "description": "Tells this request from all others, for events that have no id.",
+    },
+)
+_ACK: Object = {
+    "name": "ack",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string"},
+    "description": "The `ack` of an answer.",
+}
 _LIVE = (
     "Server-sent events: `snapshot`, `change`, `progress`, `reset`, `stall`, and a last `error` if the channel fails. "
     "The id of each is a cursor."
@@ -64,6 +97,14 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
             "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
             "/v1/live": {
                 "get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("403", "426", "503"))
+            },
+            "/v1/acks/{ack}": {
+                "parameters": [_ACK],
+                "get": _operation(
+                    "What became of the events of a request",
+                    _ok({"$ref": "#/components/schemas/Acknowledged"}),
+                    also=("400", "404"),
+                ),
             },
             "/v1/handlers/{name}/state/{key}": {
                 "parameters": [_name("handler", handlers), _KEY],
@@ -119,15 +160,9 @@ def _post(event_schemas: list[Object]) -> Object:
             "application/x-ndjson": {"schema": {"type": "string", "description": "One event a line."}},
         },
     }
-    ack = {
-        "name": "ack",
-        "in": "query",
-        "schema": {"type": "string", "enum": ["none"]},
-        "description": "`none` answers 202 at once, before the events are durable.",
-    }
     answers = _ok({"$ref": "#/components/schemas/Receipt"}) | {"202": {"description": "Taken, not yet durable."}}
-    refusals = ("400", "404", "413", "415", "422", "429", "503", "507")
-    return _operation("Append events", answers, parameters=[ack], also=refusals) | {"requestBody": body}
+    refusals = ("400", "404", "413", "415", "422", "429", "503", "504", "507")
+    return _operation("Append events", answers, parameters=_POSTING, also=refusals) | {"requestBody": body}
 
 
 def _live(kind: str) -> Object:
@@ -174,8 +209,24 @@ _SCHEMAS: Object = {
         [], rows=_OBJECTS, changes={"type": "array", "items": _CHANGE}, reset=_RESET, truncated=_TRUNCATED
     ),
     "Receipt": _page(
-        ["accepted", "duplicates", "rejected"], accepted=_COUNT, duplicates=_COUNT, rejected=_COUNT, errors=_OBJECTS
+        ["accepted", "duplicates", "rejected"],
+        accepted=_COUNT,
+        duplicates=_COUNT,
+        rejected=_COUNT,
+        errors=_OBJECTS,
+        ack={"type": ["string", "null"], "description": "An acknowledgement: ask with it what became of the events."},
+        reply={"type": ["object", "null"], "description": "What the events caused, if that was asked for."},
     ),
+    "Acknowledged": {
+        "type": "object",
+        "required": ["stream", "events", "logged", "processed"],
+        "properties": {
+            "stream": {"type": "string"},
+            "events": _COUNT,
+            "logged": {"type": ["string", "null"]},
+            "processed": _OBJECTS,
+        },
+    },
     "KeyState": _page(
         ["state", "timers"],
         state={"type": "object", "description": "The fields of the handler's state class."},

@@ -6,6 +6,7 @@ and what counts of it in a ledger (`handled.py`).
 """
 
 from penstock.store.handled import Handled, HandlerLedger, read_handled
+from penstock.store.history import Done, History
 from penstock.store.ledger import ledger
 from penstock.store.live import LiveTable
 from penstock.store.spec import ViewSpec
@@ -13,8 +14,10 @@ from penstock.store.state import ShardFiles
 from penstock.store.table import ViewTable
 
 __all__ = [
+    "Done",
     "Handled",
     "HandlerLedger",
+    "History",
     "LiveTable",
     "ShardFiles",
     "ViewSpec",

@@ -15,6 +15,8 @@ from penstock import failpoints, files
 from penstock.contracts import HandledShard, LedgerEntry, Output
 from penstock.errors import Damaged, DeclarationError, LedgerMismatch
 from penstock.evolution import Shape
+from penstock.store import history
+from penstock.store.history import Done
 from penstock.store.ledger import is_next
 
 KIND = "handler"
@@ -56,6 +58,7 @@ class HandlerLedger:
         self._connection = files.connect(path)
         with files.transaction(self._connection, path):
             files.make_head(self._connection, path, KIND)
+            self._connection.execute(history.TABLE)
         self.state = _get(self._connection, path) or Handled(origin, count, shape)
         if self.state.count != count:
             raise DeclarationError(
@@ -82,8 +85,8 @@ class HandlerLedger:
         """Fix the range of a batch, before it has an effect outside: from now on it is this one or none."""
         self._put(msgspec.structs.replace(self.state, intended=output.end))
 
-    def commit(self, output: Output, shards: dict[int, HandledShard], emitted: int, failed: int) -> None:
-        """Write down that a batch is done. `shards` has those that it touched."""
+    def commit(self, output: Output, done: Done, shards: dict[int, HandledShard], emitted: int, failed: int) -> None:
+        """Write down that a batch is done, and what `done` tells of it. `shards` has those that it touched."""
         before = self.state
         made = msgspec.structs.replace(
             before,
@@ -94,7 +97,7 @@ class HandlerLedger:
             intended=None,
         )
         failpoints.reach("ledger.before_commit")
-        self._put(made)
+        self._put(made, done)
         failpoints.reach("ledger.after_commit")
 
     def adopt(self, shape: Shape, shards: dict[int, HandledShard], origin: str) -> None:
@@ -109,9 +112,11 @@ class HandlerLedger:
         generation = before.generation + 1
         self._put(msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, generation=generation))
 
-    def _put(self, made: Handled) -> None:
+    def _put(self, made: Handled, done: Done | None = None) -> None:
         with files.transaction(self._connection, self.path):
             files.put_record(self._connection, "handled", made)
+            if done is not None and made.entry is not None:
+                history.add(self._connection, made.entry.batch_id, done)
         self.state = made
 
     def close(self) -> None:

@@ -5,6 +5,7 @@
               "state"   version, counts, newest window, ledger; rewritten in every commit
     rows      every row of the view: key, row, and the columns it expires and is ranked by
     changes   the latest changes, one for each version
+    batches   the latest batches: when, and how far each had come   (penstock.store.history)
 
 Every row, change and record has a checksum; `state` holds how many there must be. So a byte that is not what was
 written is found wherever it stands: in a row, in a page that leads to rows, or in an index that orders them.
@@ -24,6 +25,7 @@ import msgspec
 from penstock import files
 from penstock.contracts import LedgerEntry
 from penstock.errors import Damaged, DeclarationError
+from penstock.store import history
 from penstock.store.delta import Rank, Ranked
 from penstock.store.spec import ViewSpec
 
@@ -114,9 +116,10 @@ def create(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
     files.sync_directory(path.parent)
 
 
-def add_indexes(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
-    """Make the indexes that the spec needs and the file has not yet: `keep` or `top` may be newly declared."""
+def add_missing(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
+    """Make what the spec needs and the file has not yet: `keep` or `top` may be newly declared."""
     with files.transaction(connection, path):
+        connection.execute(history.TABLE)
         if spec.top is not None:
             connection.execute(_BY_RANK)
         if spec.keep is not None:

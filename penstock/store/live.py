@@ -74,6 +74,10 @@ class LiveTable:
             self._snapshot = Snapshot(self._version, self._rows.in_order())
         return self._snapshot
 
+    def row(self, key: str) -> bytes | None:
+        """The row of a key, which is the JSON object of the key's columns; None if it is not served."""
+        return self._rows.get(key)
+
     def changes(self, after: int, limit: int) -> Sequence[Change] | None:
         """Changes above `after`: from memory if they are there, else a bounded piece from the file. None if some are no
         longer kept, or if `after` is ahead of the view, as a cursor is that outlived a restored backup."""

@@ -24,6 +24,9 @@ class ServedRows:
     def __len__(self) -> int:
         return len(self._rows)
 
+    def get(self, key: str) -> bytes | None:
+        return self._rows.get(key)
+
     def apply(self, delta: Delta) -> None:
         """Make one step. Costs as much as the change is large, not the view."""
         for key in delta.deletes:

@@ -12,8 +12,9 @@ from penstock import failpoints, files
 from penstock.contracts import Clock, LedgerEntry, Output
 from penstock.errors import LedgerMismatch
 from penstock.schema import INT_MIN
-from penstock.store import layout
+from penstock.store import history, layout
 from penstock.store.delta import Delta, Ranked, difference, encode
+from penstock.store.history import Done
 from penstock.store.layout import Row, State
 from penstock.store.ledger import is_next
 from penstock.store.rows import Batch, duration, microseconds, to_rows
@@ -67,7 +68,7 @@ class ViewTable:
             layout.generation(connection, path)
             layout.verify(connection, path, layout.get_shape(connection, path).top)
             layout.reshape(connection, path, self._spec)
-        layout.add_indexes(connection, path, self._spec)
+        layout.add_missing(connection, path, self._spec)
 
     @property
     def size(self) -> int:
@@ -92,6 +93,8 @@ class ViewTable:
                 batch = to_rows(output.table, self._spec, self._clock.now())
                 entry = LedgerEntry(output.batch_id, output.start, output.end, output.epoch)
                 state, ranked = self._advance(batch, entry)
+                done = Done(microseconds(self._clock.now()), output.end, version=state.version)
+                history.add(self._connection, output.batch_id, done)
                 failpoints.reach("ledger.before_commit")
             self._state, self._ranked = state, ranked
             failpoints.reach("ledger.after_commit")

@@ -39,27 +39,31 @@ class MemoryLog:
             raise self.faults.pop(0)
         self.admits.append(stream)
         unique, seen = self.specs[stream].unique_ids > 0, self._ids(stream)
-        first, duplicates = {}, {}
+        first, duplicates, originals = {}, {}, {}
         for partition, batch in batches.items():
             assert batch.schema == self.specs[stream].schema
             kept = self.rows[stream][partition]
-            first[partition], known = len(kept), []
+            first[partition], known, known_at = len(kept), [], []
             for index, row in enumerate(batch.to_pylist(maps_as_pydicts="strict")):
                 if unique and row["_id"] is not None and row["_id"] in seen:
                     known.append(index)
+                    known_at.append(seen[row["_id"]])
                     continue
-                seen.add(row["_id"])
+                seen[row["_id"]] = Position(partition, len(kept))
                 kept.append(row)
-            if known:
-                duplicates[partition] = known
+            duplicates[partition], originals[partition] = known, known_at
         self.marked.setdefault(stream, {}).update(marks)
-        return Admission(first, duplicates)
+        return Admission(first, duplicates, originals)
 
     def marks(self, stream: str) -> Mapping[str, str]:
         return self.marked.get(stream, {})
 
-    def _ids(self, stream: str) -> set[object]:
-        return {row["_id"] for rows in self.rows[stream].values() for row in rows}
+    def _ids(self, stream: str) -> dict[object, Position]:
+        return {
+            row["_id"]: Position(partition, offset)
+            for partition, rows in self.rows[stream].items()
+            for offset, row in enumerate(rows)
+        }
 
     def append(self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int) -> Position:
         raise AssertionError("the collect tier admits, it does not append")

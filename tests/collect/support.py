@@ -48,6 +48,14 @@ def body(*values: Any) -> bytes:
 
 
 @dataclass
+class Posted:
+    """A request, as a writer takes it."""
+
+    events: list[Any]
+    key: str | None = None
+
+
+@dataclass
 class Rig:
     """A front door, and what it told its owner."""
 

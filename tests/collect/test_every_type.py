@@ -19,7 +19,7 @@ from penstock.columns import event_rows
 from penstock.contracts import StreamSpec
 from penstock.schema import EpochMillis, Event, Record, event_schema
 from tests.collect.fakes import ManualClock, MemoryLog
-from tests.collect.support import answered, body, opened
+from tests.collect.support import Posted, answered, body, opened
 
 
 class Colour(enum.Enum):
@@ -90,7 +90,7 @@ def _stored(events: list[Any], key: str) -> list[bytes]:
     """The events written to a log and read back as JSON."""
     log = MemoryLog()
     log.declare(StreamSpec("all", event_schema(Everything), 3))
-    Writer(Target("all", Everything, key, 3), log, ManualClock()).commit([events])
+    Writer(Target("all", Everything, key, 3), log, ManualClock()).commit([Posted(events)])
     return [
         row
         for partition, end in log.ends("all").items()

@@ -28,12 +28,13 @@ async def test_a_good_event_is_durable_before_it_is_answered() -> None:
         answer = await answered(rig.endpoint, "fixes", body(fix(1)), content_type="application/json")
         assert answer.status == 200
         assert answer.headers["content-type"] == "application/json"
-        assert answer.json | {"cursor": ""} == {
+        assert answer.json | {"cursor": "", "ack": ""} == {
             "accepted": 1,
             "duplicates": 0,
             "rejected": 0,
             "cursor": "",
             "errors": [],
+            "ack": "",
         }
         assert [row["_key"] for row in log.events("fixes")] == ["v"]
 

@@ -304,7 +304,9 @@ async def test_counters_add_up() -> None:
         assert tally.commits == 2
 
 
-def test_only_a_class_with_an_id_is_checked_for_duplicates() -> None:
+def test_dead_letters_are_not_checked_for_duplicates() -> None:
+    """Every other stream is: events without an id of their own may get one from the key of their request."""
+
     async def declare() -> None:
         async with opened(log, Settings(dedupe_ids_max=99)):
             pass
@@ -314,7 +316,7 @@ def test_only_a_class_with_an_id_is_checked_for_duplicates() -> None:
     assert {name: spec.unique_ids for name, spec in log.specs.items()} == {
         "fixes": 99,
         "fixes.rejected": 0,
-        "raw": 0,
+        "raw": 99,
         "raw.rejected": 0,
     }
     assert log.specs["fixes"].schema.names[: len(Fix.__struct_fields__)] == list(Fix.__struct_fields__)

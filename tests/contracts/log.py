@@ -190,6 +190,21 @@ class LogContract:
         assert (numbers(log, "fixes", 0), numbers(log, "fixes", 1)) == ([1, 2, 10, 11], [3])
         log.close()
 
+    def test_a_duplicate_names_the_event_that_it_repeats(self, home: LogHome) -> None:
+        """Of an earlier admit or of the same one, in this partition or another; after reopening too."""
+        log = home.open()
+        log.declare(spec(unique_ids=100))
+        log.admit("fixes", {0: batch([1, 2], ids=["id-1", None]), 1: batch([3])})
+        for turn in range(2):
+            fresh = 10 + turn
+            seen = log.admit("fixes", {0: batch([3, fresh, 1]), 1: batch([fresh, 1])})
+            assert seen.duplicates == {0: [0, 2], 1: [0, 1]}
+            assert seen.originals == {0: [(1, 0), (0, 0)], 1: [(0, 2 + turn), (0, 0)]}
+            log.close()
+            log = home.open()
+            log.declare(spec(unique_ids=100))
+        log.close()
+
     def test_events_without_id_are_never_duplicates(self, log: Log) -> None:
         """Null is not an id: such rows are all taken."""
         log.declare(spec(unique_ids=100))

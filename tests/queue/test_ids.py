@@ -17,14 +17,14 @@ START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def known(recent: RecentIds, number: int, at: datetime = START) -> bool:
-    return bool(recent.sift({0: batch([number])}, to_us(at)).duplicates[0])
+    return bool(recent.sift({0: batch([number])}, {0: 0}, to_us(at)).duplicates[0])
 
 
 def test_exactly_the_last_ids_are_known() -> None:
     """With a limit of ten, the tenth last id is known and the eleventh last is not."""
     recent = RecentIds(10, HOUR_US)
     for number in range(100):
-        recent.add([f"id-{number}"], to_us(START))
+        recent.add({f"id-{number}": number}, to_us(START))
     assert [known(recent, number) for number in (89, 90, 99)] == [False, True, True]
     assert len(recent) == 10
 
@@ -33,8 +33,8 @@ def test_memory_is_bounded_by_the_limit_however_the_ids_come() -> None:
     """One at a time or thousands at once, no more than the limit are held, and the marks stay few."""
     recent = RecentIds(5_000, HOUR_US)
     for number in range(20_000):
-        recent.add([str(number)], to_us(START) + number * 1_000_000)
-    recent.add(map(str, range(20_000, 40_000)), to_us(START) + 20_000 * 1_000_000)
+        recent.add({str(number): number}, to_us(START) + number * 1_000_000)
+    recent.add({str(number): number for number in range(20_000, 40_000)}, to_us(START) + 20_000 * 1_000_000)
     assert len(recent) == len(recent._known) == 5_000
     assert len(recent._marks) <= 2 * MARKS
 
@@ -43,21 +43,21 @@ def test_sifting_remembers_nothing() -> None:
     """Only ids whose events became durable are known: a commit that fails leaves no trace."""
     recent = RecentIds(10, HOUR_US)
     for _ in range(2):
-        assert recent.sift({0: batch([1, 2])}, to_us(START)).fresh == ["id-1", "id-2"]
+        assert recent.sift({0: batch([1, 2])}, {0: 7}, to_us(START)).fresh == {"id-1": 7, "id-2": 8}
 
 
 def test_a_known_id_is_not_counted_twice() -> None:
     """Adding an id again does not push out another one."""
     recent = RecentIds(3, HOUR_US)
     for _ in range(5):
-        recent.add(["id-1", "id-2", "id-3"], to_us(START))
+        recent.add({"id-1": 1, "id-2": 2, "id-3": 3}, to_us(START))
     assert [known(recent, number) for number in (1, 2, 3)] == [True, True, True]
 
 
 def test_an_event_from_the_past_does_not_make_others_old() -> None:
     """Age is measured from the newest event on, so a clock that steps back forgets nothing."""
     recent = RecentIds(10, HOUR_US)
-    recent.add(["id-1"], to_us(START))
+    recent.add({"id-1": 1}, to_us(START))
     assert known(recent, 1, START - timedelta(days=30))
     assert not known(recent, 1, START + timedelta(hours=2))
 
@@ -83,7 +83,7 @@ def test_recalled_is_what_was_known(home: EmbeddedHome) -> None:
     for limit, age in ((10, HOUR_US), (10_000, HOUR_US), (10**6, HOUR_US), (10**6, moment // 2)):
         recent = recall(reader, limit, age)
         newest = {f"id-{each}" for at, each in order[-limit:] if at >= moment - age}
-        assert newest <= recent._known
+        assert newest <= recent._known.keys()
         assert len(recent) <= min(limit, number)
         assert len(recent) <= len(newest) + 2 * CHUNK_ROWS
     reader.close()

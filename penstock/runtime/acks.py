@@ -1,0 +1,328 @@
+"""What became of an event: from its acknowledgement to the views and handlers that have taken it, and what it caused.
+
+Nothing is kept for this. An acknowledgement says where its events stand in the log; the history of a view or handler
+says which batch came past them, and what that batch appended; and the id of an event that a handler emitted says what
+it came of.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.app import App, Handler, View
+from penstock.columns import event_rows, json_rows
+from penstock.contracts import LogReader
+from penstock.cursor import Ack, Span, decode_ack
+from penstock.errors import BadCursor, BadParameter, NotFound, Overloaded, PenstockError
+from penstock.rows import from_micros, micros_of
+from penstock.runtime.directory import DataDirectory
+from penstock.schema import fields
+from penstock.settings import Settings
+from penstock.store import Done, History, LiveTable
+
+POLL_MIN_S, POLL_MAX_S, POLL_GROWTH = 0.005, 0.05, 1.2
+"""Wait between two looks at the progress of a node that someone waits for."""
+CAUSED_MAX = 1_000
+"""Events that one answer gives of each stream. More were caused, if there are so many."""
+
+WAIT_S = 5.0
+
+Node = View | Handler
+
+
+class Places:
+    """Events of one stream, by where they stand."""
+
+    def __init__(self, stream: str, spans: Iterable[Span]) -> None:
+        self.stream = stream
+        self.spans: dict[int, list[Span]] = {}
+        for span in sorted(spans, key=lambda span: span.first):
+            self.spans.setdefault(span.partition, []).append(span)
+
+    def __contains__(self, place: tuple[int, int]) -> bool:
+        partition, offset = place
+        mine = self.spans.get(partition, [])
+        number = bisect_right(mine, offset, key=lambda span: span.first) - 1
+        return number >= 0 and offset < mine[number].first + mine[number].count
+
+    def ends(self) -> list[tuple[int, int]]:
+        """The first and the last event of each partition."""
+        found = [(partition, mine[0].first) for partition, mine in self.spans.items()]
+        return found + [(partition, mine[-1].first + mine[-1].count - 1) for partition, mine in self.spans.items()]
+
+
+@dataclass
+class Caused:
+    """Events of one stream that others caused: as JSON, and where they stand."""
+
+    events: list[bytes] = field(default_factory=list)
+    spans: list[Span] = field(default_factory=list)
+
+
+class Progress:
+    """How far a view or handler has come: looked up when asked for, and followed while someone waits. Belongs to the
+    event loop; a look takes some tens of microseconds."""
+
+    def __init__(self, history: History) -> None:
+        self.history = history
+        self._latest: Done | None = None
+        self._waiting = 0
+        self._watch: asyncio.Task[None] | None = None
+        self._news = asyncio.Event()
+
+    def reached(self, places: Places) -> bool:
+        """Whether it has taken all of these events."""
+        if self.history.moved():
+            self._latest = self.history.latest()
+        latest = self._latest
+        return latest is not None and all(latest.is_past(places.stream, *each) for each in places.ends())
+
+    async def wait(self, places: Places) -> None:
+        """Return once it has."""
+        with self._watched():
+            while not self.reached(places):
+                await self._news.wait()
+
+    def batches(self, places: Places) -> tuple[Done | None, Done] | None:
+        """The batch before the first that had any of these events, and the last that had one; None if the history does
+        not go back so far."""
+        found = [self.history.find(places.stream, *each) for each in places.ends()]
+        there = [each for each in found if each is not None]
+        if not there or len(there) < len(found):
+            return None
+        earliest = min(there, key=lambda each: each.done.at_us)
+        return earliest.before, max((each.done for each in there), key=lambda done: done.at_us)
+
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        self._waiting += 1
+        if self._watch is None:
+            self._watch = asyncio.create_task(self._look())
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            if not self._waiting:
+                self._watch.cancel()
+                self._watch = None
+
+    async def _look(self) -> None:
+        pause = POLL_MIN_S
+        while True:
+            if self.history.moved():
+                self._latest, pause = self.history.latest(), POLL_MIN_S
+                self._news.set()
+                self._news = asyncio.Event()
+            await asyncio.sleep(pause)
+            pause = min(pause * POLL_GROWTH, POLL_MAX_S)
+
+
+class Acks:
+    """Answers for one app. Belongs to the gateway's event loop; the log is read in threads."""
+
+    def __init__(
+        self,
+        app: App,
+        directory: DataDirectory,
+        log: LogReader,
+        tables: Mapping[str, LiveTable],
+        settings: Settings,
+    ) -> None:
+        self._app = app
+        self._log = log
+        self._tables = tables
+        self._replies_max = settings.replies_max
+        self._replies = 0
+        paths = {view.name: directory.view_file(view.name) for view in app.views}
+        paths |= {handler.name: directory.handler_ledger(handler.name) for handler in app.handlers}
+        self._progress = {name: Progress(History(path)) for name, path in paths.items()}
+        self._classes = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
+
+    def close(self) -> None:
+        for each in self._progress.values():
+            each.history.close()
+
+    async def describe(self, text: str) -> dict[str, Any]:
+        """The body of `GET /v1/acks/{ack}`. `NotFound` if that is no acknowledgement of this app."""
+        ack = self._read(text)
+        logged, processed = await asyncio.to_thread(self._logged, ack), []
+        pending = [Places(ack.stream, ack.spans)]
+        while pending:
+            places = pending.pop(0)
+            for node in self._readers(places.stream):
+                entry, caused = await self._node(node, places)
+                processed.append(entry)
+                pending += [Places(name, each.spans) for name, each in caused.items() if each.spans]
+        count = sum(span.count for span in ack.spans)
+        return {"stream": ack.stream, "events": count, "logged": logged, "processed": processed}
+
+    def require_target(self, stream: str, target: str) -> None:
+        """Raise `BadParameter` if nothing in `target` can be what an event of the stream caused."""
+        self._way(stream, target)
+
+    async def reply(self, text: str, target: str, timeout_s: float) -> dict[str, Any] | None:
+        """What the acknowledged events caused in a stream or view, as soon as it is there; None if that takes longer.
+        `Overloaded` if too many wait already."""
+        if self._replies >= self._replies_max:
+            raise Overloaded(f"{self._replies} requests wait for a reply already", retry_after_s=1)
+        self._replies += 1
+        try:
+            async with asyncio.timeout(timeout_s):
+                return await self._followed(self._read(text), target)
+        except TimeoutError:
+            return None
+        finally:
+            self._replies -= 1
+
+    def _read(self, text: str) -> Ack:
+        ack = decode_ack(text)
+        try:
+            known = ack.stream in self._classes and self._log.generation(ack.stream) == ack.generation
+        except PenstockError:
+            known = False
+        if not known:
+            raise NotFound("this acknowledgement is not of a stream of this app, or the stream was made anew")
+        return ack
+
+    def _readers(self, stream: str) -> list[Node]:
+        every: list[Node] = [*self._app.handlers, *self._app.views]
+        return [node for node in every if stream in node.reads]
+
+    def _logged(self, ack: Ack) -> datetime | None:
+        """When the events were taken; None if they are no longer kept."""
+        last = ack.spans[-1]
+        offset = last.first + last.count - 1
+        try:
+            *_, batch = self._log.read(ack.stream, last.partition, offset, offset + 1)
+        except (BadCursor, ValueError):
+            return None
+        return from_micros(micros_of(batch.column("_ingest_time"))[0])
+
+    async def _node(self, node: Node, places: Places) -> tuple[dict[str, Any], dict[str, Caused]]:
+        """What one view or handler did with events, and what they caused. How far the history goes is how long that
+        is known."""
+        progress, kind = self._progress[node.name], "handler" if isinstance(node, Handler) else "view"
+        done = progress.reached(places)
+        batches = progress.batches(places) if done else None
+        at = from_micros(batches[1].at_us) if batches is not None else None
+        entry: dict[str, Any] = {kind: node.name, "of": places.stream, "done": done, "at": at}
+        if isinstance(node, View) or batches is None:
+            return entry, {}
+        caused = await asyncio.to_thread(self._caused, node, places, *batches)
+        entry["output"] = {name: _shown(each) for name, each in caused.items() if each.events}
+        return entry, caused
+
+    def _caused(self, handler: Handler, places: Places, before: Done | None, last: Done) -> dict[str, Caused]:
+        """What a handler emitted because of events, and those that it failed on, by stream."""
+        found: dict[str, Caused] = {}
+        for output in handler.outputs:
+            caused = found[output.name] = Caused()
+            starts = before.outputs.get(output.name, {}) if before is not None else {}
+            for partition, end in last.outputs.get(output.name, {}).items():
+                for offset, batch in self._rows(output.name, partition, starts.get(partition, 0), end):
+                    _pick(batch, handler.name, places, Span(partition, offset, batch.num_rows), caused)
+        return found
+
+    def _rows(self, stream: str, partition: int, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows of a range with their offsets, as far as they are kept."""
+        start = max(start, self._log.starts(stream)[partition])
+        if start < end:
+            for batch in self._log.read(stream, partition, start, end):
+                yield start, batch
+                start += batch.num_rows
+
+    def _way(self, stream: str, target: str) -> list[tuple[str, Node]]:
+        """The views and handlers between a stream and what is asked for, in order, each with the stream that it reads
+        of those between: the shortest way."""
+        ways: list[tuple[str, list[tuple[str, Node]]]] = [(stream, [])]
+        while ways:
+            name, way = ways.pop(0)
+            for node in self._readers(name):
+                so_far = [*way, (name, node)]
+                if isinstance(node, View):
+                    if node.name == target:
+                        self._require_key(node, name)
+                        return so_far
+                    continue
+                names = [output.name for output in node.outputs]
+                if target in names:
+                    return so_far
+                ways += [(each, so_far) for each in names]
+        raise BadParameter(
+            f"no event of {stream} causes one of {target[:80]!r}: name a view that reads {stream}, or what a handler "
+            "makes of it",
+            parameter="reply",
+        )
+
+    def _require_key(self, view: View, stream: str) -> None:
+        known = {each.name for each in fields(self._classes[stream])}
+        missing = [name for name in view.key if name not in known]
+        if missing:
+            raise BadParameter(
+                f"view {view.name} is kept by {missing[0]}, which is no field of {stream}: so none of its rows belongs "
+                "to an event",
+                parameter="reply",
+            )
+
+    async def _followed(self, ack: Ack, target: str) -> dict[str, Any]:
+        """From node to node, until the target, or until one makes nothing of the events, or fails on them."""
+        way, spans = self._way(ack.stream, target), list(ack.spans)
+        for (stream, node), following in zip(way, [*(stream for stream, _ in way[1:]), target], strict=True):
+            places, progress = Places(stream, spans), self._progress[node.name]
+            await progress.wait(places)
+            batches = progress.batches(places)
+            if batches is None:
+                return {"events": None}
+            if isinstance(node, View):
+                return {"rows": await self._view_rows(node, places, batches[1].version)}
+            caused = await asyncio.to_thread(self._caused, node, places, *batches)
+            made, failed = caused[following], caused[f"{node.name}.failed"]
+            if failed.events or following == target or not made.spans:
+                shown = _shown(made) if following == target else []
+                return {"events": shown} | ({"failed": _shown(failed)} if failed.events else {})
+            spans = made.spans
+        raise AssertionError("a way ends with the target")
+
+    async def _view_rows(self, view: View, places: Places, version: int) -> list[msgspec.Raw]:
+        """The view's rows for the keys of events, in a version that has these events in it."""
+        table = self._tables[view.name]
+        while not await table.wait(version - 1, WAIT_S):
+            pass
+        keys = await asyncio.to_thread(self._keys, view, places)
+        rows = (table.row(key) for key in dict.fromkeys(keys))
+        return [msgspec.Raw(row) for row in rows if row is not None]
+
+    def _keys(self, view: View, places: Places) -> list[str]:
+        return [
+            key.decode()
+            for partition, spans in places.spans.items()
+            for span in spans
+            for batch in self._log.read(places.stream, partition, span.first, span.first + span.count)
+            for key in json_rows(batch, view.key)
+        ]
+
+
+def _shown(caused: Caused) -> list[msgspec.Raw]:
+    return [msgspec.Raw(row) for row in caused.events]
+
+
+def _pick(batch: pa.RecordBatch, handler: str, places: Places, span: Span, caused: Caused) -> None:
+    """Add those of a batch's events, which stand at `span`, that came of the events at `places`. Their ids say so:
+    HANDLER/STREAM/PARTITION/OFFSET/NUMBER. One that a timer made has a longer one."""
+    prefix = f"{handler}/{places.stream}/"
+    ids = batch.column("_id")
+    for row in pc.indices_nonzero(pc.fill_null(pc.starts_with(ids, pattern=prefix), False)).to_pylist():
+        way = ids[row].as_py().removeprefix(prefix).split("/")
+        if len(way) == 3 and (int(way[0]), int(way[1])) in places and len(caused.events) < CAUSED_MAX:
+            caused.events += event_rows(batch.slice(row, 1))
+            caused.spans.append(Span(span.partition, span.first + row, 1))

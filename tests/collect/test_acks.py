@@ -1,0 +1,180 @@
+"""What a request is told of its events: where they stand, and what they caused."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.collect.http import PostEndpoint
+from penstock.collect.writer import SPANS_MAX, Target, Writer
+from penstock.contracts import StreamSpec
+from penstock.cursor import decode_ack
+from penstock.errors import BadParameter, NotFound
+from penstock.schema import Event, event_schema
+from penstock.settings import Settings
+from tests.collect.fakes import ManualClock, MemoryLog
+from tests.collect.support import Answer, Posted, answered, body, fix, in_loop, opened
+
+
+class Sale(Event, id="sale"):
+    sale: str
+    shop: str
+
+
+def sold(log: MemoryLog, ack: str | None) -> list[str]:
+    """The sales that an acknowledgement leads to."""
+    if ack is None:
+        return []
+    found = decode_ack(ack)
+    assert (found.stream, found.generation) == ("sales", log.generation("sales"))
+    rows = [
+        row for span in found.spans for row in log.rows["sales"][span.partition][span.first : span.first + span.count]
+    ]
+    return sorted(row["sale"] for row in rows)
+
+
+SALES = st.builds(lambda sale, shop: Sale(sale=str(sale), shop=shop), st.integers(0, 30), st.sampled_from("abcd"))
+
+
+@settings(deadline=None)
+@given(st.lists(st.lists(st.lists(SALES, max_size=6), min_size=1, max_size=5), max_size=5))
+def test_an_acknowledgement_leads_to_the_events_of_its_request_and_no_others(groups: list[list[list[Sale]]]) -> None:
+    """Also to those that it repeats, wherever they were taken before."""
+    log = MemoryLog()
+    log.declare(StreamSpec("sales", event_schema(Sale), 3, unique_ids=100))
+    writer = Writer(Target("sales", Sale, "shop", 3), log, ManualClock())
+    for group in groups:
+        commit = writer.commit([Posted(list(request)) for request in group])
+        for request, ack, duplicates in zip(group, commit.acks, commit.duplicates, strict=True):
+            named = sold(log, ack)
+            assert set(named) == {each.sale for each in request}
+            assert len(set(named)) >= len(request) - duplicates
+
+
+def test_an_acknowledgement_of_events_from_all_over_the_log_is_bounded() -> None:
+    log = MemoryLog()
+    log.declare(StreamSpec("sales", event_schema(Sale), 1, unique_ids=1000))
+    writer = Writer(Target("sales", Sale, "shop", 1), log, ManualClock())
+    writer.commit([Posted([Sale(sale=str(number), shop="a") for number in range(400)])])
+    commit = writer.commit([Posted([Sale(sale=str(number), shop="a") for number in range(0, 400, 2)])])
+    assert commit.duplicates == [200]
+    assert len(sold(log, commit.acks[0])) == SPANS_MAX
+
+
+@in_loop
+async def test_a_request_that_is_sent_again_gets_the_same_acknowledgement() -> None:
+    async with opened(MemoryLog()) as rig:
+        first, again = [await answered(rig.endpoint, "fixes", body(fix(1))) for _ in range(2)]
+        assert (first.json["accepted"], again.json["duplicates"]) == (1, 1)
+        assert first.json["ack"] == again.json["ack"]
+        assert decode_ack(first.json["ack"]).spans[0].count == 1
+        assert (await answered(rig.endpoint, "fixes", body(fix(2)), query=b"ack=none")).json["ack"] is None
+
+
+@in_loop
+async def test_events_without_an_id_are_taken_once_under_an_idempotency_key() -> None:
+    log = MemoryLog()
+    async with opened(log) as rig:
+        lines = {"content_type": "application/x-ndjson"}
+        first = await answered(rig.endpoint, "raw", b"one\ntwo", idempotency_key='"a"', **lines)
+        again = await answered(rig.endpoint, "raw", b"one\ntwo", idempotency_key="a", **lines)
+        other = await answered(rig.endpoint, "raw", b"one\ntwo", idempotency_key="b", **lines)
+        without = await answered(rig.endpoint, "raw", b"one\ntwo", **lines)
+        assert [each.json["accepted"] for each in (first, again, other, without)] == [2, 0, 2, 2]
+        assert [each.json["duplicates"] for each in (first, again, other, without)] == [0, 2, 0, 0]
+        assert first.json["ack"] == again.json["ack"]
+        assert len(log.events("raw")) == 6
+
+
+@in_loop
+async def test_the_id_of_an_event_counts_and_not_the_key_of_its_request() -> None:
+    async with opened(MemoryLog()) as rig:
+        for number in (1, 2):
+            answer = await answered(rig.endpoint, "fixes", body(fix(number)), idempotency_key="same")
+            assert answer.json["accepted"] == 1
+
+
+@in_loop
+async def test_an_idempotency_key_that_is_none_is_refused() -> None:
+    async with opened(MemoryLog()) as rig:
+        for key in ("", "x" * 300, "a\x00b"):
+            answer = await answered(rig.endpoint, "raw", b"one", idempotency_key=key)
+            assert (answer.status, answer.json["code"]) == (400, "bad_parameter")
+
+
+class Oracle:
+    """Replies that come when they are let."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[str, str]] = []
+        self.reply_now: dict[str, Any] | None = {"events": [{"approved": True}]}
+
+    def require_target(self, stream: str, target: str) -> None:
+        if target != "decisions":
+            raise BadParameter(f"no event of {stream} causes one of {target!r}", parameter="reply")
+
+    async def reply(self, ack: str, target: str, timeout_s: float) -> dict[str, Any] | None:
+        self.asked.append((ack, target))
+        if self.reply_now is None:
+            await asyncio.sleep(timeout_s)
+        return self.reply_now
+
+
+async def asked(oracle: Oracle, query: bytes, content: bytes = body(fix(1))) -> tuple[Answer, int]:
+    """A request with a query, and how many events are in the log then."""
+    log = MemoryLog()
+    async with opened(log) as rig:
+        endpoint = PostEndpoint(rig.door, Settings(), oracle)
+        answer = await answered(endpoint, "fixes", content, query=query)
+        return answer, len(log.events("fixes"))
+
+
+@in_loop
+async def test_a_reply_comes_with_the_answer() -> None:
+    oracle = Oracle()
+    answer, taken = await asked(oracle, b"reply=decisions&timeout=5")
+    assert (answer.status, taken) == (200, 1)
+    assert answer.json["reply"] == {"events": [{"approved": True}]}
+    assert oracle.asked == [(answer.json["ack"], "decisions")]
+
+
+@in_loop
+async def test_without_a_reply_in_time_the_answer_is_504_with_the_acknowledgement() -> None:
+    oracle = Oracle()
+    oracle.reply_now = None
+    answer, taken = await asked(oracle, b"reply=decisions&timeout=0.01")
+    assert (answer.status, answer.json["code"], taken) == (504, "no_reply_yet", 1)
+    assert (answer.json["accepted"], decode_ack(answer.json["ack"]).stream) == (1, "fixes")
+
+
+@in_loop
+async def test_a_request_that_caused_nothing_waits_for_no_reply() -> None:
+    oracle = Oracle()
+    answer, _ = await asked(oracle, b"reply=decisions", b"[]")
+    assert (answer.status, answer.json["reply"], oracle.asked) == (200, None, [])
+
+
+@in_loop
+async def test_what_cannot_be_waited_for_is_refused_before_anything_is_taken() -> None:
+    for query in (
+        b"reply=nothing",
+        b"reply=decisions&ack=none",
+        b"reply=decisions&timeout=x",
+        b"reply=decisions&timeout=0",
+        b"reply=decisions&timeout=61",
+        b"reply=decisions&timeout=nan",
+        b"reply=decisions&reply=decisions",
+        b"wait=5",
+    ):
+        answer, taken = await asked(Oracle(), query)
+        assert (answer.status, answer.json["code"], taken) == (400, "bad_parameter", 0), query
+
+
+@pytest.mark.parametrize("text", ["", "x", "AAAA", "k6FzB4IACAEA", "x" * 100_000, "\u00e9"])
+def test_what_is_no_acknowledgement_is_not_found(text: str) -> None:
+    with pytest.raises(NotFound):
+        decode_ack(text)
