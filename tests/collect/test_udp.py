@@ -455,7 +455,7 @@ class Telling:
 
     async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
         durable = await self._intake.put(raw, mark)
-        durable.add_done_callback(lambda _: os.write(1, raw + b"\n"))
+        durable.add_done_callback(lambda done: done.exception() or os.write(1, raw + b"\n"))
         return durable
 
 
