@@ -341,10 +341,15 @@ class Source(Protocol):
 
 @dataclass
 class SourceStatus:
-    """What a source says of itself, for the API and the dashboard."""
+    """What a source says of itself, for the API and the dashboard.
+
+    `lost` counts what was sent to us and could not be taken. It stays 0 for a source whose other side keeps things for
+    us; one that nobody answers has nothing better to offer than the number.
+    """
 
     state: str = "starting"
     received: int = 0
+    lost: int = 0
     reconnects: int = 0
     error: str | None = None
 
