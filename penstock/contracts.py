@@ -306,6 +306,9 @@ class Intake(Protocol):
     async def note(self, mark: str) -> Future[None]:
         """The same for a mark alone, without an event."""
 
+    async def reject(self, raw: bytes, reason: str, mark: str | None = None) -> Future[None]:
+        """The same for something that the source knows is no event: it becomes a dead letter with that reason."""
+
     async def settle(self) -> None:
         """Return when everything taken so far is durable."""
 

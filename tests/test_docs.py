@@ -82,6 +82,22 @@ def test_every_metric_is_documented_with_its_type_labels_and_meaning() -> None:
     assert found == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
 
 
+SOURCES = sorted((PROJECT / "docs/sources").glob("*.md"))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=[each.stem for each in SOURCES])
+def test_the_apps_on_the_pages_of_sources_are_sound(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOKEN", "a secret that an example takes from the environment")
+    blocks = re.findall(r"^```python\n(.*?)^```", path.read_text(), re.DOTALL | re.MULTILINE)
+    apps = [block for block in blocks if "App(" in block]
+    assert apps
+    for block in apps:
+        space: dict[str, Any] = {"__name__": "example"}
+        exec(compile(block, str(path), "exec"), space)
+        assert check(space["app"]) == []
+        assert space["app"].feeds
+
+
 def operations() -> dict[str, dict[str, Any]]:
     """Each operation of the OpenAPI document, by its method and path, as in `GET /v1/app`."""
     verbs = {"get", "post", "put", "patch", "delete"}

@@ -9,6 +9,8 @@ neither a web server nor Arrow: an app's file does it to declare its sources.
 """
 
 from penstock.collect.reconnect import Backoff
+from penstock.collect.statsd import Metric, graphite, statsd
+from penstock.collect.udp import udp
 from penstock.collect.websocket import WebSocketSource
 
 
@@ -31,4 +33,4 @@ def websocket(
     )
 
 
-__all__ = ["websocket"]
+__all__ = ["Metric", "graphite", "statsd", "udp", "websocket"]

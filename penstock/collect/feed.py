@@ -10,10 +10,10 @@ import logging
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.collect.decode import Rejection
+from penstock.collect.decode import REASON_LENGTH_MAX, Rejection
 from penstock.collect.entrance import Entrance, letters
 from penstock.collect.intake import StreamIntake
-from penstock.errors import Busy, Overloaded, PenstockError, Stopping, StorageError, SyncFailed
+from penstock.errors import Busy, Overloaded, PenstockError, Stopping, StorageError, SyncFailed, TooLarge
 from penstock.settings import Settings
 
 RETRY_S = 5.0
@@ -70,9 +70,18 @@ class FeedIntake:
 
     async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
         buffer = await self._room()
-        decoded = self._entrance.decoder.decode(raw)
+        try:
+            decoded = self._entrance.decoder.decode(raw)
+        except TooLarge as error:
+            return await self.reject(raw, error.message, mark)
         buffer.events.extend(decoded.events)
         buffer.rejections.extend(decoded.rejections)
+        buffer.size += len(raw)
+        return self._marked(buffer, mark)
+
+    async def reject(self, raw: bytes, reason: str, mark: str | None = None) -> asyncio.Future[None]:
+        buffer = await self._room()
+        buffer.rejections.append(Rejection(0, reason[:REASON_LENGTH_MAX], None, raw))
         buffer.size += len(raw)
         return self._marked(buffer, mark)
 

@@ -8,9 +8,9 @@ import struct
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
 from penstock.contracts import Intake, SourceStatus
-from penstock.errors import TooLarge
 
 TURN = 64
 """Datagrams read, or events put, before others in the event loop have their turn: some 100 microseconds of each."""
@@ -18,6 +18,13 @@ _SO_MEMINFO = 55
 _MEMINFO = struct.Struct("9I")
 _RCVBUF, _DROPS = 1, 8
 """Of Linux, since 4.12; Python has no names for them."""
+
+
+class Unfit(NamedTuple):
+    """A part of a datagram that is no event, and why."""
+
+    raw: bytes
+    reason: str
 
 
 class Inbox:
@@ -54,7 +61,7 @@ class Inbox:
             asyncio.get_running_loop().remove_reader(self._socket)
             self._changed.set()
 
-    async def put_all(self, intake: Intake, events: Callable[[bytes], Iterable[bytes]]) -> None:
+    async def put_all(self, intake: Intake, events: Callable[[bytes], Iterable[bytes | Unfit]]) -> None:
         """Put the events of each datagram, in order, until closed and empty. Raises what the intake raises."""
         turn = 0
         while await self._has_some():
@@ -89,13 +96,12 @@ class Inbox:
             await self._changed.wait()
         return True
 
-    async def _put(self, intake: Intake, event: bytes) -> None:
-        try:
-            await intake.put(event)
-        except TooLarge:  # an array of more events than a request may have
-            self._status.lost += 1
+    async def _put(self, intake: Intake, event: bytes | Unfit) -> None:
+        if isinstance(event, Unfit):
+            await intake.reject(event.raw, event.reason)
         else:
-            self._status.received += 1
+            await intake.put(event)
+        self._status.received += 1
 
     def _read(self) -> int:
         """Read up to a turn of datagrams. The kernel's drops are asked for last: later ones need a full socket, and

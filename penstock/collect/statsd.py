@@ -17,6 +17,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.collect.inbox import Unfit
 from penstock.collect.udp import UdpSource, each_line
 from penstock.schema import Event
 
@@ -168,16 +169,12 @@ def _shown(text: str) -> str:
     return repr(text if len(text) <= _SHOWN_MAX else text[:_SHOWN_MAX] + "...")
 
 
-def metric_events(parse: Callable[[bytes], Iterable[Metric] | str], datagram: bytes) -> Iterator[bytes]:
-    """A datagram of lines as an intake wants it: JSON, or else something that no typed stream takes for an event.
-
-    An intake knows by itself why it rejects something, and here that is not the point; so the reason stands before the
-    line in the dead letter's bytes.
-    """
+def metric_events(parse: Callable[[bytes], Iterable[Metric] | str], datagram: bytes) -> Iterator[bytes | Unfit]:
+    """A datagram of lines as an intake wants it: JSON, or what is no metric and why."""
     for line in each_line(datagram):
         found = parse(line)
         if isinstance(found, str):
-            yield b"no metric, since %s: %s" % (found.encode(), line)
+            yield Unfit(line, f"The line is no metric, since {found}")
         else:
             yield from map(_encode, found)
 

@@ -23,7 +23,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from penstock.collect.inbox import Inbox
+from penstock.collect.inbox import Inbox, Unfit
 from penstock.collect.reconnect import Backoff, keep_connected
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError, SourceFailed
@@ -67,7 +67,7 @@ class UdpSource:
     port: int
     _: KW_ONLY
     kind: str = "udp"
-    events: Callable[[bytes], Iterable[bytes]] = whole
+    events: Callable[[bytes], Iterable[bytes | Unfit]] = whole
     anyone: bool = False
     datagram_bytes_max: int = DATAGRAM_BYTES_MAX
     buffer_bytes: int = 4 * MIB

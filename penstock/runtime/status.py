@@ -248,6 +248,7 @@ class Status:
             "declared": str(feed.where),
             "state": status.state,
             "received": status.received,
+            "lost": status.lost,
             "rate": self._rate(f"source {name}").value(),
             "reconnects": status.reconnects,
             "error": status.error,

@@ -125,6 +125,7 @@ METRICS: tuple[Measure, ...] = (
     _handler("batch_seconds", "gauge", "Time that the handler's last micro-batch took.", _number("batch_ms", 0.001)),
     _handler("failed", "gauge", "1 if the handler's query has failed and does not run.", _state("failed")),
     _source("received_total", "counter", "Events received from the source.", _number("received")),
+    _source("lost_total", "counter", "Datagrams that came and could not be taken.", _number("lost")),
     _source("reconnects_total", "counter", "Times that the source was connected to again.", _number("reconnects")),
     _whole("connections", "gauge", "Live connections: server-sent events and WebSocket.", _number("connections")),
     _whole("ready", "gauge", "1 if the app is ready.", _state("ready")),

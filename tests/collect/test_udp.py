@@ -144,7 +144,7 @@ async def test_a_datagram_that_is_too_large_is_lost_whole_and_counted() -> None:
 
 
 @in_both_loops
-async def test_an_array_of_too_many_events_is_counted_as_lost_and_the_source_goes_on() -> None:
+async def test_an_array_of_too_many_events_is_a_dead_letter_and_the_source_goes_on() -> None:
     log, port = MemoryLog(), free_port()
     limits = Settings(request_events_max=10)
     async with opened(log, limits) as rig, listening(rig, UdpSource(HERE, port), "fixes") as status:
@@ -152,7 +152,8 @@ async def test_an_array_of_too_many_events_is_counted_as_lost_and_the_source_goe
             send(body([fix(number) for number in range(11)]))
             send(body(fix(99)))
         await until(lambda: [row["fix_id"] for row in log.events("fixes")] == ["f99"])
-        assert (status.state, status.received, status.lost) == ("connected", 1, 1)
+        assert (status.state, status.received, status.lost) == ("connected", 2, 0)
+        assert [row["reason"] for row in log.events("fixes.rejected")] == ["the body has 11 events, the most is 10"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what it drops")
@@ -275,8 +276,8 @@ async def test_metrics_come_in_over_udp() -> None:
         with sending(port) as send:
             send(b"hits:1|c|@0.5\nrubbish\nt:1:2|ms\n")
         await until(lambda: status.received == 4)
-        await until(lambda: len(stored(log)) == 4)
-        assert stored(log)[1] == b"no metric, since it does not read NAME:VALUE|KIND: rubbish"
+        await until(lambda: len(stored(log)) == 3 and len(log.events("raw.rejected")) == 1)
+        assert log.events("raw.rejected")[0]["raw"] == b"rubbish"
 
 
 @in_both_loops
@@ -451,7 +452,7 @@ class Telling:
 
     def __init__(self, intake: Intake) -> None:
         self._intake = intake
-        self.mark, self.note, self.settle = intake.mark, intake.note, intake.settle
+        self.mark, self.note, self.reject, self.settle = intake.mark, intake.note, intake.reject, intake.settle
 
     async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
         durable = await self._intake.put(raw, mark)

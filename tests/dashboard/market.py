@@ -82,7 +82,7 @@ SWINGS = view(
 )  # fmt: skip
 FEED = {
     "name": "exchange", "kind": "websocket", "address": "wss://feed.example/trades?book=all", "into": "trades",
-    "state": "connected", "received": 1_482_113, "rate": 1840.0, "reconnects": 1, "error": None,
+    "state": "connected", "received": 1_482_113, "lost": 0, "rate": 1840.0, "reconnects": 1, "error": None,
 }  # fmt: skip
 
 

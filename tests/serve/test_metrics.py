@@ -32,7 +32,7 @@ APP: dict[str, Any] = {
         {"name": "v", "lag": 7, "rows": 3, "version": 9, "batch_ms": 250, "late": 0, "state": "failed"},
         {"name": "w", "lag": None, "state": "running"},
     ],
-    "sources": [{"name": "feed", "received": 100, "reconnects": 2}],
+    "sources": [{"name": "feed", "received": 100, "lost": 3, "reconnects": 2}],
     "processes": {"engine": {"restarts": 4}},
 }
 

@@ -60,6 +60,7 @@ export function SourceCard({ source, rates }) {
   const facts = [
     source.state,
     `${format.compact(source.received ?? 0)} received`,
+    source.lost ? `${format.compact(source.lost)} lost` : null,
     source.reconnects ? format.plural(source.reconnects, "reconnect") : null,
   ];
   return html`<${Card} kind="sources" node=${source} state=${source.state} tag=${source.kind} ...${{ rates, facts }}>
