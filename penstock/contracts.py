@@ -297,7 +297,8 @@ class Intake(Protocol):
 
     async def put(self, raw: bytes, mark: str | None = None) -> Future[None]:
         """Take one raw event. Returns once it is in a bounded buffer on its way to the log, and waits while that is
-        full, which is the back-pressure. What is returned is done when the event is durable.
+        full, which is the back-pressure; while there is room, it gives way to no other task, so that events put one
+        after the other are committed together. What is returned is done when the event is durable.
 
         `mark` says where the source stands after this event: text of its own, that becomes durable with the event, in
         one transaction. So a source that begins at `mark` after a restart misses nothing and repeats nothing.

@@ -47,14 +47,22 @@ class Entrance:
         Raises `InvalidEvents` if every event was rejected and `MalformedBody` if the body is no JSON, both after the
         dead letters are kept; `TooLarge` for too many events; `Busy` or `StorageError` if nothing could be written.
         """
-        if len(body) <= LARGE_BODY_BYTES:
-            decoded = self.decoder.decode(body, lines=lines)
-        else:
-            decoded = await self._decode_large(body, lines)
+        decoded = await self.decode(body, lines=lines)
         if decoded.rejections:
             return await self._post_partly(decoded, len(body), durable, key)
         receipt = self.intake.offer(decoded.events, len(body), key=key)
         return await receipt if durable else Receipt(len(decoded.events), 0, 0, None)
+
+    async def decode(self, body: bytes, *, lines: bool = False) -> Decoded:
+        """The events of a body; of a large one, in a thread. Raises `TooLarge`, or `Overloaded` if many wait."""
+        if len(body) <= LARGE_BODY_BYTES:
+            return self.decoder.decode(body, lines=lines)
+        return await self._decode_large(body, lines)
+
+    def count_rejected(self, count: int) -> None:
+        """Events that are dead letters now."""
+        self.intake.counters.received += count
+        self.intake.counters.rejected += count
 
     async def _decode_large(self, body: bytes, lines: bool) -> Decoded:
         if self._large_bytes and self._large_bytes + len(body) > self._large_bytes_max:
@@ -71,11 +79,10 @@ class Entrance:
         count, rejected = len(decoded.events), len(decoded.rejections)
         self.intake.require_room(count, size)
         kept = self.dead_letters.offer(letters(decoded.rejections), size)
-        self.intake.counters.received += rejected
-        self.intake.counters.rejected += rejected
+        self.count_rejected(rejected)
         if durable:
             await kept
-        errors = [_as_error(each) for each in decoded.rejections[:ERRORS_MAX]]
+        errors = errors_of(decoded)
         if decoded.malformed:
             raise MalformedBody(f"the body is not JSON: {errors[0]['reason']}")
         if not count:
@@ -90,8 +97,9 @@ def letters(rejections: Sequence[Rejection]) -> list[Rejected]:
     return [Rejected(reason=each.reason, path=each.path, raw=each.raw) for each in rejections]
 
 
-def _as_error(rejection: Rejection) -> dict[str, Any]:
-    return {"index": rejection.index, "reason": rejection.reason, "path": rejection.path}
+def errors_of(decoded: Decoded) -> list[dict[str, Any]]:
+    """What a client is told of the events that were rejected."""
+    return [{"index": each.index, "reason": each.reason, "path": each.path} for each in decoded.rejections[:ERRORS_MAX]]
 
 
 def _none_taken(rejected: int) -> str:

@@ -133,8 +133,7 @@ class FeedIntake:
         try:
             if buffer.rejections:
                 await _commit(entrance.dead_letters, letters(buffer.rejections), buffer.size)
-                entrance.intake.counters.received += len(buffer.rejections)
-                entrance.intake.counters.rejected += len(buffer.rejections)
+                entrance.count_rejected(len(buffer.rejections))
             if buffer.events or buffer.mark is not None:
                 mark = None if buffer.mark is None else (self._source, buffer.mark)
                 await _commit(entrance.intake, buffer.events, buffer.size, mark)

@@ -25,8 +25,8 @@ class WebSocketSource:
     is not read, so the sender feels it. What is sent while nobody is connected is missed: the feed has no position.
     """
 
-    url: str
-    hello: str | None = None
+    url: str = field(repr=False)
+    hello: str | None = field(default=None, repr=False)
     backoff: Backoff = field(default_factory=Backoff)
     ping_s: float = 20.0
     open_s: float = 10.0
@@ -37,7 +37,9 @@ class WebSocketSource:
     def __post_init__(self) -> None:
         parts = urlsplit(self.url)
         if parts.scheme not in ("ws", "wss") or not parts.hostname:
-            raise DeclarationError(f"{self.url!r} is not the address of a WebSocket; it begins with ws:// or wss://")
+            raise DeclarationError(
+                f"{self.address!r} is not the address of a WebSocket: that begins with ws:// or wss://"
+            )
 
     @property
     def kind(self) -> str:

@@ -22,6 +22,8 @@ from penstock.app import App, Feed, View
 from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
 from penstock.collect.http import PREFIX, PostEndpoint
 from penstock.collect.protocol import post_protocol
+from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
+from penstock.collect.publish import PublishEndpoint
 from penstock.contracts import SourceStatus
 from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.graph import read_views
@@ -130,11 +132,16 @@ class Gateway:
             acks=self.acks.describe,
         )
         post = PostEndpoint(self.door, self.settings, self.acks)
+        publish = PublishEndpoint(self.door, self.closing, window=self.settings.publish_window)
         site = Starlette(routes=[*routes(deps), *dashboard.routes()], exception_handlers=exception_handlers())
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(PREFIX):
                 await post(scope, receive, send)
+            elif scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX):
+                stream = scope["path"].removeprefix(PREFIX).removesuffix(PUBLISH_SUFFIX)
+                with self.connections.one():
+                    await publish(stream, scope, receive, send)
             else:
                 await site(scope, receive, send)
 
@@ -179,10 +186,12 @@ class Gateway:
     async def _pull(self, feed: Feed) -> None:
         """Run a source for ever. One that breaks says so and is tried again, unless it says that this is no use; it
         stops nothing else."""
-        status = self.feeds[feed.name]
+        status, intake = self.feeds[feed.name], None
         while True:
             try:
-                await feed.source.run(self.door.intake_for_source(feed.name, feed.into), status)
+                intake = intake or self.door.intake_for_source(feed.name, feed.into)
+                await intake.settle()  # what was put before must be durable: the source goes on from its mark
+                await feed.source.run(intake, status)
             except SourceFailed as error:
                 log.error("source %s failed for good: %s", feed.name, error)
                 status.state, status.error = "failed", error.message

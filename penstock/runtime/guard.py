@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.serve.problems import forbidden
 
 Scope = MutableMapping[str, Any]
@@ -22,7 +23,8 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 
 def guarded(application: Asgi) -> Asgi:
-    """The application, behind both checks. A WebSocket's Origin is checked by its endpoint, which may allow more."""
+    """The application, behind both checks. The Origin of a WebSocket that reads is checked by its endpoint, which may
+    allow more."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         reason = refusal(scope)
@@ -42,8 +44,10 @@ def refusal(scope: Scope) -> str | None:
     host, origin = found.get(b"host", ""), found.get(b"origin")
     if not names_loopback(host):
         return f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost"
-    if scope["type"] == "http" and scope["method"] == "POST" and origin is not None and not same_host(origin, host):
-        return f"a page of {origin[:80]!r} may not post here"
+    sends = scope["type"] == "http" and scope["method"] == "POST"
+    publishes = scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX)
+    if (sends or publishes) and origin is not None and not same_host(origin, host):
+        return f"a page of {origin[:80]!r} may not send events here"
     return None
 
 

@@ -27,6 +27,7 @@ def routes(deps: Deps) -> list[BaseRoute]:
     return [
         Route("/v1/streams/{name}", _page(deps, "stream"), methods=["GET"]),
         Route("/v1/views/{name}", _page(deps, "view"), methods=["GET"]),
+        Route("/v1/streams/{name}/publish", _publish_only, methods=["GET"]),
         Route("/v1/streams/{name}/live", LiveEvents(deps, "stream"), methods=["GET"]),
         Route("/v1/views/{name}/live", LiveEvents(deps, "view"), methods=["GET"]),
         WebSocketRoute("/v1/live", LiveSocket(deps)),
@@ -41,8 +42,17 @@ def routes(deps: Deps) -> list[BaseRoute]:
 
 
 async def _socket_only(_: Request) -> Response:
-    detail = "this is a WebSocket; for plain HTTP follow /v1/views/NAME/live or /v1/streams/NAME/live"
-    raise HTTPException(426, detail, headers={"Upgrade": "websocket", "Connection": "Upgrade"})
+    raise _upgrade("for plain HTTP follow /v1/views/NAME/live or /v1/streams/NAME/live")
+
+
+async def _publish_only(_: Request) -> Response:
+    raise _upgrade("for plain HTTP POST to /v1/streams/NAME")
+
+
+def _upgrade(instead: str) -> HTTPException:
+    return HTTPException(
+        426, f"this is a WebSocket; {instead}", headers={"Upgrade": "websocket", "Connection": "Upgrade"}
+    )
 
 
 def _page(deps: Deps, kind: str) -> Endpoint:

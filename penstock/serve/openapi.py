@@ -31,6 +31,16 @@ _LAST_EVENT_ID: Object = {
     "schema": {"type": "string"},
     "description": "The id of the last event that was received; wins over `since`.",
 }
+_PUBLISH = (
+    'A WebSocket that takes events. Say `{"seq": n, "event": {...}}` or `{"seq": n, "events": [...]}`, with `seq` one '
+    'higher each time; the answers are `{"event": "ack", "seq": n}` once all up to there are durable.'
+)
+_PRODUCER: Object = {
+    "name": "producer",
+    "in": "query",
+    "schema": {"type": "string", "minLength": 1, "maxLength": 100},
+    "description": "A name under which a message that is sent again is known by its `seq`.",
+}
 _POSTING: tuple[Object, ...] = (
     {
         "name": "ack",
@@ -95,6 +105,15 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
             },
             "/v1/streams/{name}/live": {"parameters": [_name("stream", streams)], "get": _live("stream")},
             "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
+            "/v1/streams/{name}/publish": {
+                "parameters": [_name("stream", streams)],
+                "get": _operation(
+                    "Send events",
+                    {"101": {"description": _PUBLISH}},
+                    parameters=[_PRODUCER],
+                    also=("403", "404", "426"),
+                ),
+            },
             "/v1/live": {
                 "get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("403", "426", "503"))
             },

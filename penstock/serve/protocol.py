@@ -10,10 +10,14 @@ from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
+from websockets.http11 import Request
 
 from penstock.serve.socket import MESSAGE_BYTES_MAX
 
 FRAGMENTS_MAX = 1_000
+PUBLISH_SUFFIX = "/publish"
+PUBLISH_BYTES_MAX = 1024 * 1024 + 64 * 1024
+"""A message of those who send events: one of the largest size, with what is around it."""
 OPTIONS: dict[str, Any] = {"ws_max_size": MESSAGE_BYTES_MAX + 1024, "ws_per_message_deflate": False}
 """Options of `uvicorn.Config` that belong to it. Just above our own bound, so that a message somewhat too large gets an
 answer. Compression would cost each connection 300 KiB, and let a client inflate a thousandfold."""
@@ -21,6 +25,11 @@ answer. Compression would cost each connection 300 KiB, and let a client inflate
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """For `uvicorn.Config(ws=BoundedWebSocket, **OPTIONS)`."""
+
+    def handle_connect(self, event: Request) -> None:
+        if event.path.partition("?")[0].endswith(PUBLISH_SUFFIX):
+            self.conn.max_message_size = PUBLISH_BYTES_MAX
+        super().handle_connect(event)
 
     def handle_ping(self) -> None:
         """Answer, unless earlier answers are still waiting for a client that does not read: RFC 6455 allows that."""

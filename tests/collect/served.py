@@ -23,6 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.collect.http import PREFIX
 from penstock.collect.protocol import post_protocol
+from penstock.collect.publish import SUFFIX, PublishEndpoint
 from penstock.runtime.gateway import server_config
 from penstock.runtime.guard import guarded
 from penstock.settings import Settings
@@ -41,6 +42,8 @@ class Served:
     asgi: list[str] = field(default_factory=list, repr=False)
     packets: list[int] = field(default_factory=list, repr=False)
     errors: list[MutableMapping[str, Any]] = field(default_factory=list)
+    window: int = 100
+    closing: asyncio.Event = field(default_factory=asyncio.Event)
     rig: Rig = field(init=False)
     server: uvicorn.Server = field(init=False)
     loop: asyncio.AbstractEventLoop = field(init=False)
@@ -57,7 +60,12 @@ class Served:
         asyncio.run_coroutine_threadsafe(self.rig.door.close(), self.loop).result(DEADLINE_S)
 
     async def answer(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """The application: posts to streams as in the gateway, a WebSocket that says nothing, and 405 for the rest."""
+        """The application: posts to streams as in the gateway, WebSockets that send events, others that say nothing,
+        and 405 for the rest."""
+        if scope["type"] == "websocket" and scope["path"].endswith(SUFFIX):
+            endpoint = PublishEndpoint(self.rig.door, self.closing, window=self.window)
+            await endpoint(scope["path"].removeprefix(PREFIX).removesuffix(SUFFIX), scope, receive, send)
+            return
         if scope["type"] == "websocket":
             await send({"type": "websocket.accept"})
             while (await receive())["type"] != "websocket.disconnect":
