@@ -71,7 +71,7 @@ class SseSource:
 
 
 class _Place(msgspec.Struct, frozen=True):
-    """After the event with this `id`, and after so many (`skip`) items of what follows it."""
+    """After the event with this `id`, and after so many (`skip`, the last field) items of what follows it."""
 
     id: str = ""
     seen: str = ""
@@ -158,8 +158,8 @@ class _Following:
         """The marks of a group's events but the last. There may be thousands, so they are not encoded one by one."""
         if count <= 1:
             return []
-        common = mark_of(_Place(self._id, self._seen.text)).removeprefix("{")
-        return [f'{{"skip":{number},{common}' for number in range(before + 1, before + count)]
+        common = mark_of(_Place(self._id, self._seen.text)).removesuffix("0}")
+        return [f"{common}{number}}}" for number in range(before + 1, before + count)]
 
     async def _move(self, last_id: str) -> None:
         """Past what is not taken."""

@@ -131,6 +131,25 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
         await asyncio.sleep(0)  # a transport that was aborted closes its socket in the next round of the loop
 
 
+def sending(*answers: bytes, seen: list[Asked] | None = None, ended: bool = True, **headers: str) -> Handler:
+    """A server that gives one answer after the other, and then only blank lines."""
+    left = list(answers)
+
+    async def handler(asked: Asked, reply: Reply) -> None:
+        if seen is not None:
+            seen.append(asked)
+        await reply.head(200, chunked=True, **headers)
+        if not left:
+            while True:
+                await reply.send(b"\n")
+                await asyncio.sleep(0.02)
+        await reply.send(left.pop(0))
+        if ended:
+            await reply.end()
+
+    return handler
+
+
 async def _left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Return when the client has gone. It sends nothing while it waits for an answer."""
     while not reader.at_eof() and not writer.is_closing():
@@ -277,8 +296,8 @@ def nursery(directory: Path) -> Iterator[Nursery]:
 
 
 async def survives_kills(kind: str, directory: Path, total: int, **options: Any) -> None:
-    """Read from an unreliable server in processes that are killed at random, until all is there; then each event must be
-    there once and in order."""
+    """Read from an unreliable server in processes that are killed at random, until all is there; then each event must
+    be there once and in order."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, pid, kills = random.Random(seed), 0, 0
