@@ -31,6 +31,10 @@ from tests.collect.support import Rig, opened
 
 ROOT = Path(__file__).parents[2]
 MAKERS: dict[str, Callable[..., Source]] = {"sse": sse, "ndjson": ndjson, "poll": poll}
+KILLS_MIN = 3
+PAUSE_S = 0.03
+"""So slow a server that a reader is killed while events come, and not after the last."""
+KILLS_S_MAX = 280.0
 QUICK: dict[str, Any] = {"backoff_s": 0.001, "backoff_max_s": 0.02}
 
 
@@ -187,14 +191,16 @@ def event(number: int) -> bytes:
 
 
 class Unreliable:
-    """Serves `total` events in three ways, at `/sse`, `/ndjson` and `/poll`, and does in each what a bad day does.
+    """Serves `total` events at `/sse`, at `/groups` (several in one server-sent event), at `/ndjson` and at `/poll`,
+    and does at each what a bad day does.
 
     `taken` says how many events the reader has durable: a polled document shows some more than those, so that a reader
     which is killed finds in it everything it has not taken.
     """
 
-    def __init__(self, draw: random.Random, total: int, taken: Callable[[], int]) -> None:
+    def __init__(self, draw: random.Random, total: int, taken: Callable[[], int], pause_s: float = 0.0) -> None:
         self.draw = draw
+        self.pause_s = pause_s
         self.total = total
         self.taken = taken
         self.faults: dict[str, int] = {}
@@ -213,31 +219,33 @@ class Unreliable:
         if asked.path == "/poll":
             return await self._document(reply)
         start = int(asked.headers.get("last-event-id") or asked.query.get("since") or -1) + 1
-        if self.fault("repeat", 0.4):
+        if asked.path != "/groups" and self.fault("repeat", 0.4):
             start = max(0, start - self.draw.randrange(1, 60))
-        kind = "text/event-stream" if asked.path == "/sse" else "application/x-ndjson"
+        kind = "application/x-ndjson" if asked.path == "/ndjson" else "text/event-stream"
         await reply.head(Content_Type=kind)
         return await self._follow(asked.path, start, reply)
 
     async def _follow(self, path: str, number: int, reply: Reply) -> None:
-        while number < self.total:
+        while True:
+            if number >= self.total:
+                await reply.send(b"\n" if path == "/ndjson" else b": still here\n\n")
+                await asyncio.sleep(0.02)
+                continue
             upto = min(self.total, number + self.draw.randrange(1, 20))
-            data = b"".join(_framed(path, each) for each in range(number, upto))
+            data = _framed(path, range(number, upto))
             if self.fault("truncate", 0.06):
                 await reply.send(data[: self.draw.randrange(len(data))])
                 return reply.cut() if self.draw.random() < 0.7 else None
             for start in range(0, len(data), size := self.draw.choice([7, 100, 10_000])):
                 await reply.send(data[start : start + size])
             number = upto
+            await asyncio.sleep(self.pause_s)
             if self.fault("stall", 0.01):
                 return await reply.stall()
             if self.fault("delay", 0.1):
                 await asyncio.sleep(0.01)
             if self.fault("end", 0.03):
                 return await reply.end()
-        while True:
-            await reply.send(b": still here\n\n" if path == "/sse" else b"\n")
-            await asyncio.sleep(0.02)
 
     async def _document(self, reply: Reply) -> None:
         """The newest items first, at least those that are not taken; new ones come with every poll."""
@@ -254,10 +262,13 @@ class Unreliable:
         return await reply.all(body, ETag=f'"{newest}"')
 
 
-def _framed(path: str, number: int) -> bytes:
+def _framed(path: str, numbers: range) -> bytes:
+    events = list(map(event, numbers))
     if path == "/ndjson":
-        return event(number) + b"\n"
-    return b"id: %d\ndata: %b\n\n" % (number, event(number))
+        return b"".join(each + b"\n" for each in events)
+    if path == "/groups":
+        return b'id: %d\ndata: {"events": [%b]}\n\n' % (numbers[-1], b",".join(events))
+    return b"".join(b"id: %d\ndata: %b\n\n" % (number, each) for number, each in zip(numbers, events, strict=True))
 
 
 @dataclass
@@ -295,7 +306,7 @@ def nursery(directory: Path) -> Iterator[Nursery]:
             process.kill()
 
 
-async def survives_kills(kind: str, directory: Path, total: int, **options: Any) -> None:
+async def survives_kills(kind: str, directory: Path, total: int, path: str = "", **options: Any) -> None:
     """Read from an unreliable server in processes that are killed at random, until all is there; then each event must
     be there once and in order."""
     seed = random.randrange(2**32)
@@ -306,23 +317,23 @@ async def survives_kills(kind: str, directory: Path, total: int, **options: Any)
         pass
     log.close()
     reader = EmbeddedLogOpener(directory)()
-    server = Unreliable(draw, total, lambda: sum(reader.ends("raw").values()))
+    server = Unreliable(draw, total, lambda: sum(reader.ends("raw").values()), PAUSE_S)
     with nursery(directory) as children:
         try:
-            async with serving(server) as url, asyncio.timeout(10 * DEADLINE_S):
+            async with serving(server) as url, asyncio.timeout(KILLS_S_MAX):
                 while server.taken() < total:
-                    pid = await asyncio.to_thread(children.start, kind, f"{url}/{kind}", **QUICK, **options)
-                    before, patience = server.taken(), draw.random() * 0.5
+                    pid = await asyncio.to_thread(children.start, kind, f"{url}/{path or kind}", **QUICK, **options)
+                    goal = min(total, server.taken() + draw.randrange(1, total // 10))
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(5):
-                            while server.taken() < min(total, before + 1):
-                                await asyncio.sleep(0.01)
-                    await asyncio.sleep(patience)
+                        async with asyncio.timeout(DEADLINE_S):
+                            while server.taken() < goal:
+                                await asyncio.sleep(0.002)
                     os.kill(pid, signal.SIGKILL)
                     kills += 1
         finally:
             reader.close()
     print("kills", kills, "faults", server.faults)
+    assert kills >= KILLS_MIN
     assert read_all(directory) == [event(number) for number in range(total)]
 
 
