@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
 from penstock.collect.nats_consumer import Consumers
-from penstock.collect.nats_reader import Interrupted, Limits, Reader
+from penstock.collect.nats_inbox import Interrupted, Limits
+from penstock.collect.nats_reader import Reader
 from penstock.collect.nats_subjects import Pattern, Shaper
 from penstock.collect.reconnect import Backoff, keep_connected, without_secrets
 from penstock.contracts import Intake, SourceStatus

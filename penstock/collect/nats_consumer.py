@@ -30,21 +30,27 @@ class Place:
     """A position: after the event `sequence`, stored at `time_ns`, of the stream that was made at `created`.
 
     A stream that was made anew begins at 1 again: that tells `created`. One that lost its end in a power cut gives the
-    same numbers to other events: that tells `time_ns`, which is 0 if there was no event yet.
+    same numbers to other events: that tells `time_ns`, which is 0 if there was no event yet. Up to `seen` nothing was
+    left for us, or it has been told that it is gone.
     """
 
     created: str
     sequence: int
     time_ns: int = 0
+    seen: int = 0
 
     @property
     def text(self) -> str:
-        return f"{self.created} {self.sequence} {self.time_ns}"
+        return f"{self.created} {self.sequence} {self.time_ns} {self.seen}"
 
     @classmethod
     def parse(cls, text: str) -> Place:
-        created, sequence, time_ns = text.split(" ")
-        return cls(created, int(sequence), int(time_ns))
+        created, *numbers = text.split(" ")
+        return cls(created, *map(int, numbers))
+
+    def gap(self, next_sequence: int) -> int:
+        """How many numbers there are between what is behind us and the next one."""
+        return max(0, next_sequence - max(self.sequence, self.seen) - 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from penstock.collect import nats_consumer, reconnect
+from penstock.collect import nats_consumer, nats_inbox, reconnect
 from penstock.collect.nats import NatsLogin, NatsSource
 from penstock.collect.nats_consumer import Delivery, Place
 from penstock.collect.nats_subjects import Pattern, Shaper
@@ -304,6 +304,44 @@ async def test_with_a_filter_the_number_of_removed_events_is_a_bound(server: Nat
         status = await read(server.url, log, 8, subjects=("e.a",))
         assert stored(log) == numbers(1, 8)
         assert str(status.error).startswith("up to 13 events were removed")
+
+
+@in_loop
+async def test_events_that_were_for_others_are_not_missed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While the source is connected and idle, it notes how far the stream has come."""
+    monkeypatch.setattr(nats_inbox, "EXPIRES_S", 0.2)
+    log = MemoryLog()
+    async with talking(server.url) as js:
+        made = await js.add_stream(name="EVENTS", subjects=["e.*"], max_msgs=10)
+        assert made.created is not None
+        await publish(js, "e.a", numbers(1, 5))
+        async with opened(log) as rig, pulling(rig, server.url, subjects=("e.a",)):
+            await until(lambda: len(stored(log)) == 5)
+            await publish(js, "e.b", numbers(1, 30))
+            await until(lambda: Place.parse(log.marked["raw"]["feed"]).seen == 35)
+        await publish(js, "e.b", numbers(1, 10))
+        await publish(js, "e.a", numbers(6, 6))
+        status = await read(server.url, log, 6, subjects=("e.a",))
+        assert (status.error or "").startswith("up to 1 events")  # of the last eleven, one is gone
+        assert (await read(server.url, log, 6, subjects=("e.a",))).error is None
+
+
+@pytest.mark.parametrize("retention", ["workqueue", "interest"])
+@in_loop
+async def test_events_that_others_have_acknowledged_are_not_missed(server: NatsServer, retention: str) -> None:
+    log = MemoryLog()
+    async with talking(server.url) as js:
+        await js.add_stream(name="EVENTS", subjects=["e.*"], retention=retention)
+        other = await js.pull_subscribe("e.b", durable="other", stream="EVENTS")
+        await publish(js, "e.a", numbers(1, 5))
+        await read(server.url, log, 5 if retention == "workqueue" else 0, subjects=("e.a",), durable="us")
+        await publish(js, "e.b", numbers(1, 10))
+        for message in await other.fetch(10):
+            await message.ack_sync()
+        await publish(js, "e.a", numbers(6, 8))
+        status = await read(server.url, log, 8 if retention == "workqueue" else 3, subjects=("e.a",), durable="us")
+        assert status.error is None
+        assert stored(log)[-3:] == numbers(6, 8)
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue", "interest"])
