@@ -78,11 +78,18 @@ def _free_port() -> int:
 
 
 @asynccontextmanager
-async def talking(url: str, tls: ssl.SSLContext | None = None) -> AsyncIterator[JetStreamContext]:
+async def talking(
+    url: str, tls: ssl.SSLContext | None = None, *, reconnect: bool = True
+) -> AsyncIterator[JetStreamContext]:
     """A connection of the test's own, to set up and look at the other side."""
     import nats
 
-    client = await nats.connect(url, tls=tls)
+    async def quiet(error: Exception) -> None:
+        pass
+
+    client = await nats.connect(
+        url, tls=tls, allow_reconnect=reconnect, reconnect_time_wait=0, max_reconnect_attempts=1, error_cb=quiet
+    )
     try:
         yield client.jetstream()
     finally:
