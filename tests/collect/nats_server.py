@@ -1,4 +1,4 @@
-"""A real NATS server for tests: a process with JetStream, on a free loopback port, that can be killed and restarted."""
+"""A real NATS server for tests, a process that can be killed and restarted, and what tests of the source share."""
 
 from __future__ import annotations
 
@@ -9,12 +9,19 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tests.collect.fakes import DEADLINE_S
+import pytest
+
+from penstock.collect.nats import NatsSource
+from penstock.collect.reconnect import Backoff
+from penstock.contracts import SourceStatus
+from penstock.errors import SourceFailed
+from tests.collect.fakes import DEADLINE_S, MemoryLog
+from tests.collect.support import Rig, opened, until
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -101,3 +108,61 @@ async def publish(js: JetStreamContext, subject: str, payloads: Sequence[bytes])
     for start in range(0, len(payloads), 500):
         futures = [await js.publish_async(subject, payload) for payload in payloads[start : start + 500]]
         await asyncio.gather(*futures)
+
+
+@asynccontextmanager
+async def pulling(rig: Rig, url: str, **options: Any) -> AsyncIterator[SourceStatus]:
+    """A source at work; cancelled at the end, as at a shutdown."""
+    status = SourceStatus()
+    source = NatsSource(url, "EVENTS", **{"backoff": Backoff(0.001, 0.01), **options})
+    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
+    try:
+        yield status
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+
+
+async def failure(url: str, **options: Any) -> str:
+    """The sentence with which a source ends."""
+    async with opened(MemoryLog()) as rig:
+        status = SourceStatus()
+        source = NatsSource(url, "EVENTS", **options)
+        with pytest.raises(SourceFailed) as caught:
+            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 10)
+        assert (status.state, status.error) == ("failed", caught.value.message)
+        return caught.value.message
+
+
+def stored(log: MemoryLog) -> list[bytes]:
+    return [row["data"] for row in log.rows["raw"][0]] if "raw" in log.rows else []
+
+
+def numbers(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last + 1)]
+
+
+async def messages(js: JetStreamContext) -> int:
+    return (await js.stream_info("EVENTS")).state.messages
+
+
+async def consumers(js: JetStreamContext) -> list[str]:
+    return sorted(each.name for each in await js.consumers_info("EVENTS"))
+
+
+async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(DEADLINE_S):
+        while not await condition():
+            await asyncio.sleep(0.01)
+
+
+async def read(url: str, log: MemoryLog, count: int, **options: Any) -> SourceStatus:
+    """Run a source until the log has so many events, then stop it."""
+    async with opened(log) as rig, pulling(rig, url, **options) as status:
+        await until(lambda: len(stored(log)) >= count and status.state == "connected")
+    return status
+
+
+async def is_empty(js: JetStreamContext) -> bool:
+    return await messages(js) == 0

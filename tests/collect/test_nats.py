@@ -1,30 +1,33 @@
-"""The NATS source, against a real server."""
+"""The NATS source, against a real server: what is read of streams of each kind, and what is told of gaps."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-import signal
-import ssl
-import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from penstock.collect import nats_consumer, nats_inbox, reconnect
-from penstock.collect.nats import NatsLogin, NatsSource
-from penstock.collect.nats_consumer import Delivery, Place
-from penstock.collect.nats_subjects import Pattern, Shaper
-from penstock.collect.reconnect import Backoff
-from penstock.contracts import SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.collect import nats_consumer, nats_inbox
+from penstock.collect.nats_consumer import Place
 from penstock.settings import Settings
 from tests.collect.fakes import MemoryLog
-from tests.collect.nats_server import NatsServer, publish, talking
-from tests.collect.support import Rig, in_loop, opened, until
+from tests.collect.nats_server import (
+    NatsServer,
+    consumers,
+    failure,
+    is_empty,
+    messages,
+    numbers,
+    publish,
+    pulling,
+    read,
+    stored,
+    talking,
+    until_async,
+)
+from tests.collect.support import in_loop, opened, until
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -36,60 +39,6 @@ pytest.importorskip("nats")
 def server(tmp_path: Path) -> Iterator[NatsServer]:
     with NatsServer(tmp_path / "nats").running() as started:
         yield started
-
-
-@asynccontextmanager
-async def pulling(rig: Rig, url: str, **options: Any) -> AsyncIterator[SourceStatus]:
-    """A source at work; cancelled at the end, as at a shutdown."""
-    status = SourceStatus()
-    source = NatsSource(url, "EVENTS", **{"backoff": Backoff(0.001, 0.01), **options})
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
-    try:
-        yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
-
-
-async def failure(url: str, **options: Any) -> str:
-    """The sentence with which a source ends."""
-    async with opened(MemoryLog()) as rig:
-        status = SourceStatus()
-        source = NatsSource(url, "EVENTS", **options)
-        with pytest.raises(SourceFailed) as caught:
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 10)
-        assert (status.state, status.error) == ("failed", caught.value.message)
-        return caught.value.message
-
-
-def stored(log: MemoryLog) -> list[bytes]:
-    return [row["data"] for row in log.rows["raw"][0]] if "raw" in log.rows else []
-
-
-def numbers(first: int, last: int) -> list[bytes]:
-    return [b"%d" % number for number in range(first, last + 1)]
-
-
-async def messages(js: JetStreamContext) -> int:
-    return (await js.stream_info("EVENTS")).state.messages
-
-
-async def consumers(js: JetStreamContext) -> list[str]:
-    return sorted(each.name for each in await js.consumers_info("EVENTS"))
-
-
-async def until_async(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(10):
-        while not await condition():
-            await asyncio.sleep(0.01)
-
-
-async def read(url: str, log: MemoryLog, count: int, **options: Any) -> SourceStatus:
-    """Run a source until the log has so many events, then stop it."""
-    async with opened(log) as rig, pulling(rig, url, **options) as status:
-        await until(lambda: len(stored(log)) >= count and status.state == "connected")
-    return status
 
 
 @in_loop
@@ -155,12 +104,8 @@ async def test_a_work_queue_keeps_an_event_until_it_is_durable_here(server: Nats
             await until(lambda: status.received == 100)
             assert await messages(js) == 100
             log.gate.set()
-            await until_async(lambda: _is_empty(js))
+            await until_async(lambda: is_empty(js))
     assert stored(log) == numbers(1, 100)
-
-
-async def _is_empty(js: JetStreamContext) -> bool:
-    return await messages(js) == 0
 
 
 @in_loop
@@ -172,7 +117,7 @@ async def test_what_was_taken_before_is_acknowledged_and_not_taken_again(server:
         await publish(js, "e", numbers(1, 5))
         log.marked["raw"] = {"feed": Place(made.created.isoformat(), 3).text}
         async with opened(log) as rig, pulling(rig, server.url, durable="us"):
-            await until_async(lambda: _is_empty(js))
+            await until_async(lambda: is_empty(js))
     assert stored(log) == numbers(4, 5)
 
 
@@ -186,7 +131,7 @@ async def test_a_stop_acknowledges_what_it_has_settled(server: NatsServer) -> No
             log.gate.clear()
             await until(lambda: status.received == 50)
             asyncio.get_running_loop().call_later(0.05, log.gate.set)
-        await until_async(lambda: _is_empty(js))
+        await until_async(lambda: is_empty(js))
 
 
 @in_loop
@@ -222,7 +167,7 @@ async def test_a_kill_between_two_consumers_drops_nothing(server: NatsServer, le
         await read(server.url, log, 20, durable="us")
         assert stored(log) == numbers(1, 20)
         assert await consumers(js) == ["us"]
-        await until_async(lambda: _is_empty(js))
+        await until_async(lambda: is_empty(js))
 
 
 @in_loop
@@ -239,7 +184,7 @@ async def test_an_event_that_is_given_again_is_not_taken_again(
             await until_async(lambda: _is_redelivered(js))
             assert status.received <= 10
             log.gate.set()
-            await until_async(lambda: _is_empty(js))
+            await until_async(lambda: is_empty(js))
     assert stored(log) == numbers(1, 100)
 
 
@@ -385,45 +330,6 @@ async def test_subjects_choose_and_their_named_levels_become_fields(server: Nats
     ]
 
 
-@pytest.mark.parametrize(
-    ("payload", "event"),
-    [
-        (b'{"machine":"forged","c":1}', b'{"machine":"m1","c":1}'),
-        (b"[1]", b'{"c":[1],"machine":"m1"}'),
-        (b"", b'{"c":"","machine":"m1"}'),
-        (b"{", b'{"c":"{","machine":"m1"}'),
-        (b"\xff", b"\xff"),
-    ],
-)
-def test_a_payload_becomes_an_event(payload: bytes, event: bytes) -> None:
-    assert Shaper([Pattern.parse("plant.{machine}.t")], "c").event("plant.m1.t", payload) == event
-
-
-def test_without_names_and_a_field_for_the_value_a_payload_stays_as_it_is() -> None:
-    assert Shaper([Pattern.parse("a.*.>")], None).event("a.b.c", b"{ }") == b"{ }"
-    assert Shaper([Pattern.parse("{a}")], None).event("b", b"no object") == b"no object"
-
-
-@pytest.mark.parametrize(
-    ("pattern", "subject", "fields"),
-    [
-        ("a.{x}.>", "a.b.c.d", {"x": "b"}),
-        ("a.{x}.>", "a.b", None),
-        ("a.{x}", "a.b.c", None),
-        ("a.{x}", "b.b", None),
-        ("*.{x}", "a.b", {"x": "b"}),
-    ],
-)
-def test_a_pattern_knows_its_subjects(pattern: str, subject: str, fields: dict[str, str] | None) -> None:
-    assert Pattern.parse(pattern).fields(subject) == fields
-
-
-def test_a_delivery_is_understood_in_both_forms() -> None:
-    assert Delivery.parse("$JS.ACK.S.C.1.20.3.1700000000000000000.7") == Delivery(20, 3, 1700000000000000000)
-    longer = "$JS.ACK.hub.ACCHASH.S.C.1.20.3.1700000000000000000.7.rand"
-    assert Delivery.parse(longer) == Delivery(20, 3, 1700000000000000000)
-
-
 @in_loop
 async def test_events_larger_than_all_that_may_wait_come_one_by_one(server: NatsServer) -> None:
     log = MemoryLog()
@@ -465,195 +371,3 @@ async def test_a_log_that_stands_still_stops_the_reading(server: NatsServer) -> 
             log.gate.set()
             await until(lambda: len(stored(log)) == 1000)
     assert stored(log) == numbers(1, 1000)
-
-
-@in_loop
-async def test_a_server_that_comes_back_is_read_on(server: NatsServer) -> None:
-    log = MemoryLog()
-    async with opened(log) as rig:
-        async with talking(server.url) as js:
-            await js.add_stream(name="EVENTS", subjects=["e"])
-            await publish(js, "e", numbers(1, 5))
-        async with pulling(rig, server.url) as status:
-            await until(lambda: len(stored(log)) == 5)
-            server.kill()
-            await until(lambda: status.reconnects >= 3)
-            assert str(status.error).startswith("no connection: ")
-            server.start()
-            async with talking(server.url) as js:
-                await publish(js, "e", numbers(6, 9))
-            await until(lambda: len(stored(log)) == 9)
-            assert (status.state, status.error) == ("connected", None)
-    assert stored(log) == numbers(1, 9)
-
-
-@in_loop
-async def test_a_server_that_is_silent_is_left(server: NatsServer) -> None:
-    async with talking(server.url) as js:
-        await js.add_stream(name="EVENTS", subjects=["e"])
-    async with opened(MemoryLog()) as rig, pulling(rig, server.url, silent_s=0.3, open_s=0.3) as status:
-        await until(lambda: status.state == "connected")
-        server.send(signal.SIGSTOP)
-        await until(lambda: status.reconnects >= 2)
-        server.send(signal.SIGCONT)
-        await until(lambda: status.state == "connected")
-
-
-@in_loop
-async def test_a_consumer_that_was_deleted_is_made_anew(server: NatsServer) -> None:
-    log = MemoryLog()
-    async with talking(server.url) as js, opened(log) as rig:
-        await js.add_stream(name="EVENTS", subjects=["e"])
-        async with pulling(rig, server.url, durable="us") as status:
-            await until(lambda: status.state == "connected")
-            await js.delete_consumer("EVENTS", "us")
-            await publish(js, "e", numbers(1, 5))
-            await until(lambda: len(stored(log)) == 5)
-    assert stored(log) == numbers(1, 5)
-
-
-@in_loop
-async def test_a_stream_that_is_not_there_ends_the_source(server: NatsServer) -> None:
-    assert (await failure(server.url)).startswith("there is no stream 'EVENTS' at nats://127.0.0.1:")
-
-
-@in_loop
-async def test_a_filter_that_the_server_refuses_ends_the_source(server: NatsServer) -> None:
-    async with talking(server.url) as js:
-        await js.add_stream(name="EVENTS", subjects=["e"])
-    assert "refuses to read" in await failure(server.url, subjects=("a.>", "a.b"))
-
-
-USERS = """
-authorization {
-  users: [
-    {user: boss, password: "canary-1"},
-    {user: nobody, password: "canary-2", permissions: {publish: "none"}},
-    {user: half, password: "canary-3", permissions: {publish: {deny: "$JS.API.CONSUMER.MSG.NEXT.>"}}},
-  ]
-}
-"""
-
-
-@pytest.fixture
-def guarded(tmp_path: Path) -> Iterator[NatsServer]:
-    with NatsServer(tmp_path / "nats", USERS).running() as started:
-        yield started
-
-
-@in_loop
-async def test_who_is_not_let_in_is_told_so_without_the_secret(
-    guarded: NatsServer, caplog: pytest.LogCaptureFixture
-) -> None:
-    wrong = await failure(guarded.url, login=NatsLogin("boss", "canary-9"))
-    assert "does not let us in" in wrong
-    in_address = guarded.url.replace("//", "//boss:canary-9@")
-    assert "does not let us in" in await failure(in_address)
-    source = NatsSource(in_address, "EVENTS", login=NatsLogin("boss", "canary-8", "canary-7", "canary-6"))
-    assert "canary" not in wrong + caplog.text + repr(source) + source.address
-
-
-@pytest.mark.parametrize("way", ["options", "address"])
-@in_loop
-async def test_user_and_password_are_taken_from_options_or_the_address(guarded: NatsServer, way: str) -> None:
-    log = MemoryLog()
-    with_secret = guarded.url.replace("//", "//boss:canary-1@")
-    async with talking(with_secret) as js:
-        await js.add_stream(name="EVENTS", subjects=["e"])
-        await publish(js, "e", numbers(1, 3))
-    if way == "options":
-        await read(guarded.url, log, 3, login=NatsLogin("boss", "canary-1"))
-    else:
-        await read(with_secret, log, 3)
-    assert stored(log) == numbers(1, 3)
-
-
-@pytest.mark.parametrize(("user", "password"), [("nobody", "canary-2"), ("half", "canary-3")])
-@in_loop
-async def test_a_right_that_is_missing_ends_the_source(guarded: NatsServer, user: str, password: str) -> None:
-    async with talking(guarded.url.replace("//", "//boss:canary-1@")) as js:
-        await js.add_stream(name="EVENTS", subjects=["e"])
-    sentence = await failure(guarded.url, login=NatsLogin(user, password), silent_s=0.5)
-    assert "does not allow what reading takes" in sentence
-    assert "$js.api" in sentence.lower()
-
-
-@in_loop
-async def test_a_server_that_does_not_encrypt_is_sent_no_secret() -> None:
-    heard: list[bytes] = []
-
-    async def plain(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        writer.write(b'INFO {"server_id":"x","version":"2.10.0","max_payload":1000,"auth_required":true}\r\n')
-        heard.append(await reader.read())
-        writer.close()
-
-    async with await asyncio.start_server(plain, "127.0.0.1", 0) as listening:
-        port = listening.sockets[0].getsockname()[1]
-        login = NatsLogin("boss", "canary-1")
-        assert "does not encrypt" in await failure(f"tls://127.0.0.1:{port}", login=login)
-        assert "does not encrypt" in await failure(
-            f"nats://127.0.0.1:{port}", login=login, tls=ssl.create_default_context()
-        )
-        await until(lambda: len(heard) == 2)
-    assert b"canary" not in b"".join(heard)
-
-
-@pytest.mark.skipif(shutil.which("openssl") is None, reason="makes its certificate with openssl")
-@in_loop
-async def test_an_encrypted_server_is_read_if_its_certificate_is_good(tmp_path: Path) -> None:
-    command = (
-        "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext subjectAltName=IP:127.0.0.1"
-    )
-    subprocess.run(
-        [*command.split(), "-keyout", "k.pem", "-out", "c.pem"], cwd=tmp_path, check=True, capture_output=True
-    )
-    trusted = ssl.create_default_context(cafile=str(tmp_path / "c.pem"))
-    log = MemoryLog()
-    files = f'tls {{ cert_file: "{tmp_path}/c.pem", key_file: "{tmp_path}/k.pem" }}'
-    with NatsServer(tmp_path / "nats", files).running() as server:
-        async with talking(server.url, tls=trusted) as js:
-            await js.add_stream(name="EVENTS", subjects=["e"])
-            await publish(js, "e", numbers(1, 3))
-        await read(server.url, log, 3, tls=trusted)
-        assert stored(log) == numbers(1, 3)
-        async with opened(MemoryLog()) as rig, pulling(rig, server.url.replace("nats:", "tls:")) as status:
-            await until(lambda: "certificate verify failed" in str(status.error))
-
-
-@in_loop
-async def test_without_its_library_the_source_names_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.collect.nats.find_spec", lambda name: None)
-    source = NatsSource("nats://127.0.0.1", "EVENTS")
-    async with opened(MemoryLog()) as rig:
-        with pytest.raises(SourceFailed, match=r"pip install 'penstock\[nats\]'"):
-            await source.run(rig.door.intake_for_source("feed", "raw"), SourceStatus())
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"url": "http://x"},
-        {"url": "nats://"},
-        {"url": "nats://a, b"},
-        {"stream": "a.b"},
-        {"stream": ""},
-        {"durable": "a b"},
-        {"domain": "*"},
-        {"since": "yesterday"},
-        {"pending_max": 0},
-        {"subjects": ("a..b",)},
-        {"subjects": ("a.>.b",)},
-        {"subjects": ("a.{x}.{x}",)},
-        {"subjects": ("a.x{x}",)},
-        {"subjects": ("a b",)},
-    ],
-)
-def test_what_cannot_be_is_refused_when_it_is_declared(wrong: dict[str, Any]) -> None:
-    with pytest.raises(DeclarationError):
-        NatsSource(**{"url": "nats://127.0.0.1", "stream": "EVENTS", **wrong})
-
-
-def test_the_address_names_servers_and_stream_without_secrets() -> None:
-    source = NatsSource("nats://u:p@a:4222, nats://token@b", "EVENTS")
-    assert (source.kind, source.address) == ("nats", "nats://a:4222,nats://b EVENTS")
-    assert reconnect.without_secrets("nats://u:p@a") == "nats://a"
