@@ -18,6 +18,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -56,8 +57,9 @@ class NatsSource:
     word, and becomes the field `name` of the event. A payload that is no JSON object goes into the field `value`, if
     that is given. A stream that was never read is read from its first event, or with `since="latest"` from now on.
 
-    At most `pending_max` events, or half as many and `pending_bytes_max`, wait in memory: no more is asked for.
-    A server that is silent for `silent_s` is taken for dead.
+    At most half of `pending_max` events are asked for at once, and no more than `pending_bytes_max` of them, or twice
+    what one event may have by the server's word; at most `pending_max` are not acknowledged yet. A server that is
+    silent for `silent_s` is taken for dead.
     """
 
     url: str = field(repr=False)
@@ -115,6 +117,8 @@ class NatsSource:
         Raises `SourceFailed` if the server refuses us or there is no such stream, and what the intake raises.
         """
         _require_library()
+        if self.login.credentials is not None:
+            await asyncio.to_thread(_require_credentials, self.login.credentials)
         patterns = self._patterns()
         filters = tuple(pattern.filter for pattern in patterns)
         consumers = Consumers(self.stream, filters, self.durable, self.pending_max)
@@ -232,3 +236,16 @@ def _require_library() -> None:
     """Both are in the extra: the second is for credentials, and the first loads it only when there are any."""
     if find_spec("nats") is None or find_spec("nkeys") is None:
         raise SourceFailed("the library for NATS is missing: pip install 'penstock[nats]'")
+
+
+def _require_credentials(path: str) -> None:
+    """The library reads the file with each connection, and what it raises for a bad one differs from fault to fault."""
+    from nkeys import from_seed  # type: ignore[import-untyped]
+
+    try:
+        lines = Path(path).read_bytes().splitlines()
+        marks = [number for number, line in enumerate(lines) if b"BEGIN USER NKEY SEED" in line]
+        from_seed(bytearray(lines[marks[0] + 1])).wipe()
+    except Exception as error:
+        reason = error.strerror if isinstance(error, OSError) else "it has no user's key"
+        raise SourceFailed(f"the credentials in {path} cannot be used: {reason}") from None

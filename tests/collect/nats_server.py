@@ -47,8 +47,8 @@ class NatsServer:
 
     @contextmanager
     def running(self) -> Iterator[NatsServer]:
-        self.start()
         try:
+            self.start()
             yield self
         finally:
             self.kill()
@@ -86,7 +86,7 @@ def _free_port() -> int:
 
 @asynccontextmanager
 async def talking(
-    url: str, tls: ssl.SSLContext | None = None, *, reconnect: bool = True
+    url: str, tls: ssl.SSLContext | None = None, credentials: str | None = None, *, reconnect: bool = True
 ) -> AsyncIterator[JetStreamContext]:
     """A connection of the test's own, to set up and look at the other side."""
     import nats
@@ -95,7 +95,13 @@ async def talking(
         pass
 
     client = await nats.connect(
-        url, tls=tls, allow_reconnect=reconnect, reconnect_time_wait=0, max_reconnect_attempts=1, error_cb=quiet
+        url,
+        tls=tls,
+        user_credentials=credentials,
+        allow_reconnect=reconnect,
+        reconnect_time_wait=0,
+        max_reconnect_attempts=1,
+        error_cb=quiet,
     )
     try:
         yield client.jetstream()

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
+import os
 import shutil
 import signal
 import ssl
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -192,6 +196,76 @@ async def test_a_right_that_is_missing_ends_the_source(guarded: NatsServer, user
     sentence = await failure(guarded.url, login=NatsLogin(user, password), silent_s=0.5)
     assert "does not allow what reading takes" in sentence
     assert "$js.api" in sentence.lower()
+
+
+class Key:
+    """A key pair of NATS that signs tokens: a new one each time."""
+
+    def __init__(self, prefix: int) -> None:
+        import nkeys  # type: ignore[import-untyped]
+
+        self.seed: bytes = nkeys.encode_seed(os.urandom(32), prefix)
+        self._pair = nkeys.from_seed(bytearray(self.seed))
+        self.public: str = bytes(self._pair.public_key).decode()
+
+    def token(self, subject: Key, **claims: Any) -> str:
+        now = int(time.time())
+        body = {"iat": now, "jti": os.urandom(8).hex(), "iss": self.public, "sub": subject.public, "name": "test"}
+        head = {"typ": "JWT", "alg": "ed25519-nkey"}
+        text = f"{_base64(json.dumps(head).encode())}.{_base64(json.dumps({**body, 'nats': claims}).encode())}"
+        return f"{text}.{_base64(self._pair.sign(text.encode()))}"
+
+
+def _base64(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+@in_loop
+async def test_a_file_of_credentials_lets_us_in(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    operator, system, account, user, stranger = Key(14 << 3), Key(0), Key(0), Key(20 << 3), Key(20 << 3)
+    no_limit = {"subs": -1, "conn": -1, "leaf": -1, "imports": -1, "exports": -1, "data": -1, "payload": -1}
+    storage = {"mem_storage": -1, "disk_storage": -1, "streams": -1, "consumer": -1}
+    rights = operator.token(account, type="account", version=2, limits={**no_limit, **storage})
+    others = operator.token(system, type="account", version=2, limits=no_limit)
+    config = (
+        f"operator: {operator.token(operator, type='operator', version=2)}\n"
+        f"system_account: {system.public}\nresolver: MEMORY\n"
+        f"resolver_preload: {{ {account.public}: {rights}, {system.public}: {others} }}\n"
+    )
+
+    def creds(name: str, key: Key) -> str:
+        claims = {"type": "user", "version": 2, "subs": -1, "data": -1, "payload": -1}
+        path = tmp_path / name
+        path.write_text(
+            f"-----BEGIN NATS USER JWT-----\n{account.token(user, **claims)}\n------END NATS USER JWT------\n\n"
+            f"-----BEGIN USER NKEY SEED-----\n{key.seed.decode()}\n------END USER NKEY SEED------\n"
+        )
+        return str(path)
+
+    log = MemoryLog()
+    with NatsServer(tmp_path / "nats", config).running() as server:
+        good = creds("good.creds", user)
+        async with talking(server.url, credentials=good) as js:
+            await js.add_stream(name="EVENTS", subjects=["e"])
+            await publish(js, "e", numbers(1, 3))
+        await read(server.url, log, 3, login=NatsLogin(credentials=good))
+        assert stored(log) == numbers(1, 3)
+        wrong = await failure(server.url, login=NatsLogin(credentials=creds("bad.creds", stranger)))
+        assert "does not let us in" in wrong
+    assert user.seed.decode() not in caplog.text
+
+
+@pytest.mark.parametrize("content", [None, b"", b"-----BEGIN USER NKEY SEED-----\ncanary\n"])
+@in_loop
+async def test_a_file_of_credentials_that_is_none_ends_the_source(tmp_path: Path, content: bytes | None) -> None:
+    path = tmp_path / "a.creds"
+    if content is not None:
+        path.write_bytes(content)
+    source = NatsSource("nats://127.0.0.1:1", "EVENTS", login=NatsLogin(credentials=str(path)))
+    async with opened(MemoryLog()) as rig:
+        with pytest.raises(SourceFailed, match="cannot be used") as caught:
+            await source.run(rig.door.intake_for_source("feed", "raw"), SourceStatus())
+    assert "canary" not in caught.value.message
 
 
 @in_loop
