@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import asyncio
 import re
-import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -31,6 +30,8 @@ from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError, SourceFailed
 
 if TYPE_CHECKING:
+    import ssl
+
     from nats.aio.client import Client
 
 CLOSE_S = 2.0

@@ -27,6 +27,7 @@ from tests.collect.fakes import MemoryLog
 from tests.collect.nats_server import (
     NatsServer,
     failure,
+    messages,
     numbers,
     publish,
     pulling,
@@ -149,6 +150,11 @@ authorization {
   users: [
     {user: boss, password: "canary-1"},
     {user: nobody, password: "canary-2", permissions: {publish: "none"}},
+    {user: reader, password: "canary-4", permissions: {subscribe: "_INBOX.>", publish: [
+      "$JS.API.STREAM.INFO.EVENTS", "$JS.API.CONSUMER.CREATE.EVENTS", "$JS.API.CONSUMER.CREATE.EVENTS.>",
+      "$JS.API.CONSUMER.INFO.EVENTS.*", "$JS.API.CONSUMER.DELETE.EVENTS.*", "$JS.API.CONSUMER.MSG.NEXT.EVENTS.*",
+      "$JS.ACK.EVENTS.>",
+    ]}},
     {user: half, password: "canary-3", permissions: {publish: {deny: "$JS.API.CONSUMER.MSG.NEXT.>"}}},
   ]
 }
@@ -185,6 +191,20 @@ async def test_user_and_password_are_taken_from_options_or_the_address(guarded: 
         await read(guarded.url, log, 3, login=NatsLogin("boss", "canary-1"))
     else:
         await read(with_secret, log, 3)
+    assert stored(log) == numbers(1, 3)
+
+
+@pytest.mark.parametrize("retention", ["limits", "workqueue", "interest"])
+@in_loop
+async def test_the_documented_rights_are_enough(guarded: NatsServer, retention: str) -> None:
+    log, login = MemoryLog(), NatsLogin("reader", "canary-4")
+    durable, subjects = (None, ()) if retention == "limits" else ("us", ("e",))
+    async with talking(guarded.url.replace("//", "//boss:canary-1@")) as js:
+        await js.add_stream(name="EVENTS", subjects=["e"], retention=retention)
+        await read(guarded.url, log, 0, login=login, durable=durable, subjects=subjects)
+        await publish(js, "e", numbers(1, 3))
+        await read(guarded.url, log, 3, login=login, durable=durable, subjects=subjects)
+        assert await messages(js) == (3 if retention == "limits" else 0)
     assert stored(log) == numbers(1, 3)
 
 
