@@ -122,6 +122,24 @@ async def test_what_was_taken_before_is_acknowledged_and_not_taken_again(server:
 
 
 @in_loop
+async def test_a_new_connection_waits_until_what_the_last_one_read_is_durable(server: NatsServer) -> None:
+    log = MemoryLog()
+    async with talking(server.url) as js, opened(log) as rig:
+        await js.add_stream(name="EVENTS", subjects=["e"], retention="workqueue")
+        await publish(js, "e", numbers(1, 5))
+        log.gate.clear()
+        async with pulling(rig, server.url, durable="us") as status:
+            await until(lambda: status.received == 5)
+            await js.delete_consumer("EVENTS", "us")
+            await until(lambda: status.reconnects == 1)
+            await publish(js, "e", numbers(6, 10))
+            assert await consumers(js) == []
+            log.gate.set()
+            await until_async(lambda: is_empty(js))
+    assert stored(log) == numbers(1, 10)
+
+
+@in_loop
 async def test_a_stop_acknowledges_what_it_has_settled(server: NatsServer) -> None:
     log = MemoryLog()
     async with talking(server.url) as js:

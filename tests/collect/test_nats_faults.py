@@ -237,7 +237,7 @@ async def _until(condition: Callable[[], bool]) -> None:
 async def test_every_acknowledged_event_is_in_the_log_once_and_in_order(tmp_path: Path, name: str) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
-    await suffer(tmp_path, name, 4, seed)
+    await suffer(tmp_path, name, 3, seed)
 
 
 @pytest.mark.soak
