@@ -8,7 +8,7 @@ position gives everything after it, in order and once; what it has given is know
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import SourceFailed
@@ -23,6 +23,7 @@ ACK_WAIT_S = 60.0
 """After how long the server gives an event again that was not acknowledged. That is known for what it is, and left."""
 DESCRIPTION = "made by Penstock, and made anew with each of its connections"
 _KEEP = "-keep"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ class Delivery:
         """Of `$JS.ACK.STREAM.CONSUMER.tries.sequence.count.time.pending`; newer ones have domain and account first."""
         words = reply.split(".")
         first = 5 if len(words) == 9 else 7
-        sequence, count, time_ns = map(int, words[first : first + 3])
-        return cls(sequence, count, time_ns)
+        return cls(*map(int, words[first : first + 3]))
 
 
 def is_delivery(reply: str) -> bool:
@@ -85,7 +85,7 @@ class Consumers:
     pending_max: int
 
     async def renew(self, js: JetStreamContext, info: StreamInfo, place: Place, *, by_time: bool) -> str:
-        """A fresh consumer that begins at `place`, with its last event if that is still there; returns its name.
+        """A fresh consumer that begins after `place`; returns its name.
 
         `place` must be durable. With `by_time`, it begins after the time of `place` in place of its number.
 
@@ -157,6 +157,24 @@ class Consumers:
         )
 
 
+async def is_cut_back(js: JetStreamContext, info: StreamInfo, place: Place) -> bool:
+    """Whether the stream has lost its end since: it ends before `place`, or another event has that number now.
+
+    Asked before a consumer is made: that would allow the server to delete what is before `place`.
+    """
+    from nats.js.errors import NotFoundError
+
+    if info.state.last_seq < place.sequence:
+        return True
+    if place.time_ns == 0:
+        return False
+    try:
+        found = await js.get_msg(info.config.name or "", place.sequence)
+    except NotFoundError:
+        return False
+    return found.time is not None and (found.time - _EPOCH) // timedelta(microseconds=1) != place.time_ns // 1000
+
+
 def retention_of(info: StreamInfo) -> str:
     """When the stream deletes: by `limits`, or what was acknowledged (`workqueue`), or by all (`interest`)."""
     from nats.js.api import RetentionPolicy
@@ -172,7 +190,7 @@ def _start(retention: str, place: Place, by_time: bool) -> dict[str, Any]:
         return {"deliver_policy": DeliverPolicy.ALL}
     if by_time:
         return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": _rfc3339(place.time_ns + 1)}
-    return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": max(1, place.sequence)}
+    return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": place.sequence + 1}
 
 
 def _rfc3339(time_ns: int) -> str:

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from penstock.collect.nats_consumer import Consumers, Delivery, Place, retention_of
+from penstock.collect.nats_consumer import Consumers, Delivery, Place, is_cut_back, retention_of
 from penstock.collect.nats_inbox import Acknowledger, Inbox, Interrupted, Limits
 from penstock.collect.nats_subjects import Shaper
 from penstock.contracts import Intake, SourceStatus
@@ -40,7 +40,7 @@ class Reader:
         self._status = status
         self._place = Place("", 0)
         self._settled = self._place
-        self._rolled_back_at: Place | None = None
+        self._is_cut_back = False
         self._count = 0
         self._gone = 0
         self._acknowledger: Acknowledger | None = None
@@ -54,9 +54,8 @@ class Reader:
         await self._intake.settle()
         js = client.jetstream(prefix=prefix, timeout=self._limits.silent_s)
         info = await js.stream_info(self._consumers.stream)
-        self._place = self._settled = await self._begin(info)
-        by_time = self._is_rolled_back()
-        name = await self._consumers.renew(js, info, self._place, by_time=by_time)
+        self._place = self._settled = await self._begin(js, info)
+        name = await self._consumers.renew(js, info, self._place, by_time=self._is_cut_back)
         inbox = Inbox(client, prefix, self._consumers.stream, name, self._limits)
         await inbox.open()
         self._count = 0
@@ -65,20 +64,19 @@ class Reader:
         may_skip = bool(self._consumers.filters) and retention_of(info) == "limits"
         await self._pull(client, inbox, ended, (lambda: self._skip(js, name)) if may_skip else _nothing)
 
-    async def _begin(self, info: StreamInfo) -> Place:
+    async def _begin(self, js: JetStreamContext, info: StreamInfo) -> Place:
         """The position to read on from. Says so if what is after the last one is not what was there before."""
-        stream, state = self._consumers.stream, info.state
         created = info.created.isoformat() if info.created else ""
+        self._is_cut_back = False
         if self._intake.mark is None:
             return await self._first(created, info)
         place = Place.parse(self._intake.mark)
         if place.created != created:
-            _log.warning("the stream %s was made anew: it is read from its first event", stream)
+            _log.warning("the stream %s was made anew: it is read from its first event", self._consumers.stream)
             place = Place(created, 0)
-        elif state.last_seq < place.sequence:
-            self._rolled_back_at = place
-        if self._rolled_back_at == place:
-            _log.warning("the stream %s has lost its end: what was stored after that is read", stream)
+        elif await is_cut_back(js, info, place):
+            _log.warning("the stream %s has lost its end: what was stored after that is read", self._consumers.stream)
+            self._is_cut_back = True
             return place
         return await self._check_front(place, info)
 
@@ -102,9 +100,6 @@ class Reader:
         await (await self._intake.note(place.text))
         return place
 
-    def _is_rolled_back(self) -> bool:
-        return self._rolled_back_at is not None and self._rolled_back_at == self._place
-
     async def _skip(self, js: JetStreamContext, consumer: str) -> None:
         """Note how far the stream has come while nothing in it was for us: so nobody misses that when it is removed.
 
@@ -113,7 +108,7 @@ class Reader:
         stream = await js.stream_info(self._consumers.stream)
         ours = await js.consumer_info(self._consumers.stream, consumer)
         is_even = ours.num_pending == 0 and ours.delivered is not None and ours.delivered.consumer_seq == self._count
-        if is_even and not self._is_rolled_back() and self._place.gap(stream.state.last_seq + 1):
+        if is_even and not self._is_cut_back and self._place.gap(stream.state.last_seq + 1):
             self._place = replace(self._place, seen=stream.state.last_seq)
             await self._intake.note(self._place.text)
 
@@ -158,24 +153,20 @@ class Reader:
         raw = await self._event(message)
         place = Place(self._place.created, delivery.sequence, delivery.time_ns)
         durable = await self._intake.put(raw, place.text)
-        self._place, self._rolled_back_at = place, None
+        self._place, self._is_cut_back = place, False
         self._status.received += 1
         if self._acknowledger is not None:
             self._acknowledger.add(durable, message.reply)
 
     def _is_taken(self, delivery: Delivery) -> bool:
-        """Also finds out whether the last event taken is still the one that has its number."""
-        place = self._place
-        if self._is_rolled_back():
-            return delivery.time_ns <= place.time_ns
-        if delivery.sequence == place.sequence and place.time_ns not in (0, delivery.time_ns):
-            self._rolled_back_at = place
-            raise Interrupted(f"event {place.sequence} is another one than before")
-        return delivery.sequence <= place.sequence
+        """If the stream has lost its end, its numbers mean nothing until the first event that is younger."""
+        if self._is_cut_back:
+            return delivery.time_ns <= self._place.time_ns
+        return delivery.sequence <= self._place.sequence
 
     def _acknowledge_again(self, delivery: Delivery, reply: str) -> None:
         """For what was taken before this connection. What it has taken itself is acknowledged when it is durable."""
-        is_settled = delivery.sequence <= self._settled.sequence or self._is_rolled_back()
+        is_settled = delivery.sequence <= self._settled.sequence or self._is_cut_back
         if self._acknowledger is not None and is_settled:
             self._acknowledger.add(None, reply)
 
@@ -187,7 +178,7 @@ class Reader:
     def _check_gap(self, delivery: Delivery) -> None:
         """Without a filter every number is an event for us, so one that is left out is an event that is gone."""
         missing = self._place.gap(delivery.sequence)
-        if missing and not self._consumers.filters and not self._is_rolled_back():
+        if missing and not self._consumers.filters and not self._is_cut_back:
             self._tell_gap(missing, self._place)
 
     def _tell_gap(self, missing: int, place: Place) -> None:

@@ -308,7 +308,7 @@ async def test_events_that_others_have_acknowledged_are_not_missed(server: NatsS
 
 
 @pytest.mark.parametrize("retention", ["limits", "workqueue", "interest"])
-@pytest.mark.parametrize("ahead", [0, 5])
+@pytest.mark.parametrize("ahead", [0, 1, 5])
 @in_loop
 async def test_a_stream_that_lost_its_end_goes_on_with_what_was_stored_after(
     server: NatsServer, caplog: pytest.LogCaptureFixture, retention: str, ahead: int

@@ -152,7 +152,8 @@ authorization {
     {user: boss, password: "canary-1"},
     {user: nobody, password: "canary-2", permissions: {publish: "none"}},
     {user: reader, password: "canary-4", permissions: {subscribe: "_INBOX.>", publish: [
-      "$JS.API.STREAM.INFO.EVENTS", "$JS.API.CONSUMER.CREATE.EVENTS", "$JS.API.CONSUMER.CREATE.EVENTS.>",
+      "$JS.API.STREAM.INFO.EVENTS", "$JS.API.STREAM.MSG.GET.EVENTS",
+      "$JS.API.CONSUMER.CREATE.EVENTS", "$JS.API.CONSUMER.CREATE.EVENTS.>",
       "$JS.API.CONSUMER.INFO.EVENTS.*", "$JS.API.CONSUMER.DELETE.EVENTS.*", "$JS.API.CONSUMER.MSG.NEXT.EVENTS.*",
       "$JS.ACK.EVENTS.>",
     ]}},
