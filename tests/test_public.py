@@ -13,7 +13,9 @@ def test_the_package_exports_these_names_and_no_others() -> None:
 
 
 def test_the_collect_tier_exports_its_sources() -> None:
-    assert collect.__all__ == ["Metric", "graphite", "statsd", "udp", "websocket"]
+    assert collect.__all__ == [
+        "Metric", "NatsLogin", "graphite", "nats", "ndjson", "poll", "sse", "statsd", "udp", "websocket",
+    ]  # fmt: skip
 
 
 def test_an_app_has_these_methods() -> None:

@@ -140,13 +140,15 @@ class FeedIntake:
         except PenstockError as error:
             self._fail(error, buffer)
         else:
-            buffer.durable.set_result(None)
+            if not buffer.durable.done():  # one of those who wait for it may have been cancelled in that wait
+                buffer.durable.set_result(None)
 
     def _fail(self, error: PenstockError, *buffers: _Buffer) -> None:
         self._failure = error
         waiting, self._buffer = self._buffer, None
         for each in (*buffers, *([waiting] if waiting is not None else [])):
-            each.durable.set_exception(error)
+            if not each.durable.done():
+                each.durable.set_exception(error)
 
 
 async def _commit(intake: StreamIntake, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None) -> None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -250,3 +250,38 @@ def _require_credentials(path: str) -> None:
     except Exception as error:
         reason = error.strerror if isinstance(error, OSError) else "it has no user's key"
         raise SourceFailed(f"the credentials in {path} cannot be used: {reason}") from None
+
+
+def nats(
+    url: str,
+    stream: str,
+    *,
+    subjects: str | Sequence[str] = (),
+    durable: str | None = None,
+    login: NatsLogin | None = None,
+    tls: ssl.SSLContext | None = None,
+    domain: str | None = None,
+    value: str | None = None,
+    since: str = NatsSource.since,
+    pending_max: int = NatsSource.pending_max,
+    pending_bytes_max: int = NatsSource.pending_bytes_max,
+    silent_s: float = NatsSource.silent_s,
+    backoff_s: float = Backoff.first_s,
+    backoff_max_s: float = Backoff.most_s,
+) -> NatsSource:
+    """A stream of NATS JetStream. See `NatsSource` for what the options mean; making one opens nothing."""
+    return NatsSource(
+        url,
+        stream,
+        subjects=(subjects,) if isinstance(subjects, str) else tuple(subjects),
+        durable=durable,
+        login=login or NatsLogin(),
+        tls=tls,
+        domain=domain,
+        value=value,
+        since=since,
+        pending_max=pending_max,
+        pending_bytes_max=pending_bytes_max,
+        silent_s=silent_s,
+        backoff=Backoff(backoff_s, backoff_max_s),
+    )

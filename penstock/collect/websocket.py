@@ -104,3 +104,22 @@ async def _read(connection: ClientConnection, intake: Intake, status: SourceStat
         message = await connection.recv(decode=False)
         await intake.put(message)
         status.received += 1
+
+
+def websocket(
+    url: str,
+    *,
+    hello: str | None = None,
+    backoff_s: float = Backoff.first_s,
+    backoff_max_s: float = Backoff.most_s,
+    ping_s: float = WebSocketSource.ping_s,
+    message_bytes_max: int = WebSocketSource.message_bytes_max,
+) -> WebSocketSource:
+    """A feed of one event a message. See `WebSocketSource` for what the options mean; making one opens nothing."""
+    return WebSocketSource(
+        url,
+        hello=hello,
+        backoff=Backoff(backoff_s, backoff_max_s),
+        ping_s=ping_s,
+        message_bytes_max=message_bytes_max,
+    )
