@@ -12,10 +12,11 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 from penstock.app import Stream
+from penstock.collect.audit import Audit
 from penstock.collect.decode import BodyDecoder
 from penstock.collect.entrance import Entrance
 from penstock.collect.feed import FeedIntake
-from penstock.collect.intake import Counters, Hooks, Receipt, StreamIntake
+from penstock.collect.intake import Hooks, Receipt, StreamIntake
 from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
 from penstock.errors import DeclarationError, NotFound, PenstockError, Stopping, StorageError, SyncFailed
@@ -90,10 +91,10 @@ class FrontDoor:
         later time if the stream is past that. Durable on return."""
         await self.entrance(stream).intake.tick(at)
 
-    def counters(self) -> Mapping[str, Counters]:
+    def audits(self) -> Mapping[str, Audit]:
         """The figures of each declared stream; `rejected` counts its dead letters."""
-        return {name: entrance.intake.counters for name, entrance in self._entrances.items()} | {
-            name: Counters() for name in self.broken
+        return {name: entrance.intake.audit for name, entrance in self._entrances.items()} | {
+            name: Audit() for name in self.broken
         }
 
     async def drain(self) -> None:

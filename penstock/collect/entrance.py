@@ -10,8 +10,9 @@ from typing import Any
 
 import msgspec
 
+from penstock.collect.audit import ONE_WAY, POST
 from penstock.collect.decode import BodyDecoder, Decoded, Rejection
-from penstock.collect.intake import Receipt, StreamIntake
+from penstock.collect.intake import Receipt, Request, StreamIntake
 from penstock.errors import InvalidEvents, MalformedBody, Overloaded
 from penstock.schema import Rejected
 
@@ -50,7 +51,7 @@ class Entrance:
         decoded = await self.decode(body, lines=lines)
         if decoded.rejections:
             return await self._post_partly(decoded, len(body), durable, key)
-        receipt = self.intake.offer(decoded.events, len(body), key=key)
+        receipt = self.intake.offer(Request(decoded.events, len(body), POST if durable else ONE_WAY, key=key))
         return await receipt if durable else Receipt(len(decoded.events), 0, 0, None)
 
     async def decode(self, body: bytes, *, lines: bool = False) -> Decoded:
@@ -59,10 +60,11 @@ class Entrance:
             return self.decoder.decode(body, lines=lines)
         return await self._decode_large(body, lines)
 
-    def count_rejected(self, count: int) -> None:
+    def count_rejected(self, count: int, source: str) -> None:
         """Events that are dead letters now."""
-        self.intake.counters.received += count
-        self.intake.counters.rejected += count
+        tally = self.intake.audit.of(source)
+        tally.received += count
+        tally.rejected += count
 
     async def _decode_large(self, body: bytes, lines: bool) -> Decoded:
         if self._large_bytes and self._large_bytes + len(body) > self._large_bytes_max:
@@ -77,9 +79,10 @@ class Entrance:
     async def _post_partly(self, decoded: Decoded, size: int, durable: bool, key: str | None) -> Receipt:
         """Dead letters first: if they cannot be kept the client retries, and no event is in twice."""
         count, rejected = len(decoded.events), len(decoded.rejections)
-        self.intake.require_room(count, size)
-        kept = self.dead_letters.offer(letters(decoded.rejections), size)
-        self.count_rejected(rejected)
+        source = POST if durable else ONE_WAY
+        self.intake.require_room(count, size, source)
+        kept = self.dead_letters.offer(Request(letters(decoded.rejections), size, source))
+        self.count_rejected(rejected, source)
         if durable:
             await kept
         errors = errors_of(decoded)
@@ -87,7 +90,7 @@ class Entrance:
             raise MalformedBody(f"the body is not JSON: {errors[0]['reason']}")
         if not count:
             raise InvalidEvents(_none_taken(rejected), rejected=rejected, errors=errors)
-        offered = self.intake.offer(decoded.events, size, key=key)
+        offered = self.intake.offer(Request(decoded.events, size, source, key=key))
         taken = await offered if durable else Receipt(count, 0, 0, None)
         return msgspec.structs.replace(taken, rejected=rejected, errors=errors)
 

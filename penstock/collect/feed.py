@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 from penstock.collect.decode import REASON_LENGTH_MAX, Rejection
 from penstock.collect.entrance import Entrance, letters
-from penstock.collect.intake import StreamIntake
+from penstock.collect.intake import Request, StreamIntake
 from penstock.errors import Busy, Overloaded, PenstockError, Stopping, StorageError, SyncFailed, TooLarge
 from penstock.settings import Settings
 
@@ -22,10 +21,11 @@ _log = logging.getLogger("penstock.collect")
 
 
 class _Buffer:
-    """What was put and is not yet offered: events and rejections, their bytes, and the mark after the last of them.
-    `durable` is done when all of it is."""
+    """What was put and is not yet offered: events and rejections, their bytes, when the first of them came, and the
+    mark after the last. `durable` is done when all of it is."""
 
-    def __init__(self) -> None:
+    def __init__(self, began: float) -> None:
+        self.began = began
         self.events: list[Any] = []
         self.rejections: list[Rejection] = []
         self.size = 0
@@ -102,7 +102,7 @@ class FeedIntake:
         if self._failure is not None:
             raise self._failure
         if self._buffer is None:
-            self._buffer = _Buffer()
+            self._buffer = _Buffer(self._entrance.intake.now())
         return self._buffer
 
     def _is_full(self) -> bool:
@@ -132,11 +132,13 @@ class FeedIntake:
         entrance = self._entrance
         try:
             if buffer.rejections:
-                await _commit(entrance.dead_letters, letters(buffer.rejections), buffer.size)
-                entrance.count_rejected(len(buffer.rejections))
+                await _commit(entrance.dead_letters, Request(letters(buffer.rejections), buffer.size, self._source))
+                entrance.count_rejected(len(buffer.rejections), self._source)
             if buffer.events or buffer.mark is not None:
                 mark = None if buffer.mark is None else (self._source, buffer.mark)
-                await _commit(entrance.intake, buffer.events, buffer.size, mark)
+                await _commit(
+                    entrance.intake, Request(buffer.events, buffer.size, self._source, mark, came=buffer.began)
+                )
         except PenstockError as error:
             self._fail(error, buffer)
         else:
@@ -151,17 +153,17 @@ class FeedIntake:
                 each.durable.set_exception(error)
 
 
-async def _commit(intake: StreamIntake, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None) -> None:
+async def _commit(intake: StreamIntake, request: Request) -> None:
     """Offer until durable. Waits for room as long as it takes, and for the disk as long as it says."""
     while True:
         try:
-            await intake.offer(events, size, mark)
+            await intake.offer(request)
         except (Stopping, SyncFailed):
             raise
         except Overloaded:
             await intake.drain()
         except (Busy, StorageError) as error:
-            _log.warning("a feed waits with %d events: %s", len(events), error)
+            _log.warning("a feed waits with %d events: %s", len(request.events), error)
             await asyncio.sleep(error.retry_after_s if isinstance(error, Busy) else RETRY_S)
         else:
             return

@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import msgspec
 
+from penstock.collect.audit import ONE_WAY, POST, Audit
 from penstock.collect.writer import Commit, Target, Writer
 from penstock.contracts import Clock, Log
 from penstock.errors import Overloaded, PenstockError, Stopping, StorageError, SyncFailed
@@ -41,20 +42,6 @@ class Receipt(msgspec.Struct, frozen=True):
     cursor: str | None
     errors: Sequence[Any] = ()
     ack: str | None = None
-
-
-@dataclass
-class Counters:
-    """What has passed through one stream's intake since the process began."""
-
-    received: int = 0
-    accepted: int = 0
-    duplicates: int = 0
-    rejected: int = 0
-    bytes: int = 0
-    refused: int = 0
-    failed: int = 0
-    commits: int = 0
 
 
 class Waiter(Protocol):
@@ -82,16 +69,24 @@ class Hooks:
     on_fatal: Callable[[PenstockError], None]
 
 
-class _Request(msgspec.Struct):
+class Request(msgspec.Struct):
+    """The events of one request, which came in `size` bytes by one way, at a time of the monotonic clock.
+
+    `mark` is a source's name and how far it was read. `key` tells the request from all others: events that have no id
+    of their own are known by it if they come again. The intake fills in who waits for the outcome, and `tick`.
+    """
+
     events: Sequence[Any]
     size: int
-    waiter: Waiter
-    tick: datetime | None = None
+    source: str = POST
     mark: tuple[str, str] | None = None
     key: str | None = None
+    came: float = 0.0
+    waiter: Waiter | None = None
+    tick: datetime | None = None
 
 
-def _committed(writer: Writer, group: list[_Request]) -> Commit:
+def _committed(writer: Writer, group: list[Request]) -> Commit:
     tick = group[0].tick
     if tick is not None:
         return writer.tick(tick)
@@ -102,20 +97,20 @@ class StreamIntake:
     """Takes events for one stream. Every method is called in the event loop, and none blocks it."""
 
     def __init__(self, target: Target, log: Log, settings: Settings, clock: Clock, hooks: Hooks) -> None:
-        self.counters = Counters()
+        self.audit = Audit()
         self._target = target
         self._log = log
         self._settings = settings
         self._clock = clock
         self._hooks = hooks
-        self._waiting: deque[_Request] = deque()
+        self._waiting: deque[Request] = deque()
         self._pending_events = 0
         self._pending_bytes = 0
         self._busy = False
         self._stopping = False
         self._began = 0.0
         self._rate = 0.0
-        self._groups: SimpleQueue[list[_Request] | None] = SimpleQueue()
+        self._groups: SimpleQueue[list[Request] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
     @property
@@ -123,41 +118,42 @@ class StreamIntake:
         """Events that were offered and are not durable yet."""
         return self._pending_events
 
-    def require_room(self, count: int, size: int) -> None:
+    def now(self) -> float:
+        """The time by which is measured how long a request took."""
+        return self._clock.monotonic()
+
+    def require_room(self, count: int, size: int, source: str = POST) -> None:
         """Raise `Stopping`, or `Overloaded` with the time after which a retry should find room."""
         if self._stopping:
             raise Stopping(f"stream {self._target.name} takes no more events: Penstock is stopping")
         if not self._has_room(count, size):
-            self.counters.refused += count
+            self.audit.of(source).refused += count
             raise Overloaded(
                 f"stream {self._target.name} has {self._pending_events} events waiting for the disk",
                 retry_after_s=self._retry_after_s(),
             )
 
-    def offer(
-        self, events: Sequence[Any], size: int, mark: tuple[str, str] | None = None, key: str | None = None
-    ) -> asyncio.Future[Receipt]:
-        """Queue the events of one request, which came in `size` bytes; the future is done when they are durable.
+    def offer(self, request: Request) -> asyncio.Future[Receipt]:
+        """Queue the events of one request; the future is done when they are durable.
 
-        They become durable together or not at all, after every request that was offered before; with them the `mark`,
-        which is a source's name and how far that was read. A `key` tells the request from all others: events that have
-        no id of their own are known by it if they come again. A failed commit fails the requests of its group with that
-        error. Raises as `require_room`. Cancelling the future withdraws nothing.
+        They become durable together or not at all, after every request that was offered before, and with them the
+        request's mark. A failed commit fails the requests of its group with that error. Raises as `require_room`.
+        Cancelling the future withdraws nothing.
         """
-        self.require_room(len(events), size)
+        self.require_room(len(request.events), request.size, request.source)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._take(_Request(events, size, future, None, mark, key))
+        self._take(request, future)
         return future
 
     def mark(self, source: str) -> str | None:
         """The last mark of a source that is durable."""
         return self._log.marks(self._target.name).get(source)
 
-    def offer_for(self, waiter: Waiter, events: Sequence[Any], size: int) -> bool:
+    def offer_for(self, waiter: Waiter, request: Request) -> bool:
         """The same for someone who is told, and does not await. False, and nothing counted, where `offer` raises."""
-        if self._stopping or not self._has_room(len(events), size):
+        if self._stopping or not self._has_room(len(request.events), request.size):
             return False
-        self._take(_Request(events, size, waiter))
+        self._take(request, waiter)
         return True
 
     def tick(self, at: datetime | None = None) -> asyncio.Future[Receipt]:
@@ -191,17 +187,20 @@ class StreamIntake:
             and self._pending_bytes + size <= limits.pending_bytes_max
         )
 
-    def _take(self, request: _Request) -> None:
-        self.counters.received += len(request.events)
-        self.counters.bytes += request.size
+    def _take(self, request: Request, waiter: Waiter) -> None:
+        tally = self.audit.of(request.source)
+        tally.received += len(request.events)
+        tally.bytes += request.size
+        request.waiter = waiter
+        request.came = request.came or self._clock.monotonic()
         self._enqueue(request)
 
     def _enqueue_empty(self, tick: datetime | None = None) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._enqueue(_Request((), 0, future, tick))
+        self._enqueue(Request((), 0, waiter=future, tick=tick))
         return future
 
-    def _enqueue(self, request: _Request) -> None:
+    def _enqueue(self, request: Request) -> None:
         self._waiting.append(request)
         self._pending_events += len(request.events)
         self._pending_bytes += request.size
@@ -218,7 +217,7 @@ class StreamIntake:
         self._began = self._clock.monotonic()
         self._groups.put(self._next_group())
 
-    def _next_group(self) -> list[_Request]:
+    def _next_group(self) -> list[Request]:
         """The oldest requests, at least one, up to `group_events_max` events. A tick is a group by itself."""
         group = [self._waiting.popleft()]
         room = self._settings.group_events_max - len(group[0].events)
@@ -242,7 +241,7 @@ class StreamIntake:
                 outcome = error
             loop.call_soon_threadsafe(self._settle, loop, group, outcome)
 
-    def _settle(self, loop: asyncio.AbstractEventLoop, group: list[_Request], outcome: Commit | BaseException) -> None:
+    def _settle(self, loop: asyncio.AbstractEventLoop, group: list[Request], outcome: Commit | BaseException) -> None:
         """Back in the event loop: start the next group first, so that the disk works while answers leave.
 
         After a failed sync nothing is written any more: what waits fails with it.
@@ -262,31 +261,44 @@ class StreamIntake:
         if isinstance(outcome, Commit):
             self._confirm(group, outcome)
         else:
-            self._fail(group, count, outcome)
+            self._fail(group, outcome)
 
-    def _confirm(self, group: list[_Request], commit: Commit) -> None:
-        tally = self.counters
-        tally.commits += 1
+    def _confirm(self, group: list[Request], commit: Commit) -> None:
+        self.audit.commits += 1
+        now = self._clock.monotonic()
         for request, duplicates, ack in zip(group, commit.duplicates, commit.acks, strict=True):
             accepted = len(request.events) - duplicates
-            tally.accepted += accepted
-            tally.duplicates += duplicates
-            if not request.waiter.done():
-                request.waiter.set_result(Receipt(accepted, duplicates, 0, commit.cursor, (), ack))
+            if request.events:
+                tally = self.audit.of(request.source)
+                tally.accepted += accepted
+                tally.duplicates += duplicates
+                tally.waited(now - request.came)
+            waiter = request.waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_result(Receipt(accepted, duplicates, 0, commit.cursor, (), ack))
         self._hooks.on_commit(self._target.name)
 
-    def _fail(self, group: list[_Request], count: int, error: BaseException) -> None:
-        self.counters.failed += count
+    def _fail(self, group: list[Request], error: BaseException) -> None:
         if not isinstance(error, PenstockError):
             _log.error("stream %s: a commit failed", self._target.name, exc_info=error)
             if isinstance(error, Exception):
                 error = StorageError(f"stream {self._target.name}: the events could not be written")
         for request in group:
-            if not request.waiter.done():
-                request.waiter.set_exception(copy.copy(error))
-                request.waiter.exception()  # a caller that no longer waits is no reason for a warning
+            self._count_failed(request)
+            waiter = request.waiter
+            if waiter is not None and not waiter.done():
+                waiter.set_exception(copy.copy(error))
+                waiter.exception()  # a caller that no longer waits is no reason for a warning
         if isinstance(error, SyncFailed):
             self._hooks.on_fatal(error)
+
+    def _count_failed(self, request: Request) -> None:
+        """Of what was sent one-way nobody hears: it is lost. A source offers its events again, and they count anew."""
+        tally = self.audit.of(request.source)
+        if request.source == ONE_WAY:
+            tally.lost += len(request.events)
+        else:
+            tally.failed += len(request.events)
 
     def _measure(self, count: int) -> None:
         elapsed = max(self._clock.monotonic() - self._began, 1e-6)

@@ -23,7 +23,7 @@ from penstock.collect.decode import is_lines
 from penstock.collect.door import FrontDoor
 from penstock.collect.entrance import LARGE_BODY_BYTES, Entrance
 from penstock.collect.http import PREFIX, Header
-from penstock.collect.intake import Receipt
+from penstock.collect.intake import Receipt, Request
 from penstock.errors import Busy, PenstockError, StorageError, as_problem
 from penstock.settings import Settings
 
@@ -162,7 +162,7 @@ class PostProtocol(HttpToolsProtocol):
         except Exception:  # the long way will meet it too, and knows how to say it
             return False
         answer = _Answer(self)
-        if decoded.rejections or not entrance.intake.offer_for(answer, decoded.events, len(body)):
+        if decoded.rejections or not entrance.intake.offer_for(answer, Request(decoded.events, len(body))):
             return False
         self.cycle: Any = answer
         self._body = b""

@@ -26,9 +26,10 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from penstock.collect.audit import PUBLISH
 from penstock.collect.door import FrontDoor
 from penstock.collect.entrance import Entrance, errors_of, letters
-from penstock.collect.intake import Receipt, StreamIntake
+from penstock.collect.intake import Receipt, Request, StreamIntake
 from penstock.errors import BadParameter, MalformedBody, Overloaded, PenstockError, RequestError, as_problem
 
 SUFFIX = "/publish"
@@ -131,11 +132,11 @@ class _Session:
         decoded = await self._entrance.decode(body)
         kept = taken = None
         if decoded.rejections:
-            kept = await _offer(self._entrance.dead_letters, letters(decoded.rejections), len(body), None)
-            self._entrance.count_rejected(len(decoded.rejections))
+            kept = await _offer(self._entrance.dead_letters, Request(letters(decoded.rejections), len(body), PUBLISH))
+            self._entrance.count_rejected(len(decoded.rejections), PUBLISH)
         if decoded.events:
             key = None if self._producer is None else f"{self._producer}/{message.seq}"
-            taken = await _offer(self._entrance.intake, decoded.events, len(body), key)
+            taken = await _offer(self._entrance.intake, Request(decoded.events, len(body), PUBLISH, key=key))
         self._pending.append(_Pending(message.seq, taken, kept, errors_of(decoded)))
         self._moved.set()
 
@@ -180,11 +181,11 @@ class _Session:
         await self._moved.wait()
 
 
-async def _offer(intake: StreamIntake, events: Any, size: int, key: str | None) -> asyncio.Future[Receipt]:
+async def _offer(intake: StreamIntake, request: Request) -> asyncio.Future[Receipt]:
     """Offer, and wait for room as long as it takes: meanwhile the client is not read."""
     while True:
         try:
-            return intake.offer(events, size, key=key)
+            return intake.offer(request)
         except Overloaded:
             await intake.drain()
 

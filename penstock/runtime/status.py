@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,8 @@ import msgspec
 
 from penstock import __version__
 from penstock.app import App, Handler, Stream, View
+from penstock.collect.audit import Audit, Tally, total
 from penstock.collect.door import FrontDoor
-from penstock.collect.intake import Counters
 from penstock.contracts import SourceStatus
 from penstock.cursor import source_positions
 from penstock.errors import PenstockError
@@ -75,9 +75,10 @@ class Status:
 
     def note_commit(self, stream: str) -> None:
         """Called after each commit of a stream; one that brought no event, but a tick, is passed over."""
-        counters = self.door.counters().get(stream)
-        if counters is not None and counters.accepted > self.last_event.get(stream, (0, self.started))[0]:
-            self.last_event[stream] = (counters.accepted, datetime.now(UTC))
+        audit = self.door.audits().get(stream)
+        accepted = sum(each.accepted for each in audit.by_source.values()) if audit is not None else 0
+        if accepted > self.last_event.get(stream, (0, self.started))[0]:
+            self.last_event[stream] = (accepted, datetime.now(UTC))
 
     def note_rates(self, now: float) -> None:
         """Called about once a second."""
@@ -136,7 +137,8 @@ class Status:
         return {"ready": not reasons and not failed, "state": state, "reasons": reasons + failed}
 
     def _stream(self, stream: Stream) -> dict[str, Any]:
-        counters = self.door.counters().get(stream.name, Counters())
+        audit = self.door.audits().get(stream.name, Audit())
+        tallies = self._tallies(stream.name, audit)
         writer = next((each.name for each in self.app.handlers if stream in each.outputs), None)
         broken = self.door.broken.get(stream.name)
         known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": str(broken) if broken else None}
@@ -156,13 +158,19 @@ class Status:
             "handler": writer,
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
-            "accepted": counters.accepted,
-            "duplicates": counters.duplicates,
-            "rejected": counters.rejected,
-            "refused": counters.refused,
+            **total(tallies.values()).told(),
+            "by_source": [{"source": name, **each.told()} for name, each in sorted(tallies.items())],
             "last_event": self.last_event.get(stream.name, (0, None))[1],
             **known,
         }
+
+    def _tallies(self, stream: str, audit: Audit) -> dict[str, Tally]:
+        """The figures of a stream by source, with what its sources have lost before it came to the stream."""
+        found = {name: replace(each) for name, each in audit.by_source.items()}
+        for feed in self.app.feeds:
+            if feed.into == stream:
+                found.setdefault(feed.name, Tally()).lost += self.feeds[feed.name].lost
+        return found
 
     def _view(self, view: View, engine: dict[str, Any]) -> dict[str, Any]:
         told = engine.get("views", {}).get(view.name, {})

@@ -16,12 +16,14 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.registry import Collector
 
 CONTENT_TYPE = CONTENT_TYPE_PLAIN_0_0_4
+WAYS = "by_source"
 Figure = Callable[[Mapping[str, Any]], Any]
 
 
 @dataclass(frozen=True)
 class Measure:
-    """One metric. `section` is the list of `/v1/app` that it is taken from, with one sample an object, or None."""
+    """One metric. `section` is the list of `/v1/app` that it is taken from, with one sample an object, or None.
+    `WAYS` are the ways in of all streams."""
 
     name: str
     type: Literal["counter", "gauge"]
@@ -59,6 +61,10 @@ def _stream(name: str, kind: Literal["counter", "gauge"], help: str, figure: Fig
     return Measure(f"penstock_stream_{name}", kind, help, "streams", ("stream",), figure)
 
 
+def _way(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+    return Measure(f"penstock_intake_{name}", kind, help, WAYS, ("stream", "source"), figure)
+
+
 def _view(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
     return Measure(f"penstock_view_{name}", kind, help, "views", ("view",), figure)
 
@@ -84,6 +90,17 @@ METRICS: tuple[Measure, ...] = (
     _stream("kept_events", "gauge", "Events that are kept now.", _number("events")),
     _stream("bytes", "gauge", "Size of the stream on disk.", _number("bytes")),
     _stream("last_event_seconds", "gauge", "Unix time of the last event's arrival.", _time("last_event")),
+    _way("received_total", "counter", "Events that came in by this way.", _number("received")),
+    _way("accepted_total", "counter", "Events that were accepted.", _number("accepted")),
+    _way("duplicates_total", "counter", "Events left out because they were seen before.", _number("duplicates")),
+    _way("rejected_total", "counter", "Events that went to the dead letters.", _number("rejected")),
+    _way("refused_total", "counter", "Events turned away because the gateway was busy.", _number("refused")),
+    _way("failed_total", "counter", "Events that could not be written, as their sender was told.", _number("failed")),
+    _way("lost_total", "counter", "Events sent one-way that could not be taken.", _number("lost")),
+    _way("received_bytes_total", "counter", "Bytes that events came in.", _number("received_bytes")),
+    _way("durable_seconds_min", "gauge", "Least time from receipt to durable.", _number("durable_ms_min", 0.001)),
+    _way("durable_seconds_mean", "gauge", "Mean time from receipt to durable.", _number("durable_ms_mean", 0.001)),
+    _way("durable_seconds_max", "gauge", "Most time from receipt to durable.", _number("durable_ms_max", 0.001)),
     _view("lag_events", "gauge", "Events that the view has still to read.", _number("lag")),
     _view("rows", "gauge", "Rows that the view serves.", _number("rows")),
     _view("version", "gauge", "Version of the view's latest change.", _number("version")),
@@ -146,11 +163,22 @@ class AppCollector(Collector):
             for item in self._items(measure):
                 value = measure.figure(item)
                 if value is not None:
-                    family.add_metric([str(item["name"])] if measure.labels else [], float(value))
+                    family.add_metric([str(item[each]) for each in _keys(measure)], float(value))
             yield family
 
     def _items(self, measure: Measure) -> Iterable[Mapping[str, Any]]:
+        if measure.section == WAYS:
+            return [
+                {"stream": stream["name"], **way}
+                for stream in self._description.get("streams", ())
+                for way in stream.get(WAYS, ())
+            ]
         return [self._description] if measure.section is None else self._description.get(measure.section, ())
+
+
+def _keys(measure: Measure) -> tuple[str, ...]:
+    """Where the labels of a sample stand in its object."""
+    return measure.labels if measure.section == WAYS else ("name",) * len(measure.labels)
 
 
 def render(description: Mapping[str, Any]) -> bytes:

@@ -309,7 +309,7 @@ def test_any_bytes_get_an_answer_whose_figures_add_up(content: bytes, content_ty
             rejected = answer.json.get("rejected", 1)
             assert len(log.events("fixes.rejected")) == rejected
             assert len(log.events("fixes")) == answer.json.get("accepted", 0)
-            tally = rig.door.counters()["fixes"]
+            tally = rig.door.audits()["fixes"].total()
             assert tally.received == tally.accepted + tally.duplicates + tally.rejected
 
     asyncio.run(send())

@@ -146,7 +146,7 @@ async def test_a_full_queue_refuses_and_recovers() -> None:
         with pytest.raises(Overloaded) as refusal:
             await rig.door.post("fixes", body(fix(10)))
         assert 1 <= refusal.value.retry_after_s <= 30
-        assert rig.door.counters()["fixes"].refused == 1
+        assert rig.door.audits()["fixes"].total().refused == 1
         log.gate.set()
         await asyncio.gather(first, second)
         await rig.door.post("fixes", body(fix(10)))
@@ -198,7 +198,7 @@ async def test_a_failed_commit_fails_its_group_and_no_other() -> None:
             await first
         await asyncio.gather(*rest)
         assert len(log.events("fixes")) == 2
-        assert rig.door.counters()["fixes"].failed == 1
+        assert rig.door.audits()["fixes"].total().failed == 1
         assert not rig.fatal
 
 
@@ -297,11 +297,35 @@ async def test_counters_add_up() -> None:
         content = [body(fix(1), fix(1), {"bad": 1}), body(fix(2))]
         for each in content:
             await rig.door.post("fixes", each)
-        tally = rig.door.counters()["fixes"]
+        tally = rig.door.audits()["fixes"].total()
         assert (tally.received, tally.accepted, tally.duplicates, tally.rejected) == (4, 2, 1, 1)
         assert tally.received == tally.accepted + tally.duplicates + tally.rejected + tally.failed
         assert tally.bytes == sum(map(len, content))
-        assert tally.commits == 2
+        assert rig.door.audits()["fixes"].commits == 2
+
+
+@in_loop
+async def test_what_came_is_told_by_the_way_it_came_and_how_long_it_took() -> None:
+    log = MemoryLog()
+    async with opened(log) as rig:
+        log.gate.clear()
+        first = asyncio.create_task(rig.door.post("fixes", body(fix(1))))
+        await until(lambda: rig.door.audits()["fixes"].of("POST").received == 1)
+        rig.clock.move(0.25)
+        log.gate.set()
+        await first
+        await rig.door.post("fixes", body(fix(2), {"bad": 1}))
+        await (await rig.door.intake_for_source("feed", "fixes").put(body(fix(1))))
+        log.faults = [StorageError("broken")]
+        await rig.door.post("fixes", body(fix(3)), durable=False)
+        await rig.door.drain()
+        told = {name: each.told() for name, each in rig.door.audits()["fixes"].by_source.items()}
+        assert set(told) == {"POST", "POST ack=none", "feed"}
+        assert (told["POST"]["received"], told["POST"]["accepted"], told["POST"]["rejected"]) == (3, 2, 1)
+        assert (told["feed"]["duplicates"], told["feed"]["accepted"]) == (1, 0)
+        assert (told["POST ack=none"]["lost"], told["POST ack=none"]["failed"]) == (1, 0)
+        assert [told["POST"][f"durable_ms_{each}"] for each in ("min", "mean", "max")] == [0, 125, 250]
+        assert told["POST ack=none"]["durable_ms_mean"] is None
 
 
 def test_dead_letters_are_not_checked_for_duplicates() -> None:

@@ -207,11 +207,11 @@ def test_a_websocket_can_be_opened_before_and_after_a_post(short: Served, long: 
 
 def test_a_post_that_asks_for_a_websocket_is_not_taken(short: Served, long: Served) -> None:
     for served in (short, long):
-        received, reads = served.rig.door.counters()["fixes"].received, len(served.packets)
+        received, reads = served.rig.door.audits()["fixes"].total().received, len(served.packets)
         with Client(served) as client:
             client.send(good(LINES, "Connection: Upgrade", "Upgrade: websocket"))
             wait_for(lambda: len(served.packets) == reads + 1)  # noqa: B023
-            assert served.rig.door.counters()["fixes"].received == received
+            assert served.rig.door.audits()["fixes"].total().received == received
 
 
 LIMITS = {
@@ -359,7 +359,7 @@ def test_a_refused_request_is_counted_once_and_told_alike() -> None:
                 assert first.answer().startswith(b"HTTP/1.1 200 ")
                 second.send(good())
                 assert second.answer().startswith(b"HTTP/1.1 200 ")
-            tally = served.rig.door.counters()["fixes"]
+            tally = served.rig.door.audits()["fixes"].total()
             assert (tally.received, tally.accepted, tally.refused) == (2, 2, 1)
         assert len(short.asgi) == 1
     assert found[0] == found[1]
@@ -417,11 +417,11 @@ def test_a_client_that_never_reads_is_not_read_from_either_and_finds_all_answers
         while not connection.flow.write_paused:
             client.send(good())
             sent += 1
-            wait_for(lambda: short.rig.door.counters()["fixes"].accepted == sent)  # noqa: B023
+            wait_for(lambda: short.rig.door.audits()["fixes"].total().accepted == sent)  # noqa: B023
             wait_for(lambda: connection.cycle.response_complete)
         assert short.asgi == []
         client.send(good())
-        wait_for(lambda: short.rig.door.counters()["fixes"].accepted == sent + 1)
+        wait_for(lambda: short.rig.door.audits()["fixes"].total().accepted == sent + 1)
         client.send(good())
         wait_for(lambda: connection.flow.read_paused)
         assert short.asgi == ["POST"]

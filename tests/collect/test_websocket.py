@@ -170,7 +170,7 @@ async def test_bad_messages_are_dead_letters_and_the_feed_goes_on() -> None:
         await until(lambda: len(log.events("fixes")) == 2 and len(log.events("fixes.rejected")) == 3)
         assert [row["raw"] for row in log.events("fixes.rejected")] == [b"\xff\xfe", b"{", b'{"fix_id":2}']
         assert (status.state, status.received, status.reconnects) == ("connected", 5, 0)
-        assert rig.door.counters()["fixes"].rejected == 3
+        assert rig.door.audits()["fixes"].total().rejected == 3
 
 
 @in_loop

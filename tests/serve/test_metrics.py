@@ -25,6 +25,10 @@ APP: dict[str, Any] = {
             "rejected": 2,
             "refused": 0,
             "last_event": "2026-01-01T00:00:00Z",
+            "by_source": [
+                {"source": "POST", "received": 8, "lost": 0, "durable_ms_mean": 2.5},
+                {"source": "feed", "received": 9, "lost": 4, "durable_ms_mean": None},
+            ],
         },
         {"name": "idle", "end": 0, "last_event": None},
     ],
@@ -41,7 +45,9 @@ def samples(description: dict[str, Any]) -> dict[tuple[str, str], float]:
     found = {}
     for family in text_string_to_metric_families(render(description).decode()):
         for sample in family.samples:
-            found[sample.name, next(iter(sample.labels.values()), "")] = sample.value
+            found[sample.name, "/".join(sample.labels[each] for each in sorted(sample.labels, reverse=True))] = (
+                sample.value
+            )
     return found
 
 
@@ -60,6 +66,10 @@ def test_the_figures_of_the_app_are_the_metrics() -> None:
     assert found["penstock_view_batch_seconds", "v"] == 0.25
     assert (found["penstock_view_failed", "v"], found["penstock_view_failed", "w"]) == (1, 0)
     assert found["penstock_source_received_total", "feed"] == 100
+    assert found["penstock_intake_received_total", f"{odd}/POST"] == 8
+    assert found["penstock_intake_lost_total", f"{odd}/feed"] == 4
+    assert found["penstock_intake_durable_seconds_mean", f"{odd}/POST"] == 0.0025
+    assert ("penstock_intake_durable_seconds_mean", f"{odd}/feed") not in found
     assert found["penstock_connections", ""] == 3
     assert found["penstock_ready", ""] == 1
     assert found["penstock_engine_restarts_total", ""] == 4

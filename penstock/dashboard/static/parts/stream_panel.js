@@ -110,5 +110,16 @@ function factsOf(stream) {
     ["duplicates", stream.duplicates ? format.number(stream.duplicates) : null],
     ["refused", stream.refused ? format.number(stream.refused) : null],
     ["last event", stream.last_event ? format.time(stream.last_event) : null],
+    ...(stream.by_source ?? []).map((way) => [`in by ${way.source}`, told(way)]),
   ];
+}
+
+/** What came in by one way, in a line. What is zero is left out. */
+function told(way) {
+  const counted = ["accepted", "duplicates", "rejected", "refused", "failed", "lost"]
+    .filter((name) => way[name])
+    .map((name) => `${format.number(way[name])} ${name}`);
+  const mean = way.durable_ms_mean;
+  const durable = mean === null || mean === undefined ? [] : [`durable in ${format.number(Number(mean.toFixed(1)))} ms`];
+  return [...counted, ...durable].join(", ") || "nothing yet";
 }
