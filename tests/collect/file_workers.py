@@ -80,6 +80,58 @@ async def reading(directory: Path, told: dict[str, Any]) -> AsyncIterator[tuple[
         log.close()
 
 
+class Crash(Exception):
+    """The process ends here."""
+
+
+class CrashingIntake:
+    """An intake of a process that ends after some events. Of what was put, a part is durable: all up to some event."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self._entries: list[tuple[bytes | None, str | None]] = []
+        self._durable = 0
+        self._left = 0
+        self._runs = 0
+
+    @property
+    def mark(self) -> str | None:
+        return next((mark for _, mark in reversed(self._entries[: self._durable]) if mark is not None), None)
+
+    @property
+    def events(self) -> list[bytes]:
+        return [raw for raw, _ in self._entries if raw is not None]
+
+    def restart(self, events_max: int) -> None:
+        self._runs += 1
+        self._durable = self._draw.randint(self._durable, len(self._entries))
+        del self._entries[self._durable :]
+        self._left = self._draw.randint(1, events_max)
+
+    async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
+        return await self._take(raw, mark)
+
+    async def note(self, mark: str) -> asyncio.Future[None]:
+        return await self._take(None, mark)
+
+    async def settle(self) -> None:
+        self._durable = len(self._entries)
+
+    async def _take(self, raw: bytes | None, mark: str | None) -> asyncio.Future[None]:
+        self._left -= 1
+        if self._left < 0:
+            raise Crash
+        self._entries.append((raw, mark))
+        durable = asyncio.get_running_loop().create_future()
+        asyncio.get_running_loop().call_later(0.001, self._sync, durable, len(self._entries), self._runs)
+        return durable
+
+    def _sync(self, durable: asyncio.Future[None], count: int, run: int) -> None:
+        if run == self._runs and not durable.done():
+            self._durable = max(self._durable, count)
+            durable.set_result(None)
+
+
 def stored(log: EmbeddedLog, stream: str) -> list[dict[str, Any]]:
     end = log.ends(stream)[0]
     rows = [row for batch in log.read(stream, 0, 0, end) for row in batch.to_pylist()] if end else []
@@ -269,7 +321,7 @@ def _drop(path: str, seed: str) -> None:
             hidden.write_bytes(data)
             hidden.rename(target)
         else:
-            cut = draw.randrange(len(data))
+            cut = draw.randrange(len(data) + 1)
             with open(target, "wb", buffering=0) as file:
                 file.write(data[:cut])
                 time.sleep(draw.random() * 10 * WRITTEN_S)

@@ -26,7 +26,7 @@ from penstock.errors import DeclarationError, SourceFailed
 from penstock.settings import Settings
 from tests.collect import file_workers
 from tests.collect.fakes import MemoryLog
-from tests.collect.file_workers import Worker, log_lines, stored
+from tests.collect.file_workers import Crash, CrashingIntake, Rotator, Worker, log_lines, stored
 from tests.collect.support import Rig, body, fix, in_loop, opened, until
 
 LINE_MAX = 100
@@ -450,6 +450,30 @@ def test_a_mark_is_small_whatever_the_file_holds(path: Path, reader: Reader) -> 
     assert reader.place is not None
     assert len(reader.place.text()) < 200
     assert path.stat().st_size > HEAD_BYTES
+
+
+@in_loop
+@pytest.mark.parametrize("mode", ["rename", "date", "copytruncate", "compress"])
+async def test_lines_come_once_and_in_order_wherever_the_process_ends(path: Path, mode: str) -> None:
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    draw = random.Random(seed)
+    rotator, upcoming = Rotator(path, mode, draw), log_lines()
+    intake, crashes, written = CrashingIntake(draw), 0, 0
+    while written < 2000 or len(intake.events) < written:
+        crashes += 1
+        assert crashes < 1000
+        for _ in range(draw.randrange(5) if written < 2000 else 0):
+            lines = list(itertools.islice(upcoming, draw.randrange(60)))
+            rotator.rotate(lines) if draw.random() < 0.6 and crashes > 1 else os.write(rotator.file, b"".join(lines))
+            written += len(lines)
+        intake.restart(events_max=100)
+        source = TailSource(path, poll_s=0.001, rotated_wait_s=0.0)
+        with suppress(Crash, TimeoutError):
+            await asyncio.wait_for(source.run(intake, SourceStatus()), 0.2)
+    os.close(rotator.file)
+    assert [line + b"\n" for line in intake.events] == list(itertools.islice(log_lines(), written))
+    assert crashes > 20
 
 
 @in_loop
