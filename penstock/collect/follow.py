@@ -60,6 +60,7 @@ class Follower:
         """The next lines, if there are any. Takes some ms; as long as it takes to unpack a file, where one must be."""
         if self.file is None:
             return self._start()
+        at_start = self.file.at_start
         try:
             found = self.file.read()
         except Rewritten:
@@ -72,7 +73,35 @@ class Follower:
         if found is None:
             return self._at_end(self.file)
         self._left = None
+        if at_start and self._is_too_new(self.file):
+            self.file.close()
+            self.file = None
+            return Step()
         return Step(found, more=True)
+
+    def _is_too_new(self, file: OpenFile) -> bool:
+        """Whether the file at the path, of which nothing was read before, was meanwhile written to, copied and
+        truncated. Then its copy comes first: we go back to the file before, and on from there."""
+        there = family(self.path)
+        if there is None:
+            return True
+        if there.current is None or there.current.inode != file.inode:
+            return False
+        before = self._index(there.older)
+        if before is not None:
+            return before < len(there.older) - 1
+        return any(each.mtime > file.mtime for each in there.older)
+
+    def _index(self, older: list[Seen]) -> int | None:
+        """Which is the file that was read before, perhaps packed by now."""
+        for index, each in enumerate(older):
+            if self.place is not None and each.inode == self.place.inode:
+                return index
+        for index, each in enumerate(older):
+            if self.place is not None and self.place.offset and (same := self._opened(each, 0, self.place)):
+                same.close()
+                return index
+        return None
 
     def _start(self) -> Step:
         there = family(self.path)
@@ -88,7 +117,8 @@ class Follower:
         self.file = self._opened(there.current, 0)
         if self.file is not None and not self.from_start:
             self.file.begin(self.file.after_last_line(), self.bytes_max, self._live)
-        return Step(note=self.file.place if self.file else None, more=True)
+        self.place = self.file.place if self.file else None
+        return Step(note=self.place, more=True)
 
     def _at_end(self, file: OpenFile) -> Step:
         """Nothing more in the file, for now. If it was rotated it is read once more before it is left: what came
@@ -148,9 +178,13 @@ class Follower:
 
     def _located(self, there: Family, place: Position) -> OpenFile | None:
         """The file of a position, at that position: by its inode and contents; by its contents alone, as a copy or a
-        packed one, or restored; or the first of those that are newer, from its start. None if there is none yet."""
+        packed one, or restored; or the first of those that are newer, from its start. None if there is none yet.
+
+        If nothing was read of it yet, there are no contents to go by: it may have been copied and truncated, and then
+        its copy is among the newer ones.
+        """
         everything = [*([there.current] if there.current else []), *there.older]
-        for each in everything:
+        for each in everything if place.offset else there.older:
             if each.inode == place.inode and (same := self._opened(each, place.offset, place)):
                 return same
         for each in _by_age(there.older, place) if place.offset else ():
@@ -172,7 +206,7 @@ class Follower:
         if first is None:
             return None
         file = self._opened(first, 0)
-        if file is not None and place.inode:
+        if file is not None and place.offset:
             _log.warning(
                 "%s: what was read up to byte %d is in no file any more; going on with %s from its start",
                 self.path, place.offset, first.path.name,

@@ -49,7 +49,7 @@ class OpenFile:
 
     def __init__(self, seen: Seen) -> None:
         """Raises FileNotFoundError if it is no longer what was seen."""
-        self.path = seen.path
+        self.path, self.mtime = seen.path, seen.mtime
         self._file = open(seen.path, "rb", buffering=0)  # noqa: SIM115  # until close()
         if self.status().st_ino != seen.inode:
             self._file.close()
@@ -66,11 +66,12 @@ class OpenFile:
     def begin(self, offset: int, bytes_max: int, live: int) -> None:
         """Read from here on."""
         self._live = live
+        self.at_start = offset == 0
         self._head = self._read_at(0, min(offset, HEAD_BYTES))
         self._recent = self._before(offset)
         self._splitter = LineSplitter(offset, bytes_max)
         self.inode = self.status().st_ino
-        self.place = self._position(offset, self._head, self._recent, self.status().st_mtime_ns)
+        self.place = self._position(offset, self._head, self._recent, self.mtime)
 
     def holds(self, place: Position) -> bool:
         """Whether the file has what was read up to a position."""
@@ -99,6 +100,7 @@ class OpenFile:
         part = self._next_part()
         if not part:
             return None
+        self.at_start = False
         mtime = self.status().st_mtime_ns  # after reading: never older than the bytes that were read
         base, window = self._splitter.at - len(self._recent), self._recent + part
         if len(self._head) < HEAD_BYTES:

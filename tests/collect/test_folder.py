@@ -450,7 +450,7 @@ async def test_a_mark_of_another_kind_of_source_is_refused(tmp_path: Path) -> No
 def test_what_makes_no_sense_is_refused_when_it_is_declared() -> None:
     for options in ({"format": "xml"}, {"done": "burn"}, {"poll_s": 0}, {"settle_s": -1}):
         with pytest.raises(DeclarationError):
-            FolderSource("x", **options)  # type: ignore[arg-type]
+            FolderSource("x", **options)
     assert (FolderSource("in").kind, FolderSource(Path("in")).address) == ("folder", "in")
 
 
