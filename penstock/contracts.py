@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 import msgspec
 
 from penstock.cursor import Positions
+from penstock.schema import Event
 from penstock.shard import HASH_BYTES, Changes, Shard
 
 NO_MARKS: Mapping[str, str] = MappingProxyType({})
@@ -290,6 +291,10 @@ class Clock(Protocol):
 
 class Intake(Protocol):
     """Where a source puts what it has read."""
+
+    @property
+    def event(self) -> type[Event]:
+        """The class of the stream's events; `Raw` if it has none."""
 
     @property
     def mark(self) -> str | None:

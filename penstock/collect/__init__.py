@@ -9,12 +9,27 @@ app declares with `app.source`. Importing this package loads neither a web serve
 source: an app's file does it to declare its sources.
 """
 
+from penstock.collect.folder import folder
 from penstock.collect.nats import NatsLogin, nats
 from penstock.collect.ndjson import ndjson
 from penstock.collect.poll import poll
 from penstock.collect.sse import sse
 from penstock.collect.statsd import Metric, graphite, statsd
+from penstock.collect.tail import tail
 from penstock.collect.udp import udp
 from penstock.collect.websocket import websocket
 
-__all__ = ["Metric", "NatsLogin", "graphite", "nats", "ndjson", "poll", "sse", "statsd", "udp", "websocket"]
+__all__ = [
+    "Metric",
+    "NatsLogin",
+    "folder",
+    "graphite",
+    "nats",
+    "ndjson",
+    "poll",
+    "sse",
+    "statsd",
+    "tail",
+    "udp",
+    "websocket",
+]

@@ -13,6 +13,7 @@ from penstock.collect.decode import REASON_LENGTH_MAX, Rejection
 from penstock.collect.entrance import Entrance, letters
 from penstock.collect.intake import Request, StreamIntake
 from penstock.errors import Busy, Overloaded, PenstockError, Stopping, StorageError, SyncFailed, TooLarge
+from penstock.schema import Event
 from penstock.settings import Settings
 
 RETRY_S = 5.0
@@ -63,6 +64,10 @@ class FeedIntake:
         self._pump: asyncio.Task[None] | None = None
         self._emptied = asyncio.Event()
         self._failure: PenstockError | None = None
+
+    @property
+    def event(self) -> type[Event]:
+        return self._entrance.intake.event
 
     @property
     def mark(self) -> str | None:

@@ -19,7 +19,6 @@ from penstock.collect.lines import READ_BYTES, event_bytes_max, in_thread
 from penstock.collect.reconnect import Backoff, keep_connected
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError, SourceFailed
-from penstock.schema import Event
 
 ROWS = 500
 """Rows put in one go; with `READ_BYTES`, what bounds how long the event loop is held."""
@@ -44,7 +43,6 @@ class FolderSource:
     path: str | os.PathLike[str]
     pattern: str = "*"
     format: str | None = None
-    event: type[Event] | None = None
     done: str = "keep"
     settle_s: float = 2.0
     poll_s: float = 1.0
@@ -123,7 +121,7 @@ class FolderSource:
         file = await in_thread(lambda: _opened(Path(self.path), arrival))
         try:
             kind = self.format or format_of(arrival.name) or ""
-            reader = _Reader(rows(file, arrival.name, kind, self.event, event_bytes_max(), arrival.row))
+            reader = _Reader(rows(file, arrival.name, kind, intake.event, event_bytes_max(), arrival.row))
             row = arrival.row
             while some := await in_thread(reader.some):
                 for raw in some:
@@ -193,3 +191,18 @@ def _noted(mark: str, address: str) -> Mark:
         raise SourceFailed(
             f"{address}: the position noted under this source's name is of another kind of source; give it a new name"
         ) from None
+
+
+def folder(
+    path: str | os.PathLike[str],
+    *,
+    pattern: str = FolderSource.pattern,
+    format: str | None = None,
+    done: str = FolderSource.done,
+    settle_s: float = FolderSource.settle_s,
+    poll_s: float = FolderSource.poll_s,
+    backoff_s: float = Backoff.first_s,
+    backoff_max_s: float = Backoff.most_s,
+) -> FolderSource:
+    """A folder into which files are dropped, one event a row. See `FolderSource` for what the options mean."""
+    return FolderSource(path, pattern, format, done, settle_s, poll_s, Backoff(backoff_s, backoff_max_s))

@@ -25,6 +25,7 @@ from penstock.collect.audit import ONE_WAY, POST, Audit
 from penstock.collect.writer import Commit, Target, Writer
 from penstock.contracts import Clock, Log
 from penstock.errors import Overloaded, PenstockError, Stopping, StorageError, SyncFailed
+from penstock.schema import Event
 from penstock.settings import Settings
 
 RETRY_AFTER_S_MAX = 30
@@ -112,6 +113,10 @@ class StreamIntake:
         self._rate = 0.0
         self._groups: SimpleQueue[list[Request] | None] = SimpleQueue()
         self._thread: Thread | None = None
+
+    @property
+    def event(self) -> type[Event]:
+        return self._target.event
 
     @property
     def pending_events(self) -> int:

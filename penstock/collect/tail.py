@@ -93,3 +93,16 @@ def _position(mark: str, address: str) -> Position:
         raise SourceFailed(
             f"{address}: the position noted under this source's name is of another kind of source; give it a new name"
         ) from None
+
+
+def tail(
+    path: str | os.PathLike[str],
+    *,
+    from_start: bool = True,
+    poll_s: float = TailSource.poll_s,
+    rotated_wait_s: float = TailSource.rotated_wait_s,
+    backoff_s: float = Backoff.first_s,
+    backoff_max_s: float = Backoff.most_s,
+) -> TailSource:
+    """A text file that grows and is rotated, one event a line. See `TailSource` for what the options mean."""
+    return TailSource(path, from_start, poll_s, rotated_wait_s, Backoff(backoff_s, backoff_max_s))

@@ -56,7 +56,7 @@ def source(told: dict[str, Any]) -> Source:
         return TailSource(**options)
     from penstock.collect.folder import FolderSource
 
-    return FolderSource(**options, event=Row)
+    return FolderSource(**options)
 
 
 @asynccontextmanager
@@ -95,6 +95,10 @@ class CrashingIntake:
         self._runs = 0
 
     @property
+    def event(self) -> type[Event]:
+        return Row
+
+    @property
     def mark(self) -> str | None:
         return next((mark for _, mark in reversed(self._entries[: self._durable]) if mark is not None), None)
 
@@ -109,6 +113,9 @@ class CrashingIntake:
         self._left = self._draw.randint(1, events_max)
 
     async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
+        return await self._take(raw, mark)
+
+    async def reject(self, raw: bytes, reason: str, mark: str | None = None) -> asyncio.Future[None]:
         return await self._take(raw, mark)
 
     async def note(self, mark: str) -> asyncio.Future[None]:

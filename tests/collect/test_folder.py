@@ -470,7 +470,7 @@ async def test_rows_come_once_and_in_order_wherever_the_process_ends(tmp_path: P
         crashes += 1
         assert crashes < 500
         intake.restart(events_max=300)
-        source = FolderSource(tmp_path, event=Row, done=done, settle_s=0.0, poll_s=0.001)
+        source = FolderSource(tmp_path, done=done, settle_s=0.0, poll_s=0.001)
         with suppress(Crash, TimeoutError):
             await asyncio.wait_for(source.run(intake, SourceStatus()), 0.5)
     assert crashes > 20
