@@ -27,6 +27,7 @@ from tests.harness import START_S, running, wait_for
 
 PROJECT = Path(__file__).parents[1]
 PAGES = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").glob("*.md"))]
+SOURCES = sorted((PROJECT / "docs/sources").glob("*.md"))
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```python\n(?P<code>.*?)```\n", re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)(?P<target>[^)#]+)")
 DEMOS = ("rsvps", "fleet", "royalties")
@@ -80,9 +81,6 @@ def test_every_metric_is_documented_with_its_type_labels_and_meaning() -> None:
         for each in METRICS
     ]
     assert found == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
-
-
-SOURCES = sorted((PROJECT / "docs/sources").glob("*.md"))
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=[each.stem for each in SOURCES])
@@ -144,7 +142,7 @@ def test_every_block_of_python_is_a_file_word_for_word(path: Path) -> None:
         assert (PROJECT / block["file"]).read_text() == block["code"]
 
 
-@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.name)
 def test_every_link_leads_to_a_file(path: Path) -> None:
     for link in LINK.finditer(path.read_text()):
         assert (path.parent / link["target"]).exists(), f"{path.name} links to {link['target']}"
