@@ -35,6 +35,9 @@ class Settings:
     pending_bytes_max: int = _setting(
         64 * MIB, "bytes", "bytes of a stream waiting for the disk before 429 is answered"
     )
+    lag_events_max: int = _setting(
+        0, "events", "how far behind a stream a view or handler may be before events are refused with 429; 0: no limit"
+    )
     publish_window: int = _setting(1_000, "messages", "unacknowledged messages of one WebSocket that sends events")
     reply_s_max: float = _setting(60.0, "seconds", "longest time that a request may wait for a reply")
     replies_max: int = _setting(1_000, "requests", "requests that may wait for a reply at once")

@@ -16,7 +16,7 @@ from penstock.collect.audit import Audit
 from penstock.collect.decode import BodyDecoder
 from penstock.collect.entrance import Entrance
 from penstock.collect.feed import FeedIntake
-from penstock.collect.intake import Hooks, Receipt, StreamIntake
+from penstock.collect.intake import Hold, Hooks, Receipt, StreamIntake
 from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
 from penstock.errors import DeclarationError, NotFound, PenstockError, Stopping, StorageError, SyncFailed
@@ -85,6 +85,15 @@ class FrontDoor:
     def intake_for_source(self, source: str, stream: str) -> Intake:
         """Where one source puts its events for a stream. Each source has its own, and its marks go by its name."""
         return FeedIntake(source, self.entrance(stream), self._settings)
+
+    def hold(self, stream: str, hold: Hold | None) -> None:
+        """Make a stream take no events until this is called with None: requests are answered 429, sources wait."""
+        self.entrance(stream).intake.hold(hold)
+
+    def held(self) -> Mapping[str, Hold]:
+        """The streams that take no events."""
+        found = {name: entrance.intake.held for name, entrance in self._entrances.items()}
+        return {name: hold for name, hold in found.items() if hold is not None}
 
     async def tick(self, stream: str, at: datetime | None = None) -> None:
         """Append one tick without an event time to every partition: log time has reached `at`, by default now, or a

@@ -166,7 +166,7 @@ async def _commit(intake: StreamIntake, request: Request) -> None:
         except (Stopping, SyncFailed):
             raise
         except Overloaded:
-            await intake.drain()
+            await intake.room()
         except (Busy, StorageError) as error:
             _log.warning("a feed waits with %d events: %s", len(request.events), error)
             await asyncio.sleep(error.retry_after_s if isinstance(error, Busy) else RETRY_S)

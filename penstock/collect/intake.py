@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from queue import SimpleQueue
 from threading import Thread
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
@@ -94,6 +94,13 @@ def _committed(writer: Writer, group: list[Request]) -> Commit:
     return writer.commit(group, dict(each.mark for each in group if each.mark))
 
 
+class Hold(NamedTuple):
+    """Why a stream takes nothing for a while, for people, and after how long it is worth to ask again."""
+
+    reason: str
+    retry_after_s: int
+
+
 class StreamIntake:
     """Takes events for one stream. Every method is called in the event loop, and none blocks it."""
 
@@ -111,6 +118,8 @@ class StreamIntake:
         self._stopping = False
         self._began = 0.0
         self._rate = 0.0
+        self._hold: Hold | None = None
+        self._released = asyncio.Event()
         self._groups: SimpleQueue[list[Request] | None] = SimpleQueue()
         self._thread: Thread | None = None
 
@@ -133,10 +142,25 @@ class StreamIntake:
             raise Stopping(f"stream {self._target.name} takes no more events: Penstock is stopping")
         if not self._has_room(count, size):
             self.audit.of(source).refused += count
-            raise Overloaded(
-                f"stream {self._target.name} has {self._pending_events} events waiting for the disk",
-                retry_after_s=self._retry_after_s(),
-            )
+            hold = self._hold or Hold(f"has {self._pending_events} events waiting for the disk", self._retry_after_s())
+            raise Overloaded(f"stream {self._target.name} {hold.reason}", retry_after_s=hold.retry_after_s)
+
+    def hold(self, hold: Hold | None) -> None:
+        """Take no events until this is called with None. Ticks are taken: time goes on."""
+        self._hold = hold
+        if hold is None:
+            self._released.set()
+            self._released = asyncio.Event()
+
+    @property
+    def held(self) -> Hold | None:
+        return self._hold
+
+    async def room(self) -> None:
+        """Wait until it is worth to offer again what was refused as `Overloaded`."""
+        if self._hold is not None:
+            await self._released.wait()
+        await self.drain()
 
     def offer(self, request: Request) -> asyncio.Future[Receipt]:
         """Queue the events of one request; the future is done when they are durable.
@@ -187,6 +211,8 @@ class StreamIntake:
     def _has_room(self, count: int, size: int) -> bool:
         """An empty queue takes any request: its size is bounded by the limits of a body."""
         limits = self._settings
+        if self._hold is not None and count:
+            return False
         return not self._pending_events or (
             self._pending_events + count <= limits.pending_events_max
             and self._pending_bytes + size <= limits.pending_bytes_max

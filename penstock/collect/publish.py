@@ -187,7 +187,7 @@ async def _offer(intake: StreamIntake, request: Request) -> asyncio.Future[Recei
         try:
             return intake.offer(request)
         except Overloaded:
-            await intake.drain()
+            await intake.room()
 
 
 async def _settled(pending: _Pending) -> None:

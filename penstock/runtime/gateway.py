@@ -34,6 +34,7 @@ from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.guard import Asgi, Receive, Scope, Send, guarded
 from penstock.runtime.loading import load
+from penstock.runtime.pressure import judge
 from penstock.runtime.retention import dead_letters, floor, retention
 from penstock.runtime.states import HandlerStates
 from penstock.runtime.status import Status
@@ -51,6 +52,7 @@ SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter: short, or a commit thread waits 5 ms for its turn at every step."""
 RATES_S = 1.0
 TICK_S = 0.25
+PRESSURE_S = 0.5
 UNREAD_MS = 30_000
 """A client that takes nothing of what was sent to it for so long is cut off by the kernel."""
 FEED_RETRY_S = 5.0
@@ -181,7 +183,8 @@ class Gateway:
         feeds = [(f"source {feed.name}", self._pull(feed)) for feed in self.app.feeds]
         timed = any(handler.timers or len(handler.reads) > 1 for handler in self.app.handlers)
         ticks = [("ticks", self._ticks())] if timed else []
-        return [*tables, *feeds, *ticks, ("rates", self._rates()), ("upkeep", self._upkeep())]
+        pressure = [("pressure", self._pressure())] if self.settings.lag_events_max else []
+        return [*tables, *feeds, *ticks, *pressure, ("rates", self._rates()), ("upkeep", self._upkeep())]
 
     async def _pull(self, feed: Feed) -> None:
         """Run a source for ever. One that breaks says so and is tried again, unless it says that this is no use; it
@@ -205,6 +208,18 @@ class Gateway:
         while True:
             self.status.note_rates(time.monotonic())
             await asyncio.sleep(RATES_S)
+
+    async def _pressure(self) -> None:
+        """Hold streams that are read too slowly, and let them go again."""
+        while True:
+            held = self.door.held()
+            for name in self.door.streams:
+                judged = judge(self.status.behind(name), name in held, self.settings.lag_events_max)
+                if (judged is None) != (name not in held):
+                    log.warning("stream %s %s", name, judged.reason if judged else "takes events again")
+                if judged is not None or name in held:
+                    self.door.hold(name, judged)
+            await asyncio.sleep(PRESSURE_S)
 
     async def _ticks(self) -> None:
         """Let time pass in the log though no event comes: for handlers' timers, and where one stream waits for another.

@@ -23,6 +23,7 @@ from penstock.graph import order
 from penstock.queue import EmbeddedLog
 from penstock.rows import to_micros
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.pressure import Behind
 from penstock.schema import fields, type_name
 from penstock.serve.connections import Connections
 from penstock.settings import Settings
@@ -72,6 +73,7 @@ class Status:
     stopping: bool = False
     rates: dict[str, Rate] = field(default_factory=dict)
     last_event: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    _told: dict[str, Any] = field(default_factory=dict)
 
     def note_commit(self, stream: str) -> None:
         """Called after each commit of a stream; one that brought no event, but a tick, is passed over."""
@@ -140,7 +142,7 @@ class Status:
         audit = self.door.audits().get(stream.name, Audit())
         tallies = self._tallies(stream.name, audit)
         writer = next((each.name for each in self.app.handlers if stream in each.outputs), None)
-        broken = self.door.broken.get(stream.name)
+        broken, held = self.door.broken.get(stream.name), self.door.held().get(stream.name)
         known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": str(broken) if broken else None}
         try:
             known["end"] = self.log.events_appended(stream.name)
@@ -156,6 +158,7 @@ class Status:
             "time": stream.event.__time_field__,
             "partitions": stream.partitions or self.settings.partitions,
             "handler": writer,
+            "held": held.reason if held is not None else None,
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
             **total(tallies.values()).told(),
@@ -234,17 +237,26 @@ class Status:
         """Events in a node's streams that it has not read."""
         done = _positions(engine, node)
         streams = {stream.name for stream in (*self.app.streams, *self.app.outputs)}
-        waiting = 0
-        for name in node.reads:
-            stream = name if name in streams else f"{name}.changes"
-            try:
-                ends = self.log.ends(stream)
-                first = self.log.starts(stream)
-            except PenstockError:
-                continue
-            read = done.get(stream, {})
-            waiting += sum(end - read.get(partition, first[partition]) for partition, end in ends.items())
-        return max(0, waiting)
+        names = [name if name in streams else f"{name}.changes" for name in node.reads]
+        return max(0, sum(self._unread(name, done.get(name, {})) for name in names))
+
+    def _unread(self, stream: str, read: Mapping[int, int]) -> int:
+        try:
+            ends, first = self.log.ends(stream), self.log.starts(stream)
+        except PenstockError:
+            return 0
+        return sum(end - read.get(partition, first[partition]) for partition, end in ends.items())
+
+    def behind(self, stream: str) -> Behind | None:
+        """Who is furthest behind a stream, by the engine's last word; None if it has said nothing yet. While the engine
+        is down, the positions that it told last go on to count."""
+        self._told = self._engine() or self._told
+        found = [
+            Behind(node.name, self._unread(stream, done[stream]), self._rate(f"node {node.name}").value())
+            for node in order(self.app)
+            if stream in node.reads and stream in (done := _positions(self._told, node))
+        ]
+        return max(found, key=lambda each: each.events, default=None)
 
     def _source(self, name: str, status: SourceStatus) -> dict[str, Any]:
         feed = next(each for each in self.app.feeds if each.name == name)

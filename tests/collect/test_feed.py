@@ -6,10 +6,11 @@ import asyncio
 
 import pytest
 
+from penstock.collect.intake import Hold
 from penstock.errors import DiskFull, SyncFailed
 from penstock.settings import Settings
 from tests.collect.fakes import MemoryLog
-from tests.collect.support import body, fix, in_loop, opened, until
+from tests.collect.support import answered, body, fix, in_loop, opened, until
 
 
 @in_loop
@@ -75,3 +76,23 @@ async def test_who_waits_for_events_that_cannot_be_written_is_told() -> None:
         with pytest.raises(SyncFailed):
             await intake.settle()
         assert intake.mark is None
+
+
+@in_loop
+async def test_a_stream_that_is_held_refuses_requests_and_lets_sources_wait() -> None:
+    log = MemoryLog()
+    async with opened(log) as rig:
+        intake = rig.door.intake_for_source("feed", "fixes")
+        rig.door.hold("fixes", Hold("is far ahead", 7))
+        answer = await answered(rig.endpoint, "fixes", body(fix(1)))
+        assert (answer.status, answer.headers["retry-after"]) == (429, "7")
+        assert "is far ahead" in answer.json["detail"]
+        waiting = await intake.put(body(fix(2)))
+        await rig.door.tick("fixes")
+        assert not waiting.done()
+        assert (await answered(rig.endpoint, "raw", b"another")).status == 200
+        rig.door.hold("fixes", None)
+        await waiting
+        assert [row["fix_id"] for row in log.events("fixes")] == ["f2"]
+        assert rig.door.held() == {}
+        assert rig.door.audits()["fixes"].of("POST").refused == 1
