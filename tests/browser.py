@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
 from collections.abc import Iterator
 
 import pytest
 from playwright.sync_api import Browser, Page, sync_playwright
 
+from tests import packages
+
 NAMES = ("chromium", "chromium-browser", "google-chrome")
-INSTALL_S_MAX = 240
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -22,20 +20,6 @@ ARGUMENTS = [
 ]
 
 
-def find_browser() -> str | None:
-    """The path of an installed browser, None if there is none."""
-    return next(filter(None, map(shutil.which, NAMES)), None)
-
-
-def install_browser() -> str | None:
-    """Install Debian's chromium, if we may: as root, where there is apt-get."""
-    if os.geteuid() != 0 or shutil.which("apt-get") is None:
-        return None
-    for command in (["apt-get", "update"], ["apt-get", "install", "-y", "--no-install-recommends", "chromium"]):
-        subprocess.run(command, check=False, capture_output=True, timeout=INSTALL_S_MAX)
-    return find_browser()
-
-
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     """One browser for the tests of a module.
@@ -43,7 +27,10 @@ def browser() -> Iterator[Browser]:
     Not for the whole session: while it is there, Playwright keeps an event loop running in the main thread, and another
     module's `asyncio.run` would fail.
     """
-    path = find_browser() or install_browser()
+    path = packages.find(*NAMES)
+    if path is None:
+        packages.install("chromium")
+        path = packages.find(*NAMES)
     if path is None:
         pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed; apt-get install chromium")
     with sync_playwright() as playwright:

@@ -82,8 +82,7 @@ class Progress:
 
     def reached(self, places: Places) -> bool:
         """Whether it has taken all of these events."""
-        if self.history.moved():
-            self._latest = self.history.latest()
+        self._refresh()
         latest = self._latest
         return latest is not None and all(latest.is_past(places.stream, *each) for each in places.ends())
 
@@ -119,12 +118,17 @@ class Progress:
     async def _look(self) -> None:
         pause = POLL_MIN_S
         while True:
-            if self.history.moved():
-                self._latest, pause = self.history.latest(), POLL_MIN_S
-                self._news.set()
-                self._news = asyncio.Event()
+            pause = POLL_MIN_S if self._refresh() else min(pause * POLL_GROWTH, POLL_MAX_S)
             await asyncio.sleep(pause)
-            pause = min(pause * POLL_GROWTH, POLL_MAX_S)
+
+    def _refresh(self) -> bool:
+        """Look once. Whoever finds news tells all who wait: the history tells of a change once."""
+        if not self.history.moved():
+            return False
+        self._latest = self.history.latest()
+        self._news.set()
+        self._news = asyncio.Event()
+        return True
 
 
 class Acks:
