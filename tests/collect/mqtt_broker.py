@@ -1,0 +1,123 @@
+"""A real Mosquitto for tests, in a process of its own on a free loopback port, and a client that publishes to it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from paho.mqtt import client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+
+from tests.collect.fakes import DEADLINE_S
+
+WAIT_S = 0.01
+
+
+def _program() -> str:
+    found = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.fail("these tests need a real broker: install it with `apt-get install mosquitto`")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Mosquitto:
+    """Keeps its sessions and messages in `directory` when it is told to end, and has them when it starts again."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.port = free_port()
+        self._config = directory / "mosquitto.conf"
+        self._log = directory / "mosquitto.log"
+        common = ["persistence true", f"persistence_location {directory}/", "max_queued_messages 0", "user root"]
+        common += [f"log_dest file {self._log}", "log_type all", f"listener {self.port} 127.0.0.1"]
+        self._config.write_text("\n".join([*common, *(options or ["allow_anonymous true"])]) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def start(self) -> Mosquitto:
+        self._process = subprocess.Popen([_program(), "-c", str(self._config)], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return self
+            time.sleep(WAIT_S)
+        raise AssertionError(f"mosquitto did not start:\n{self._log.read_text()}")
+
+    def stop(self) -> None:
+        """As an operator does: it saves what it has."""
+        if self._process is not None:
+            self._process.terminate()
+            assert self._process.wait(DEADLINE_S) in (0, -15)
+            self._process = None
+
+    def seen(self) -> str:
+        """Its log of packets."""
+        return self._log.read_text()
+
+
+@contextmanager
+def mosquitto(directory: Path, *options: str) -> Iterator[Mosquitto]:
+    broker = Mosquitto(directory, *options).start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+class Publisher:
+    """A client that sends again until the broker has it, over restarts of the broker."""
+
+    def __init__(self, broker: Mosquitto, name: str = "publisher") -> None:
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
+        self._client.reconnect_delay_set(0.05, 0.2)
+        self._client.max_inflight_messages_set(20)
+        expiry = Properties(PacketTypes.CONNECT)
+        expiry.SessionExpiryInterval = 3600
+        self._client.connect("127.0.0.1", broker.port, clean_start=False, properties=expiry)
+        self._client.loop_start()
+        self._sent: list[paho.MQTTMessageInfo] = []
+
+    def send(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
+        self._sent.append(self._client.publish(topic, payload, qos, retain=retain))
+
+    def waiting(self) -> int:
+        """How many the broker has not yet."""
+        self._sent = [each for each in self._sent if not each.is_published()]
+        return len(self._sent)
+
+    def flush(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while self.waiting():
+            assert time.monotonic() < deadline, f"{self.waiting()} messages are not published"
+            time.sleep(WAIT_S)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@contextmanager
+def publisher(broker: Mosquitto) -> Iterator[Publisher]:
+    found = Publisher(broker)
+    try:
+        yield found
+    finally:
+        found.close()
