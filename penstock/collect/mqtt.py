@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from penstock.collect.mqtt_link import READ_BYTES, Ended, Link, Wishes
-from penstock.collect.mqtt_packets import LENGTH_MAX, TEXT_BYTES_MAX, Login
+from penstock.collect.mqtt_packets import LENGTH_MAX, Login
 from penstock.collect.mqtt_session import Inbox, Session
 from penstock.collect.mqtt_topics import Topics
 from penstock.collect.reconnect import Backoff, keep_connected
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ssl import SSLContext
 
 PORTS = {"mqtt": 1883, "mqtts": 8883}
+CLIENT_MAX = 256
 WEEK_S = 7 * 24 * 3600
 _S_MAX = 2**32 - 1
 
@@ -78,8 +79,8 @@ class MqttSource:
     def __post_init__(self) -> None:
         _check_address(self)
         _check_numbers(self)
-        if self.client_id is not None and not 0 < len(self.client_id.encode()) <= TEXT_BYTES_MAX:
-            raise DeclarationError("an MQTT source's client_id is empty or too long")
+        if self.client_id is not None and not (self.client_id.isprintable() and 0 < len(self.client_id) <= CLIENT_MAX):
+            raise DeclarationError(f"an MQTT source's client_id has 1 to {CLIENT_MAX} printable characters")
         if self.version == 3 and self.password is not None and self.username is None:
             raise DeclarationError("MQTT 3.1.1 knows no password without a username")
         assert self._topics

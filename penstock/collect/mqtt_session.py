@@ -26,7 +26,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 
 import msgspec
@@ -36,24 +36,31 @@ from penstock.collect.mqtt_topics import Topics
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import SourceFailed
 
+PRINTS_MAX = 1000
+RECORD_BYTES = 6
 _log = logging.getLogger("penstock.collect")
 Answer = tuple[asyncio.Future[None] | None, bytes]
 """A packet, and what must be done before it may leave (None: nothing)."""
 
 
 class _Noted(msgspec.Struct):
-    """The mark, as JSON. `filters` may be subscribed to at the broker; they are, with `qos`, if `confirmed`."""
+    """The mark, as JSON. `filters` may be subscribed to at the broker; they are, with `qos`, if `confirmed`.
+
+    `taken` has six bytes for each taken id: the id, and a fingerprint. If they are more than `PRINTS_MAX`, `ids` says
+    which are taken, with a bit for each that there is, so that a mark has at most 11,000 characters of them.
+    """
 
     client: str
     filters: list[str] = []
     qos: int = 0
     confirmed: bool = False
-    taken: dict[int, str] = {}
+    taken: bytes = b""
+    ids: bytes = b""
 
 
 class Session:
-    """The state behind the mark. At most 65,535 ids are taken, since there are no more; with version 5 the receive
-    maximum, and with 3.1.1 what the broker has in flight, which is 20 to 100 by default."""
+    """The state behind the mark. How many ids are taken is the broker's doing: as many messages as it has in flight,
+    which is 10 to 100 by default and, with version 5, `receive_max`; never more than the 65,535 that there are."""
 
     def __init__(self, mark: str | None, client_id: str | None) -> None:
         noted = None if mark is None else _read(mark)
@@ -63,16 +70,18 @@ class Session:
         self.filters: Sequence[str] = noted.filters
         self.qos = noted.qos
         self.confirmed = noted.confirmed
-        self._taken = {packet_id: _item(packet_id, print_) for packet_id, print_ in noted.taken.items()}
+        self._taken = _ids(noted)
 
-    def is_copy(self, packet_id: int, print_: str) -> bool:
-        return self._taken.get(packet_id) == _item(packet_id, print_)
+    def is_copy(self, packet_id: int, print_: bytes) -> bool:
+        """Whether it is the message that the id is taken by. Without a fingerprint to compare, every one is."""
+        known = self._taken.get(packet_id)
+        return known is not None and known[2:] in (print_, b"")
 
     def is_taken(self, packet_id: int) -> bool:
         return packet_id in self._taken
 
-    def take(self, packet_id: int, print_: str) -> None:
-        self._taken[packet_id] = _item(packet_id, print_)
+    def take(self, packet_id: int, print_: bytes) -> None:
+        self._taken[packet_id] = _record(packet_id, print_)
 
     def release(self, packet_id: int) -> None:
         self._taken.pop(packet_id, None)
@@ -85,16 +94,20 @@ class Session:
     def mark(self) -> str:
         return self._text(self._taken)
 
-    def mark_with(self, packet_id: int, print_: str) -> str:
-        return self._text({**self._taken, packet_id: _item(packet_id, print_)})
+    def mark_with(self, packet_id: int, print_: bytes) -> str:
+        return self._text({**self._taken, packet_id: _record(packet_id, print_)})
 
     def mark_without(self, packet_id: int) -> str:
-        return self._text({each: item for each, item in self._taken.items() if each != packet_id})
+        return self._text({each: record for each, record in self._taken.items() if each != packet_id})
 
-    def _text(self, taken: dict[int, str]) -> str:
-        """By hand, from parts that are ready: it is made anew for each message of QoS 2."""
-        head = msgspec.json.encode(_Noted(self.client_id, list(self.filters), self.qos, self.confirmed)).decode()
-        return head[: -len("}}")] + ",".join(taken.values()) + "}}"
+    def _text(self, taken: dict[int, bytes]) -> str:
+        noted = _Noted(self.client_id, list(self.filters), self.qos, self.confirmed)
+        records = b"".join(taken.values())
+        if len(taken) <= PRINTS_MAX and len(records) == RECORD_BYTES * len(taken):
+            noted.taken = records
+        else:
+            noted.ids = _bits(taken)
+        return msgspec.json.encode(noted).decode()
 
 
 def _read(mark: str) -> _Noted:
@@ -106,12 +119,28 @@ def _read(mark: str) -> _Noted:
         ) from None
 
 
-def _item(packet_id: int, print_: str) -> str:
-    return f'"{packet_id}":"{print_}"'
+def _ids(noted: _Noted) -> dict[int, bytes]:
+    records = (noted.taken[place : place + RECORD_BYTES] for place in range(0, len(noted.taken), RECORD_BYTES))
+    found = {int.from_bytes(record[:2], "big"): record for record in records}
+    for place, byte in enumerate(noted.ids):
+        found.update((8 * place + bit, _record(8 * place + bit, b"")) for bit in range(8) if byte >> bit & 1)
+    return found
 
 
-def fingerprint(topic: str, payload: bytes) -> str:
-    return blake2b(payload, digest_size=8, key=blake2b(topic.encode(), digest_size=16).digest()).hexdigest()
+def _bits(taken: Iterable[int]) -> bytes:
+    bits = bytearray(8192)
+    for packet_id in taken:
+        bits[packet_id >> 3] |= 1 << (packet_id & 7)
+    return bytes(bits)
+
+
+def _record(packet_id: int, print_: bytes) -> bytes:
+    return packet_id.to_bytes(2, "big") + print_
+
+
+def fingerprint(topic: str, payload: bytes) -> bytes:
+    """Of a message. Short, for it only has to tell two messages apart that an erring broker gives the same id."""
+    return blake2b(payload, digest_size=4, key=blake2b(topic.encode(), digest_size=16).digest()).digest()
 
 
 class Inbox:

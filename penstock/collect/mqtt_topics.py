@@ -11,6 +11,8 @@ from penstock.collect.mqtt_packets import TEXT_BYTES_MAX
 from penstock.errors import DeclarationError
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
+FILTERS_LENGTH_MAX = 4096
+"""Most characters of all filters of a source: they are part of each mark, which the log bounds."""
 _WILD = ("+", "#")
 
 
@@ -49,6 +51,10 @@ class Topics:
             raise DeclarationError("an MQTT source needs at least one topic")
         self.templates = [_template(text) for text in texts]
         self._value = value
+        if len(msgspec.json.encode(self.filters).decode()) > FILTERS_LENGTH_MAX:
+            raise DeclarationError(
+                f"the topics have over {FILTERS_LENGTH_MAX} characters: use wildcards, or two sources"
+            )
         if any(value in each.names.values() for each in self.templates):
             raise DeclarationError(f"both a level of a topic and the payload go into the field {value!r}")
         for place, one in enumerate(self.templates):

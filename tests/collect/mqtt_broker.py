@@ -16,6 +16,7 @@ from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
 
 from tests.collect.fakes import DEADLINE_S
 
@@ -44,6 +45,7 @@ class Mosquitto:
         self._config = directory / "mosquitto.conf"
         self._log = directory / "mosquitto.log"
         common = ["persistence true", f"persistence_location {directory}/", "max_queued_messages 0", "user root"]
+        common += ["max_inflight_messages 200"]
         common += [f"log_dest file {self._log}", "log_type all", f"listener {self.port} 127.0.0.1"]
         self._config.write_text("\n".join([*common, *(options or ["allow_anonymous true"])]) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,25 +90,28 @@ class Publisher:
     def __init__(self, broker: Mosquitto, name: str = "publisher") -> None:
         self._client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
         self._client.reconnect_delay_set(0.05, 0.2)
-        self._client.max_inflight_messages_set(20)
+        self._client.max_inflight_messages_set(50)
         expiry = Properties(PacketTypes.CONNECT)
         expiry.SessionExpiryInterval = 3600
         self._client.connect("127.0.0.1", broker.port, clean_start=False, properties=expiry)
+        self._client.on_publish = self._published
         self._client.loop_start()
-        self._sent: list[paho.MQTTMessageInfo] = []
+        self._sent = self._done = 0
 
     def send(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
-        self._sent.append(self._client.publish(topic, payload, qos, retain=retain))
+        """While the broker is away, the client keeps it."""
+        self._client.publish(topic, payload, qos, retain=retain)
+        self._sent += 1
 
-    def waiting(self) -> int:
-        """How many the broker has not yet."""
-        self._sent = [each for each in self._sent if not each.is_published()]
-        return len(self._sent)
+    def _published(self, client: object, data: object, message: int, reason: ReasonCode, more: object) -> None:
+        assert not reason.is_failure, reason
+        self._done += 1
 
     def flush(self) -> None:
+        """Return once the broker has everything."""
         deadline = time.monotonic() + DEADLINE_S
-        while self.waiting():
-            assert time.monotonic() < deadline, f"{self.waiting()} messages are not published"
+        while self._done < self._sent:
+            assert time.monotonic() < deadline, f"{self._sent - self._done} messages are not published"
             time.sleep(WAIT_S)
 
     def close(self) -> None:
