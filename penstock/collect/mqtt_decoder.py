@@ -60,6 +60,8 @@ class PacketDecoder:
 
     def _next(self) -> Packet | None:
         buffer = self._buffer
+        if buffer and buffer[0] & 0xF0 != _PUBLISH and buffer[0] not in _OTHERS:
+            raise MalformedPacket(f"a subscriber is sent no packet that begins with 0x{buffer[0]:02x}")
         header = _length(buffer)
         if header is None:
             return None
@@ -99,10 +101,7 @@ def _packet(first: int, content: bytes, v5: bool) -> Packet:
     rest = _Bytes(content)
     if first & 0xF0 == _PUBLISH:
         return _publish(first, rest, v5)
-    read = _OTHERS.get(first)
-    if read is None:
-        raise MalformedPacket(f"a subscriber is sent no packet that begins with 0x{first:02x}")
-    packet = read(rest, v5)
+    packet = _OTHERS[first](rest, v5)
     if rest.left:
         raise MalformedPacket(f"{type(packet).__name__} has {rest.left} bytes too many")
     return packet

@@ -11,6 +11,7 @@ from penstock.collect import mqtt_packets as packets
 from penstock.collect.mqtt_decoder import MalformedPacket, PacketDecoder, PacketTooLarge
 from penstock.collect.mqtt_packets import ConnAck, Disconnect, Login, Packet, Properties, Publish, PubRel, SubAck
 from penstock.collect.mqtt_session import Answer, Inbox, durable
+from penstock.collect.mqtt_topics import bounded
 from penstock.contracts import SourceStatus
 from penstock.errors import PenstockError, SourceFailed
 
@@ -161,7 +162,7 @@ class Link:
         if version != 5 and session.confirmed and (session.filters, session.qos) == (self._filters, self._wishes.qos):
             self._connected()
             return
-        surplus = [each for each in session.filters if each not in self._filters]
+        surplus = bounded([each for each in session.filters if each not in self._filters])
         if not session.confirmed or session.filters != self._filters or session.qos != self._wishes.qos:
             session.filters, session.confirmed = [*self._filters, *surplus], False
             await self._inbox.note()
@@ -210,11 +211,10 @@ class Link:
 
     async def _ping(self) -> None:
         """Twice in the time that was agreed on, whatever else is sent."""
-        try:
-            greeting = await asyncio.wait_for(asyncio.shield(self._greeted), self._wishes.open_s)
-        except TimeoutError:
-            raise Ended(f"the broker did not answer in {self._wishes.open_s:g} s") from None
-        agreed = greeting.properties.get(packets.SERVER_KEEP_ALIVE)
+        await asyncio.wait((self._greeted,), timeout=self._wishes.open_s)
+        if not self._greeted.done():
+            raise Ended(f"the broker did not answer in {self._wishes.open_s:g} s")
+        agreed = self._greeted.result().properties.get(packets.SERVER_KEEP_ALIVE)
         keep_alive_s = agreed if isinstance(agreed, int) and agreed else self._wishes.keep_alive_s
         while True:
             self._writer.write(packets.PINGREQ)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import msgspec
 
@@ -11,8 +12,8 @@ from penstock.collect.mqtt_packets import TEXT_BYTES_MAX
 from penstock.errors import DeclarationError
 
 _raw = msgspec.json.Decoder(msgspec.Raw)
-FILTERS_LENGTH_MAX = 4096
-"""Most characters of all filters of a source: they are part of each mark, which the log bounds."""
+FILTERS_LENGTH_MAX = 2000
+"""Most characters of all filters of a source, as JSON: they are part of its mark, and the log bounds that."""
 _WILD = ("+", "#")
 
 
@@ -51,7 +52,7 @@ class Topics:
             raise DeclarationError("an MQTT source needs at least one topic")
         self.templates = [_template(text) for text in texts]
         self._value = value
-        if len(msgspec.json.encode(self.filters).decode()) > FILTERS_LENGTH_MAX:
+        if len(bounded(self.filters)) < len(self.filters):
             raise DeclarationError(
                 f"the topics have over {FILTERS_LENGTH_MAX} characters: use wildcards, or two sources"
             )
@@ -77,6 +78,12 @@ class Topics:
             if fields is not None:
                 return merged(payload, fields, self._value)
         return None
+
+
+def bounded(filters: Sequence[str]) -> list[str]:
+    """As many as there is room for in a mark. All of one declaration; if several were never confirmed, the latest."""
+    sizes = accumulate(len(msgspec.json.encode(each).decode()) + 1 for each in filters)
+    return [each for each, size in zip(filters, sizes, strict=True) if size <= FILTERS_LENGTH_MAX]
 
 
 def merged(payload: bytes, fields: Mapping[str, str], value: str | None) -> bytes:

@@ -89,9 +89,9 @@ class Publisher:
 
     def __init__(self, broker: Mosquitto, name: str = "publisher") -> None:
         self._client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
-        self._client.reconnect_delay_set(0.05, 0.2)
+        self._client.reconnect_delay_set(1, 1)
         self._client.max_inflight_messages_set(50)
-        expiry = Properties(PacketTypes.CONNECT)
+        expiry = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
         expiry.SessionExpiryInterval = 3600
         self._client.connect("127.0.0.1", broker.port, clean_start=False, properties=expiry)
         self._client.on_publish = self._published
