@@ -44,7 +44,7 @@ class Proxy:
         if not self.calm and self._draw.random() < 0.15:
             writer.transport.abort()  # dropped before a byte went through
         fault = self._draw.choice(("cut", "truncate", "delay", "twice"))
-        left = [self._draw.randrange(50, 8000)]
+        left = [self._draw.randrange(50, 5000)]
         ways = [
             asyncio.create_task(self._pass(reader, far_writer, left, fault, "up")),
             asyncio.create_task(self._pass(far_reader, writer, left, fault, "down")),
