@@ -100,7 +100,8 @@ class MqttSource:
         async def connection() -> str:
             if not inboxes:
                 session = Session(intake.mark, self.client_id)
-                inboxes.append(Inbox(intake, status, session, self._topics, self.retained))
+                retained, low = self.retained, self.receive_max
+                inboxes.append(Inbox(intake, status, session, self._topics, retained=retained, low=low))
             return await self._connection(inboxes[0], status)
 
         await keep_connected(connection, intake, status, self.backoff, self.address)

@@ -3,19 +3,32 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.collect import mqtt_packets as packets
 from penstock.collect.mqtt_decoder import MalformedPacket, PacketDecoder, PacketTooLarge
-from penstock.collect.mqtt_packets import ConnAck, Disconnect, Login, Packet, Properties, Publish, PubRel, SubAck
+from penstock.collect.mqtt_packets import (
+    ConnAck,
+    Disconnect,
+    Login,
+    Packet,
+    PingResp,
+    Properties,
+    Publish,
+    PubRel,
+    SubAck,
+)
 from penstock.collect.mqtt_session import Answer, Inbox, durable
 from penstock.collect.mqtt_topics import bounded
 from penstock.contracts import SourceStatus
 from penstock.errors import PenstockError, SourceFailed
 
 READ_BYTES = 64 * 1024
+PINGS_MAX = 1000
+"""Most pings that we know to be without an answer; a broker that answers none is not worth more memory."""
 REASON_LENGTH_MAX = 200
 """Most that is shown of a text of the broker's."""
 _PROTOCOL_ERROR, _TOO_LARGE = 0x82, 0x95
@@ -77,6 +90,7 @@ class Link:
         self._inbox, self._session, self._status = inbox, inbox.session, status
         self._answers: asyncio.Queue[Answer] = asyncio.Queue(login.receive_max)
         self._greeted: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
+        self._pings: deque[list[int]] = deque(maxlen=PINGS_MAX)
         self._listening = False
         self._heard = True
 
@@ -141,6 +155,8 @@ class Link:
             await self._greet(packet)
         elif isinstance(packet, SubAck):
             await self._subscribed(packet)
+        elif isinstance(packet, PingResp):
+            self._session.forget(self._pings.popleft() if self._pings else ())
         elif isinstance(packet, Disconnect):
             raise _refused("the broker ended the connection", packet.code, packet.properties)
 
@@ -205,9 +221,17 @@ class Link:
                     done.result()
                 ready.append(packet)
             self._writer.write(b"".join(ready))
+            freed = [packet_id for _, packet in waiting if (packet_id := packets.freed_by(packet))]
+            if freed:
+                self._send_ping(freed)
             await self._writer.drain()
             for _ in waiting:
                 self._answers.task_done()
+
+    def _send_ping(self, freed: list[int]) -> None:
+        """When the broker answers, it has what was sent before: so it knows that these ids are free."""
+        self._writer.write(packets.PINGREQ)
+        self._pings.append(freed)
 
     async def _ping(self) -> None:
         """Twice in the time that was agreed on, whatever else is sent."""
@@ -217,7 +241,7 @@ class Link:
         agreed = self._greeted.result().properties.get(packets.SERVER_KEEP_ALIVE)
         keep_alive_s = agreed if isinstance(agreed, int) and agreed else self._wishes.keep_alive_s
         while True:
-            self._writer.write(packets.PINGREQ)
+            self._send_ping([])
             self._heard = False
             await asyncio.sleep(keep_alive_s / 2)
             if self._listening and not self._heard:

@@ -117,6 +117,11 @@ def pubcomp(packet_id: int) -> bytes:
     return struct.pack("!BBH", 0x70, 2, packet_id)
 
 
+def freed_by(packet: bytes) -> int | None:
+    """The id that one of our answers gives back, if it is one that does."""
+    return int.from_bytes(packet[2:], "big") if packet[0] == 0x70 else None
+
+
 def disconnect(version: int, code: int = 0) -> bytes:
     return bytes([0xE0, 1, code]) if version == 5 and code else b"\xe0\x00"
 

@@ -15,6 +15,12 @@ A message of QoS 2 goes through four packets, and these are the rules that make 
 - A taken id stands with a fingerprint of its message. The standard wants every PUBLISH under a taken id answered and
   none delivered twice, whether it is flagged as a repetition or not; so we do not ask for the flag. But if topic or
   payload differ, it is no copy: the broker has lost its memory of the id and uses it anew. Such a message is put.
+- A freed id is kept with its fingerprint until the broker is known to have our PUBCOMP, which is when it answers a ping
+  that we sent behind it. For there are brokers (Mosquitto, when a connection breaks while it repeats its PUBRELs) that
+  send a message again although they had released it, which the standard forbids. Flagged as a repetition, and equal in
+  id, topic and payload, it is taken for that. No message of a broker that keeps to the standard is: to give an id away
+  again before we have its answer to a ping, it must choose the lowest free one, and that is not over the number that it
+  may have in flight. So this rule is for ids above `receive_max` only.
 - If the broker has no session of ours, all ids are free. That is durable before we subscribe, and before that a new
   session sends nothing. (A crash just between leaves ids that look taken in a session that is new. The fingerprint
   tells their messages apart, unless one has the same id, topic and payload; the old session's messages are lost then
@@ -47,7 +53,8 @@ class _Noted(msgspec.Struct):
     """The mark, as JSON. `filters` may be subscribed to at the broker; they are, with `qos`, if `confirmed`.
 
     `taken` has six bytes for each taken id: the id, and a fingerprint. If they are more than `PRINTS_MAX`, `ids` says
-    which are taken, with a bit for each that there is, so that a mark has at most 11,000 characters of them.
+    which are taken, with a bit for each that there is, so that a mark has at most 11,000 characters of them. `freed` is
+    like `taken`, for ids whose PUBCOMP the broker may not have; it is left out where there is no room.
     """
 
     client: str
@@ -56,6 +63,7 @@ class _Noted(msgspec.Struct):
     confirmed: bool = False
     taken: bytes = b""
     ids: bytes = b""
+    freed: bytes = b""
 
 
 class Session:
@@ -70,43 +78,62 @@ class Session:
         self.filters: Sequence[str] = noted.filters
         self.qos = noted.qos
         self.confirmed = noted.confirmed
-        self._taken = _ids(noted)
+        self._taken = {**_records(noted.taken), **_plain(noted.ids)}
+        self._freed = _records(noted.freed)
 
-    def is_copy(self, packet_id: int, print_: bytes) -> bool:
-        """Whether it is the message that the id is taken by. Without a fingerprint to compare, every one is."""
+    def is_copy(self, packet_id: int, print_: bytes, *, dup: bool, low: int) -> bool:
+        """Whether it is the message that the id is taken by (without a fingerprint to compare, every one is), or was,
+        if it is flagged so and the id is not a low one."""
         known = self._taken.get(packet_id)
-        return known is not None and known[2:] in (print_, b"")
+        if known is not None:
+            return known[2:] in (print_, b"")
+        return dup and packet_id > low and self._freed.get(packet_id) == _record(packet_id, print_)
 
     def is_taken(self, packet_id: int) -> bool:
         return packet_id in self._taken
 
     def take(self, packet_id: int, print_: bytes) -> None:
+        self._freed.pop(packet_id, None)
         self._taken[packet_id] = _record(packet_id, print_)
 
     def release(self, packet_id: int) -> None:
-        self._taken.pop(packet_id, None)
+        record = self._taken.pop(packet_id)
+        if len(record) == RECORD_BYTES:
+            self._freed[packet_id] = record
+        while len(self._freed) > PRINTS_MAX:
+            del self._freed[next(iter(self._freed))]
+
+    def forget(self, packet_ids: Iterable[int]) -> None:
+        """The broker knows that these are free."""
+        for packet_id in packet_ids:
+            self._freed.pop(packet_id, None)
 
     def void(self) -> None:
         """The broker knows nothing of us."""
         self._taken.clear()
+        self._freed.clear()
         self.filters, self.confirmed = [], False
 
     def mark(self) -> str:
-        return self._text(self._taken)
+        return self._text(self._taken, self._freed)
 
     def mark_with(self, packet_id: int, print_: bytes) -> str:
-        return self._text({**self._taken, packet_id: _record(packet_id, print_)})
+        freed = {each: record for each, record in self._freed.items() if each != packet_id}
+        return self._text({**self._taken, packet_id: _record(packet_id, print_)}, freed)
 
     def mark_without(self, packet_id: int) -> str:
-        return self._text({each: record for each, record in self._taken.items() if each != packet_id})
+        taken = {**self._taken}
+        return self._text(taken, {**self._freed, packet_id: taken.pop(packet_id)})
 
-    def _text(self, taken: dict[int, bytes]) -> str:
+    def _text(self, taken: dict[int, bytes], freed: dict[int, bytes]) -> str:
         noted = _Noted(self.client_id, list(self.filters), self.qos, self.confirmed)
         records = b"".join(taken.values())
-        if len(taken) <= PRINTS_MAX and len(records) == RECORD_BYTES * len(taken):
-            noted.taken = records
-        else:
+        if len(taken) > PRINTS_MAX or len(records) < RECORD_BYTES * len(taken):
             noted.ids = _bits(taken)
+        else:
+            noted.taken = records
+            if len(taken) + len(freed) <= PRINTS_MAX:
+                noted.freed = b"".join(record for record in freed.values() if len(record) == RECORD_BYTES)
         return msgspec.json.encode(noted).decode()
 
 
@@ -119,12 +146,14 @@ def _read(mark: str) -> _Noted:
         ) from None
 
 
-def _ids(noted: _Noted) -> dict[int, bytes]:
-    records = (noted.taken[place : place + RECORD_BYTES] for place in range(0, len(noted.taken), RECORD_BYTES))
-    found = {int.from_bytes(record[:2], "big"): record for record in records}
-    for place, byte in enumerate(noted.ids):
-        found.update((8 * place + bit, _record(8 * place + bit, b"")) for bit in range(8) if byte >> bit & 1)
-    return found
+def _records(joined: bytes) -> dict[int, bytes]:
+    records = (joined[place : place + RECORD_BYTES] for place in range(0, len(joined), RECORD_BYTES))
+    return {int.from_bytes(record[:2], "big"): record for record in records}
+
+
+def _plain(bits: bytes) -> dict[int, bytes]:
+    ids = (8 * place + bit for place, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1)
+    return {each: _record(each, b"") for each in ids}
 
 
 def _bits(taken: Iterable[int]) -> bytes:
@@ -150,12 +179,16 @@ class Inbox:
     Every method leaves the session as it was if it is cancelled.
     """
 
-    def __init__(self, intake: Intake, status: SourceStatus, session: Session, topics: Topics, retained: bool) -> None:
+    def __init__(
+        self, intake: Intake, status: SourceStatus, session: Session, topics: Topics, *, retained: bool, low: int
+    ) -> None:
+        """`low`: the highest id that a broker that takes the lowest free one comes to."""
         self.session = session
         self._intake = intake
         self._status = status
         self._topics = topics
         self._retained = retained
+        self._low = low
         self._last: asyncio.Future[None] | None = None
 
     async def take(self, message: Publish) -> Answer | None:
@@ -182,7 +215,8 @@ class Inbox:
 
     async def _take_once(self, message: Publish) -> Answer:
         packet_id, print_ = message.packet_id, fingerprint(message.topic, message.payload)
-        raw = None if self.session.is_copy(packet_id, print_) else self._event(message)
+        copy = self.session.is_copy(packet_id, print_, dup=message.dup, low=self._low)
+        raw = None if copy else self._event(message)
         if raw is not None:
             if self.session.is_taken(packet_id):
                 _log.warning("the broker uses packet id %d for a new message before it released it", packet_id)

@@ -59,6 +59,7 @@ class Peer:
     def __init__(self, version: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.version = version
         self.pings = 0
+        self.mute = False
         self._reader = reader
         self._writer = writer
 
@@ -73,7 +74,8 @@ class Peer:
                 content = await self._reader.readexactly(size)
                 if first == 0xC0:
                     self.pings += 1
-                    self.send(b"\xd0\x00")
+                    if not self.mute:
+                        self.send(b"\xd0\x00")
                 else:
                     return first, content
 

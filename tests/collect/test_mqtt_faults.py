@@ -16,6 +16,8 @@ from tests.collect.mqtt_proxy import Proxy, bad_network
 from tests.collect.support import in_loop, until
 
 HEAL_S = 30.0
+LOW_IDS = 150
+"""More than `receive_max`: ids that Mosquitto's repetitions of what it had released cannot be told from new ones."""
 
 
 class Day:
@@ -41,6 +43,9 @@ class Day:
         """Begins once all is subscribed: before that, nothing is promised."""
         self._proxy.calm = True
         await until(lambda: self._broker.seen().count("Sending SUBACK to reader-") == len(mqtt_worker.STREAMS))
+        for _ in range(LOW_IDS):
+            self.send(sender)
+        await until(lambda: min(self.counts().values()) == LOW_IDS)
         self._proxy.calm = False
         await asyncio.gather(self.publish(sender, seconds), self.trouble(seconds))
         await self.heal(sender)
@@ -50,11 +55,14 @@ class Day:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             for _ in range(self._draw.randrange(1, 20)):
-                payload = b'{"number":%d}' % self.sent
-                sender.send(f"q1/d{self.sent % 5}", payload, 1)
-                sender.send(f"q2/d{self.sent % 5}", payload, 2)
-                self.sent += 1
+                self.send(sender)
             await asyncio.sleep(self._draw.random() * 0.1)
+
+    def send(self, sender: Publisher) -> None:
+        payload = b'{"number":%d}' % self.sent
+        sender.send(f"q1/d{self.sent % 5}", payload, 1)
+        sender.send(f"q2/d{self.sent % 5}", payload, 2)
+        self.sent += 1
 
     async def trouble(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -104,7 +112,7 @@ async def bad_day(directory: Path, version: int, seconds: float) -> None:
     assert sorted(found["with_ids"]) == everything
     assert sorted(set(found["least"])) == everything
     assert sorted(set(found["once"])) == everything
-    assert once <= again
+    assert once == 0
     assert day.kills
     assert proxy.cuts
 

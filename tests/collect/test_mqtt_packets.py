@@ -216,9 +216,9 @@ def test_a_session_is_found_again_in_its_mark() -> None:
         session.take(packet_id, b"abcd")
     again = Session(session.mark(), None)
     assert (again.client_id, again.filters, again.qos, again.confirmed) == (session.client_id, ["a/+"], 2, True)
-    assert again.is_copy(500, b"abcd")
+    assert again.is_copy(500, b"abcd", dup=False, low=100)
     assert again.is_taken(500)
-    assert not again.is_copy(500, b"xxxx")
+    assert not again.is_copy(500, b"xxxx", dup=True, low=100)
     assert not again.is_taken(2)
     assert Session(session.mark_without(500), None).mark() == session.mark_without(500)
     assert Session(session.mark(), "another").is_taken(500) is False
@@ -230,16 +230,40 @@ def test_a_mark_has_room_for_every_id_that_there_is() -> None:
     for packet_id in range(1, PRINTS_MAX + 1):
         session.take(packet_id, b"abcd")
     assert len(session.mark()) < MARK_CHARS_MAX
-    assert not Session(session.mark(), None).is_copy(7, b"xxxx")
+    assert not Session(session.mark(), None).is_copy(7, b"xxxx", dup=False, low=100)
     for packet_id in range(PRINTS_MAX, 65_536):
         session.take(packet_id, b"abcd")
     session.release(30_000)
     assert len(session.mark()) < MARK_CHARS_MAX
     again = Session(session.mark(), None)
     assert [each for each in range(1, 65_536) if not again.is_taken(each)] == [30_000]
-    assert again.is_copy(7, b"xxxx")  # without fingerprints every message under the id is one
+    assert again.is_copy(7, b"xxxx", dup=False, low=100)  # without fingerprints every message under the id is one
     again.release(7)
     assert not Session(again.mark(), None).is_taken(7)
+
+
+def test_a_freed_id_is_remembered_until_the_broker_knows_that_it_is_free() -> None:
+    session = Session(None, None)
+    for packet_id in (7, 500, 501):
+        session.take(packet_id, b"abcd")
+    assert Session(session.mark_without(500), None).is_copy(500, b"abcd", dup=True, low=100)
+    for packet_id in (7, 500, 501):
+        session.release(packet_id)
+    session.forget([501])
+    for each in (session, Session(session.mark(), None)):
+        assert each.is_copy(500, b"abcd", dup=True, low=100)
+        assert not each.is_taken(500)
+        assert not each.is_copy(500, b"abcd", dup=False, low=100)
+        assert not each.is_copy(500, b"xxxx", dup=True, low=100)
+        assert not each.is_copy(501, b"abcd", dup=True, low=100)
+        assert not each.is_copy(7, b"abcd", dup=True, low=100)
+        assert not Session(each.mark_with(500, b"abcd"), None).is_copy(500, b"xxxx", dup=True, low=100)
+    for packet_id in range(1, 3 * PRINTS_MAX):
+        session.take(packet_id, b"abcd")
+        session.release(packet_id)
+    assert len(session.mark()) < MARK_CHARS_MAX
+    session.void()
+    assert not session.is_copy(3 * PRINTS_MAX - 1, b"abcd", dup=True, low=100)
 
 
 def test_the_mark_of_another_kind_of_source_is_refused() -> None:
