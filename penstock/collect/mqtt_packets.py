@@ -1,0 +1,149 @@
+"""The packets of MQTT 3.1.1 and 5 that a subscriber sends and gets, as values; those it sends, as bytes. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+LENGTH_MAX = 268_435_455
+"""The most that the length of a packet can say, in both versions."""
+TEXT_BYTES_MAX = 65_535
+PINGREQ = b"\xc0\x00"
+
+SUBSCRIPTION_ID, SESSION_EXPIRY, SERVER_KEEP_ALIVE, REASON_STRING = 0x0B, 0x11, 0x13, 0x1F
+SERVER_REFERENCE, RECEIVE_MAXIMUM, USER_PROPERTY = 0x1C, 0x21, 0x26
+Properties = Mapping[int, int | str | bytes]
+"""Those of version 5, by their number."""
+
+
+@dataclass(frozen=True, slots=True)
+class ConnAck:
+    session_present: bool
+    code: int
+    properties: Properties = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """A message. `packet_id` is 0 if `qos` is, for then it has none."""
+
+    topic: str
+    payload: bytes
+    qos: int
+    packet_id: int
+    dup: bool
+    retain: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PubRel:
+    packet_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SubAck:
+    packet_id: int
+    codes: Sequence[int]
+
+
+@dataclass(frozen=True, slots=True)
+class UnsubAck:
+    packet_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class PingResp:
+    pass
+
+
+@dataclass(frozen=True, slots=True)
+class Disconnect:
+    code: int
+    properties: Properties = field(default_factory=dict)
+
+
+Packet = ConnAck | Publish | PubRel | SubAck | UnsubAck | PingResp | Disconnect
+
+
+@dataclass(frozen=True)
+class Login:
+    """What a CONNECT says. The session is always one that goes on; `receive_max` and its expiry are for version 5."""
+
+    version: int
+    client_id: str
+    username: str | None
+    password: str | None = field(repr=False)
+    keep_alive_s: int
+    session_expiry_s: int
+    receive_max: int
+
+
+def connect(login: Login) -> bytes:
+    v5 = login.version == 5
+    flags = (login.username is not None) << 7 | (login.password is not None) << 6
+    parts = [_text("MQTT"), struct.pack("!BBH", 5 if v5 else 4, flags, login.keep_alive_s)]
+    if v5:
+        chosen = struct.pack("!BIBH", SESSION_EXPIRY, login.session_expiry_s, RECEIVE_MAXIMUM, login.receive_max)
+        parts.append(_varint(len(chosen)) + chosen)
+    parts += [_text(each) for each in (login.client_id, login.username, login.password) if each is not None]
+    return _framed(0x10, *parts)
+
+
+def subscribe(version: int, packet_id: int, filters: Sequence[str], qos: int, *, retained: bool) -> bytes:
+    """In version 5, retained messages are asked for when a subscription is new to its session, or never."""
+    options = qos | ((1 if retained else 2) << 4 if version == 5 else 0)
+    return _framed(
+        0x82,
+        packet_id.to_bytes(2, "big"),
+        _no_properties(version),
+        *(_text(each) + bytes([options]) for each in filters),
+    )
+
+
+def unsubscribe(version: int, packet_id: int, filters: Sequence[str]) -> bytes:
+    return _framed(0xA2, packet_id.to_bytes(2, "big"), _no_properties(version), *map(_text, filters))
+
+
+def puback(packet_id: int) -> bytes:
+    return struct.pack("!BBH", 0x40, 2, packet_id)
+
+
+def pubrec(packet_id: int) -> bytes:
+    return struct.pack("!BBH", 0x50, 2, packet_id)
+
+
+def pubcomp(packet_id: int) -> bytes:
+    return struct.pack("!BBH", 0x70, 2, packet_id)
+
+
+def freed_by(packet: bytes) -> int | None:
+    """The id that one of our answers gives back, if it is one that does."""
+    return int.from_bytes(packet[2:], "big") if packet[0] == 0x70 else None
+
+
+def disconnect(version: int, code: int = 0) -> bytes:
+    return bytes([0xE0, 1, code]) if version == 5 and code else b"\xe0\x00"
+
+
+def _framed(first: int, *parts: bytes) -> bytes:
+    content = b"".join(parts)
+    return bytes([first]) + _varint(len(content)) + content
+
+
+def _no_properties(version: int) -> bytes:
+    return b"\0" if version == 5 else b""
+
+
+def _text(text: str) -> bytes:
+    encoded = text.encode()
+    return len(encoded).to_bytes(2, "big") + encoded
+
+
+def _varint(value: int) -> bytes:
+    found = bytearray()
+    while value > 0x7F:
+        found.append(value & 0x7F | 0x80)
+        value >>= 7
+    found.append(value)
+    return bytes(found)

@@ -1,0 +1,148 @@
+"""A real Mosquitto for tests, in a process of its own on a free loopback port, and a client that publishes to it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+from paho.mqtt import client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.packettypes import PacketTypes
+from paho.mqtt.properties import Properties
+from paho.mqtt.reasoncodes import ReasonCode
+
+from tests.collect.fakes import DEADLINE_S
+
+WAIT_S = 0.01
+FLUSH_S = 60.0
+
+
+def _program() -> str:
+    found = shutil.which("mosquitto", path=os.environ["PATH"] + ":/usr/sbin:/usr/local/sbin")
+    if found is None:
+        pytest.fail("these tests need a real broker: install it with `apt-get install mosquitto`")
+    return found
+
+
+def free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        port: int = found.getsockname()[1]
+        return port
+
+
+class Mosquitto:
+    """Keeps its sessions and messages in `directory` when it is told to end, and has them when it starts again."""
+
+    def __init__(self, directory: Path, *options: str) -> None:
+        self.port = free_port()
+        self._config = directory / "mosquitto.conf"
+        self._log = directory / "mosquitto.log"
+        common = ["persistence true", f"persistence_location {directory}/", "max_queued_messages 0", "user root"]
+        common += ["max_inflight_messages 200"]
+        common += [f"log_dest file {self._log}", "log_type all", f"listener {self.port} 127.0.0.1"]
+        self._config.write_text("\n".join([*common, *(options or ["allow_anonymous true"])]) + "\n")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"mqtt://127.0.0.1:{self.port}"
+
+    def start(self) -> Mosquitto:
+        self._process = subprocess.Popen([_program(), "-c", str(self._config)], stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline and self._process.poll() is None:
+            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+                return self
+            time.sleep(WAIT_S)
+        raise AssertionError(f"mosquitto did not start:\n{self._log.read_text()}")
+
+    def stop(self) -> None:
+        """As an operator does: it saves what it has."""
+        if self._process is not None:
+            self._process.terminate()
+            assert self._process.wait(DEADLINE_S) in (0, -15)
+            self._process = None
+
+    def seen(self) -> str:
+        """Its log of packets."""
+        return self._log.read_text()
+
+    def sent_again(self, client: str) -> int:
+        """How often it sent a message of QoS 2 again after the client had confirmed it, which the standard forbids.
+
+        Mosquitto does that if a connection breaks while it repeats its PUBRELs: on the next one it takes their messages
+        for unsent. To a client that has released the id, such a message is a new one.
+        """
+        confirmed: set[str] = set()
+        count = 0
+        for line in self.seen().splitlines():
+            if found := re.search(rf"Received PUBREC from {client} \(Mid: (\d+)", line):
+                confirmed.add(found[1])
+            elif found := re.search(rf"Received PUBCOMP from {client} \(Mid: (\d+)", line):
+                confirmed.discard(found[1])
+            elif (found := re.search(rf"Sending PUBLISH to {client} \(.*, m(\d+),", line)) and found[1] in confirmed:
+                confirmed.discard(found[1])
+                count += 1
+        return count
+
+
+@contextmanager
+def mosquitto(directory: Path, *options: str) -> Iterator[Mosquitto]:
+    broker = Mosquitto(directory, *options).start()
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+class Publisher:
+    """A client that sends again until the broker has it, over restarts of the broker."""
+
+    def __init__(self, broker: Mosquitto, name: str = "publisher") -> None:
+        self._client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
+        self._client.reconnect_delay_set(1, 1)
+        self._client.max_inflight_messages_set(50)
+        expiry = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call]
+        expiry.SessionExpiryInterval = 3600
+        self._client.connect("127.0.0.1", broker.port, clean_start=False, properties=expiry)
+        self._client.on_publish = self._published
+        self._client.loop_start()
+        self._sent = self._done = 0
+
+    def send(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
+        """While the broker is away, the client keeps it."""
+        self._client.publish(topic, payload, qos, retain=retain)
+        self._sent += 1
+
+    def _published(self, client: object, data: object, message: int, reason: ReasonCode, more: object) -> None:
+        assert not reason.is_failure, reason
+        self._done += 1
+
+    def flush(self) -> None:
+        """Return once the broker has everything."""
+        deadline = time.monotonic() + FLUSH_S
+        while self._done < self._sent:
+            assert time.monotonic() < deadline, f"{self._sent - self._done} messages are not published"
+            time.sleep(WAIT_S)
+
+    def close(self) -> None:
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@contextmanager
+def publisher(broker: Mosquitto) -> Iterator[Publisher]:
+    found = Publisher(broker)
+    try:
+        yield found
+    finally:
+        found.close()
