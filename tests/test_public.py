@@ -14,8 +14,8 @@ def test_the_package_exports_these_names_and_no_others() -> None:
 
 def test_the_collect_tier_exports_its_sources() -> None:
     assert collect.__all__ == [
-        "Metric", "NatsLogin", "folder", "graphite", "nats", "ndjson", "poll", "sse", "statsd", "tail", "udp",
-        "websocket",
+        "Metric", "NatsLogin", "Tls", "folder", "graphite", "mqtt", "nats", "ndjson", "poll", "sse", "statsd", "tail",
+        "udp", "websocket",
     ]  # fmt: skip
 
 

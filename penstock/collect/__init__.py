@@ -10,6 +10,7 @@ source: an app's file does it to declare its sources.
 """
 
 from penstock.collect.folder import folder
+from penstock.collect.mqtt import Tls, mqtt
 from penstock.collect.nats import NatsLogin, nats
 from penstock.collect.ndjson import ndjson
 from penstock.collect.poll import poll
@@ -22,8 +23,10 @@ from penstock.collect.websocket import websocket
 __all__ = [
     "Metric",
     "NatsLogin",
+    "Tls",
     "folder",
     "graphite",
+    "mqtt",
     "nats",
     "ndjson",
     "poll",
