@@ -85,6 +85,12 @@ def ticks(batch: pa.RecordBatch) -> int:
     return int(pc.sum(pc.equal(batch.column("_kind"), KIND_TICK)).as_py() or 0)
 
 
+def identified(batch: pa.RecordBatch) -> int:
+    """How many rows of a batch have an id."""
+    place = batch.schema.get_field_index("_id")
+    return 0 if place < 0 else batch.num_rows - int(batch.column(place).null_count)
+
+
 def require_sound(stream: str, schema: pa.Schema, unique_ids: int) -> None:
     """Refuse a schema whose system columns are not of the types that the log relies on."""
     wanted = {"_ingest_time": INGEST_TYPE, "_id": pa.string()}

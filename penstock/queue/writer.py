@@ -128,7 +128,7 @@ class StreamWriter:
     def _store(self, batches: Mapping[int, pa.RecordBatch], times: Mapping[int, int], before: Extent) -> None:
         """Nothing is written if there are no rows, and no producer's sequence or source's mark, to write."""
         rows = {partition: batch.num_rows for partition, batch in batches.items()}
-        ids = sum(batch.num_rows - batch.column("_id").null_count for batch in batches.values())
+        ids = sum(map(codec.identified, batches.values()))
         after = before.grown(rows, sum(map(codec.ticks, batches.values())), ids)
         if after.nexts == before.nexts and before is self.extent:
             return

@@ -10,6 +10,7 @@ import shutil
 import signal
 import ssl
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -335,7 +336,7 @@ async def test_an_encrypted_server_is_read_if_its_certificate_is_good(tmp_path: 
 
 @in_loop
 async def test_without_its_library_the_source_names_the_command_that_mends_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.collect.nats.find_spec", lambda name: None)
+    monkeypatch.setattr(sys.modules[NatsSource.__module__], "find_spec", lambda name: None)
     source = NatsSource("nats://127.0.0.1", "EVENTS")
     async with opened(MemoryLog()) as rig:
         with pytest.raises(SourceFailed, match=r"pip install 'penstock\[nats\]'"):

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+import sys
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.collect import sse as module
 from penstock.collect.http_client import Asked as Wishes
 from penstock.collect.http_client import Endpoint, Paced
 from penstock.collect.reconnect import Backoff
@@ -130,7 +130,7 @@ async def test_an_event_is_durable_with_the_id_that_stands_after_it() -> None:
 
 @in_loop
 async def test_the_id_of_what_is_not_taken_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "NOTE_S", 0.0)
+    monkeypatch.setattr(sys.modules[SseSource.__module__], "NOTE_S", 0.0)
     log = MemoryLog()
     text = (
         b"event: change\nid: 1\ndata: a\n\nevent: progress\nid: 2\ndata: {}\n\nevent: change\nid: 3\ndata:\n\nid: 4\n\n"
