@@ -10,7 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,7 @@ from penstock.collect.reconnect import Backoff
 from penstock.contracts import SourceStatus
 from penstock.errors import SourceFailed
 from tests.collect.fakes import DEADLINE_S, MemoryLog
-from tests.collect.support import Rig, opened, until
+from tests.collect.support import Rig, at_work, opened, until
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -118,16 +118,9 @@ async def publish(js: JetStreamContext, subject: str, payloads: Sequence[bytes])
 
 @asynccontextmanager
 async def pulling(rig: Rig, url: str, **options: Any) -> AsyncIterator[SourceStatus]:
-    """A source at work; cancelled at the end, as at a shutdown."""
-    status = SourceStatus()
     source = NatsSource(url, "EVENTS", **{"backoff": Backoff(0.001, 0.01), **options})
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
-    try:
+    async with at_work(rig, source) as status:
         yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def failure(url: str, **options: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, MutableMapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal
@@ -16,7 +16,7 @@ import msgspec
 from penstock.app import App
 from penstock.collect.door import FrontDoor
 from penstock.collect.http import PostEndpoint
-from penstock.contracts import Log
+from penstock.contracts import Log, Source, SourceStatus
 from penstock.errors import PenstockError
 from penstock.schema import Event, Record
 from penstock.settings import Settings
@@ -82,6 +82,24 @@ async def opened(log: Log, settings: Settings | None = None, *, body_s: float = 
         if isinstance(log, MemoryLog):
             log.gate.set()
         await door.close()
+
+
+@asynccontextmanager
+async def at_work(
+    rig: Rig, source: Source, stream: str = "raw", *, connected: bool = False
+) -> AsyncIterator[SourceStatus]:
+    """A source that runs under the name `feed`, if need be until it is connected; cancelled at the end, as at a
+    shutdown."""
+    status = SourceStatus()
+    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
+    try:
+        if connected:
+            await until(lambda: status.state == "connected" or task.done())
+        yield status
+    finally:
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 @dataclass

@@ -34,7 +34,7 @@ from penstock.settings import Settings
 from tests.collect import file_workers
 from tests.collect.fakes import MemoryLog
 from tests.collect.file_workers import KINDS, Crash, CrashingIntake, Row, Worker, as_bytes, file_rows, stored
-from tests.collect.support import Rig, in_loop, opened, until
+from tests.collect.support import Rig, at_work, in_loop, opened, until
 
 BYTES_MAX = 1000
 
@@ -376,15 +376,9 @@ def test_a_file_in_hand_that_was_changed_meanwhile_is_read_from_its_start(
 
 @asynccontextmanager
 async def pulling(rig: Rig, folder: Path, stream: str = "raw", **options: Any) -> AsyncIterator[SourceStatus]:
-    status = SourceStatus()
     source = FolderSource(folder, **{"poll_s": 0.005, "settle_s": 0.0} | options)
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
-    try:
+    async with at_work(rig, source, stream) as status:
         yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def numbers(log: MemoryLog) -> list[int]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.errors import DeclarationError, SourceFailed
 from penstock.settings import Settings
 from tests.collect.fakes import DEADLINE_S, MemoryLog
 from tests.collect.mqtt_broker import Mosquitto, mosquitto, publisher
-from tests.collect.support import Rig, body, fix, in_loop, opened, until
+from tests.collect.support import Rig, at_work, body, fix, in_loop, opened, until
 
 both = pytest.mark.parametrize("version", [5, 3])
 
@@ -28,18 +27,7 @@ def made(broker: Mosquitto, topics: str | list[str], **options: Any) -> MqttSour
     return mqtt(broker.url, topics, backoff_s=0.01, backoff_max_s=0.05, **options)
 
 
-@asynccontextmanager
-async def pulling(rig: Rig, source: MqttSource, stream: str = "raw") -> AsyncIterator[SourceStatus]:
-    """A source that is subscribed; cancelled at the end, as at a shutdown."""
-    status = SourceStatus()
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
-    try:
-        await until(lambda: status.state == "connected" or task.done())
-        yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+pulling = partial(at_work, connected=True)
 
 
 async def failing(rig: Rig, source: MqttSource) -> str:

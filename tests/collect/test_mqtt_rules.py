@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,7 +15,7 @@ from penstock.queue.writer import MARK_CHARS_MAX
 from penstock.settings import Settings
 from tests.collect.fakes import DEADLINE_S, MemoryLog
 from tests.collect.mqtt_script import ScriptedBroker, connack, disconnect, publish, pubrel, scripted, suback
-from tests.collect.support import Rig, in_loop, opened, until
+from tests.collect.support import Rig, at_work, in_loop, opened, until
 
 both = pytest.mark.parametrize("version", [5, 3])
 
@@ -25,19 +23,6 @@ both = pytest.mark.parametrize("version", [5, 3])
 def made(broker: ScriptedBroker, version: int, **options: Any) -> MqttSource:
     chosen: dict[str, Any] = {"topics": ("t",), "qos": 2, "client_id": "us", "backoff": Backoff(0.001, 0.01), **options}
     return MqttSource(broker.url, version=version, close_s=0.2, **chosen)
-
-
-@asynccontextmanager
-async def pulling(rig: Rig, source: MqttSource) -> AsyncIterator[SourceStatus]:
-    """A source at work; cancelled at the end, as at a shutdown."""
-    status = SourceStatus()
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
-    try:
-        yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 async def failing(rig: Rig, source: MqttSource) -> tuple[SourceFailed, SourceStatus]:
@@ -56,7 +41,7 @@ def stored(log: MemoryLog) -> list[bytes]:
 @in_loop
 async def test_answers_leave_once_the_event_is_durable_and_in_order(version: int) -> None:
     log = MemoryLog()
-    async with opened(log) as rig, scripted(version) as broker, pulling(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         await until(lambda: "confirmed" in log.marks("raw").get("feed", ""))
@@ -76,7 +61,7 @@ async def test_answers_leave_once_the_event_is_durable_and_in_order(version: int
 async def test_an_id_is_given_back_once_its_release_is_durable(version: int) -> None:
     """After PUBCOMP the broker may use it for another message: that must not look like a copy, after a crash either."""
     log = MemoryLog()
-    async with opened(log) as rig, scripted(version) as broker, pulling(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         peer.send(publish(version, "t", b"one", qos=2, packet_id=5))
@@ -104,7 +89,7 @@ async def test_a_message_under_a_taken_id_is_answered_and_not_put_again_after_a_
     message = publish(version, "t", b"one", qos=2, packet_id=5)
     copy = publish(version, "t", b"one", qos=2, packet_id=5, dup=dup)
     async with opened(log) as rig, scripted(version) as broker:
-        async with pulling(rig, made(broker, version)):
+        async with at_work(rig, made(broker, version)):
             peer = await broker.peer()
             await peer.greet(session=False)
             peer.send(message, copy)
@@ -114,7 +99,7 @@ async def test_a_message_under_a_taken_id_is_answered_and_not_put_again_after_a_
             await peer.greet(session=True)
             peer.send(copy)
             assert await peer.answer() == ("PUBREC", 5)
-        async with pulling(rig, made(broker, version)):  # all that it knows is the mark, as after kill -9
+        async with at_work(rig, made(broker, version)):  # all that it knows is the mark, as after kill -9
             peer = await broker.peer()
             await peer.greet(session=True)
             peer.send(copy, pubrel(5), pubrel(5))
@@ -127,7 +112,7 @@ async def test_a_message_under_a_taken_id_is_answered_and_not_put_again_after_a_
 async def test_another_message_under_a_taken_id_is_put(version: int) -> None:
     """A broker that forgot the id and yet says that it has the session: that is no copy, so it must not be lost."""
     log = MemoryLog()
-    async with opened(log) as rig, scripted(version) as broker, pulling(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         peer.send(publish(version, "t", b"one", qos=2, packet_id=5), publish(version, "t", b"two", qos=2, packet_id=5))
@@ -144,7 +129,7 @@ async def test_a_broker_that_repeats_what_it_had_released_is_seen_through(versio
     message = publish(version, "t", b"one", qos=2, packet_id=500)
     again = publish(version, "t", b"one", qos=2, packet_id=500, dup=True)
     async with opened(log) as rig, scripted(version) as broker:
-        async with pulling(rig, made(broker, version)):
+        async with at_work(rig, made(broker, version)):
             peer = await broker.peer()
             await peer.greet(session=False)
             peer.send(message)
@@ -153,7 +138,7 @@ async def test_a_broker_that_repeats_what_it_had_released_is_seen_through(versio
             peer.send(pubrel(500))
             assert await peer.answer() == ("PUBCOMP", 500)
             peer.cut()
-        async with pulling(rig, made(broker, version)):
+        async with at_work(rig, made(broker, version)):
             peer = await broker.peer()
             await peer.greet(session=True)
             peer.send(again, pubrel(500))
@@ -176,7 +161,7 @@ async def test_if_the_broker_has_no_session_every_id_is_free_and_that_is_durable
 ) -> None:
     log = MemoryLog()
     message = publish(version, "t", b"same", qos=2, packet_id=5)
-    async with opened(log) as rig, scripted(version) as broker, pulling(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         peer.send(message)
@@ -203,7 +188,7 @@ async def test_if_the_broker_has_no_session_every_id_is_free_and_that_is_durable
 async def test_what_was_put_and_is_not_yet_durable_is_not_put_again_on_the_next_connection(version: int) -> None:
     log = MemoryLog()
     message = publish(version, "t", b"one", qos=2, packet_id=5, dup=True)
-    async with opened(log) as rig, scripted(version) as broker, pulling(rig, made(broker, version)) as status:
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)) as status:
         peer = await broker.peer()
         await peer.greet(session=False)
         await until(lambda: status.state == "connected")
@@ -237,7 +222,7 @@ async def test_a_disk_that_takes_nothing_holds_back_answers_and_not_pings(versio
     """Whether the messages have room in memory, so that reading goes on, or not."""
     log = MemoryLog()
     async with opened(log, limits) as rig, scripted(version) as broker:
-        async with pulling(rig, made(broker, version, keep_alive_s=0.1)) as status:
+        async with at_work(rig, made(broker, version, keep_alive_s=0.1)) as status:
             peer = await broker.peer()
             await peer.greet(session=False)
             await until(lambda: status.state == "connected")
@@ -257,13 +242,13 @@ async def test_a_disk_that_takes_nothing_holds_back_answers_and_not_pings(versio
 @in_loop
 async def test_a_broker_that_is_silent_is_left(version: int) -> None:
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        async with pulling(rig, made(broker, version, keep_alive_s=0.1)) as status:
+        async with at_work(rig, made(broker, version, keep_alive_s=0.1)) as status:
             peer = await broker.peer()
             await peer.greet(session=False)
             await until(lambda: status.error is not None)
             assert status.error == "the broker answered nothing for 0.05 s"
             assert await broker.peer()
-        async with pulling(rig, made(broker, version, open_s=0.05)) as status:
+        async with at_work(rig, made(broker, version, open_s=0.05)) as status:
             await until(lambda: status.error == "the broker did not answer in 0.05 s")
 
 
@@ -331,7 +316,7 @@ async def test_what_another_try_may_mend_is_tried_again_and_the_status_says_why(
     version: int, answer: bytes, words: str
 ) -> None:
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        async with pulling(rig, made(broker, version, backoff=Backoff(0.2, 0.2))) as status:
+        async with at_work(rig, made(broker, version, backoff=Backoff(0.2, 0.2))) as status:
             peer = await broker.peer()
             await peer.got()
             peer.send(answer)
@@ -425,7 +410,7 @@ async def test_a_shutdown_at_the_very_moment_of_connecting_is_a_shutdown(version
 async def test_more_in_flight_than_was_asked_for_is_slow_and_not_lost() -> None:
     """A broker that knows no bound: its messages have every id that there is, and no PUBREL comes before the last."""
     log, count = MemoryLog(), 1500
-    async with opened(log) as rig, scripted(3) as broker, pulling(rig, made(broker, 3, receive_max=10)):
+    async with opened(log) as rig, scripted(3) as broker, at_work(rig, made(broker, 3, receive_max=10)):
         peer = await broker.peer()
         await peer.greet(session=False)
         for packet_id in range(1, count + 1):

@@ -27,7 +27,7 @@ from penstock.settings import Settings
 from tests.collect import file_workers
 from tests.collect.fakes import MemoryLog
 from tests.collect.file_workers import Crash, CrashingIntake, Rotator, Worker, log_lines, stored
-from tests.collect.support import Rig, body, fix, in_loop, opened, until
+from tests.collect.support import Rig, at_work, body, fix, in_loop, opened, until
 
 LINE_MAX = 100
 
@@ -381,15 +381,9 @@ def test_a_line_of_the_largest_size_is_whole_with_either_end() -> None:
 
 @asynccontextmanager
 async def following(rig: Rig, path: Path, stream: str = "raw", **options: float) -> AsyncIterator[SourceStatus]:
-    status = SourceStatus()
     source = TailSource(path, poll_s=0.005, rotated_wait_s=0.0, **options)  # type: ignore[arg-type]
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
-    try:
+    async with at_work(rig, source, stream) as status:
         yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 @in_loop

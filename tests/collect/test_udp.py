@@ -14,8 +14,9 @@ import sys
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ from penstock.errors import DeclarationError, SourceFailed, SyncFailed
 from penstock.queue import EmbeddedLog
 from penstock.settings import Settings
 from tests.collect.fakes import ManualClock, MemoryLog
-from tests.collect.support import Rig, body, fix, opened, until
+from tests.collect.support import at_work, body, fix, opened, until
 
 ROOT = Path(__file__).parents[2]
 HERE = "127.0.0.1"
@@ -67,18 +68,7 @@ def sending(port: int) -> Iterator[Callable[[bytes], object]]:
         yield lambda datagram: sender.sendto(datagram, (HERE, port))
 
 
-@asynccontextmanager
-async def listening(rig: Rig, source: UdpSource, stream: str = "raw") -> AsyncIterator[SourceStatus]:
-    """A source at work; cancelled at the end, as at a shutdown."""
-    status = SourceStatus()
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
-    try:
-        await until(lambda: status.state == "connected" or task.done())
-        yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+listening = partial(at_work, connected=True)
 
 
 def stored(log: MemoryLog) -> list[bytes]:

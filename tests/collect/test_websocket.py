@@ -18,7 +18,7 @@ from penstock.contracts import SourceStatus
 from penstock.errors import DeclarationError, DiskFull, StorageError, SyncFailed
 from penstock.settings import Settings
 from tests.collect.fakes import MemoryLog
-from tests.collect.support import Rig, body, fix, in_loop, opened, until
+from tests.collect.support import Rig, at_work, body, fix, in_loop, opened, until
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
@@ -31,16 +31,9 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def pulling(rig: Rig, url: str, stream: str = "raw", **options: float) -> AsyncIterator[SourceStatus]:
-    """A source at work; cancelled at the end, as at a shutdown."""
-    status = SourceStatus()
     source = WebSocketSource(url, backoff=Backoff(0.001, 0.01), **options)  # type: ignore[arg-type]
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
-    try:
+    async with at_work(rig, source, stream) as status:
         yield status
-    finally:
-        task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
 
 
 def stored(log: MemoryLog) -> list[bytes]:
