@@ -44,7 +44,7 @@ class Settings:
     group_events_max: int = _setting(20_000, "events", "most events in one commit of the log")
     # queue
     partitions: int = _setting(2, "partitions", "partitions of a new stream that does not say")
-    dedupe_ids_max: int = _setting(1_000_000, "ids", "event ids remembered for each stream, about 190 bytes each")
+    dedupe_ids_max: int = _setting(1_000_000, "ids", "event ids remembered for each stream, about 150 bytes each")
     dedupe_hours: float = _setting(24.0, "hours", "how long an event id is remembered")
     keep_days: float = _setting(7.0, "days", "age at which a stream's events may go, when the stream does not say")
     keep_bytes: int = _setting(10 * 1024 * MIB, "bytes", "size past which a stream's oldest events may go")

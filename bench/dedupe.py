@@ -1,0 +1,91 @@
+"""What it takes to remember ten million event ids: memory, disk, and time when a writer starts.
+
+Each step runs in a process of its own. Memory is what the process has more than one whose stream remembers nothing,
+with the same events; the baseline is a bare Python set of the same ids. Disk is what an event takes that is nothing but
+its id, which stands there twice: as its field, and as the id by which it is known.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from bench.report import Figure
+from penstock.columns import to_batch
+from penstock.contracts import StreamSpec
+from penstock.queue import EmbeddedLog
+from penstock.schema import Event, event_schema
+
+IDS = 10_000_000
+PIECE = 20_000
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+MIB = 1024 * 1024
+
+
+class Seen(Event, id="seen"):
+    seen: str
+
+
+def run() -> Iterator[Figure]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
+        empty, _ = _asked("fill", folder, "0")
+        bare, _ = _asked("set", folder, "0")
+        for path in Path(folder).iterdir():
+            path.unlink()
+        full, filled_s = _asked("fill", folder, str(IDS))
+        size = sum(path.stat().st_size for path in Path(folder).iterdir())
+        started, start_s = _asked("start", folder, str(IDS))
+    yield Figure("dedupe: memory for an id", (full - empty) / IDS, "bytes", bare / IDS, "a bare Python set")
+    yield Figure("dedupe: the same after a restart", (started - empty) / IDS, "bytes")
+    yield Figure("dedupe: disk for an id", size / IDS, "bytes")
+    yield Figure("dedupe: start with 10,000,000 ids", start_s, "s")
+    yield Figure("dedupe: events taken while they are remembered", IDS / filled_s, "events/s")
+
+
+def _asked(*arguments: str) -> tuple[float, float]:
+    """What a process says of its memory and its time."""
+    done = subprocess.run(
+        [sys.executable, "-m", "bench.dedupe", *arguments], check=True, capture_output=True, text=True
+    )
+    memory, seconds = done.stdout.split()
+    return float(memory), float(seconds)
+
+
+def _ids(number: int) -> list[str]:
+    return [f"reading-{number * PIECE + row}" for row in range(PIECE)]
+
+
+def _resident() -> int:
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmRSS"):
+            return int(line.split()[1]) * 1024
+    raise AssertionError("no VmRSS")
+
+
+def main(action: str, folder: str, remembered: str) -> None:
+    began, before = time.perf_counter(), _resident()
+    if action == "set":
+        held = {each for number in range(IDS // PIECE) for each in _ids(number)}
+        print(_resident() - before, len(held))
+        return
+    log = EmbeddedLog(Path(folder))
+    log.declare(StreamSpec("seen", event_schema(Seen), 1, int(remembered)))
+    if action == "fill":
+        for number in range(IDS // PIECE):
+            ids = _ids(number)
+            events = [Seen(seen=each) for each in ids]
+            at = NOW + timedelta(seconds=number)
+            log.admit("seen", {0: to_batch(Seen, events, ids=ids, keys=[None] * PIECE, now=at)})
+    seconds = time.perf_counter() - began
+    memory = _resident()
+    log.close()
+    print(memory, seconds)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
