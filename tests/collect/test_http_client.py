@@ -117,7 +117,7 @@ async def test_redirects_are_followed_only_if_asked_for_and_secrets_stay_with_th
 
         async with serving(here) as url:
             async with pulling(rig, ndjson(f"{url}/?k=1", headers={"X-Key": "hidden"}, redirects_max=2, **QUICK)):
-                await until(lambda: len(stored(log)) == 1)
+                await until(lambda: len(stored(log)) >= 1)
             assert [(each.path, "x-key" in each.headers) for each in seen[:3]] == [
                 ("/", True),
                 ("/again", True),
