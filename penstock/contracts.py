@@ -324,11 +324,12 @@ class Replies(Protocol):
     """What events caused, for a request that waits for it."""
 
     def require_target(self, stream: str, target: str) -> None:
-        """Raise `BadParameter` if no event of the stream can cause anything in `target`, a stream or view."""
+        """Raise `BadParameter` if no event of the stream can cause anything in `target`, a stream or view; `Overloaded`
+        if too many wait for a reply. Called before the events are taken."""
 
     async def reply(self, ack: str, target: str, timeout_s: float) -> dict[str, Any] | None:
-        """What the acknowledged events caused there, as soon as it is known; None when `timeout_s` has passed. Holds no
-        thread while it waits. `Overloaded` if too many wait."""
+        """What the acknowledged events caused there, as soon as it is known; None when `timeout_s` has passed, or at
+        once if too many wait. Holds no thread while it waits."""
 
 
 class Source(Protocol):

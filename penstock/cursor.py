@@ -9,6 +9,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from typing import Annotated
 
 import msgspec
 
@@ -34,12 +35,15 @@ class ViewCursor(msgspec.Struct, frozen=True, array_like=True, tag="v"):
     version: int
 
 
+Natural = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
+
+
 class Span(msgspec.Struct, frozen=True, array_like=True):
     """Events that stand side by side in one partition."""
 
-    partition: int
-    first: int
-    count: int
+    partition: Natural
+    first: Natural
+    count: Annotated[int, msgspec.Meta(ge=1, lt=2**48)]
 
 
 class Ack(msgspec.Struct, frozen=True, array_like=True, tag="a"):
@@ -47,7 +51,7 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="a"):
 
     stream: str
     generation: int
-    spans: tuple[Span, ...]
+    spans: Annotated[tuple[Span, ...], msgspec.Meta(min_length=1)]
 
     @property
     def text(self) -> str:

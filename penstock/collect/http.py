@@ -106,6 +106,10 @@ class PostEndpoint:
             raise BadParameter(f"ack is {given['ack'][:40]!r}; use durable or none", parameter="ack")
         durable, reply = given.get("ack") != "none", given.get("reply")
         if reply is None:
+            if "timeout" in given:
+                raise BadParameter(
+                    "timeout says how long to wait for a reply; name one with reply=", parameter="timeout"
+                )
             return _Wish(durable)
         if not durable or self._replies is None:
             raise BadParameter("a reply can be waited for with ack=durable only", parameter="reply")

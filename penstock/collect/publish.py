@@ -21,6 +21,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -36,7 +37,7 @@ SUFFIX = "/publish"
 PRODUCER_CHARS_MAX = 100
 SEND_S = 30.0
 """How long a client may leave an acknowledgement unread."""
-NORMAL, POLICY, RESTART = 1000, 1008, 1012
+POLICY, RESTART = 1008, 1012
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -81,15 +82,18 @@ class PublishEndpoint:
         if first["type"] != "websocket.connect":
             return
         await send({"type": "websocket.accept"})
+        with suppress(_Gone):
+            await _close(send, await self._serve(stream, scope, receive, send))
+
+    async def _serve(self, stream: str, scope: Message, receive: Receive, send: Send) -> int:
+        """Until the gateway closes, or something is wrong, which is told. Returns the code to close with."""
         try:
             session = _Session(self._door.entrance(stream), _producer(scope["query_string"]), receive, send)
             await session.run(self._closing, self._window)
-            await _close(send, RESTART)
-        except _Gone:
-            return
         except PenstockError as error:
             await _tell(send, {"event": "error", "problem": as_problem(error)})
-            await _close(send, POLICY if isinstance(error, RequestError) else RESTART)
+            return POLICY if isinstance(error, RequestError) else RESTART
+        return RESTART
 
 
 class _Session:
@@ -107,7 +111,8 @@ class _Session:
     async def run(self, closing: asyncio.Event, window: int) -> None:
         """Until the gateway closes; raises `_Gone`, or what is wrong with the client or the log."""
         await _tell(self._send, {"event": "open", "window": window})
-        tasks = [asyncio.create_task(each) for each in (self._read(window), self._acknowledge(), _set(closing))]
+        ways = (self._read(window), self._acknowledge(), _set(closing))
+        tasks = [asyncio.create_task(each) for each in ways]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:

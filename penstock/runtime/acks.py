@@ -36,7 +36,7 @@ CAUSED_MAX = 1_000
 """Events that one answer gives of each stream. More were caused, if there are so many."""
 
 WAIT_S = 5.0
-
+"""How often to look again for a view's version, in case it was made anew."""
 Node = View | Handler
 
 
@@ -171,14 +171,16 @@ class Acks:
         return {"stream": ack.stream, "events": count, "logged": logged, "processed": processed}
 
     def require_target(self, stream: str, target: str) -> None:
-        """Raise `BadParameter` if nothing in `target` can be what an event of the stream caused."""
+        """As the contract has it, before anything is taken."""
         self._way(stream, target)
-
-    async def reply(self, text: str, target: str, timeout_s: float) -> dict[str, Any] | None:
-        """What the acknowledged events caused in a stream or view, as soon as it is there; None if that takes longer.
-        `Overloaded` if too many wait already."""
         if self._replies >= self._replies_max:
             raise Overloaded(f"{self._replies} requests wait for a reply already", retry_after_s=1)
+
+    async def reply(self, text: str, target: str, timeout_s: float) -> dict[str, Any] | None:
+        """What the acknowledged events caused in a stream or view, as soon as it is there; None if that takes longer,
+        or if too many wait by now: the events are taken, and it can be asked for later."""
+        if self._replies >= self._replies_max:
+            return None
         self._replies += 1
         try:
             async with asyncio.timeout(timeout_s):
@@ -190,13 +192,19 @@ class Acks:
 
     def _read(self, text: str) -> Ack:
         ack = decode_ack(text)
-        try:
-            known = ack.stream in self._classes and self._log.generation(ack.stream) == ack.generation
-        except PenstockError:
-            known = False
-        if not known:
+        if ack.stream not in self._classes or not self._is_ours(ack):
             raise NotFound("this acknowledgement is not of a stream of this app, or the stream was made anew")
         return ack
+
+    def _is_ours(self, ack: Ack) -> bool:
+        """Whether it names events of the log. Anyone can make up a text that looks like an acknowledgement."""
+        try:
+            generation, ends = self._log.generation(ack.stream), self._log.ends(ack.stream)
+        except PenstockError:
+            return False
+        return generation == ack.generation and all(
+            span.first + span.count <= ends.get(span.partition, 0) for span in ack.spans
+        )
 
     def _readers(self, stream: str) -> list[Node]:
         every: list[Node] = [*self._app.handlers, *self._app.views]
@@ -208,7 +216,7 @@ class Acks:
         offset = last.first + last.count - 1
         try:
             *_, batch = self._log.read(ack.stream, last.partition, offset, offset + 1)
-        except (BadCursor, ValueError):
+        except BadCursor:
             return None
         return from_micros(micros_of(batch.column("_ingest_time"))[0])
 

@@ -15,6 +15,7 @@ from typing import Any
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
+from starlette.websockets import WebSocket
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import dashboard
@@ -25,7 +26,7 @@ from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
 from penstock.contracts import SourceStatus
-from penstock.errors import EXIT_IO, PenstockError, SourceFailed
+from penstock.errors import EXIT_IO, Busy, PenstockError, SourceFailed
 from penstock.graph import read_views
 from penstock.queue import EmbeddedLog
 from penstock.runtime.acks import Acks
@@ -41,7 +42,7 @@ from penstock.runtime.status import Status
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.http import routes
-from penstock.serve.problems import exception_handlers
+from penstock.serve.problems import exception_handlers, problem_response
 from penstock.serve.protocol import OPTIONS, BoundedWebSocket
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
@@ -142,8 +143,11 @@ class Gateway:
                 await post(scope, receive, send)
             elif scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX):
                 stream = scope["path"].removeprefix(PREFIX).removesuffix(PUBLISH_SUFFIX)
-                with self.connections.one():
-                    await publish(stream, scope, receive, send)
+                try:
+                    with self.connections.one():
+                        await publish(stream, scope, receive, send)
+                except Busy as error:
+                    await WebSocket(scope, receive, send).send_denial_response(problem_response(error))
             else:
                 await site(scope, receive, send)
 

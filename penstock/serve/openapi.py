@@ -111,7 +111,7 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
                     "Send events",
                     {"101": {"description": _PUBLISH}},
                     parameters=[_PRODUCER],
-                    also=("403", "404", "426"),
+                    also=("403", "404", "426", "503"),
                 ),
             },
             "/v1/live": {

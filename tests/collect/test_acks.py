@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import urlsafe_b64encode
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -169,9 +171,22 @@ async def test_what_cannot_be_waited_for_is_refused_before_anything_is_taken() -
         b"reply=decisions&timeout=nan",
         b"reply=decisions&reply=decisions",
         b"wait=5",
+        b"timeout=5",
     ):
         answer, taken = await asked(Oracle(), query)
         assert (answer.status, answer.json["code"], taken) == (400, "bad_parameter", 0), query
+
+
+MADE_UP = [
+    msgspec.msgpack.encode(["a", "fixes", 7, spans])
+    for spans in ([], [[0, 0, 0]], [[-1, 0, 1]], [[0, -1, 1]], [[0, 0, 2**60]], [["0", 0, 1]])
+]
+
+
+@pytest.mark.parametrize("raw", MADE_UP)
+def test_what_looks_like_an_acknowledgement_and_names_no_events_is_not_found(raw: bytes) -> None:
+    with pytest.raises(NotFound):
+        decode_ack(urlsafe_b64encode(raw).decode())
 
 
 @pytest.mark.parametrize("text", ["", "x", "AAAA", "k6FzB4IACAEA", "x" * 100_000, "\u00e9"])

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from penstock import files
-from penstock.cursor import Span
-from penstock.errors import Damaged
+from penstock.columns import to_batch
+from penstock.contracts import StreamSpec
+from penstock.cursor import Ack, Span
+from penstock.errors import Damaged, NotFound, Overloaded
+from penstock.queue import EmbeddedLog
 from penstock.runtime import acks
-from penstock.runtime.acks import Places, Progress
+from penstock.runtime.acks import Acks, Places, Progress
+from penstock.runtime.directory import DataDirectory
+from penstock.schema import event_schema
+from penstock.settings import Settings
 from penstock.store import Done, History
 from penstock.store import history as store
 from tests.collect.support import in_loop, until
+from tests.e2e import decide
 
 
 class Ledger:
@@ -123,3 +132,47 @@ def test_places_know_their_events() -> None:
     found = [(partition, offset) for partition in (0, 1, 2) for offset in range(25) if (partition, offset) in places]
     assert found == [(0, 5), (0, 6), (0, 7), (0, 20), (1, 0)]
     assert sorted(places.ends()) == [(0, 5), (0, 20), (1, 0), (1, 0)]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
+    """With one event of the stream `payments`."""
+    log = EmbeddedLog(tmp_path / "streams", disk_reserve_bytes=0)
+    log.declare(StreamSpec("payments", event_schema(decide.Payment), 1))
+    event = decide.Payment(payment="1", card="c", amount=1)
+    log.admit("payments", {0: to_batch(decide.Payment, [event], ids=["1"], keys=["c"], now=datetime.now(UTC))})
+    yield log
+    log.close()
+
+
+def answers(log: EmbeddedLog, tmp_path: Path, replies_max: int = 10) -> Acks:
+    return Acks(decide.app, DataDirectory(tmp_path), log, {}, Settings(replies_max=replies_max))
+
+
+@in_loop
+async def test_an_acknowledgement_of_events_that_are_not_there_is_not_found(tmp_path: Path, log: EmbeddedLog) -> None:
+    """Whoever makes one up is told so, in a sentence."""
+    found, generation = answers(log, tmp_path), log.generation("payments")
+    assert (await found.describe(Ack("payments", generation, (Span(0, 0, 1),)).text))["events"] == 1
+    for made_up in (
+        Ack("payments", generation, (Span(0, 0, 2),)),
+        Ack("payments", generation, (Span(0, 1, 1),)),
+        Ack("payments", generation, (Span(7, 0, 1),)),
+        Ack("payments", generation + 1, (Span(0, 0, 1),)),
+        Ack("decisions", 1, (Span(0, 0, 1),)),
+        Ack("none", 1, (Span(0, 0, 1),)),
+    ):
+        with pytest.raises(NotFound):
+            await found.describe(made_up.text)
+    found.close()
+
+
+@in_loop
+async def test_a_request_that_may_not_wait_is_refused_before_it_is_taken(tmp_path: Path, log: EmbeddedLog) -> None:
+    """And never after: 429 means that nothing was taken."""
+    found = answers(log, tmp_path, replies_max=0)
+    with pytest.raises(Overloaded):
+        found.require_target("payments", "decisions")
+    ack = Ack("payments", log.generation("payments"), (Span(0, 0, 1),))
+    assert await found.reply(ack.text, "decisions", 60.0) is None
+    found.close()
