@@ -297,6 +297,10 @@ class Intake(Protocol):
         """The class of the stream's events; `Raw` if it has none."""
 
     @property
+    def event_bytes_max(self) -> int:
+        """The most bytes of an event; one that has more becomes a dead letter."""
+
+    @property
     def mark(self) -> str | None:
         """The last mark that is durable, across restarts; None if there never was one."""
 

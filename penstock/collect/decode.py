@@ -61,7 +61,7 @@ class BodyDecoder:
         self._wire = wire
         self._opaque = cls is Raw
         self._checks = checks(cls)
-        self._event_bytes_max = event_bytes_max
+        self.event_bytes_max = event_bytes_max
         self._events_max = events_max
         self._one = msgspec.json.Decoder(wire)
         self._many = msgspec.json.Decoder(list[wire])
@@ -108,7 +108,7 @@ class BodyDecoder:
         return _sorted_out(found)
 
     def _raw_event(self, index: int, raw: bytes) -> Any:
-        return self._wire(data=raw) if len(raw) <= self._event_bytes_max else self._oversize(index, raw)
+        return self._wire(data=raw) if len(raw) <= self.event_bytes_max else self._oversize(index, raw)
 
     def _apart(self, parts: Sequence[bytes]) -> Decoded:
         self._require_count(len(parts))
@@ -116,7 +116,7 @@ class BodyDecoder:
 
     def _whole(self, decode: Callable[[bytes], list[Any]], body: bytes) -> list[Any] | None:
         """All events by one call, if all of them are good and none can be too large."""
-        if len(body) > self._event_bytes_max:
+        if len(body) > self.event_bytes_max:
             return None
         try:
             events = decode(body)
@@ -128,7 +128,7 @@ class BodyDecoder:
 
     def _event(self, index: int, raw: bytes) -> Any:
         """The event in `raw`, or the Rejection that it earned."""
-        if len(raw) > self._event_bytes_max:
+        if len(raw) > self.event_bytes_max:
             return self._oversize(index, raw)
         try:
             event = self._one.decode(raw)
@@ -138,7 +138,7 @@ class BodyDecoder:
         return event if fault is None else Rejection(index, fault.reason, f"$.{fault.field}", raw)
 
     def _oversize(self, index: int, raw: bytes) -> Rejection:
-        reason = f"The event has {len(raw)} bytes, the most is {self._event_bytes_max}"
+        reason = f"The event has {len(raw)} bytes, the most is {self.event_bytes_max}"
         return Rejection(index, reason, None, raw)
 
     def _require_count(self, count: int) -> None:

@@ -70,6 +70,10 @@ class FeedIntake:
         return self._entrance.intake.event
 
     @property
+    def event_bytes_max(self) -> int:
+        return self._entrance.decoder.event_bytes_max
+
+    @property
     def mark(self) -> str | None:
         return self._entrance.intake.mark(self._source)
 

@@ -1,0 +1,171 @@
+"""What the sources over HTTP do alike: secrets, redirects, packed answers, servers that are away."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import logging
+import random
+import socket
+import subprocess
+import sys
+from datetime import UTC, datetime
+
+import pytest
+
+from penstock.collect.sources.http.answer import PIECE_BYTES, RETRY_AFTER_S_MAX, _Gzip, retry_after_s
+from penstock.collect.sources.http.ndjson import ndjson
+from penstock.collect.sources.http.positions import is_after, items_at, position_at, value_at
+from penstock.errors import SourceFailed
+from tests.collect.fakes import MemoryLog
+from tests.collect.sources.origin import (
+    QUICK,
+    Asked,
+    Reply,
+    outcome,
+    pulling,
+    sending,
+    serving,
+    stored,
+)
+from tests.collect.support import in_loop, opened, until
+
+
+def test_gzip_is_unpacked_in_pieces_that_are_bounded_and_lose_nothing() -> None:
+    content = random.Random(1).randbytes(200_000) + b"x" * 20_000_000
+    packed = gzip.compress(content[:100_000]) + gzip.compress(content[100_000:])
+    for size in (len(packed), 1000, 7919):
+        unpack = _Gzip()
+        pieces = [piece for at in range(0, len(packed), size) for piece in unpack.pieces(packed[at : at + size])]
+        assert b"".join(pieces) == content
+        assert max(map(len, pieces)) <= PIECE_BYTES
+        assert unpack.complete
+    unpack = _Gzip()
+    list(unpack.pieces(packed[:-4]))
+    assert not unpack.complete
+
+
+@in_loop
+async def test_packed_lines_are_read_and_other_packings_are_refused() -> None:
+    log = MemoryLog()
+    lines = b"".join(b"line %d\n" % number for number in range(20_000))
+    async with opened(log) as rig, serving(sending(gzip.compress(lines), Content_Encoding="gzip")) as url:
+        async with pulling(rig, ndjson(url, **QUICK)):
+            await until(lambda: len(stored(log)) == 20_000)
+    assert stored(log) == lines.splitlines()
+    assert isinstance(await outcome(sending(b"x", Content_Encoding="br"), "ndjson"), SourceFailed)
+
+
+@in_loop
+async def test_a_server_that_is_away_is_tried_again_and_the_status_says_why() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+    async with opened(MemoryLog()) as rig:
+        async with pulling(rig, ndjson(f"http://u:hidden@127.0.0.1:{port}/x?k=hidden", **QUICK)) as status:
+            await until(lambda: status.reconnects >= 3 and status.error is not None)
+            assert str(status.error).startswith("could not connect: ")
+            assert "hidden" not in str(status.error)
+
+
+@in_loop
+async def test_what_is_not_http_and_what_is_not_tls_is_tried_again() -> None:
+    async def rude(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"SSH-2.0-OpenSSH_9.2\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(rude, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    async with server, opened(MemoryLog()) as rig:
+        for scheme in ("http", "https"):
+            async with pulling(rig, ndjson(f"{scheme}://127.0.0.1:{port}", **QUICK)) as status:
+                await until(lambda: status.reconnects >= 2 and status.error is not None)
+                assert "SSH" not in str(status.error)
+
+
+@in_loop
+async def test_secrets_are_sent_and_never_shown(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    seen: list[Asked] = []
+
+    async def handler(asked: Asked, reply: Reply) -> None:
+        seen.append(asked)
+        await reply.all(status=500)
+
+    async with opened(MemoryLog()) as rig, serving(handler) as url:
+        secret = url.replace("http://", "http://user:hidden@") + "/feed?token=hidden"
+        source = ndjson(secret, headers={"X-Key": "hidden"}, **QUICK)
+        async with pulling(rig, source) as status:
+            await until(lambda: status.reconnects >= 2)
+            assert "hidden" not in f"{status} {source} {source.address}"
+    assert seen[0].headers["x-key"] == "hidden"
+    assert seen[0].query == {"token": "hidden"}
+    assert seen[0].headers["authorization"] == "Basic dXNlcjpoaWRkZW4="
+    assert "hidden" not in caplog.text
+    assert "answers 500" in caplog.text
+
+
+@in_loop
+async def test_redirects_are_followed_only_if_asked_for_and_secrets_stay_with_their_server() -> None:
+    seen: list[Asked] = []
+    log = MemoryLog()
+    async with opened(log) as rig, serving(sending(b"there\n", seen=seen)) as other:
+
+        async def here(asked: Asked, reply: Reply) -> None:
+            seen.append(asked)
+            await reply.all(status=307, Location="/again" if asked.path == "/" else f"{other}/there?x=1")
+
+        async with serving(here) as url:
+            async with pulling(rig, ndjson(f"{url}/?k=1", headers={"X-Key": "hidden"}, redirects_max=2, **QUICK)):
+                await until(lambda: len(stored(log)) >= 1)
+            assert [(each.path, "x-key" in each.headers) for each in seen[:3]] == [
+                ("/", True),
+                ("/again", True),
+                ("/there", False),
+            ]
+            for most in (0, 1):
+                error = await outcome(here, "ndjson", redirects_max=most)
+                assert isinstance(error, SourceFailed)
+                assert "redirects_max" in error.message
+
+
+@in_loop
+async def test_a_file_of_certificates_that_is_not_there_ends_the_source() -> None:
+    error = await outcome(sending(), "ndjson", ca_file="/no/such/file")
+    assert isinstance(error, SourceFailed)
+
+
+def test_what_a_server_says_of_when_to_come_back() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert retry_after_s("120", now) == 120
+    assert retry_after_s("Thu, 01 Jan 2026 12:01:00 GMT", now) == 60
+    assert retry_after_s("Thu, 01 Jan 2026 11:00:00 GMT", now) == 0
+    assert retry_after_s("99999999999", now) == RETRY_AFTER_S_MAX
+    for nonsense in (None, "", "soon", "-5", "1e9", "Thu, 01 Jan 2026 12:01:00"):
+        assert retry_after_s(nonsense, now) == 0
+
+
+def test_values_are_found_by_their_path() -> None:
+    raw = b'{"a": {"b": [1, {"c": 2}]}, "n": 1.50, "t": "x\\u00e9", "z": null}'
+    assert value_at(raw, "a.b") == b'[1, {"c": 2}]'
+    assert value_at(raw, "") == raw
+    assert items_at(raw, "a.b") == [b"1", b'{"c": 2}']
+    assert [value_at(raw, path) for path in ("a.x", "n.x", "x")] == [None] * 3
+    assert [items_at(each, "n") for each in (raw, b"[", b'"')] == [None] * 3
+    assert (position_at(raw, "n"), position_at(raw, "t"), position_at(raw, "z")) == ("1.50", "xé", None)
+
+
+def test_numbers_are_compared_as_numbers_and_texts_as_texts() -> None:
+    assert is_after("10", "9", "number")
+    assert not is_after("10", "9", "text")
+    assert is_after("9007199254740993", "9007199254740992", "number")
+    assert is_after("a", None, "number")
+    assert not is_after("1.0", "1", "number")
+    with pytest.raises(SourceFailed):
+        is_after("NaN", "1", "number")
+
+
+def test_a_declared_source_loads_no_http_library() -> None:
+    code = "import sys; from penstock.collect.sources.http import ndjson, poll, sse; print('httpx' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "False"
