@@ -1,4 +1,4 @@
-"""The command line: `penstock run`, `check`, `new`, `replay`, `rebuild`, `state`, `doctor`."""
+"""The command line: `penstock run`, `check`, `new`, `replay`, `rebuild`, `state`, `keys`, `doctor`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from penstock import __version__
 from penstock.app import App
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
+from penstock.runtime import access
 from penstock.runtime.loading import code_of, load, the_handler
 from penstock.settings import from_environment
 
@@ -39,6 +40,7 @@ def parser() -> argparse.ArgumentParser:
     run.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="data directory (.penstock)")
     run.add_argument("--host", default="127.0.0.1", help="address to listen on (127.0.0.1)")
     run.add_argument("--port", type=_port, default=8080, help="port to listen on (8080); 0 picks a free one")
+    run.add_argument("--access", type=Path, metavar="FILE", help="TLS, tokens and certificates: a TOML file")
 
     test = commands.add_parser("check", help="find what is wrong with an app, each problem with its file:line")
     test.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
@@ -80,6 +82,9 @@ def parser() -> argparse.ArgumentParser:
     state.add_argument("--handler", metavar="NAME", help="which handler, if the app has several")
     state.add_argument("--key", metavar="KEY", help="this key only")
 
+    keys = commands.add_parser("keys", help="make, list, rotate and revoke the keys of those who use an app")
+    access.add_keys(keys)
+
     commands.add_parser("doctor", help="say what is missing on this machine, and the command that mends it")
     return top
 
@@ -108,6 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "replay": _replay,
         "rebuild": _rebuild,
         "state": _state,
+        "keys": access.keys,
         "doctor": _doctor,
     }
     try:
@@ -143,8 +149,19 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     if _report(list(problems(app, DataDirectory(arguments.data), code_of(arguments.target)))):
         return 1
-    with listen(arguments.host, arguments.port) as listener:
-        supervisor = Supervisor(app, arguments.target, arguments.data, listener, settings, _say)
+    policy = access.checked_policy(arguments.access, arguments.data, settings)
+    guarded = policy.authenticates or DataDirectory(arguments.data).keys.exists()
+    with listen(arguments.host, arguments.port, guarded=guarded) as listener:
+        supervisor = Supervisor(
+            app,
+            arguments.target,
+            arguments.data,
+            listener,
+            settings,
+            _say,
+            access=arguments.access,
+            tls=policy.tls is not None,
+        )
         return supervisor.run()
 
 

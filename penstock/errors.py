@@ -9,13 +9,18 @@
     │   ├── MalformedBody           malformed_body      no     400
     │   ├── BadParameter            bad_parameter       no     400
     │   ├── BadCursor               bad_cursor          no     400
+    │   ├── Unauthorized            unauthorized        no     401   who the caller is was not proved
+    │   ├── Forbidden               forbidden           no     403   the caller may not do this
     │   ├── NotFound                not_found           no     404
+    │   ├── TooSlow                 too_slow            no     408   head or body did not come in time
     │   ├── TooLarge                too_large           no     413
+    │   ├── HeadTooLarge            head_too_large      no     431
     │   ├── UnsupportedMedia        unsupported_media   no     415
     │   └── InvalidEvents           invalid_events      no     422
     ├── NoReplyYet                  no_reply_yet        no     504   the events are taken; the reply comes later
     ├── Busy                        busy                yes    503   come back after `retry_after_s`
     │   ├── Overloaded              overloaded          yes    429
+    │   ├── RateLimited             rate_limited        yes    429   this caller has used up its rate
     │   ├── DiskFull                disk_full           yes    507
     │   └── Stopping                stopping            yes    503
     ├── StorageError                storage             no     500
@@ -94,9 +99,29 @@ class BadCursor(RequestError):
     code = "bad_cursor"
 
 
+class Unauthorized(RequestError):
+    code = "unauthorized"
+    status = 401
+
+
+class Forbidden(RequestError):
+    code = "forbidden"
+    status = 403
+
+
 class NotFound(RequestError):
     code = "not_found"
     status = 404
+
+
+class TooSlow(RequestError):
+    code = "too_slow"
+    status = 408
+
+
+class HeadTooLarge(RequestError):
+    code = "head_too_large"
+    status = 431
 
 
 class TooLarge(RequestError):
@@ -133,6 +158,11 @@ class Busy(PenstockError):
 
 class Overloaded(Busy):
     code = "overloaded"
+    status = 429
+
+
+class RateLimited(Busy):
+    code = "rate_limited"
     status = 429
 
 

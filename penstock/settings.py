@@ -38,6 +38,19 @@ class Settings:
     lag_events_max: int = _setting(
         0, "events", "how far behind a stream a view or handler may be before events are refused with 429; 0: no limit"
     )
+    head_bytes_max: int = _setting(32 * 1024, "bytes", "largest head of a request: its first line and its headers")
+    head_s: float = _setting(10.0, "seconds", "time for the head of a request, from its first byte")
+    body_s: float = _setting(30.0, "seconds", "time for the body of a request; it is given up within twice this time")
+    idle_s: float = _setting(75.0, "seconds", "time that a connection may be open without a request")
+    sockets_max: int = _setting(10_000, "connections", "open connections of all kinds")
+    sockets_per_address_max: int = _setting(
+        2_000, "connections", "open connections from one network address; 0: no limit but that of all"
+    )
+    rate_max: float = _setting(
+        0.0,
+        "events a second",
+        "what a caller without a rate may send; a request counts as one event; 0: no limit",
+    )
     publish_window: int = _setting(1_000, "messages", "unacknowledged messages of one WebSocket that sends events")
     reply_s_max: float = _setting(60.0, "seconds", "longest time that a request may wait for a reply")
     replies_max: int = _setting(1_000, "requests", "requests that may wait for a reply at once")

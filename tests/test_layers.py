@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
-    "contracts",
+    "contracts", "access",
 }  # fmt: skip
 DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}

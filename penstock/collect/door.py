@@ -128,7 +128,9 @@ class FrontDoor:
         )
         main = Target(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions)
         dead = Target(stream.name + REJECTED_SUFFIX, Rejected, None, 1)
-        return Entrance(decoder, self._intake(main), self._intake(dead), self.threads, chosen.pending_bytes_max)
+        return Entrance(
+            stream.name, decoder, self._intake(main), self._intake(dead), self.threads, chosen.pending_bytes_max
+        )
 
     def _intake(self, target: Target) -> StreamIntake:
         unique_ids = self._settings.dedupe_ids_max if target.event is not Rejected else 0

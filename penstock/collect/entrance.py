@@ -27,6 +27,7 @@ class Entrance:
 
     def __init__(
         self,
+        stream: str,
         decoder: BodyDecoder,
         intake: StreamIntake,
         dead_letters: StreamIntake,
@@ -34,6 +35,7 @@ class Entrance:
         large_bytes_max: int,
     ) -> None:
         """Bodies that wait to be decoded in `threads` hold `large_bytes_max` at most; past that they are refused."""
+        self.stream = stream
         self.decoder = decoder
         self.intake = intake
         self.dead_letters = dead_letters

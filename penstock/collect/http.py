@@ -4,9 +4,10 @@
 |---|---|
 | 200 | durable: `{"accepted", "duplicates", "rejected", "cursor", "errors", "ack"}`; with `?reply=`, also `"reply"` |
 | 202 | `?ack=none`: the same, but the events are only on their way, and `cursor` and `ack` are null |
-| 400 | `malformed_body`: not JSON, broken gzip; `bad_parameter`; a body that came too slowly |
-| 404, 413, 415, 422 | no such stream; too large; unknown content encoding; every event was rejected |
-| 429, 503, 507 | overloaded, stopping, disk full; with `Retry-After` |
+| 400 | `malformed_body`: not JSON, broken gzip; `bad_parameter` |
+| 403, 404 | the caller may not send to this stream, or not read the reply; there is no such stream |
+| 408, 413, 415, 422 | too slow; too large; unknown content encoding; every event was rejected |
+| 429, 503, 507 | overloaded or over the caller's rate, stopping, disk full; with `Retry-After` |
 | 500 | the log failed; nothing was acknowledged |
 | 504 | `?reply=`: the events are taken, but what they cause did not come in time |
 """
@@ -23,66 +24,63 @@ from urllib.parse import parse_qsl
 import msgspec
 
 from penstock import failpoints
+from penstock.access import Caller, caller_of
 from penstock.collect.body import BodyReader, Disconnected, Receive, Unfinished
 from penstock.collect.deadline import Deadline
 from penstock.collect.decode import is_lines
 from penstock.collect.door import FrontDoor
+from penstock.collect.edge import CLOSE, JSON, Header, encode, problem_headers
 from penstock.collect.intake import Receipt
 from penstock.contracts import Replies
-from penstock.errors import BadParameter, Busy, NoReplyYet, PenstockError, RequestError, StorageError, as_problem
+from penstock.errors import BadParameter, NoReplyYet, PenstockError, StorageError, TooSlow, as_problem
 from penstock.settings import Settings
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
-Header = tuple[bytes, bytes]
-
 PREFIX = "/v1/streams/"
-BODY_S = 30.0
-"""How long a body may take from its first byte to its last; it is given up within twice this time."""
 LINGER_S = 2.0
 """How long the rest of a refused body is read and thrown away: closing at once would lose the answer on its way."""
-_JSON: Header = (b"content-type", b"application/json")
-_PROBLEM: Header = (b"content-type", b"application/problem+json")
-_CLOSE: Header = (b"connection", b"close")
-_encode = msgspec.json.Encoder().encode
 _log = logging.getLogger("penstock.collect")
 
 
 class PostEndpoint:
     """The ASGI callable. Route `POST /v1/streams/{stream}` here, without middleware if speed matters."""
 
-    def __init__(
-        self, door: FrontDoor, settings: Settings, replies: Replies | None = None, *, body_s: float = BODY_S
-    ) -> None:
+    def __init__(self, door: FrontDoor, settings: Settings, replies: Replies | None = None) -> None:
         """Without `replies`, a request that asks for one is refused."""
         self._door = door
         self._replies = replies
         self._reply_s_max = settings.reply_s_max
         self._reader = BodyReader(settings.body_bytes_max, settings.pending_bytes_max, door.threads)
-        self._deadline = Deadline(body_s)
+        self._deadline = Deadline(settings.body_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. A client that goes away before its body is complete leaves nothing behind."""
+        stream, caller = scope["path"].removeprefix(PREFIX), caller_of(scope)
         try:
-            stream = scope["path"].removeprefix(PREFIX)
+            caller.require("produce", stream)
             entrance = self._door.entrance(stream)
             lines, encoding, key = self._headers(scope)
-            wish = self._wish(scope["query_string"], stream)
+            wish = self._wish(scope["query_string"], stream, caller)
+            caller.require_room()
             body = await self._read(receive, encoding)
+            key = None if key is None else caller.scoped(key)
             receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key)
-            answer = _encode(receipt) if wish.reply is None else await self._reply(receipt, wish.reply, wish.timeout_s)
+            caller.spend(receipt.accepted + receipt.duplicates + receipt.rejected)
+            answer = encode(receipt) if wish.reply is None else await self._reply(receipt, wish.reply, wish.timeout_s)
         except Disconnected:
             return
         except Unfinished as refusal:
             await _refuse(refusal.error, send, receive)
         except PenstockError as error:
+            caller.spend(error.fields.get("rejected", 1))
             await _refuse(error, send)
         except Exception as error:
             _log.exception("a request to %s failed", scope["path"][:200])
             await _refuse(StorageError(f"the request failed: {type(error).__name__}"), send)
         else:
             failpoints.reach("collect.before_answer")
-            await _respond(send, 200 if wish.durable else 202, [_JSON], answer)
+            await _respond(send, 200 if wish.durable else 202, [JSON], answer)
 
     def _headers(self, scope: Scope) -> tuple[bool, bytes, str | None]:
         """Whether the body is NDJSON, the content encoding, and the key that tells the request from all others."""
@@ -98,7 +96,7 @@ class PostEndpoint:
                 key = _idempotency_key(value)
         return lines, encoding, key
 
-    def _wish(self, query: bytes, stream: str) -> _Wish:
+    def _wish(self, query: bytes, stream: str, caller: Caller) -> _Wish:
         if not query:
             return _PLAIN
         given = _parameters(query)
@@ -113,6 +111,7 @@ class PostEndpoint:
             return _Wish(durable)
         if not durable or self._replies is None:
             raise BadParameter("a reply can be waited for with ack=durable only", parameter="reply")
+        caller.require("consume", reply)
         self._replies.require_target(stream, reply)
         return _Wish(True, reply, _seconds(given.get("timeout", "10"), self._reply_s_max))
 
@@ -129,7 +128,7 @@ class PostEndpoint:
                     "GET /v1/acks/ACK tells it later",
                     **answer,
                 )
-        return _encode(answer | {"reply": reply})
+        return encode(answer | {"reply": reply})
 
     async def _read(self, receive: Receive, encoding: bytes) -> bytes:
         task = cast("asyncio.Task[object]", asyncio.current_task())
@@ -139,7 +138,7 @@ class PostEndpoint:
             return await self._reader.read(receive, encoding)
         except asyncio.CancelledError:
             if deadline.expired(task):
-                late = RequestError(f"the body did not arrive within {deadline.limit_s:g} s")
+                late = TooSlow(f"the body did not arrive within {deadline.limit_s:g} s")
                 raise Unfinished(late) from None
             raise
         finally:
@@ -197,12 +196,10 @@ async def _respond(send: Send, status: int, headers: list[Header], body: bytes, 
 
 async def _refuse(error: PenstockError, send: Send, unread: Receive | None = None) -> None:
     """Answer with a problem. If the body is `unread`, its connection cannot be used again."""
-    headers = [_PROBLEM]
-    if isinstance(error, Busy):
-        headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    headers = problem_headers(error)
     if unread is not None:
-        headers.append(_CLOSE)
-    await _respond(send, error.status, headers, _encode(as_problem(error)), more=unread is not None)
+        headers.append(CLOSE)
+    await _respond(send, error.status, headers, encode(as_problem(error)), more=unread is not None)
     if unread is not None:
         await _discard(unread)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -2,9 +2,9 @@
 
 An ASGI request costs uvicorn a scope, a task, an event and a coroutine for each message, which is more than Penstock's
 own work on an event. So the protocol takes the common case by itself: one keep-alive request without query, encoding,
-`Expect` or `Origin`, whose body came with its head, decodes without a rejection and finds room, from a client that
-reads its answers. Everything else, and whatever is doubtful, goes the long way through ASGI, which decides alone what
-is refused and how. An answer has the same bytes on either way.
+`Expect` or `Origin`, whose body came with its head, decodes without a rejection and finds room, from a caller who is
+known, may send it, and reads the answers. Everything else, and whatever is doubtful, goes the long way through ASGI,
+which decides alone what is refused and how. An answer has the same bytes on either way.
 
 A connection has at most one request on the short way; those that are pipelined behind it wait as uvicorn lets them.
 """
@@ -15,25 +15,21 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
-
 from penstock import failpoints
+from penstock.access import ANYONE, CERTIFIED, Caller, Gate
 from penstock.collect.decode import is_lines
 from penstock.collect.door import FrontDoor
+from penstock.collect.edge import JSON, BoundedHttp, Edge, encode, problem_headers
 from penstock.collect.entrance import LARGE_BODY_BYTES, Entrance
-from penstock.collect.http import PREFIX, Header
+from penstock.collect.http import PREFIX
 from penstock.collect.intake import Receipt, Request
-from penstock.errors import Busy, PenstockError, StorageError, as_problem
+from penstock.errors import PenstockError, StorageError, as_problem
 from penstock.settings import Settings
 
 _LONG_WAY = (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"idempotency-key")
 _names_this_machine = re.compile(rb"(127\.0\.0\.1|localhost)(:\d+)?").fullmatch
 """Of a Host. Other names may be as good, and what is asked of an Origin is not for us to know: the long way does."""
-_JSON: Header = (b"content-type", b"application/json")
-_PROBLEM: Header = (b"content-type", b"application/problem+json")
-_CLOSE: Header = (b"connection", b"close")
-_encode = msgspec.json.Encoder().encode
+_BEARER = b"Bearer "
 
 
 class _Silent:
@@ -64,10 +60,8 @@ class _Answer:
 
     def set_exception(self, error: BaseException) -> None:
         known = error if isinstance(error, PenstockError) else StorageError("the request failed")
-        headers = [_PROBLEM]
-        if isinstance(known, Busy):
-            headers.append((b"retry-after", b"%d" % known.retry_after_s))
-        self._send(self.protocol.response(known.status, headers, _encode(as_problem(known)), self.keep_alive))
+        body = encode(as_problem(known))
+        self._send(self.protocol.response(known.status, problem_headers(known), body, self.keep_alive))
 
     def exception(self) -> None:
         """As of a future: says that the error was seen."""
@@ -84,63 +78,71 @@ class _Answer:
 _SILENT = _Silent()
 
 
-class PostProtocol(HttpToolsProtocol):
+class PostProtocol(BoundedHttp):
     """uvicorn's HTTP protocol with the short way. Made by `post_protocol`, which gives it the entrances."""
 
+    gate: Gate
     entrances: Mapping[bytes, Entrance]
     bytes_max: int
     _entrance: Entrance | None = None
     """Where the request that is being parsed goes, if it may go the short way."""
+    _caller: Caller = ANYONE
+    """Whose it is, in that case."""
     _body = b""
 
     def accepted(self, receipt: Receipt, keep_alive: bool) -> bytes:
-        return self.response(200, [_JSON], _encode(receipt), keep_alive)
+        return self.response(200, [JSON], encode(receipt), keep_alive)
 
-    def response(self, status: int, headers: list[Header], body: bytes, keep_alive: bool) -> bytes:
-        """An answer as uvicorn would write it, with the headers that it gives to every answer."""
-        named = [*self.server_state.default_headers, *headers, (b"content-length", b"%d" % len(body))]
-        if not keep_alive:
-            named.append(_CLOSE)
-        return b"".join([STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in named), b"\r\n", body])
-
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
+    def feed(self, data: bytes) -> None:
+        super().feed(data)
         if self._entrance is not None:
             self._entrance = None
             self._take_the_long_way()  # the rest of the body is still to come, and may never
 
     def on_message_begin(self) -> None:
+        self.begin_head()
         self.url = b""
         self.headers = []
         self.expect_100_continue = False
 
     def on_headers_complete(self) -> None:
+        self.end_head()
         entrance = self.entrances.get(self.url)
-        if entrance is not None and self._is_plain():
+        if entrance is not None and self._is_plain() and self._caller.may("produce", entrance.stream):
             self._entrance = entrance
         else:
             self._begin_cycle()
 
     def _is_plain(self) -> bool:
         """Whether the head of a request leaves nothing to decide."""
-        free = self.cycle is None or self.cycle.response_complete
         # Who leaves answers unread is made to wait by uvicorn, which reads no further. We only ever write.
-        if not free or self.flow.write_paused:
+        if not self._is_free() or self.flow.write_paused:
             return False
         if self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
             return False
+        gate = self.gate
+        caller = gate.anyone if gate.is_open else None
         for name, value in self.headers:
-            if name in _LONG_WAY or (name == b"host" and not _names_this_machine(value)):
+            if name in _LONG_WAY:
                 return False
+            if name == b"host" and gate.is_open and not _names_this_machine(value):
+                return False
+            if name == b"authorization" and caller is None and value.startswith(_BEARER):
+                caller = gate.remembered(value[len(_BEARER) :])
+        if caller is None or caller.wait_s():
+            return False
+        self._caller = caller
         return self.parser.should_keep_alive()
 
     def on_body(self, body: bytes) -> None:
+        self.count_body(body)
         if self._entrance is None:
             super().on_body(body)
         else:
             self._body += body
 
     def on_message_complete(self) -> None:
+        self.end_body()
         entrance, self._entrance = self._entrance, None
         if entrance is None:
             super().on_message_complete()
@@ -164,6 +166,7 @@ class PostProtocol(HttpToolsProtocol):
         answer = _Answer(self)
         if decoded.rejections or not entrance.intake.offer_for(answer, Request(decoded.events, len(body))):
             return False
+        self._caller.spend(len(decoded.events))
         self.cycle: Any = answer
         self._body = b""
         return True
@@ -180,11 +183,16 @@ class PostProtocol(HttpToolsProtocol):
         super().on_message_begin()
         self.url, self.expect_100_continue = url, expects
         self.headers.extend(headers)
+        self.scope["state"][CERTIFIED] = self.certified
         super().on_headers_complete()
 
 
-def post_protocol(door: FrontDoor, settings: Settings) -> type[PostProtocol]:
+def post_protocol(door: FrontDoor, settings: Settings, gate: Gate) -> type[PostProtocol]:
     """The protocol of one front door, for `uvicorn.Config(http=...)`."""
-    entrances = {f"{PREFIX}{name}".encode(): door.entrance(name) for name in door.streams}
-    bytes_max = min(LARGE_BODY_BYTES, settings.body_bytes_max)
-    return type("DoorProtocol", (PostProtocol,), {"entrances": entrances, "bytes_max": bytes_max})
+    given = {
+        "edge": Edge(settings),
+        "gate": gate,
+        "entrances": {f"{PREFIX}{name}".encode(): door.entrance(name) for name in door.streams},
+        "bytes_max": min(LARGE_BODY_BYTES, settings.body_bytes_max),
+    }
+    return type("DoorProtocol", (PostProtocol,), given)

@@ -11,7 +11,8 @@ The server sends:
 | `{"event": "error", "problem": {...}}` | the last word: what is not acknowledged must be sent again |
 
 A client that has `window` messages unacknowledged is not read until some are durable, and one that does not read its
-acknowledgements is not read either: so it feels the disk through its own socket, and nothing piles up here. With
+acknowledgements is not read either: so it feels the disk through its own socket, and nothing piles up here. One who has
+used up its rate is read again when it has some. With
 `?producer=NAME`, a message that is sent again under its `seq`, on another connection say, is known: its events are
 duplicates, though their class has no id.
 """
@@ -27,6 +28,7 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
+from penstock.access import Caller, caller_of, subprotocol
 from penstock.collect.audit import PUBLISH
 from penstock.collect.door import FrontDoor
 from penstock.collect.entrance import Entrance, errors_of, letters
@@ -69,8 +71,8 @@ class _Gone(Exception):
 
 
 class PublishEndpoint:
-    """The ASGI callable for a WebSocket at `/v1/streams/{stream}/publish`. Whether the client may open one, by its
-    Origin or its rights, is for others to say before."""
+    """The ASGI callable for a WebSocket at `/v1/streams/{stream}/publish`. Whether a page may open one, by its Origin,
+    is for others to say before."""
 
     def __init__(self, door: FrontDoor, closing: asyncio.Event, *, window: int) -> None:
         self._door = door
@@ -78,17 +80,21 @@ class PublishEndpoint:
         self._window = window
 
     async def __call__(self, stream: str, scope: Message, receive: Receive, send: Send) -> None:
+        """Raises `Forbidden` before the connection is open, if the caller may not send to the stream."""
+        caller = caller_of(scope)
+        caller.require("produce", stream)
         first = await receive()
         if first["type"] != "websocket.connect":
             return
-        await send({"type": "websocket.accept"})
+        await send({"type": "websocket.accept", "subprotocol": subprotocol(scope)})
         with suppress(_Gone):
             await _close(send, await self._serve(stream, scope, receive, send))
 
     async def _serve(self, stream: str, scope: Message, receive: Receive, send: Send) -> int:
         """Until the gateway closes, or something is wrong, which is told. Returns the code to close with."""
         try:
-            session = _Session(self._door.entrance(stream), _producer(scope["query_string"]), receive, send)
+            producer = _producer(scope["query_string"])
+            session = _Session(self._door.entrance(stream), caller_of(scope), producer, receive, send)
             await session.run(self._closing, self._window)
         except PenstockError as error:
             await _tell(send, {"event": "error", "problem": as_problem(error)})
@@ -99,9 +105,10 @@ class PublishEndpoint:
 class _Session:
     """One connection. Reading and acknowledging are two tasks, with the pending messages between them."""
 
-    def __init__(self, entrance: Entrance, producer: str | None, receive: Receive, send: Send) -> None:
+    def __init__(self, entrance: Entrance, caller: Caller, producer: str | None, receive: Receive, send: Send) -> None:
         self._entrance = entrance
-        self._producer = producer
+        self._caller = caller
+        self._producer = None if producer is None else caller.scoped(producer)
         self._receive = receive
         self._send = send
         self._last: int | None = None
@@ -126,6 +133,8 @@ class _Session:
         while True:
             while len(self._pending) >= window:
                 await self._news()
+            while wait_s := self._caller.wait_s():
+                await asyncio.sleep(wait_s)
             received = await self._receive()
             if received["type"] == "websocket.disconnect":
                 raise _Gone
@@ -135,6 +144,7 @@ class _Session:
         message = self._parsed(raw)
         body = bytes(message.events or message.event)
         decoded = await self._entrance.decode(body)
+        self._caller.spend(len(decoded.events) + len(decoded.rejections))
         kept = taken = None
         if decoded.rejections:
             kept = await _offer(self._entrance.dead_letters, Request(letters(decoded.rejections), len(body), PUBLISH))

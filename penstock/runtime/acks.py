@@ -19,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.access import Caller
 from penstock.app import App, Handler, View
 from penstock.columns import event_rows, json_rows
 from penstock.contracts import LogReader
@@ -156,15 +157,21 @@ class Acks:
         for each in self._progress.values():
             each.history.close()
 
-    async def describe(self, text: str) -> dict[str, Any]:
-        """The body of `GET /v1/acks/{ack}`. `NotFound` if that is no acknowledgement of this app."""
+    async def describe(self, text: str, caller: Caller) -> dict[str, Any]:
+        """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read it; what was caused is shown as far
+        as the caller may read that. `NotFound` if that is no acknowledgement of this app."""
         ack = self._read(text)
+        if not caller.may("produce", ack.stream):
+            caller.require("consume", ack.stream)
         logged, processed = await asyncio.to_thread(self._logged, ack), []
         pending = [Places(ack.stream, ack.spans)]
         while pending:
             places = pending.pop(0)
             for node in self._readers(places.stream):
                 entry, caused = await self._node(node, places)
+                if "output" in entry:
+                    shown = {name: each for name, each in entry["output"].items() if caller.may("consume", name)}
+                    entry["output"] = shown
                 processed.append(entry)
                 pending += [Places(name, each.spans) for name, each in caused.items() if each.spans]
         count = sum(span.count for span in ack.spans)

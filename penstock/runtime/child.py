@@ -21,7 +21,7 @@ class Call(msgspec.Struct, frozen=True):
     """The supervisor's word to a child, as JSON in an environment variable.
 
     `alive_fd` is the reading end of a pipe that the supervisor holds open: its end is the supervisor's. The lock of
-    the data directory comes along as an open file too, and is held by being open.
+    the data directory comes along as an open file too, and is held by being open. `access` is the access file.
     """
 
     target: str
@@ -30,6 +30,7 @@ class Call(msgspec.Struct, frozen=True):
     alive_fd: int
     lock_fd: int
     socket_fd: int | None = None
+    access: str | None = None
 
     def to_environment(self) -> str:
         return msgspec.json.encode(self).decode()

@@ -82,6 +82,11 @@ class DataDirectory:
         """There if the app is to go on with another file."""
         return self.run / "successor.json"
 
+    @property
+    def keys(self) -> Path:
+        """The API keys, as hashes. There if keys are asked for."""
+        return self.root / "keys.json"
+
     def view_file(self, name: str) -> Path:
         return self.views / f"{name}.db"
 

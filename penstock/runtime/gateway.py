@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import resource
 import signal
 import socket
+import ssl
 import sys
 import time
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
-from starlette.websockets import WebSocket
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import dashboard
+from penstock.access import NO_POLICY, Gate, KeyFile, Policy, read_policy
+from penstock.access.certificates import HANDSHAKE_S
 from penstock.app import App, Feed, View
 from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
 from penstock.collect.http import PREFIX, PostEndpoint
@@ -26,7 +30,7 @@ from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
 from penstock.contracts import SourceStatus
-from penstock.errors import EXIT_IO, Busy, PenstockError, SourceFailed
+from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.graph import read_views
 from penstock.queue import EmbeddedLog
 from penstock.runtime.acks import Acks
@@ -42,7 +46,7 @@ from penstock.runtime.status import Status
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.http import routes
-from penstock.serve.problems import exception_handlers, problem_response
+from penstock.serve.problems import exception_handlers
 from penstock.serve.protocol import OPTIONS, BoundedWebSocket
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
@@ -52,18 +56,25 @@ from penstock.store import LiveTable, ViewSpec
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter: short, or a commit thread waits 5 ms for its turn at every step."""
 RATES_S = 1.0
+ACCESS_S = 1.0
 TICK_S = 0.25
 PRESSURE_S = 0.5
 UNREAD_MS = 30_000
 """A client that takes nothing of what was sent to it for so long is cut off by the kernel."""
 FEED_RETRY_S = 5.0
+HSTS = ("strict-transport-security", "max-age=31536000")
 
 log = logging.getLogger("penstock.gateway")
 
 
-def server_config(asgi: Asgi, settings: Settings, http: type[HttpToolsProtocol] = HttpToolsProtocol) -> uvicorn.Config:
+def server_config(
+    asgi: Asgi,
+    settings: Settings,
+    http: type[HttpToolsProtocol] = HttpToolsProtocol,
+    tls: ssl.SSLContext | None = None,
+) -> uvicorn.Config:
     """How the gateway's HTTP server is set up, for whatever application it serves."""
-    return uvicorn.Config(
+    config = uvicorn.Config(
         asgi,
         http=http,
         ws=BoundedWebSocket,
@@ -72,18 +83,32 @@ def server_config(asgi: Asgi, settings: Settings, http: type[HttpToolsProtocol] 
         log_config=None,
         access_log=False,
         server_header=False,
-        timeout_keep_alive=75,
+        headers=[HSTS] if tls is not None else [],
+        timeout_keep_alive=max(1, int(settings.idle_s)),
         timeout_graceful_shutdown=max(1, int(settings.drain_s) - 3),
     )
+    config.load()
+    config.ssl = tls
+    return config
+
+
+class Loop(uvloop.Loop):
+    """uvloop, with less patience for a TLS handshake than its minute."""
+
+    async def create_server(self, *given: Any, **options: Any) -> Any:
+        if options.get("ssl") is not None:
+            options["ssl_handshake_timeout"] = HANDSHAKE_S
+        return await super().create_server(*given, **options)
 
 
 class Gateway:
     """Everything of one app that faces the network. Belongs to one event loop."""
 
-    def __init__(self, app: App, directory: DataDirectory, settings: Settings) -> None:
+    def __init__(self, app: App, directory: DataDirectory, settings: Settings, policy: Policy = NO_POLICY) -> None:
         self.app = app
         self.directory = directory
         self.settings = settings
+        self.gate = Gate(policy, KeyFile(directory.keys), rate=settings.rate_max)
         self.closing = asyncio.Event()
         self.exit_status = 0
         self.log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
@@ -143,22 +168,20 @@ class Gateway:
                 await post(scope, receive, send)
             elif scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX):
                 stream = scope["path"].removeprefix(PREFIX).removesuffix(PUBLISH_SUFFIX)
-                try:
-                    with self.connections.one():
-                        await publish(stream, scope, receive, send)
-                except Busy as error:
-                    await WebSocket(scope, receive, send).send_denial_response(problem_response(error))
+                with self.connections.one():
+                    await publish(stream, scope, receive, send)
             else:
                 await site(scope, receive, send)
 
-        return guarded(answer)
+        return guarded(answer, self.gate)
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until told to stop, then drain: stop accepting, let sources and commits finish, close the log."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         await asyncio.gather(*(table.load() for table in self.tables.values()))
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
-        server = uvicorn.Server(server_config(self.asgi(), self.settings, post_protocol(self.door, self.settings)))
+        protocol = post_protocol(self.door, self.settings, self.gate)
+        server = uvicorn.Server(server_config(self.asgi(), self.settings, protocol, self.gate.tls))
         serving = asyncio.create_task(server._serve([listener]))
         now = datetime.now(UTC)
         for name in self.door.streams:
@@ -188,7 +211,8 @@ class Gateway:
         timed = any(handler.timers or len(handler.reads) > 1 for handler in self.app.handlers)
         ticks = [("ticks", self._ticks())] if timed else []
         pressure = [("pressure", self._pressure())] if self.settings.lag_events_max else []
-        return [*tables, *feeds, *ticks, *pressure, ("rates", self._rates()), ("upkeep", self._upkeep())]
+        always = [("rates", self._rates()), ("upkeep", self._upkeep()), ("access", self._access())]
+        return [*tables, *feeds, *ticks, *pressure, *always]
 
     async def _pull(self, feed: Feed) -> None:
         """Run a source for ever. One that breaks says so and is tried again, unless it says that this is no use; it
@@ -207,6 +231,12 @@ class Gateway:
                 log.exception("source %s failed", feed.name)
                 status.state, status.error = "failed", f"{type(error).__name__}: {error}"
             await asyncio.sleep(FEED_RETRY_S)
+
+    async def _access(self) -> None:
+        """See keys that were made, rotated or revoked, and certificates that were renewed."""
+        while True:
+            await asyncio.sleep(ACCESS_S)
+            self.gate.take(await asyncio.to_thread(self.gate.look))
 
     async def _rates(self) -> None:
         while True:
@@ -257,6 +287,12 @@ class Gateway:
         self.log.merge(name)
 
 
+def _allow_many_files() -> None:
+    """As many open connections as the administrator allows; shells often set a lower limit for no reason."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
@@ -267,14 +303,17 @@ def main() -> int:
     listener = socket.socket(fileno=child.call.socket_fd)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    _allow_many_files()
 
     async def serve() -> int:
-        gateway = Gateway(app, child.directory, from_environment())
+        policy = read_policy(Path(child.call.access) if child.call.access else None)
+        gateway = Gateway(app, child.directory, from_environment(), policy)
         loop = asyncio.get_running_loop()
         on_end_of_parent(child.call, lambda: loop.call_soon_threadsafe(gateway.stop))
         return await gateway.run(listener)
 
-    return uvloop.run(serve())
+    with asyncio.Runner(loop_factory=Loop) as runner:
+        return runner.run(serve())
 
 
 if __name__ == "__main__":

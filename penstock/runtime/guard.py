@@ -1,54 +1,125 @@
-"""Keeping other web pages out.
+"""Who may come in: other web pages may not, and where keys are asked for, nobody may without one.
 
-The gateway listens on loopback without authentication, so whoever runs on the machine may use it; a page in the
-user's browser that comes from elsewhere may not. Two checks see to that. The `Host` of a request must name loopback:
-a page whose own name was made to point here (DNS rebinding) sends its own. And an `Origin`, which browsers send with
-every POST of a page, must be that of the gateway: a form or script of another site sends that site's.
+Without keys the gateway listens on loopback only, so whoever runs on the machine may use it; a page in the user's
+browser that comes from elsewhere may not. Two checks see to that. The `Host` of a request must name loopback: a page
+whose own name was made to point here (DNS rebinding) sends its own. And an `Origin`, which browsers send with every
+POST of a page, must be that of the gateway: a form or script of another site sends that site's. With keys the first is
+not needed, as that page has none; the second is kept, since a browser shows its certificate to whoever makes it ask.
 """
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import urlsplit
 
+from starlette.websockets import WebSocket
+
+from penstock.access import ANYONE, CALLER, CERTIFIED, Caller, Gate, Grants
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
-from penstock.serve.problems import forbidden
+from penstock.errors import Forbidden, PenstockError, Unauthorized
+from penstock.serve.problems import problem_response
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
+HEALTH = "/v1/health"
+LIVE_SUFFIX = "/live"
+POLICY = 1008
+NOBODY = Caller("whoever has no key", Grants())
+_OVER = "the key that opened this connection is revoked or expired"
 
 
-def guarded(application: Asgi) -> Asgi:
-    """The application, behind both checks. The Origin of a WebSocket that reads is checked by its endpoint, which may
-    allow more."""
+def guarded(application: Asgi, gate: Gate) -> Asgi:
+    """The application, behind the checks, with the caller in the scope of each request. A connection that stays open
+    is closed when its caller may do nothing any more. The Origin of a WebSocket that reads is checked by its endpoint,
+    which may allow more."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
-        reason = refusal(scope)
-        if reason is None:
-            await application(scope, receive, send)
-        elif scope["type"] == "http":
-            await forbidden(reason)(scope, receive, send)
-        else:
-            await send({"type": "websocket.close", "code": 1008, "reason": reason})
+        try:
+            require_own_page(scope, is_open=gate.is_open)
+            caller = scope[CALLER] = _caller(scope, gate)
+            if _is_live(scope):
+                await _while_valid(application, caller, scope, receive, send)
+            else:
+                await application(scope, receive, send)
+        except PenstockError as error:
+            await _refuse(error, scope, receive, send)
 
     return answer
 
 
-def refusal(scope: Scope) -> str | None:
-    """Why a request is refused; None if it is not."""
+def _caller(scope: Scope, gate: Gate) -> Caller:
+    """Who asks. The dashboard's files, and whether the gateway is ready, are for everyone."""
+    path: str = scope["path"]
+    if not (path.startswith("/v1/") or path == "/metrics"):
+        return ANYONE
+    try:
+        caller = gate.caller(scope["headers"], scope["state"].get(CERTIFIED, ()))
+    except Unauthorized:
+        if path == HEALTH:
+            return NOBODY
+        raise
+    if scope["type"] == "websocket" or scope["method"] != "POST":
+        caller.require_room()
+        caller.spend(1)
+    return caller
+
+
+def _is_live(scope: Scope) -> bool:
+    path: str = scope["path"]
+    return scope["type"] == "websocket" or path.endswith(LIVE_SUFFIX)
+
+
+async def _while_valid(application: Asgi, caller: Caller, scope: Scope, receive: Receive, send: Send) -> None:
+    """Let a connection go on for as long as its caller is one, and end it then."""
+    begun = False
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        nonlocal begun
+        begun = True
+        await send(message)
+
+    task = asyncio.ensure_future(application(scope, receive, sending))
+    ended = asyncio.ensure_future(caller.ended())
+    try:
+        await asyncio.wait([task, ended], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        over = not task.done()
+        for each in (task, ended):
+            each.cancel()
+        await asyncio.wait([task, ended])
+    if not over:
+        task.result()
+    elif not begun:
+        raise Unauthorized(_OVER)
+    elif scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": POLICY, "reason": _OVER})
+    else:
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Send) -> None:
+    response = problem_response(error)
+    if scope["type"] == "http":
+        await response(scope, receive, send)
+    else:
+        await WebSocket(scope, receive, send).send_denial_response(response)
+
+
+def require_own_page(scope: Scope, *, is_open: bool) -> None:
+    """Raise `Forbidden` for what a page of another site sends."""
     found = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
     host, origin = found.get(b"host", ""), found.get(b"origin")
-    if not names_loopback(host):
-        return f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost"
+    if is_open and not names_loopback(host):
+        raise Forbidden(f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost")
     sends = scope["type"] == "http" and scope["method"] == "POST"
     publishes = scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX)
     if (sends or publishes) and origin is not None and not same_host(origin, host):
-        return f"a page of {origin[:80]!r} may not send events here"
-    return None
+        raise Forbidden(f"a page of {origin[:80]!r} may not send events here")
 
 
 def names_loopback(host: str) -> bool:

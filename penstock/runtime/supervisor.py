@@ -97,10 +97,13 @@ class News:
         self._ready = ready
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """The listening socket. Anything but loopback is refused: there is no authentication to guard it."""
-    if not _is_loopback(host):
-        raise DeclarationError(f"{host} is not a loopback address, and no authentication is configured; use 127.0.0.1")
+def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
+    """The listening socket. Anything but loopback is refused, unless keys, tokens or certificates guard it."""
+    if not guarded and not _is_loopback(host):
+        raise DeclarationError(
+            f"{host} can be reached from other machines, and nobody would be asked who they are; make a key first with "
+            "`penstock keys add NAME admin`, or use 127.0.0.1"
+        )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -124,14 +127,26 @@ class Supervisor:
     """Runs one app until SIGTERM or SIGINT. `say` prints one line for a person."""
 
     def __init__(
-        self, app: App, target: str, root: Path, listener: socket.socket, settings: Settings, say: Say
+        self,
+        app: App,
+        target: str,
+        root: Path,
+        listener: socket.socket,
+        settings: Settings,
+        say: Say,
+        *,
+        access: Path | None = None,
+        tls: bool = False,
     ) -> None:
+        """`access` is the access file, for the gateway; `tls` says whether it has a certificate."""
         self.app = app
         self.target = target
         self.directory = DataDirectory(root)
         self.listener = listener
         self.settings = settings
         self.say = say
+        self.access = access
+        self.scheme = "https" if tls else "http"
         self.stopping = False
         self.processes = [
             Process("gateway", "penstock.runtime.gateway", healthy_s=2.0),
@@ -160,7 +175,7 @@ class Supervisor:
     @property
     def address(self) -> str:
         host, port = self.listener.getsockname()[:2]
-        return f"http://{f'[{host}]' if ':' in host else host}:{port}"
+        return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _request_stop(self) -> None:
         self.stopping = True
@@ -208,7 +223,13 @@ class Supervisor:
     def _start(self, process: Process, ownership: Ownership) -> None:
         listener = self.listener.fileno() if process.name == "gateway" else None
         call = Call(
-            self.target, str(self.directory.root), ownership.epoch, self._alive_read, ownership.descriptor, listener
+            self.target,
+            str(self.directory.root),
+            ownership.epoch,
+            self._alive_read,
+            ownership.descriptor,
+            listener,
+            None if self.access is None else str(self.access),
         )
         passed = [self._alive_read, ownership.descriptor, *([listener] if listener is not None else [])]
         with self._open_log(process) as output:

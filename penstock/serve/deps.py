@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.access import Caller
 from penstock.contracts import Channel
 from penstock.errors import BadParameter, NotFound
 from penstock.schema import Event
@@ -35,11 +36,12 @@ class Deps:
     connections: Connections
     events: Mapping[str, type[Event]] = field(default_factory=dict)
     states: Mapping[str, KeyState] = field(default_factory=dict)
-    acks: Callable[[str], Awaitable[dict[str, Any]]] | None = None
+    acks: Callable[[str, Caller], Awaitable[dict[str, Any]]] | None = None
     origins: frozenset[str] = frozenset()
 
-    def channel(self, kind: str, name: str) -> Channel:
-        """The channel of a `stream` or `view`."""
+    def channel(self, kind: str, name: str, caller: Caller) -> Channel:
+        """The channel of a `stream` or `view`, for someone who may read it."""
+        caller.require("consume", name)
         found = (self.streams if kind == "stream" else self.views).get(name)
         if found is None:
             raise NotFound(f"there is no {kind} {name[:80]!r}")

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
+from penstock.access import EVERYTHING, Caller, caller_of
 from penstock.errors import BadParameter, NotFound
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.metrics import CONTENT_TYPE, render
@@ -57,7 +58,7 @@ def _upgrade(instead: str) -> HTTPException:
 
 def _page(deps: Deps, kind: str) -> Endpoint:
     async def page(request: Request) -> Response:
-        channel = deps.channel(kind, request.path_params["name"])
+        channel = deps.channel(kind, request.path_params["name"], caller_of(request.scope))
         given = parameters(request.query_params.multi_items(), "since", "limit")
         return _json(await channel.page(given.get("since"), _limit(given.get("limit"), deps)))
 
@@ -76,6 +77,7 @@ def _limit(text: str | None, deps: Deps) -> int:
 def _state(deps: Deps) -> Endpoint:
     async def state(request: Request) -> Response:
         name, key = request.path_params["name"], request.path_params["key"]
+        caller_of(request.scope).require("consume", name)
         parameters(request.query_params.multi_items())
         read = deps.states.get(name)
         if read is None:
@@ -93,13 +95,14 @@ def _ack(deps: Deps) -> Endpoint:
         parameters(request.query_params.multi_items())
         if deps.acks is None:
             raise NotFound("acknowledgements are not told here")
-        return _json(msgspec.json.encode(await deps.acks(request.path_params["ack"])))
+        return _json(msgspec.json.encode(await deps.acks(request.path_params["ack"], caller_of(request.scope))))
 
     return ack
 
 
 def _app(deps: Deps) -> Endpoint:
     async def app(request: Request) -> Response:
+        caller_of(request.scope).require("consume", EVERYTHING)
         parameters(request.query_params.multi_items())
         return _json(_encode(deps.describe()))
 
@@ -109,6 +112,8 @@ def _app(deps: Deps) -> Endpoint:
 def _health(deps: Deps) -> Endpoint:
     async def health(request: Request) -> Response:
         found = deps.health()
+        if not caller_of(request.scope).may("consume", EVERYTHING):
+            found = {"ready": found["ready"]}
         return _json(_encode(found), 200 if found["ready"] else 503)
 
     return health
@@ -116,16 +121,28 @@ def _health(deps: Deps) -> Endpoint:
 
 def _openapi(deps: Deps) -> Endpoint:
     async def openapi(request: Request) -> Response:
-        return _json(_encode(document(deps.describe(), deps.events, deps.settings)))
+        app = _visible(deps.describe(), caller_of(request.scope))
+        return _json(_encode(document(app, deps.events, deps.settings)))
 
     return openapi
 
 
 def _metrics(deps: Deps) -> Endpoint:
     async def metrics(request: Request) -> Response:
+        caller_of(request.scope).require("consume", EVERYTHING)
         return Response(render(deps.describe()), headers=HEADERS | {"Content-Type": CONTENT_TYPE})
 
     return metrics
+
+
+def _visible(app: dict[str, Any], caller: Caller) -> dict[str, Any]:
+    """An app's streams, views and handlers, as far as the caller has to do with them."""
+
+    def sees(name: str) -> bool:
+        return caller.may("consume", name) or caller.may("produce", name)
+
+    parts = ("streams", "views", "handlers")
+    return app | {part: [item for item in app.get(part, ()) if sees(item["name"])] for part in parts}
 
 
 def _encode(value: Any) -> bytes:

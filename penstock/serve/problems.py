@@ -13,7 +13,7 @@ from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ExceptionHandler
 
-from penstock.errors import Busy, PenstockError, StorageError, as_problem
+from penstock.errors import Busy, PenstockError, StorageError, Unauthorized, as_problem
 
 MEDIA_TYPE = "application/problem+json"
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -23,17 +23,15 @@ _log = logging.getLogger("penstock.serve")
 
 def problem_response(error: PenstockError) -> Response:
     """The answer to an error of ours; `Retry-After` if coming back helps."""
-    retry = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Busy) else {}
-    return _response(error.status, as_problem(error), retry)
+    headers = {"Retry-After": str(error.retry_after_s)} if isinstance(error, Busy) else {}
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = "Bearer"
+    return _response(error.status, as_problem(error), headers)
 
 
 def unexpected() -> dict[str, Any]:
     """The problem of an error that nobody foresaw. What it was stays in the log."""
     return _problem(500, "internal", "something went wrong here; it is in the log of the gateway")
-
-
-def forbidden(detail: str) -> Response:
-    return _response(403, _problem(403, "forbidden", detail), {})
 
 
 def exception_handlers() -> dict[Any, ExceptionHandler]:

@@ -6,12 +6,14 @@ was taken. But it answers pings and gathers fragments without looking at what ha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame
 from websockets.http11 import Request
 
+from penstock.access import CERTIFIED, certified_names
 from penstock.serve.socket import MESSAGE_BYTES_MAX
 
 FRAGMENTS_MAX = 1_000
@@ -26,10 +28,20 @@ answer. Compression would cost each connection 300 KiB, and let a client inflate
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """For `uvicorn.Config(ws=BoundedWebSocket, **OPTIONS)`."""
 
+    on_lost: Callable[[], None] | None = None
+    """Called when the connection has ended, for whoever counts them."""
+
     def handle_connect(self, event: Request) -> None:
         if event.path.partition("?")[0].endswith(PUBLISH_SUFFIX):
             self.conn.max_message_size = PUBLISH_BYTES_MAX
         super().handle_connect(event)
+        if not self.handshake_complete:
+            self.scope["state"][CERTIFIED] = certified_names(self.transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        if self.on_lost is not None:
+            self.on_lost()
 
     def handle_ping(self) -> None:
         """Answer, unless earlier answers are still waiting for a client that does not read: RFC 6455 allows that."""

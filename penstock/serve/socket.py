@@ -17,11 +17,21 @@ import msgspec
 from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
+from penstock.access import caller_of, subprotocol
 from penstock.contracts import Channel, Delivery
-from penstock.errors import BadParameter, MalformedBody, NotFound, PenstockError, RequestError, TooLarge, as_problem
+from penstock.errors import (
+    BadParameter,
+    Forbidden,
+    MalformedBody,
+    NotFound,
+    PenstockError,
+    RequestError,
+    TooLarge,
+    as_problem,
+)
 from penstock.serve.connections import FAREWELL_S, first_of, following
 from penstock.serve.deps import Deps
-from penstock.serve.problems import forbidden, problem_response, unexpected
+from penstock.serve.problems import problem_response, unexpected
 
 MESSAGE_BYTES_MAX = 64 * 1024
 ID_LENGTH_MAX = 128
@@ -65,11 +75,12 @@ class LiveSocket:
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         websocket = WebSocket(scope, receive, send)
         if not own_origin(websocket, self._deps.origins):
-            await websocket.send_denial_response(forbidden("a page of another site may not open a WebSocket here"))
+            error = Forbidden("a page of another site may not open a WebSocket here")
+            await websocket.send_denial_response(problem_response(error))
             return
         try:
             with self._deps.connections.one():
-                await websocket.accept()
+                await websocket.accept(subprotocol(scope))
                 await _Session(websocket, self._deps).run()
         except PenstockError as error:
             await websocket.send_denial_response(problem_response(error))
@@ -81,6 +92,7 @@ class _Session:
     def __init__(self, websocket: WebSocket, deps: Deps) -> None:
         self._websocket = websocket
         self._deps = deps
+        self._caller = caller_of(websocket.scope)
         self._subscriptions: dict[str, asyncio.Task[None]] = {}
         self._turn = asyncio.Lock()  # wakes those who wait in the order they came
         self._over = asyncio.Event()
@@ -138,8 +150,8 @@ class _Session:
         if (message.view is None) == (message.stream is None):
             raise BadParameter("say what to subscribe to: either a view or a stream")
         if message.view is not None:
-            return self._deps.channel("view", message.view)
-        return self._deps.channel("stream", message.stream or "")
+            return self._deps.channel("view", message.view, self._caller)
+        return self._deps.channel("stream", message.stream or "", self._caller)
 
     def _subscribe(self, id: str, channel: Channel, since: str | None) -> None:
         if id in self._subscriptions:

@@ -10,6 +10,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
+from penstock.access import caller_of
 from penstock.contracts import Delivery
 from penstock.errors import PenstockError, as_problem
 from penstock.serve.connections import FAREWELL_S, first_of, following
@@ -32,7 +33,7 @@ class LiveEvents:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        channel = self._deps.channel(self._kind, request.path_params["name"])
+        channel = self._deps.channel(self._kind, request.path_params["name"], caller_of(scope))
         given = parameters(request.query_params.multi_items(), "since")
         since = request.headers.get("last-event-id") or given.get("since")
         with self._deps.connections.one():

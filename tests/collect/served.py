@@ -21,6 +21,7 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from penstock.access import Gate
 from penstock.collect.http import PREFIX
 from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX, PublishEndpoint
@@ -43,6 +44,7 @@ class Served:
     packets: list[int] = field(default_factory=list, repr=False)
     errors: list[MutableMapping[str, Any]] = field(default_factory=list)
     window: int = 100
+    gate: Gate = field(default_factory=Gate)
     closing: asyncio.Event = field(default_factory=asyncio.Event)
     rig: Rig = field(init=False)
     server: uvicorn.Server = field(init=False)
@@ -78,10 +80,12 @@ class Served:
         await send({"type": "http.response.body", "body": b"no"})
 
     def protocol(self, short: bool, settings: Settings) -> type[HttpToolsProtocol]:
-        base: Any = post_protocol(self.rig.door, settings) if short else HttpToolsProtocol
+        base: Any = post_protocol(self.rig.door, settings, self.gate)
         packets = self.packets
 
         class Observed(base):  # type: ignore[misc]
+            entrances = base.entrances if short else {}
+
             def data_received(self, data: bytes) -> None:
                 super().data_received(data)
                 packets.append(len(data))
@@ -90,9 +94,9 @@ class Served:
 
 
 @contextmanager
-def serving(*, short: bool = True, settings: Settings | None = None) -> Iterator[Served]:
-    """A server on a free port of the loopback; with `short` false it is uvicorn's own protocol, so all goes by ASGI."""
-    chosen, served = settings or Settings(), Served(MemoryLog())
+def serving(*, short: bool = True, settings: Settings | None = None, gate: Gate | None = None) -> Iterator[Served]:
+    """A server on a free port of the loopback; with `short` false all goes by ASGI."""
+    chosen, served = settings or Settings(), Served(MemoryLog(), gate=gate or Gate())
     started: Future[None] = Future()
     thread = threading.Thread(target=uvloop.run, args=(_serve(served, short, chosen, started),))
     thread.start()
@@ -114,14 +118,14 @@ async def _serve(served: Served, short: bool, settings: Settings, started: Futur
     listener = socket.create_server(("127.0.0.1", 0))
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that a client which does not read soon shows
     served.port = listener.getsockname()[1]
-    application = guarded(served.answer)
+    application = guarded(served.answer, served.gate)
 
     async def asgi(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
         served.asgi.append(scope.get("method", scope["type"]))
         await application(scope, receive, send)
 
     async with opened(served.log, settings) as served.rig:
-        config = server_config(asgi, settings, served.protocol(short, settings))
+        config = server_config(asgi, settings, served.protocol(short, settings), served.gate.tls)
         served.server = uvicorn.Server(config)
         running = asyncio.create_task(served.server._serve([listener]))
         await until(lambda: served.server.started and bool(served.server.server_state.default_headers))

@@ -13,6 +13,7 @@ from typing import Any, ParamSpec
 
 import msgspec
 
+from penstock.access import ANYONE, CALLER
 from penstock.app import App
 from penstock.collect.door import FrontDoor
 from penstock.collect.http import PostEndpoint
@@ -67,7 +68,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def opened(log: Log, settings: Settings | None = None, *, body_s: float = 30.0) -> AsyncIterator[Rig]:
+async def opened(log: Log, settings: Settings | None = None) -> AsyncIterator[Rig]:
     """A door with the streams `fixes` (keyed), and `raw`; closed at the end."""
     app = App("test")
     app.stream("fixes", Fix, key="vehicle")
@@ -77,7 +78,7 @@ async def opened(log: Log, settings: Settings | None = None, *, body_s: float = 
     commits: list[str] = []
     door = FrontDoor(app.streams, log, chosen, clock, fatal.append, commits.append)
     try:
-        yield Rig(door, PostEndpoint(door, chosen, body_s=body_s), clock, fatal, commits)
+        yield Rig(door, PostEndpoint(door, chosen), clock, fatal, commits)
     finally:
         if isinstance(log, MemoryLog):
             log.gate.set()
@@ -142,6 +143,7 @@ async def post(
         "path": f"/v1/streams/{stream}",
         "query_string": query,
         "headers": [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()],
+        CALLER: ANYONE,
     }
     await asyncio.wait_for(endpoint(scope, receive, send), DEADLINE_S)
     if not sent:

@@ -22,8 +22,10 @@ import uvicorn
 
 from bench import load
 from penstock import failpoints
+from penstock.access import Gate
 from penstock.columns import event_rows
 from penstock.queue import EmbeddedLog
+from penstock.runtime.guard import guarded
 from penstock.settings import MIB, Settings
 from tests.collect.support import Rig, body, fix, in_loop, opened, until
 
@@ -50,7 +52,9 @@ def stored(log: EmbeddedLog, stream: str) -> list[dict[str, Any]]:
 async def served(rig: Rig) -> AsyncIterator[int]:
     """A server on a free port of the loopback; gives the port."""
     listener = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(rig.endpoint, lifespan="off", log_level="critical", access_log=False, http="httptools")
+    config = uvicorn.Config(
+        guarded(rig.endpoint, Gate()), lifespan="off", log_level="critical", access_log=False, http="httptools"
+    )
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve([listener]))
     await until(lambda: server.started)

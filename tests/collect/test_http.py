@@ -168,9 +168,9 @@ async def test_a_client_that_goes_away_in_the_middle_leaves_nothing() -> None:
 async def test_a_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http, "LINGER_S", 0.01)
     log = MemoryLog()
-    async with opened(log, body_s=0.05) as rig:
+    async with opened(log, Settings(body_s=0.05)) as rig:
         answer = await answered(rig.endpoint, "fixes", [b"{", STALL])
-        assert (answer.status, answer.headers["connection"]) == (400, "close")
+        assert (answer.status, answer.headers["connection"]) == (408, "close")
         assert "within 0.05 s" in answer.json["detail"]
         assert not log.admits
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock import files
+from penstock.access import ANYONE
 from penstock.columns import to_batch
 from penstock.contracts import StreamSpec
 from penstock.cursor import Ack, Span
@@ -153,7 +154,7 @@ def answers(log: EmbeddedLog, tmp_path: Path, replies_max: int = 10) -> Acks:
 async def test_an_acknowledgement_of_events_that_are_not_there_is_not_found(tmp_path: Path, log: EmbeddedLog) -> None:
     """Whoever makes one up is told so, in a sentence."""
     found, generation = answers(log, tmp_path), log.generation("payments")
-    assert (await found.describe(Ack("payments", generation, (Span(0, 0, 1),)).text))["events"] == 1
+    assert (await found.describe(Ack("payments", generation, (Span(0, 0, 1),)).text, ANYONE))["events"] == 1
     for made_up in (
         Ack("payments", generation, (Span(0, 0, 2),)),
         Ack("payments", generation, (Span(0, 1, 1),)),
@@ -163,7 +164,7 @@ async def test_an_acknowledgement_of_events_that_are_not_there_is_not_found(tmp_
         Ack("none", 1, (Span(0, 0, 1),)),
     ):
         with pytest.raises(NotFound):
-            await found.describe(made_up.text)
+            await found.describe(made_up.text, ANYONE)
     found.close()
 
 

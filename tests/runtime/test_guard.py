@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.runtime.guard import refusal
+from penstock.errors import Forbidden
+from penstock.runtime.guard import require_own_page
 
 
 def request(method: str = "GET", kind: str = "http", **headers: str) -> dict[str, object]:
     encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
     return {"type": kind, "method": method, "headers": encoded}
+
+
+def refusal(scope: dict[str, object], *, is_open: bool = True) -> str | None:
+    try:
+        require_own_page(scope, is_open=is_open)
+    except Forbidden as error:
+        return error.message
+    return None
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:8080", "localhost", "localhost:8080", "127.8.8.8:1", "[::1]:8080", ""])

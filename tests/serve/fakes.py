@@ -15,7 +15,9 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import uvicorn
 from starlette.applications import Starlette
+from starlette.types import ASGIApp, Receive, Scope, Send
 
+from penstock.access import ANYONE, CALLER, Caller
 from penstock.columns import tick_batch, to_batch
 from penstock.contracts import Change, Channel, Delivery, Snapshot
 from penstock.errors import BadCursor
@@ -209,8 +211,13 @@ def make_deps(
     return replace(deps, **changed)
 
 
-def application(deps: Deps) -> Starlette:
-    return Starlette(routes=routes(deps), exception_handlers=exception_handlers())
+def application(deps: Deps, caller: Caller = ANYONE) -> ASGIApp:
+    site = Starlette(routes=routes(deps), exception_handlers=exception_handlers())
+
+    async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
+        await site({**scope, CALLER: caller}, receive, send)
+
+    return as_caller
 
 
 @asynccontextmanager

@@ -1,0 +1,115 @@
+"""Who sends a request: a name, what it may do, how much, and for how long."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections.abc import Callable, MutableMapping
+from contextlib import suppress
+from typing import Any
+
+from penstock.access.grants import ALL, Grants, Right
+from penstock.errors import Forbidden, RateLimited
+
+CALLER = "penstock.caller"
+"""Where the caller of a request stands in its ASGI scope."""
+BURST_S = 2.0
+"""What a caller has not used in so many seconds it may use at once."""
+
+
+class Bucket:
+    """How much of a rate is left. Going below zero is allowed once, so that a request larger than the rate is not
+    refused for ever: what comes after it waits until the debt is paid."""
+
+    __slots__ = ("_clock", "_left", "_most", "_then", "rate")
+
+    def __init__(self, rate: float, clock: Callable[[], float] = time.monotonic) -> None:
+        """`rate` is in events a second; a request that has none counts as one."""
+        self.rate = rate
+        self._clock = clock
+        self._most = max(1.0, rate * BURST_S)
+        self._left = self._most
+        self._then = clock()
+
+    def wait_s(self) -> float:
+        """How long until something may be taken; 0 if it may be now."""
+        now = self._clock()
+        self._left = min(self._most, self._left + (now - self._then) * self.rate)
+        self._then = now
+        return 0.0 if self._left > 0 else (1.0 - self._left) / self.rate
+
+    def take(self, count: int) -> None:
+        self._left -= max(1, count)
+
+
+class Caller:
+    """One who may send requests until some time. Belongs to the gateway's event loop."""
+
+    __slots__ = ("_bucket", "_grants", "_moved", "name", "until")
+
+    def __init__(self, name: str, grants: Grants, bucket: Bucket | None = None, until: float = math.inf) -> None:
+        """`name` is empty if nobody was asked who they are. `until` is a time of the wall clock."""
+        self.name = name
+        self.until = until
+        self._grants = grants
+        self._bucket = bucket
+        self._moved: asyncio.Event | None = None
+
+    def may(self, right: Right, name: str) -> bool:
+        return self._grants.may(right, name)
+
+    def require(self, right: Right, name: str) -> None:
+        """Raise `Forbidden` if this is not granted. Called before it is known whether there is such a thing: who may
+        not use it is not told."""
+        if not self._grants.may(right, name):
+            what = "everything" if name == "*" else repr(name[:80])
+            raise Forbidden(f"{self.name} may not {right} {what}; that takes the grant {right}:{name[:80]}")
+
+    def require_room(self) -> None:
+        """Raise `RateLimited` if the caller has used up its rate."""
+        wait_s = self.wait_s()
+        if wait_s:
+            assert self._bucket is not None
+            raise RateLimited(
+                f"{self.name} has sent more than its {self._bucket.rate:g} events or requests a second",
+                retry_after_s=max(1, math.ceil(wait_s)),
+            )
+
+    def wait_s(self) -> float:
+        """How long until the caller may send something; 0 if it may now."""
+        return 0.0 if self._bucket is None else self._bucket.wait_s()
+
+    def spend(self, count: int) -> None:
+        """Count a request with so many events against the rate."""
+        if self._bucket is not None:
+            self._bucket.take(count)
+
+    def scoped(self, key: str) -> str:
+        """A word of the caller's own choice, told from the same word of others."""
+        return f"{self.name}/{key}" if self.name else key
+
+    def limit(self, until: float) -> None:
+        """From then on the caller may do nothing, and connections that it holds are closed."""
+        self.until = until
+        if self._moved is not None:
+            self._moved.set()
+            self._moved = None
+
+    async def ended(self) -> None:
+        """Return once the caller may do nothing any more."""
+        while (left := self.until - time.time()) > 0:
+            self._moved = self._moved or asyncio.Event()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(None if left == math.inf else left):
+                    await self._moved.wait()
+
+
+ANYONE = Caller("", ALL)
+"""Who sends requests of which nobody is asked who sent them."""
+
+
+def caller_of(scope: MutableMapping[str, Any]) -> Caller:
+    """Who sent the request of an ASGI scope. A scope without a caller is a mistake of ours, and raises."""
+    caller: Caller = scope[CALLER]
+    return caller

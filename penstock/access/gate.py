@@ -1,0 +1,235 @@
+"""The gate: from the credentials of a request to its caller.
+
+    Authorization: Bearer ...  --> an API key, or a token of another issuer
+    Sec-WebSocket-Protocol     --> the same, for pages in browsers, which can send no header with a WebSocket
+    the client's certificate   --> if it shows none of these
+
+Nobody is asked who they are as long as there are neither keys, nor tokens, nor certificates. A key that was checked is
+remembered under its header, so that the next request costs one look into a dict.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import ssl
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from penstock.access.caller import Bucket, Caller
+from penstock.access.certificates import renew, server_context
+from penstock.access.grants import ALL, Grants, grants
+from penstock.access.keys import Key, KeyFile, digest
+from penstock.access.policy import Policy
+from penstock.access.tokens import Tokens, looks_like
+from penstock.errors import PenstockError, Unauthorized
+
+SUBPROTOCOL = "penstock.v1"
+"""What a WebSocket is opened for, by clients that name a protocol."""
+SUBPROTOCOL_KEY = "penstock.key."
+"""The beginning of a second protocol that such a client names: the rest is its key or token."""
+REMEMBERED_MAX = 10_000
+NO_POLICY = Policy()
+_log = logging.getLogger("penstock.access")
+
+
+@dataclass
+class Changes:
+    """What was found changed on disk: whether keys are asked for, and all of them if some are new."""
+
+    asked: bool = False
+    keys: Sequence[Key] | None = None
+    tokens: Tokens | None = None
+
+
+@dataclass
+class _Known:
+    """What is in the key file, by the hash of each key."""
+
+    callers: dict[str, Caller] = field(default_factory=dict)
+    keys: dict[str, Key] = field(default_factory=dict)
+
+
+class Gate:
+    """Belongs to the gateway's event loop, but for `look`, which reads files and may run in a thread."""
+
+    def __init__(self, policy: Policy = NO_POLICY, keys: KeyFile | None = None, *, rate: float = 0.0) -> None:
+        """Reads all files. `rate` is that of callers who have none of their own; 0 is no limit."""
+        self._policy = policy
+        self._file = keys
+        self._rate = rate
+        self._buckets: dict[str, Bucket] = {}
+        self._remembered: dict[bytes, Caller] = {}
+        self._known = _Known()
+        self._tokens = None if policy.jwt is None else Tokens(policy.jwt)
+        self.tls: ssl.SSLContext | None = None if policy.tls is None else server_context(policy.tls)
+        self._seen = self._stamps()
+        self.is_open = not policy.authenticates and not (keys is not None and keys.exists())
+        """Whether nobody is asked who they are."""
+        self.anyone = Caller("", ALL)
+        """The caller of all requests, in that case."""
+        if keys is not None:
+            self._take_keys(keys.keys())
+
+    def caller(self, headers: Iterable[tuple[bytes, bytes]], certified: Sequence[str] = ()) -> Caller:
+        """Who sends a request with these headers. Raises `Unauthorized`."""
+        if self.is_open:
+            return self.anyone
+        credential = _credential(headers)
+        if credential is None:
+            return self._certified(certified)
+        caller = self.remembered(credential)
+        if caller is None:
+            caller = self._checked(credential)
+            if len(self._remembered) >= REMEMBERED_MAX:
+                self._remembered.clear()
+            self._remembered[credential] = caller
+        return caller
+
+    def remembered(self, credential: bytes) -> Caller | None:
+        """The caller of an `Authorization` that was seen before and is still good."""
+        caller = self._remembered.get(credential)
+        if caller is not None and caller.until < time.time():
+            del self._remembered[credential]
+            return None
+        return caller
+
+    def look(self) -> Changes:
+        """Read again what has changed on disk since the last time. Blocks; `take` brings it into effect. What cannot be
+        read is logged, and the gate goes on with what it knows."""
+        stamps = self._stamps()
+        changed = {path for path in stamps if stamps[path] != self._seen.get(path)}
+        self._seen = stamps
+        found, policy, file = Changes(), self._policy, self._file
+        try:
+            if file is not None:
+                found.asked = file.exists()
+                found.keys = file.keys() if file.path in changed else None
+            if policy.jwt is not None and policy.jwt.keys in changed:
+                found.tokens = Tokens(policy.jwt)
+            if policy.tls is not None and self.tls is not None and changed & {policy.tls.certificate, policy.tls.key}:
+                renew(self.tls, policy.tls)
+                _log.info("the certificate of this gateway was renewed")
+        except PenstockError as error:
+            _log.error("access goes on as it was: %s", error)
+        return found
+
+    def take(self, changes: Changes) -> None:
+        """Bring changes into effect: who has lost a key is let go at once."""
+        if self.is_open and changes.asked:
+            self.is_open = False
+            self.anyone.limit(0.0)
+        if changes.keys is not None:
+            self._take_keys(changes.keys)
+        if changes.tokens is not None:
+            self._tokens = changes.tokens
+            self._forget_tokens()
+
+    def _take_keys(self, keys: Sequence[Key]) -> None:
+        """Callers whose key did not change stay the same, with what they have used of their rate."""
+        now, before, found = datetime.now(UTC), self._known, _Known()
+        for key in keys:
+            for secret in key.secrets if key.is_valid(now) else ():
+                until = min((each for each in (key.expires, secret.until) if each is not None), default=None)
+                old = before.callers.get(secret.sha256)
+                if old is not None and _same(before.keys[secret.sha256], key):
+                    old.limit(math.inf if until is None else until.timestamp())
+                    found.callers[secret.sha256] = old
+                else:
+                    found.callers[secret.sha256] = self._make(f"key:{key.name}", grants(key.grants), key.rate, until)
+                found.keys[secret.sha256] = key
+        self._known = found
+        kept = set(map(id, found.callers.values()))
+        for caller in before.callers.values():
+            if id(caller) not in kept:
+                caller.limit(0.0)
+        self._remembered.clear()
+
+    def _make(self, name: str, granted: Grants, rate: float, until: datetime | float | None = None) -> Caller:
+        chosen = rate or self._rate
+        bucket = None
+        if chosen:
+            bucket = self._buckets.get(name)
+            if bucket is None or bucket.rate != chosen:
+                if len(self._buckets) >= REMEMBERED_MAX:
+                    self._buckets.clear()
+                bucket = self._buckets[name] = Bucket(chosen)
+        ends = until.timestamp() if isinstance(until, datetime) else until
+        return Caller(name, granted, bucket, math.inf if ends is None else ends)
+
+    def _checked(self, credential: bytes) -> Caller:
+        text = credential.decode("latin-1")
+        if self._tokens is not None and looks_like(text):
+            assert self._policy.jwt is not None
+            token = self._tokens.check(text)
+            return self._make(f"token:{token.subject}", token.grants, self._policy.jwt.rate, token.until)
+        hashed = digest(text)
+        if hashed is None:
+            raise Unauthorized("this is no key of Penstock; is a part of it missing?")
+        caller = self._known.callers.get(hashed)
+        if caller is None or caller.until < time.time():
+            raise Unauthorized("this key is not known here, or is revoked or expired")
+        return caller
+
+    def _certified(self, names: Sequence[str]) -> Caller:
+        for name in names:
+            client = self._policy.clients.get(name)
+            if client is not None:
+                return self._make(f"certificate:{name}", client.grants, client.rate)
+        if names:
+            raise Unauthorized(f"a certificate of {names[0][:80]!r} is not enough here; send a key as well")
+        raise Unauthorized("a key is needed: send `Authorization: Bearer KEY`; `penstock keys add` makes one")
+
+    def _forget_tokens(self) -> None:
+        """They were checked with keys that may be no longer good."""
+        for credential, caller in list(self._remembered.items()):
+            if caller.name.startswith("token:"):
+                caller.limit(0.0)
+                del self._remembered[credential]
+
+    def _stamps(self) -> Mapping[Path, tuple[int, ...] | None]:
+        policy, paths = self._policy, [] if self._file is None else [self._file.path]
+        if policy.jwt is not None:
+            paths.append(policy.jwt.keys)
+        if policy.tls is not None:
+            paths += [policy.tls.certificate, policy.tls.key]
+        return {path: _stamp(path) for path in paths}
+
+
+def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
+    """The key or token of a request. Two of them are refused: which one counts would be for others to guess."""
+    found: list[bytes] = []
+    for name, value in headers:
+        if name == b"authorization":
+            scheme, _, rest = value.strip().partition(b" ")
+            if scheme.lower() != b"bearer" or not rest.strip():
+                raise Unauthorized("send `Authorization: Bearer KEY`")
+            found.append(rest.strip())
+        elif name == b"sec-websocket-protocol":
+            words = (word.strip() for word in value.split(b","))
+            start = SUBPROTOCOL_KEY.encode()
+            found += [word.removeprefix(start) for word in words if word.startswith(start)]
+    if len(found) > 1:
+        raise Unauthorized("send one key, not two")
+    return found[0] if found else None
+
+
+def subprotocol(scope: Mapping[str, Any]) -> str | None:
+    """What to answer to a client that opens a WebSocket and names protocols."""
+    return SUBPROTOCOL if SUBPROTOCOL in scope.get("subprotocols", ()) else None
+
+
+def _same(one: Key, other: Key) -> bool:
+    return (one.name, tuple(one.grants), one.rate) == (other.name, tuple(other.grants), other.rate)
+
+
+def _stamp(path: Path) -> tuple[int, ...] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino

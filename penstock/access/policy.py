@@ -1,0 +1,132 @@
+"""The access file: TLS, tokens of others that are taken for good, and what clients with certificates may do.
+
+It is a TOML file that names other files, relative to itself, and holds no secret.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.access.grants import Grants, grants
+from penstock.errors import DeclarationError
+
+ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
+SHARED = ("HS256", "HS384", "HS512")
+
+
+@dataclass(frozen=True)
+class Tls:
+    """PEM files. With `clients`, certificates of clients signed by one of these are taken; without them, if `require`,
+    no connection is."""
+
+    certificate: Path
+    key: Path
+    clients: Path | None = None
+    require: bool = True
+
+
+@dataclass(frozen=True)
+class Jwt:
+    """Whose tokens are taken, for whom they must be made, and the file with the keys to check them: a JSON Web Key Set,
+    a public key in PEM, or, for `HS...`, a secret. `claim` is where the grants stand: words, or a list of them."""
+
+    issuer: str
+    audience: str
+    keys: Path
+    algorithms: tuple[str, ...] = ("RS256", "ES256", "EdDSA")
+    claim: str = "scope"
+    rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class Client:
+    """What one who has a certificate of this name may do."""
+
+    grants: Grants
+    rate: float = 0.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    tls: Tls | None = None
+    jwt: Jwt | None = None
+    clients: Mapping[str, Client] = field(default_factory=dict)
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether somebody can prove who they are by it."""
+        return self.jwt is not None or bool(self.clients)
+
+
+class _Tls(msgspec.Struct, forbid_unknown_fields=True):
+    certificate: str
+    key: str
+    clients: str | None = None
+    require: bool = True
+
+
+class _Jwt(msgspec.Struct, forbid_unknown_fields=True):
+    issuer: str
+    audience: str
+    keys: str
+    algorithms: list[str] = msgspec.field(default_factory=lambda: list(Jwt.algorithms))
+    claim: str = Jwt.claim
+    rate: float = Jwt.rate
+
+
+class _Client(msgspec.Struct, forbid_unknown_fields=True):
+    grants: list[str]
+    rate: float = 0.0
+
+
+class _File(msgspec.Struct, forbid_unknown_fields=True):
+    tls: _Tls | None = None
+    jwt: _Jwt | None = None
+    clients: dict[str, _Client] = {}
+
+
+def read_policy(path: Path | None) -> Policy:
+    """The policy of an access file; an empty one without it. Raises `DeclarationError` with the file and what is wrong.
+    The files that it names are opened later, by those who use them."""
+    if path is None:
+        return Policy()
+    try:
+        content = msgspec.convert(tomllib.loads(path.read_text()), _File)
+        clients = {name: Client(grants(each.grants), each.rate) for name, each in content.clients.items()}
+        policy = Policy(_tls(path.parent, content.tls), _jwt(path.parent, content.jwt), clients)
+    except OSError as error:
+        raise DeclarationError(f"{path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
+        raise DeclarationError(f"{path}: {error}") from None
+    except DeclarationError as error:
+        raise DeclarationError(f"{path}: {error.message}") from None
+    if clients and (policy.tls is None or policy.tls.clients is None):
+        raise DeclarationError(f"{path}: [clients] needs [tls] with `clients`, the file of those who sign certificates")
+    return policy
+
+
+def _tls(folder: Path, given: _Tls | None) -> Tls | None:
+    if given is None:
+        return None
+    clients = None if given.clients is None else folder / given.clients
+    return Tls(folder / given.certificate, folder / given.key, clients, given.require)
+
+
+def _jwt(folder: Path, given: _Jwt | None) -> Jwt | None:
+    """HMAC and signatures are not mixed: a public key would be taken for a secret that everybody knows."""
+    if given is None:
+        return None
+    chosen: Any = given.algorithms
+    if not chosen or not (set(chosen) <= set(ASYMMETRIC) or set(chosen) <= set(SHARED)):
+        raise DeclarationError(
+            f"[jwt] algorithms are some of {', '.join(ASYMMETRIC)}, or some of {', '.join(SHARED)}, and never of both"
+        )
+    if not given.issuer or not given.audience:
+        raise DeclarationError("[jwt] needs the issuer and the audience of the tokens")
+    return Jwt(given.issuer, given.audience, folder / given.keys, tuple(chosen), given.claim, given.rate)

@@ -1,0 +1,219 @@
+"""The edge: what a connection may cost before there is a request, and between requests.
+
+uvicorn bounds neither the size of a head nor the time that it takes, and keeps a connection on which nothing comes.
+Here a connection has `head_s` for a head, from its first byte; `idle_s` until there is a first byte; and `body_s` for a
+body that nobody reads. One timer looks after all of them, about once a second. Bodies that are read have the deadline
+of their reader (`http.py`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from typing import Any
+
+import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from penstock.access import certified_names
+from penstock.errors import Busy, HeadTooLarge, PenstockError, RequestError, TooSlow, as_problem
+from penstock.settings import Settings
+
+Header = tuple[bytes, bytes]
+JSON: Header = (b"content-type", b"application/json")
+PROBLEM: Header = (b"content-type", b"application/problem+json")
+CLOSE: Header = (b"connection", b"close")
+LOOK_S = 1.0
+LINGER_S = 1.0
+FRAMING_MAX = 8
+"""What may stand around a byte of a chunked body, in bytes. (A chunk of one byte has five.)"""
+encode = msgspec.json.Encoder().encode
+
+
+class Edge:
+    """The open connections of one gateway, under limits. Belongs to its event loop."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self._connections: set[BoundedHttp] = set()
+        self._addresses: Counter[str] = Counter()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __len__(self) -> int:
+        return len(self._connections)
+
+    def enter(self, connection: BoundedHttp) -> None:
+        """Count a connection. Raises `Busy` if there are too many; it is counted in any case, until it leaves."""
+        chosen, address = self.settings, connection.address
+        self._connections.add(connection)
+        self._addresses[address] += 1
+        if self._timer is None:
+            self._arm(connection.loop)
+        if len(self._connections) > chosen.sockets_max:
+            raise Busy(f"all {chosen.sockets_max} connections are taken", retry_after_s=5)
+        if 0 < chosen.sockets_per_address_max < self._addresses[address]:
+            raise Busy(f"{address} has {chosen.sockets_per_address_max} connections already", retry_after_s=5)
+
+    def leave(self, connection: BoundedHttp) -> None:
+        if connection not in self._connections:
+            return
+        self._connections.remove(connection)
+        self._addresses[connection.address] -= 1
+        if not self._addresses[connection.address]:
+            del self._addresses[connection.address]
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(LOOK_S, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        now = loop.time()
+        for connection in list(self._connections):
+            if 0 < connection.overdue_at < now:
+                connection.expire()
+        self._timer = None
+        if self._connections:
+            self._arm(loop)
+
+
+class BoundedHttp(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with the limits of an `Edge`, which is given to a subclass."""
+
+    edge: Edge
+    address = ""
+    certified: tuple[str, ...] = ()
+    """The names of the client's certificate."""
+    overdue_at = 0.0
+    """When the connection is given up, if what is waited for does not come; 0 while it is not for the client to act."""
+    _refused = False
+    _in_head = False
+    _in_body = False
+    _head_bytes = 0
+    _body_bytes = 0
+    _raw_bytes = 0
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.address = self.client[0] if self.client else ""
+        self.certified = certified_names(transport)
+        self.overdue_at = self.loop.time() + self.edge.settings.idle_s
+        try:
+            self.edge.enter(self)
+        except Busy as error:
+            self.refuse(error)
+            self.transport.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.edge.leave(self)
+        super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        """The connection is another protocol's from here on, but still one of those that are counted."""
+        super().handle_websocket_upgrade()
+        self.overdue_at = 0.0
+        successor: Any = self.transport.get_protocol()
+        successor.on_lost = lambda: self.edge.leave(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._refused or self.transport.is_closing():
+            return
+        self.feed(data)
+        if self._in_head or not self._is_answering():
+            self._await_head(len(data))
+        elif self._in_body:
+            self._await_body(len(data))
+        else:
+            self.overdue_at = 0.0
+
+    def _is_answering(self) -> bool:
+        return self._in_body or not self._is_free()
+
+    def _is_free(self) -> bool:
+        return self.cycle is None or bool(self.cycle.response_complete)
+
+    def _await_head(self, size: int) -> None:
+        """A head has begun, or what came is none, such as empty lines. The last piece may hold a part of it only: so
+        the bound may be passed by one piece."""
+        settings = self.edge.settings
+        if not self._head_bytes or not self.overdue_at:
+            self.overdue_at = self.loop.time() + settings.head_s
+        self._head_bytes += size
+        if self._head_bytes > settings.head_bytes_max:
+            self._refuse_head()
+
+    def _await_body(self, size: int) -> None:
+        settings = self.edge.settings
+        self._raw_bytes += size
+        framing = self._raw_bytes - self._body_bytes
+        if framing > 2 * settings.head_bytes_max + FRAMING_MAX * self._body_bytes:
+            self._refuse_head()
+        elif not self._is_free():
+            self.overdue_at = 0.0
+        elif not self.overdue_at:
+            self.overdue_at = self.loop.time() + settings.body_s
+
+    def feed(self, data: bytes) -> None:
+        """Parse what came. A subclass calls the next four as the parser comes to each part of a request."""
+        super().data_received(data)
+
+    def begin_head(self) -> None:
+        self._in_head = True
+        self._raw_bytes = self._body_bytes = 0
+
+    def end_head(self) -> None:
+        self._in_head, self._in_body = False, True
+        self._head_bytes = 0
+
+    def count_body(self, body: bytes) -> None:
+        self._body_bytes += len(body)
+
+    def end_body(self) -> None:
+        self._in_body = False
+
+    def expire(self) -> None:
+        """The time for what is waited for is over: say so, if anything has come."""
+        if self._head_bytes or self._in_body:
+            settings = self.edge.settings
+            what, limit_s = ("body", settings.body_s) if self._in_body else ("head", settings.head_s)
+            self.refuse(TooSlow(f"the {what} of the request did not come within {limit_s:g} s"))
+        else:
+            self.transport.close()
+
+    def send_400_response(self, msg: str) -> None:
+        """For uvicorn: what came is not HTTP."""
+        self.refuse(RequestError("this is not a request of HTTP/1.1"))
+
+    def _refuse_head(self) -> None:
+        most = self.edge.settings.head_bytes_max
+        self.refuse(HeadTooLarge(f"the head of a request has {most} bytes at most", bytes_max=most))
+
+    def refuse(self, error: PenstockError) -> None:
+        """The last word on a connection. What still comes is thrown away for a moment: closing at once would lose the
+        answer on its way. If an earlier request is being answered, that is the last word instead; if this is the one,
+        whoever answers it hears that the client has gone."""
+        self._refused, self.overdue_at = True, 0.0
+        if not self._is_free():
+            if not self._in_body:
+                self.cycle.keep_alive = False
+                return
+            self.cycle.disconnected = True
+            self.cycle.message_event.set()
+            if self.cycle.response_started:
+                self.transport.close()
+                return
+        self.transport.write(self.response(error.status, problem_headers(error), encode(as_problem(error)), False))
+        self.loop.call_later(LINGER_S, self.transport.close)
+
+    def response(self, status: int, headers: list[Header], body: bytes, keep_alive: bool) -> bytes:
+        """An answer as uvicorn would write it, with the headers that it gives to every answer."""
+        named = [*self.server_state.default_headers, *headers, (b"content-length", b"%d" % len(body))]
+        if not keep_alive:
+            named.append(CLOSE)
+        return b"".join([STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in named), b"\r\n", body])
+
+
+def problem_headers(error: PenstockError) -> list[Header]:
+    """Those of a problem: its media type, and how long to wait if that helps."""
+    headers = [PROBLEM]
+    if isinstance(error, Busy):
+        headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    return headers
