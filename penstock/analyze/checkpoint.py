@@ -16,6 +16,8 @@ from penstock.errors import Damaged, LedgerMismatch
 from penstock.files import sync_directory
 
 NO_OFFSETS = "[]"
+CHECKSUM_MAGIC, CHECKSUM_SPAN = b"crc\0", 512
+"""How a checksum file of Hadoop begins: these bytes, and how many bytes of data each checksum is for."""
 
 
 class Checkpoint:
@@ -77,6 +79,7 @@ class Checkpoint:
 
     def verify(self, view: str, last: LedgerEntry | None) -> None:
         """Refuse to start over a checkpoint that is not the ledger's: older, newer, another's, or gone."""
+        self._require_sound_spans()
         offsets, commits = self._entries("offsets"), self._entries("commits")
         newest = offsets[-1] if offsets else None
         if last is None:
@@ -92,6 +95,16 @@ class Checkpoint:
             start, end = self.range(last.batch_id) if last.batch_id - 1 in offsets else (last.start, self._end(last))
             if (start, end) != (last.start, last.end):
                 self._mismatch(view, f"has batch {last.batch_id} from {start} to {end}", known)
+
+    def _require_sound_spans(self) -> None:
+        """Refuse a checksum file whose span was damaged. Hadoop would take memory for as much: if that is more than Java
+        has, the thread that reads dies without a word, and the query waits for it for ever."""
+        sound = CHECKSUM_MAGIC + CHECKSUM_SPAN.to_bytes(4, "big")
+        for file in self.path.rglob(".*.crc"):
+            with open(file, "rb") as opened:
+                head = opened.read(len(sound))
+            if head.startswith(CHECKSUM_MAGIC) and len(head) == len(sound) and head != sound:
+                raise Damaged(f"{file} is damaged: it is the checksum of a file of Spark's checkpoint", file=str(file))
 
     def _end(self, last: LedgerEntry) -> str:
         return self._positions(last.batch_id)

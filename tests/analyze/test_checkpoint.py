@@ -104,3 +104,14 @@ def test_a_checkpoint_without_any_output_is_made_anew(tmp_path: Path) -> None:
 
 def test_nothing_is_dropped_when_there_is_nothing(tmp_path: Path) -> None:
     assert Checkpoint(tmp_path / "none").repair(None) == []
+
+
+@pytest.mark.parametrize("span", [0, 513, 512 | 1 << 30])
+def test_a_checksum_file_that_would_make_java_wait_for_ever_is_damage(tmp_path: Path, span: int) -> None:
+    checkpoint, file = make(tmp_path, 3, 3), tmp_path / "state/0/0/.3.delta.crc"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(b"crc\0" + (512).to_bytes(4, "big") + b"\1\2\3\4")
+    checkpoint.verify("v", entry(2))
+    file.write_bytes(b"crc\0" + span.to_bytes(4, "big") + b"\1\2\3\4")
+    with pytest.raises(Damaged, match=r"\.3\.delta\.crc"):
+        checkpoint.verify("v", entry(2))
