@@ -47,9 +47,9 @@ def table(text: str) -> Iterator[list[str]]:
 
 def settings_table() -> list[list[str]]:
     def shown(value: Any, unit: str) -> str:
-        return (
-            f"{value} ({value // MIB} MiB)" if unit == "bytes" else f"{value:g}" if type(value) is float else str(value)
-        )
+        if unit == "bytes" and value >= MIB:
+            return f"{value} ({value // MIB} MiB)"
+        return f"{value:g}" if type(value) is float else str(value)
 
     return [
         [f"`PENSTOCK_{each.name.upper()}`", shown(each.default, unit), unit, each.metadata["help"]]

@@ -65,6 +65,7 @@ class FakeApi:
         self.sent: list[dict[str, Any]] = []
         self.polls = 0
         self.down = False
+        self.key: str | None = None
         self.sockets: set[WebSocket] = set()
         self.moved = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -111,6 +112,8 @@ class FakeApi:
 
     async def _describe(self, request: Request) -> Response:
         self.polls += 1
+        if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
+            return Response(msgspec.json.encode({"detail": "this key is not known here"}), 401)
         return Response(status_code=503) if self.down else _json(self.app)
 
     async def _page(self, request: Request) -> Response:
@@ -127,7 +130,11 @@ class FakeApi:
         if self.down:
             await websocket.close(1013)
             return
-        await websocket.accept()
+        offered = websocket.scope["subprotocols"]
+        if self.key is not None and f"penstock.key.{self.key}" not in offered:
+            await websocket.close(1008)
+            return
+        await websocket.accept("penstock.v1" if "penstock.v1" in offered else None)
         self.sockets.add(websocket)
         tasks: dict[str, asyncio.Task[None]] = {}
         try:

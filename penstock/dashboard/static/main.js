@@ -4,6 +4,7 @@
 import { html, render } from "./html.js";
 import { Feeds } from "./model/feeds.js";
 import { Figures } from "./model/figures.js";
+import { key } from "./model/key.js";
 import { Live } from "./model/live.js";
 import { Place } from "./model/place.js";
 import { Page } from "./parts/page.js";
@@ -26,6 +27,11 @@ function follow() {
   }
 }
 
+key.subscribe(() => {
+  live.pause();
+  figures.restart();
+  follow();
+});
 document.addEventListener("visibilitychange", follow);
 addEventListener("online", follow);
 const root = document.getElementById("page");

@@ -43,11 +43,15 @@ export function exampleEvent(stream, now = new Date()) {
   return Object.fromEntries(stream.fields.map(({ name, type }) => [name, valueOf(type ?? "", name, now)]));
 }
 
-/** The command that posts the example: one line, safe to paste into a POSIX shell whatever the names are. */
-export function curlCommand(stream, base, now = new Date()) {
+/**
+ * The command that posts the example: one line, safe to paste into a POSIX shell whatever the names are. If a key is
+ * needed, the shell's variable KEY stands for it.
+ */
+export function curlCommand(stream, base, needsKey = false, now = new Date()) {
   const body = JSON.stringify(exampleEvent(stream, now));
   const url = new URL(`v1/streams/${encodeURIComponent(stream.name)}`, base).href;
-  return `curl ${quote(url)} -H 'content-type: application/json' -d ${quote(body)}`;
+  const proof = needsKey ? ` -H "Authorization: Bearer $KEY"` : "";
+  return `curl ${quote(url)}${proof} -H 'content-type: application/json' -d ${quote(body)}`;
 }
 
 function quote(text) {

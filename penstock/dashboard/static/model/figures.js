@@ -1,5 +1,6 @@
 // What `/v1/app` says, asked each second while the page is seen, and the recent rates for the sparklines.
 
+import { key } from "./key.js";
 import { Signal } from "./signal.js";
 import { get } from "./wire.js";
 
@@ -8,8 +9,8 @@ const TIMEOUT_MS = 5_000;
 export const SAMPLES = 60;
 
 export class Figures {
-  /** {app: the last answer or null, error: why there is no newer one or null}. */
-  state = new Signal({ app: null, error: null });
+  /** {app: the last answer or null, error: why there is no newer one or null, status: 401 or 403 if it was refused}. */
+  state = new Signal({ app: null, error: null, status: null });
   #timer = null;
   #running = false;
   #rates = new Map();
@@ -18,6 +19,13 @@ export class Figures {
     if (this.#running) return;
     this.#running = true;
     this.#poll();
+  }
+
+  /** Ask at once, as someone else. */
+  restart() {
+    this.stop();
+    this.state.value = { app: null, error: null, status: null };
+    this.start();
   }
 
   stop() {
@@ -31,12 +39,17 @@ export class Figures {
   }
 
   async #poll() {
+    const asker = key.value;
     try {
       const app = await get("v1/app", TIMEOUT_MS);
+      if (asker !== key.value) return;
       this.#remember(app);
-      this.state.value = { app, error: null };
+      this.state.value = { app, error: null, status: null };
     } catch (error) {
-      this.state.value = { app: this.state.value.app, error: String(error.message ?? error) };
+      if (asker !== key.value) return;
+      const status = [401, 403].includes(error.status) ? error.status : null;
+      const app = status ? null : this.state.value.app; // what one may not see any more is not shown any more
+      this.state.value = { app, error: String(error.message ?? error), status };
     }
     clearTimeout(this.#timer);
     if (this.#running) this.#timer = setTimeout(() => this.#poll(), POLL_MS);

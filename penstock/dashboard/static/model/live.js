@@ -4,6 +4,7 @@
 // again (back-off with jitter) and each subscription asks for what comes after its cursor: nothing is missed, nothing
 // comes twice. Readers keep their data meanwhile.
 
+import { protocols } from "./key.js";
 import { Signal } from "./signal.js";
 import { parse, socketAddress } from "./wire.js";
 
@@ -42,7 +43,7 @@ export class Live {
     clearTimeout(this.#timer);
     if (this.#socket) return;
     this.#enter("connecting");
-    const socket = new WebSocket(socketAddress("v1/live"));
+    const socket = new WebSocket(socketAddress("v1/live"), protocols());
     this.#socket = socket;
     socket.onopen = () => this.#opened();
     socket.onmessage = ({ data }) => this.#took(data);

@@ -2,6 +2,7 @@
 
 import { Connected, html } from "../html.js";
 import * as format from "../model/format.js";
+import { key, signOut } from "../model/key.js";
 import { tone } from "./card.js";
 
 export function Header({ app, live, error }) {
@@ -12,7 +13,8 @@ export function Header({ app, live, error }) {
       <img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1>
     </a>
     ${app ? html`<span class="pill ${error ? "" : tone(app.state)}">${error ? "no answer" : app.state}</span>` : null}
-    <${Connection} live=${live} error=${error} />
+    ${live ? html`<${Connection} live=${live} error=${error} />` : null}
+    ${key.value ? html`<button type="button" class="sign-out" onClick=${signOut}>sign out</button>` : null}
     ${app ? html`<dl class="totals">
       <div><dt>events/s</dt><dd>${format.rate(total)}</dd></div>
       <div><dt>readers</dt><dd>${app.connections}</dd></div>

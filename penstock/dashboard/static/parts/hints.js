@@ -2,6 +2,7 @@
 
 import { Component, html } from "../html.js";
 import { curlCommand } from "../model/example.js";
+import { key } from "../model/key.js";
 import { link } from "../model/place.js";
 
 const COPIED_MS = 1_500;
@@ -33,7 +34,7 @@ class Snippet extends Component {
 export class PostHint extends Component {
   constructor(props) {
     super(props);
-    this.command = curlCommand(props.stream, document.baseURI);
+    this.command = curlCommand(props.stream, document.baseURI, Boolean(key.value));
   }
 
   render({ stream }) {

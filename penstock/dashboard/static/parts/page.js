@@ -4,6 +4,7 @@ import { Connected, createRef, html } from "../html.js";
 import { Header } from "./header.js";
 import { EmptyApp, NoViews, PostHint } from "./hints.js";
 import { Pipe } from "./pipe.js";
+import { SignIn } from "./sign_in.js";
 import { StreamPanel } from "./stream_panel.js";
 import { ViewPanel } from "./view_panel.js";
 
@@ -24,8 +25,9 @@ export class Page extends Connected {
   }
 
   render({ figures, live, feeds, place }) {
-    const { app, error } = figures.state.value;
+    const { app, error, status } = figures.state.value;
     const where = place.state.value;
+    if (status) return html`<${Header} app=${null} /><main><${SignIn} status=${status} reason=${error} /></main>`;
     return html`<${Header} app=${app} live=${live} error=${error} />
       ${app ? html`<${Notices} app=${app} />` : html`<${Waiting} error=${error} />`}
       ${app?.streams.length ? html`<${Pipe} app=${app} figures=${figures} place=${where} />` : null}

@@ -1,0 +1,28 @@
+// The key of whoever looks at the page, if the app asks for one. It is kept for this tab only, and never in an address.
+
+import { Signal } from "./signal.js";
+
+const PLACE = "penstock.key";
+
+/** The key or null. */
+export const key = new Signal(sessionStorage.getItem(PLACE));
+
+export function signIn(text) {
+  sessionStorage.setItem(PLACE, text);
+  key.value = text;
+}
+
+export function signOut() {
+  sessionStorage.removeItem(PLACE);
+  key.value = null;
+}
+
+/** What goes with a request. */
+export function headers() {
+  return key.value ? { Authorization: `Bearer ${key.value}` } : {};
+}
+
+/** What goes with a WebSocket, for which a page can set no header: the protocol, and the key as if it were another. */
+export function protocols() {
+  return key.value ? ["penstock.v1", `penstock.key.${key.value}`] : [];
+}
