@@ -97,8 +97,8 @@ class Checkpoint:
                 self._mismatch(view, f"has batch {last.batch_id} from {start} to {end}", known)
 
     def _require_sound_spans(self) -> None:
-        """Refuse a checksum file whose span was damaged. Hadoop would take memory for as much: if that is more than Java
-        has, the thread that reads dies without a word, and the query waits for it for ever."""
+        """Refuse a checksum file whose span was damaged. Hadoop would take memory for as much: if that is more than
+        Java has, the thread that reads dies without a word, and the query waits for it for ever."""
         sound = CHECKSUM_MAGIC + CHECKSUM_SPAN.to_bytes(4, "big")
         for file in self.path.rglob(".*.crc"):
             with open(file, "rb") as opened:
