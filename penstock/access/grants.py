@@ -33,7 +33,10 @@ class Grants:
 
     def may(self, right: Right, name: str) -> bool:
         """`name` is that of a stream, view or handler, or `*` for all there are."""
-        return any(_covers(pattern, name) for pattern in (self.produce if right == "produce" else self.consume))
+        for pattern in self.produce if right == "produce" else self.consume:
+            if pattern in (EVERYTHING, name) or (pattern[-1] == "*" and name.startswith(pattern[:-1])):
+                return True
+        return False
 
 
 ALL = Grants((EVERYTHING,), (EVERYTHING,))
@@ -66,7 +69,3 @@ def known_grants(words: Iterable[str]) -> Grants:
 def _is_grant(word: str) -> bool:
     match = _grant(word)
     return match is not None and bool(match["name"])
-
-
-def _covers(pattern: str, name: str) -> bool:
-    return name.startswith(pattern[:-1]) if pattern.endswith("*") else name == pattern

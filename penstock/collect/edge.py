@@ -169,6 +169,18 @@ class BoundedHttp(HttpToolsProtocol):
     def end_body(self) -> None:
         self._in_body = False
 
+    def on_response_complete(self) -> None:
+        """As uvicorn does it, without the timer that it makes for each request in case no other follows: the edge has
+        one for all."""
+        self.server_state.total_requests += 1
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
+        else:
+            self.overdue_at = self.loop.time() + self.edge.settings.idle_s
+
     def expire(self) -> None:
         """The time for what is waited for is over: say so, if anything has come."""
         if self._head_bytes or self._in_body:

@@ -65,11 +65,11 @@ def test_no_answer_leaves_while_the_disk_is_at_work(short: Served) -> None:
         client.send(good())
         wait_for(lambda: short.pending == 1)
         (connection,) = short.connections
-        assert connection.timeout_keep_alive_task is None
+        assert connection.overdue_at == 0
         assert client.is_silent()
         short.log.gate.set()
         assert client.answer().startswith(b"HTTP/1.1 200 ")
-        wait_for(lambda: connection.timeout_keep_alive_task is not None)
+        wait_for(lambda: connection.overdue_at > 0)
 
 
 TWO = body(fix(900_001)) + b"\n" + body(fix(900_002)) + b"\n"
@@ -468,8 +468,7 @@ def test_a_stop_tells_a_failed_commit_and_closes() -> None:
 
 
 def test_an_idle_connection_is_closed_after_a_short_answer() -> None:
-    with serving() as short:
-        short.server.config.timeout_keep_alive = 0
+    with serving(settings=Settings(idle_s=0.1)) as short:
         with Client(short) as client:
             client.send(good())
             assert client.answer().startswith(b"HTTP/1.1 200 ")

@@ -18,8 +18,9 @@ from penstock.cursor import Ack, Span
 from penstock.errors import Damaged, NotFound, Overloaded
 from penstock.queue import EmbeddedLog
 from penstock.runtime import acks
-from penstock.runtime.acks import Acks, Places, Progress
+from penstock.runtime.acks import Acks
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.progress import Places, Progress
 from penstock.schema import event_schema
 from penstock.settings import Settings
 from penstock.store import Done, History
