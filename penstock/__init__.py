@@ -3,6 +3,7 @@
 from penstock.app import App
 from penstock.contracts import Context
 from penstock.schema import EpochMillis, Event, Record, State
+from penstock.shed import Shed
 
-__all__ = ["App", "Context", "EpochMillis", "Event", "Record", "State"]
+__all__ = ["App", "Context", "EpochMillis", "Event", "Record", "Shed", "State"]
 __version__ = "0.1.0"

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from penstock.contracts import Source
 from penstock.schema import Event, Failed, Raw, State
+from penstock.shed import Shed
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -57,6 +58,7 @@ class Stream:
     keep: timedelta | None = None
     keep_bytes: int | None = None
     partitions: int | None = None
+    shed: Shed | None = None
 
 
 @dataclass(frozen=True)
@@ -181,13 +183,15 @@ class App:
         keep: timedelta | None = None,
         keep_bytes: int | None = None,
         partitions: int | None = None,
+        shed: Shed | None = None,
     ) -> Stream:
         """Declare a stream of events of one class; without a class it carries raw bytes.
 
         Order holds for events of the same `key`. An event more than `late_after` behind the newest one is late for
         windows. Events older than `keep`, or the oldest past `keep_bytes`, go once every view has read them.
+        With `shed`, some events are given up while the stream is overloaded; without it, none ever is.
         """
-        declared = Stream(name, event, _caller(), key, late_after, keep, keep_bytes, partitions)
+        declared = Stream(name, event, _caller(), key, late_after, keep, keep_bytes, partitions, shed)
         self._streams.append(declared)
         return declared
 

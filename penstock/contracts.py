@@ -307,8 +307,9 @@ class Intake(Protocol):
     async def put(self, raw: bytes, mark: str | None = None) -> Future[None]:
         """Take one raw event. Returns once it is in a bounded buffer on its way to the log, and waits while that is
         full, which is the back-pressure; while there is room, it gives way to no other task, so that events put one
-        after the other are committed together. What is returned is done when the event is durable; others may have got
-        the same, so wait for it with `asyncio.wait`, which a cancellation does not pass on.
+        after the other are committed together. What is returned is done when the event is durable, or was shed, if the
+        stream allows that; others may have got the same, so wait for it with `asyncio.wait`, which a cancellation does
+        not pass on.
 
         `mark` says where the source stands after this event: text of its own, that becomes durable with the event, in
         one transaction. So a source that begins at `mark` after a restart misses nothing and repeats nothing.

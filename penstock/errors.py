@@ -9,6 +9,7 @@
     │   ├── MalformedBody           malformed_body      no     400
     │   ├── BadParameter            bad_parameter       no     400
     │   ├── BadCursor               bad_cursor          no     400
+    │   ├── BadExpression           bad_expression      no     400   a condition that cannot be read, or is not allowed
     │   ├── Unauthorized            unauthorized        no     401   who the caller is was not proved
     │   ├── Forbidden               forbidden           no     403   the caller may not do this
     │   ├── NotFound                not_found           no     404
@@ -97,6 +98,10 @@ class BadParameter(RequestError):
 
 class BadCursor(RequestError):
     code = "bad_cursor"
+
+
+class BadExpression(RequestError):
+    code = "bad_expression"
 
 
 class Unauthorized(RequestError):

@@ -12,6 +12,7 @@ from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import Any, Literal, get_origin
 from uuid import UUID
 
+from penstock import shed
 from penstock.app import App, Handler, Stream, View, Where
 from penstock.errors import DeclarationError
 from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, state_problem, untyped
@@ -140,6 +141,8 @@ def _stream(stream: Stream) -> Iterator[Problem]:
                 f"the {role} {chosen!r} is of a type that cannot identify an event; use text or a whole number"
             )
     yield from map(problem, _times(stream, kinds))
+    if stream.shed is not None:
+        yield from map(problem, shed.problems(stream.shed, stream.event, kinds))
 
 
 def _keyable(base: Any) -> bool:

@@ -36,7 +36,10 @@ class Settings:
         64 * MIB, "bytes", "bytes of a stream waiting for the disk before 429 is answered"
     )
     lag_events_max: int = _setting(
-        0, "events", "how far behind a stream a view or handler may be before events are refused with 429; 0: no limit"
+        0,
+        "events",
+        "how far behind a stream a view or handler may be before events are shed, if the stream allows it, or else "
+        "refused with 429; 0: no limit",
     )
     head_bytes_max: int = _setting(32 * 1024, "bytes", "largest head of a request: its first line and its headers")
     head_s: float = _setting(10.0, "seconds", "time for the head of a request, from its first byte")

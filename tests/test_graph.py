@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import pytest
 
-from penstock import App, Context, Event, Record, State
+from penstock import App, Context, Event, Record, Shed, State
 from penstock.app import tables
 from penstock.errors import DeclarationError
 from penstock.graph import check, order, read_views, require_sound
@@ -55,6 +55,16 @@ class Untyped(Event):
         return self.places[0]
 
 
+class Weighed(Event):
+    vehicle: str
+    severity: int | None = None
+    weight: float = 1.0
+    heavy: float = 2.0
+    bare: float
+    maybe: float | None = None
+    whole: int = 1
+
+
 class Seen(State):
     times: int = 0
 
@@ -77,6 +87,8 @@ async def handle_later(state: Seen, event: Fix, ctx: Context) -> None:
 
 def sound(app: App) -> None:
     app.stream("fixes", Fix, key="vehicle", late_after=timedelta(minutes=2))
+    app.stream("hints", Weighed, shed=Shed(keep=0.25, unless="severity >= 3 OR vehicle = 'bus'", weight="weight"))
+    app.stream("urgent", Weighed, shed=Shed(unless="NOT severity IS NULL"))
     app.sql("busiest", "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle", key="vehicle", top=10, by="n")
     app.sql("calm", "SELECT vehicle FROM busiest WHERE n < 3", key="vehicle")
 
@@ -218,3 +230,33 @@ def test_views_come_after_what_they_read() -> None:
 )
 def test_what_a_query_reads_is_found_in_its_text(query: str, names: tuple[str, ...]) -> None:
     assert sorted(tables(query)) == sorted(names)
+
+
+@pytest.mark.parametrize(
+    ("shed", "expected"),
+    [
+        (0.1, "shed is 0.1; use Shed(keep=0.1)"),
+        (Shed(), "Shed needs keep, the fraction"),
+        *(
+            (Shed(keep=keep), f"Shed keeps {keep!r}; use a fraction above 0 and below 1")  # type: ignore[arg-type]
+            for keep in (0.0, 1.0, -0.5, 10.0, 1, True, "0.1", float("nan"))
+        ),
+        (Shed(keep=0.1, weight="mass"), "the weight 'mass' is no field of Weighed; it has vehicle"),
+        *(
+            (Shed(keep=0.1, weight=name), f"write `{name}: float = 1.0`")
+            for name in ("vehicle", "heavy", "bare", "maybe", "whole")
+        ),
+        (Shed(unless="severity > 1", weight="weight"), "a weight needs keep"),
+        (Shed(unless="sevrity > 1"), "there is no column 'sevrity' to compare; there are vehicle"),
+        (Shed(unless="severity > 'high'"), "cannot be compared with severity (a number)"),
+        (Shed(unless="java_method('a', 'b')"), "has something that is not allowed (Anonymous)"),
+        (Shed(unless=3), "an expression is text"),  # type: ignore[arg-type]
+    ],
+)
+def test_what_is_wrong_with_shedding_is_found_where_the_stream_is_declared(shed: Any, expected: str) -> None:
+    app = fresh()
+    declared = app.stream("hints", Weighed, shed=shed)
+    (found,) = check(app)
+    assert found.where == declared.where
+    assert found.message.startswith("stream hints: ")
+    assert expected in found.message

@@ -13,9 +13,9 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
-    "contracts", "access",
+    "contracts", "comparing", "expression", "access",
 }  # fmt: skip
-DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity"}
+DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity", "shed"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}
 ABOVE = {"runtime", "cli", "__init__"}
 ALLOWED_ONCE = {("app", "analyze")}

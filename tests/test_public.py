@@ -9,7 +9,7 @@ from penstock import App, collect
 
 
 def test_the_package_exports_these_names_and_no_others() -> None:
-    assert penstock.__all__ == ["App", "Context", "EpochMillis", "Event", "Record", "State"]
+    assert penstock.__all__ == ["App", "Context", "EpochMillis", "Event", "Record", "Shed", "State"]
 
 
 def test_the_collect_tier_exports_its_sources() -> None:
@@ -28,7 +28,7 @@ def test_an_app_has_these_methods() -> None:
 
 def test_the_parameters_of_the_declarations_are_these() -> None:
     assert [*inspect.signature(App.stream).parameters][1:] == [
-        "name", "event", "key", "late_after", "keep", "keep_bytes", "partitions",
+        "name", "event", "key", "late_after", "keep", "keep_bytes", "partitions", "shed",
     ]  # fmt: skip
     assert [*inspect.signature(App.view).parameters][1:] == ["name", "reads", "key", "keep", "top", "by", "emit"]
     assert [*inspect.signature(App.handler).parameters][1:] == ["name", "reads", "key", "state", "emits"]

@@ -10,7 +10,7 @@ GOOD = """
 from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
 from collections.abc import Iterator
-from penstock import App, Context, EpochMillis, Event, Record, State, collect
+from penstock import App, Context, EpochMillis, Event, Record, Shed, State, collect
 from penstock.testing import CRASH, TICK, run
 
 class Venue(Record):
@@ -21,12 +21,14 @@ class Visit(Event, id="visit", time="at"):
     visit: str
     at: EpochMillis
     venue: Venue | None = None
+    weight: float = 1.0
 
 class Count(State):
     n: int = 0
 
 app = App("visits")
 visits = app.stream("visits", Visit, key="visit", late_after=timedelta(seconds=1))
+hints = app.stream("hints", Visit, shed=Shed(keep=0.1, unless="visit = 'first'", weight="weight"))
 app.source("feed", collect.websocket("ws://127.0.0.1:1/feed"), into=visits)
 
 @app.view("all", reads=visits, key=["visit"])
@@ -58,6 +60,8 @@ WRONG = {
     "Visit('1', datetime.now())": "Too many positional arguments",
     "Venue(name='hall').name = 'x'": "read-only",
     "app.stream('more', int)": "incompatible type",
+    "app.stream('more', Visit, shed=0.1)": "incompatible type",
+    "Shed(keep=0.1).keep = 0.2": "read-only",
     "app.view('v', reads=visits, key='a', emit='often')": "incompatible type",
 }
 

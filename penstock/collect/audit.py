@@ -15,8 +15,9 @@ class Tally:
     """What came by one way.
 
     Every event that was `received` ends up as exactly one of: `accepted`, a duplicate, `rejected` (a dead letter),
-    `failed` (its sender was told so), or `lost` (it was sent one-way, so nobody could be told). Those `refused` were
-    turned away before. `waited_s` adds up the time from receipt to durable over `waits` requests.
+    `shed` (given up while the stream was overloaded, as it allows), `failed` (its sender was told so), or `lost` (it
+    was sent one-way, so nobody could be told). Those `refused` were turned away before. `waited_s` adds up the time
+    from receipt to durable over `waits` requests.
     """
 
     received: int = 0
@@ -26,6 +27,7 @@ class Tally:
     refused: int = 0
     failed: int = 0
     lost: int = 0
+    shed: int = 0
     bytes: int = 0
     waits: int = 0
     waited_s: float = 0.0
@@ -42,7 +44,7 @@ class Tally:
 
     def told(self) -> dict[str, float | None]:
         """As the API tells it. Times in milliseconds, None if there are none."""
-        counts: dict[str, float | None] = {each.name: getattr(self, each.name) for each in fields(self)[:8]}
+        counts: dict[str, float | None] = {each.name: getattr(self, each.name) for each in fields(self)[:9]}
         counts["received_bytes"] = counts.pop("bytes")
         times = (self.wait_s_min, self.waited_s / self.waits, self.wait_s_max) if self.waits else (None,) * 3
         shown = [None if each is None else round(1000 * each, 3) for each in times]

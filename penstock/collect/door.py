@@ -17,11 +17,13 @@ from penstock.collect.decode import BodyDecoder
 from penstock.collect.entrance import Entrance
 from penstock.collect.feed import FeedIntake
 from penstock.collect.intake import Hold, Hooks, Receipt, StreamIntake
+from penstock.collect.shedding import Shedding, SheddingIntake
 from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
 from penstock.errors import DeclarationError, NotFound, PenstockError, Stopping, StorageError, SyncFailed
 from penstock.schema import Rejected, event_schema
 from penstock.settings import Settings
+from penstock.shed import Shed
 
 REJECTED_SUFFIX = ".rejected"
 
@@ -95,6 +97,24 @@ class FrontDoor:
         found = {name: entrance.intake.held for name, entrance in self._entrances.items()}
         return {name: hold for name, hold in found.items() if hold is not None}
 
+    def shed(self, stream: str, reason: str | None) -> None:
+        """Make a stream shed, because it is read too slowly, until this is called with None. One of those that may."""
+        self._may_shed()[stream].shed(reason)
+
+    @property
+    def may_shed(self) -> Sequence[str]:
+        """The names of the streams that are declared with `shed`."""
+        return list(self._may_shed())
+
+    def shedding(self) -> Mapping[str, Shedding]:
+        """The streams that shed just now."""
+        found = {name: intake.shedding for name, intake in self._may_shed().items()}
+        return {name: shedding for name, shedding in found.items() if shedding is not None}
+
+    def _may_shed(self) -> dict[str, SheddingIntake]:
+        found = {name: entrance.intake for name, entrance in self._entrances.items()}
+        return {name: intake for name, intake in found.items() if isinstance(intake, SheddingIntake)}
+
     async def tick(self, stream: str, at: datetime | None = None) -> None:
         """Append one tick without an event time to every partition: log time has reached `at`, by default now, or a
         later time if the stream is past that. Durable on return."""
@@ -128,12 +148,13 @@ class FrontDoor:
         )
         main = Target(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions)
         dead = Target(stream.name + REJECTED_SUFFIX, Rejected, None, 1)
-        return Entrance(
-            stream.name, decoder, self._intake(main), self._intake(dead), self.threads, chosen.pending_bytes_max
-        )
+        intakes = self._intake(main, stream.shed), self._intake(dead)
+        return Entrance(stream.name, decoder, *intakes, self.threads, chosen.pending_bytes_max)
 
-    def _intake(self, target: Target) -> StreamIntake:
+    def _intake(self, target: Target, shed: Shed | None = None) -> StreamIntake:
         unique_ids = self._settings.dedupe_ids_max if target.event is not Rejected else 0
         schema = event_schema(target.event)
         self._log.declare(StreamSpec(target.name, schema, target.partitions, unique_ids, self._settings.dedupe_window))
+        if shed is not None:
+            return SheddingIntake(target, self._log, self._settings, self._clock, self._hooks, shed)
         return StreamIntake(target, self._log, self._settings, self._clock, self._hooks)

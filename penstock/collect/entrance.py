@@ -53,8 +53,9 @@ class Entrance:
         decoded = await self.decode(body, lines=lines)
         if decoded.rejections:
             return await self._post_partly(decoded, len(body), durable, key)
-        receipt = self.intake.offer(Request(decoded.events, len(body), POST if durable else ONE_WAY, key=key))
-        return await receipt if durable else Receipt(len(decoded.events), 0, 0, None)
+        request = Request(decoded.events, len(body), POST if durable else ONE_WAY, key=key)
+        receipt = self.intake.offer(request)
+        return await receipt if durable else _on_its_way(request)
 
     async def decode(self, body: bytes, *, lines: bool = False) -> Decoded:
         """The events of a body; of a large one, in a thread. Raises `TooLarge`, or `Overloaded` if many wait."""
@@ -82,7 +83,8 @@ class Entrance:
         """Dead letters first: if they cannot be kept the client retries, and no event is in twice."""
         count, rejected = len(decoded.events), len(decoded.rejections)
         source = POST if durable else ONE_WAY
-        self.intake.require_room(count, size, source)
+        request = Request(decoded.events, size, source, key=key)
+        self.intake.require_room(request)
         kept = self.dead_letters.offer(Request(letters(decoded.rejections), size, source))
         self.count_rejected(rejected, source)
         if durable:
@@ -92,9 +94,14 @@ class Entrance:
             raise MalformedBody(f"the body is not JSON: {errors[0]['reason']}")
         if not count:
             raise InvalidEvents(_none_taken(rejected), rejected=rejected, errors=errors)
-        offered = self.intake.offer(Request(decoded.events, size, source, key=key))
-        taken = await offered if durable else Receipt(count, 0, 0, None)
+        offered = self.intake.offer(request)
+        taken = await offered if durable else _on_its_way(request)
         return msgspec.structs.replace(taken, rejected=rejected, errors=errors)
+
+
+def _on_its_way(request: Request) -> Receipt:
+    """The answer to a request that was offered one-way."""
+    return Receipt(len(request.events), 0, 0, None, shed=request.shed or msgspec.UNSET)
 
 
 def letters(rejections: Sequence[Rejection]) -> list[Rejected]:

@@ -3,6 +3,7 @@
 | answer | when |
 |---|---|
 | 200 | durable: `{"accepted", "duplicates", "rejected", "cursor", "errors", "ack"}`; with `?reply=`, also `"reply"` |
+| | and `"shed"`, if some were given up because the stream is overloaded |
 | 202 | `?ack=none`: the same, but the events are only on their way, and `cursor` and `ack` are null |
 | 400 | `malformed_body`: not JSON, broken gzip; `bad_parameter` |
 | 403, 404 | the caller may not send to this stream, or not read the reply; there is no such stream |
@@ -118,7 +119,7 @@ class PostEndpoint:
     async def _reply(self, receipt: Receipt, target: str, timeout_s: float) -> bytes:
         """The answer with what the events caused. They are taken in any case: so is said if it does not come."""
         assert self._replies is not None
-        answer = msgspec.structs.asdict(receipt)
+        answer = {name: each for name, each in msgspec.structs.asdict(receipt).items() if each is not msgspec.UNSET}
         reply = None
         if receipt.ack is not None:
             reply = await self._replies.reply(receipt.ack, target, timeout_s)

@@ -43,6 +43,8 @@ class Receipt(msgspec.Struct, frozen=True):
     cursor: str | None
     errors: Sequence[Any] = ()
     ack: str | None = None
+    shed: int | msgspec.UnsetType = msgspec.UNSET
+    """Left out of the answer if there are none."""
 
 
 class Waiter(Protocol):
@@ -74,7 +76,8 @@ class Request(msgspec.Struct):
     """The events of one request, which came in `size` bytes by one way, at a time of the monotonic clock.
 
     `mark` is a source's name and how far it was read. `key` tells the request from all others: events that have no id
-    of their own are known by it if they come again. The intake fills in who waits for the outcome, and `tick`.
+    of their own are known by it if they come again. The intake fills in who waits for the outcome, `tick`, and, if it
+    sheds, how many of the events went and the `places` that the others had.
     """
 
     events: Sequence[Any]
@@ -85,6 +88,8 @@ class Request(msgspec.Struct):
     came: float = 0.0
     waiter: Waiter | None = None
     tick: datetime | None = None
+    shed: int = 0
+    places: Sequence[int] | None = None
 
 
 def _committed(writer: Writer, group: list[Request]) -> Commit:
@@ -136,12 +141,12 @@ class StreamIntake:
         """The time by which is measured how long a request took."""
         return self._clock.monotonic()
 
-    def require_room(self, count: int, size: int, source: str = POST) -> None:
+    def require_room(self, request: Request) -> None:
         """Raise `Stopping`, or `Overloaded` with the time after which a retry should find room."""
         if self._stopping:
             raise Stopping(f"stream {self._target.name} takes no more events: Penstock is stopping")
-        if not self._has_room(count, size):
-            self.audit.of(source).refused += count
+        if not self._has_room(request):
+            self.audit.of(request.source).refused += len(request.events) + request.shed
             hold = self._hold or Hold(f"has {self._pending_events} events waiting for the disk", self._retry_after_s())
             raise Overloaded(f"stream {self._target.name} {hold.reason}", retry_after_s=hold.retry_after_s)
 
@@ -169,7 +174,7 @@ class StreamIntake:
         request's mark. A failed commit fails the requests of its group with that error. Raises as `require_room`.
         Cancelling the future withdraws nothing.
         """
-        self.require_room(len(request.events), request.size, request.source)
+        self.require_room(request)
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
         self._take(request, future)
         return future
@@ -180,14 +185,14 @@ class StreamIntake:
 
     def offer_for(self, waiter: Waiter, request: Request) -> bool:
         """The same for someone who is told, and does not await. False, and nothing counted, where `offer` raises."""
-        if self._stopping or not self._has_room(len(request.events), request.size):
+        if self._stopping or not self._has_room(request):
             return False
         self._take(request, waiter)
         return True
 
     def tick(self, at: datetime | None = None) -> asyncio.Future[Receipt]:
         """Queue one tick for every partition, at a time that is now if it is not given."""
-        self.require_room(0, 0)
+        self.require_room(Request((), 0))
         return self._enqueue_empty(at or self._clock.now())
 
     async def drain(self) -> None:
@@ -208,11 +213,14 @@ class StreamIntake:
             await asyncio.to_thread(self._thread.join)
             self._thread = None
 
-    def _has_room(self, count: int, size: int) -> bool:
+    def _has_room(self, request: Request) -> bool:
+        if self._hold is not None and request.events:
+            return False
+        return self._fits(len(request.events), request.size)
+
+    def _fits(self, count: int, size: int) -> bool:
         """An empty queue takes any request: its size is bounded by the limits of a body."""
         limits = self._settings
-        if self._hold is not None and count:
-            return False
         return not self._pending_events or (
             self._pending_events + count <= limits.pending_events_max
             and self._pending_bytes + size <= limits.pending_bytes_max
@@ -304,9 +312,13 @@ class StreamIntake:
                 tally.accepted += accepted
                 tally.duplicates += duplicates
                 tally.waited(now - request.came)
+            receipt = Receipt(accepted, duplicates, 0, commit.cursor, (), ack)
+            if request.shed:
+                self.audit.of(request.source).shed += request.shed
+                receipt = msgspec.structs.replace(receipt, shed=request.shed)
             waiter = request.waiter
             if waiter is not None and not waiter.done():
-                waiter.set_result(Receipt(accepted, duplicates, 0, commit.cursor, (), ack))
+                waiter.set_result(receipt)
         self._hooks.on_commit(self._target.name)
 
     def _fail(self, group: list[Request], error: BaseException) -> None:
@@ -328,8 +340,9 @@ class StreamIntake:
         tally = self.audit.of(request.source)
         if request.source == ONE_WAY:
             tally.lost += len(request.events)
+            tally.shed += request.shed
         else:
-            tally.failed += len(request.events)
+            tally.failed += len(request.events) + request.shed
 
     def _measure(self, count: int) -> None:
         elapsed = max(self._clock.monotonic() - self._began, 1e-6)

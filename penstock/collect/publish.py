@@ -6,7 +6,7 @@ The server sends:
 | message | when |
 |---|---|
 | `{"event": "open", "window": n}` | first; so many messages may be unacknowledged |
-| `{"event": "ack", "seq": n, "accepted", "duplicates", "cursor"}` | all up to `seq` are durable |
+| `{"event": "ack", "seq": n, "accepted", "duplicates", "cursor"}` | all up to `seq` are durable; or `"shed"`, if told |
 | `{"event": "rejected", "seq": n, "errors"}` | events of that message were rejected, and are dead letters |
 | `{"event": "error", "problem": {...}}` | the last word: what is not acknowledged must be sent again |
 
@@ -174,7 +174,7 @@ class _Session:
             while not self._pending:
                 await self._news()
             await _settled(self._pending[0])
-            accepted = duplicates = 0
+            accepted = duplicates = shed = 0
             cursor, seq = None, 0
             while self._pending and _is_settled(self._pending[0]):
                 done = self._pending[0]
@@ -184,10 +184,12 @@ class _Session:
                 if done.taken is not None:
                     receipt = done.taken.result()
                     accepted, duplicates = accepted + receipt.accepted, duplicates + receipt.duplicates
-                    cursor = receipt.cursor
+                    shed += receipt.shed or 0
+                    cursor = receipt.cursor or cursor
                 seq = done.seq
                 self._pending.popleft()
             told = {"event": "ack", "seq": seq, "accepted": accepted, "duplicates": duplicates, "cursor": cursor}
+            told |= {"shed": shed} if shed else {}
             await _tell(self._send, told)
             self._moved.set()
 

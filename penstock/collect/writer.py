@@ -58,6 +58,10 @@ class Request(Protocol):
     @property
     def key(self) -> str | None: ...
 
+    @property
+    def places(self) -> Sequence[int] | None:
+        """The places that the events had in the request before others of it were shed; None if none was."""
+
 
 @dataclass(frozen=True)
 class _Group:
@@ -100,8 +104,8 @@ class Writer:
         self._target = target
         self._log = log
         self._clock = clock
-        self._id_texts = _texts_of(target.event, target.event.__id_field__)
-        self._key_texts = _texts_of(target.event, target.key)
+        self._id_texts = texts_of(target.event, target.event.__id_field__)
+        self._key_texts = texts_of(target.event, target.key)
         self._generation = log.generation(target.name)
         self._ends = dict(log.ends(target.name))
         self._latest = self._last_ingest_time()
@@ -168,7 +172,7 @@ class Writer:
             return [
                 None if request.key is None else f"{request.key}/{number}"
                 for request in requests
-                for number in range(len(request.events))
+                for number in request.places or range(len(request.events))
             ]
         return self._id_texts(events)
 
@@ -203,7 +207,7 @@ def _include(spans: list[Span], position: Position) -> None:
         spans.append(Span(position.partition, position.offset, 1))
 
 
-def _texts_of(cls: type[Event], name: str | None) -> Callable[[Sequence[Any]], list[str | None]]:
+def texts_of(cls: type[Event], name: str | None) -> Callable[[Sequence[Any]], list[str | None]]:
     """A function that gives the texts of one field of many events. A field of text needs no conversion."""
     if name is None:
         return lambda events: [None] * len(events)

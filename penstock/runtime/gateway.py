@@ -39,7 +39,7 @@ from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.guard import Asgi, Receive, Scope, Send, guarded
 from penstock.runtime.loading import load
-from penstock.runtime.pressure import judge
+from penstock.runtime.pressure import press
 from penstock.runtime.retention import dead_letters, floor, retention
 from penstock.runtime.states import HandlerStates
 from penstock.runtime.status import Status
@@ -244,15 +244,8 @@ class Gateway:
             await asyncio.sleep(RATES_S)
 
     async def _pressure(self) -> None:
-        """Hold streams that are read too slowly, and let them go again."""
         while True:
-            held = self.door.held()
-            for name in self.door.streams:
-                judged = judge(self.status.behind(name), name in held, self.settings.lag_events_max)
-                if (judged is None) != (name not in held):
-                    log.warning("stream %s %s", name, judged.reason if judged else "takes events again")
-                if judged is not None or name in held:
-                    self.door.hold(name, judged)
+            press(self.door, self.status.behind, self.settings.lag_events_max)
             await asyncio.sleep(PRESSURE_S)
 
     async def _ticks(self) -> None:

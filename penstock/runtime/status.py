@@ -143,6 +143,7 @@ class Status:
         tallies = self._tallies(stream.name, audit)
         writer = next((each.name for each in self.app.handlers if stream in each.outputs), None)
         broken, held = self.door.broken.get(stream.name), self.door.held().get(stream.name)
+        shedding = self.door.shedding().get(stream.name)
         known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": str(broken) if broken else None}
         try:
             known["end"] = self.log.events_appended(stream.name)
@@ -159,6 +160,7 @@ class Status:
             "partitions": stream.partitions or self.settings.partitions,
             "handler": writer,
             "held": held.reason if held is not None else None,
+            "shedding": {"since": shedding.since, "reason": shedding.reason} if shedding is not None else None,
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
             **total(tallies.values()).told(),

@@ -233,6 +233,7 @@ _SCHEMAS: Object = {
         duplicates=_COUNT,
         rejected=_COUNT,
         errors=_OBJECTS,
+        shed={**_COUNT, "description": "Events given up because the stream is overloaded; left out if there are none."},
         ack={"type": ["string", "null"], "description": "An acknowledgement: ask with it what became of the events."},
         reply={"type": ["object", "null"], "description": "What the events caused, if that was asked for."},
     ),

@@ -28,6 +28,7 @@ from penstock.collect.publish import SUFFIX, PublishEndpoint
 from penstock.runtime.gateway import server_config
 from penstock.runtime.guard import guarded
 from penstock.settings import Settings
+from penstock.shed import Shed
 from tests.collect.fakes import DEADLINE_S, MemoryLog
 from tests.collect.support import Rig, opened, until
 
@@ -57,6 +58,14 @@ class Served:
     @property
     def connections(self) -> list[Any]:
         return list(self.server.server_state.connections)
+
+    def strain(self, reason: str | None) -> None:
+        """Make `fixes` shed, or no more."""
+
+        async def shed() -> None:
+            self.rig.door.shed("fixes", reason)
+
+        asyncio.run_coroutine_threadsafe(shed(), self.loop).result(DEADLINE_S)
 
     def close_door(self) -> None:
         asyncio.run_coroutine_threadsafe(self.rig.door.close(), self.loop).result(DEADLINE_S)
@@ -94,11 +103,13 @@ class Served:
 
 
 @contextmanager
-def serving(*, short: bool = True, settings: Settings | None = None, gate: Gate | None = None) -> Iterator[Served]:
+def serving(
+    *, short: bool = True, settings: Settings | None = None, gate: Gate | None = None, shed: Shed | None = None
+) -> Iterator[Served]:
     """A server on a free port of the loopback; with `short` false all goes by ASGI."""
     chosen, served = settings or Settings(), Served(MemoryLog(), gate=gate or Gate())
     started: Future[None] = Future()
-    thread = threading.Thread(target=uvloop.run, args=(_serve(served, short, chosen, started),))
+    thread = threading.Thread(target=uvloop.run, args=(_serve(served, short, chosen, shed, started),))
     thread.start()
     try:
         started.result(DEADLINE_S)
@@ -112,7 +123,7 @@ def serving(*, short: bool = True, settings: Settings | None = None, gate: Gate 
         assert served.errors == []
 
 
-async def _serve(served: Served, short: bool, settings: Settings, started: Future[None]) -> None:
+async def _serve(served: Served, short: bool, settings: Settings, shed: Shed | None, started: Future[None]) -> None:
     served.loop = asyncio.get_running_loop()
     served.loop.set_exception_handler(lambda _, context: served.errors.append(context))
     listener = socket.create_server(("127.0.0.1", 0))
@@ -124,7 +135,7 @@ async def _serve(served: Served, short: bool, settings: Settings, started: Futur
         served.asgi.append(scope.get("method", scope["type"]))
         await application(scope, receive, send)
 
-    async with opened(served.log, settings) as served.rig:
+    async with opened(served.log, settings, shed=shed) as served.rig:
         config = server_config(asgi, settings, served.protocol(short, settings), served.gate.tls)
         served.server = uvicorn.Server(config)
         running = asyncio.create_task(served.server._serve([listener]))

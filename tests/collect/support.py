@@ -21,6 +21,7 @@ from penstock.contracts import Log, Source, SourceStatus
 from penstock.errors import PenstockError
 from penstock.schema import Event, Record
 from penstock.settings import Settings
+from penstock.shed import Shed
 from tests.collect.fakes import DEADLINE_S, ManualClock, MemoryLog
 
 P = ParamSpec("P")
@@ -54,6 +55,7 @@ class Posted:
 
     events: list[Any]
     key: str | None = None
+    places: list[int] | None = None
 
 
 @dataclass
@@ -68,10 +70,10 @@ class Rig:
 
 
 @asynccontextmanager
-async def opened(log: Log, settings: Settings | None = None) -> AsyncIterator[Rig]:
+async def opened(log: Log, settings: Settings | None = None, *, shed: Shed | None = None) -> AsyncIterator[Rig]:
     """A door with the streams `fixes` (keyed), and `raw`; closed at the end."""
     app = App("test")
-    app.stream("fixes", Fix, key="vehicle")
+    app.stream("fixes", Fix, key="vehicle", shed=shed)
     app.stream("raw")
     chosen, clock = settings or Settings(), ManualClock()
     fatal: list[PenstockError] = []

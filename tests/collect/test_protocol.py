@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from penstock.collect.entrance import LARGE_BODY_BYTES
 from penstock.errors import DiskFull, StorageError, SyncFailed
 from penstock.settings import Settings
+from penstock.shed import Shed
 from tests.collect.served import Client, Served, exchange, request, serving, wait_for
 from tests.collect.support import body, fix
 
@@ -473,3 +474,30 @@ def test_an_idle_connection_is_closed_after_a_short_answer() -> None:
             client.send(good())
             assert client.answer().startswith(b"HTTP/1.1 200 ")
             assert client.is_at_end()
+
+
+URGENT = Shed(unless="vehicle = 'ambulance'")
+
+
+@pytest.mark.parametrize("short", [True, False], ids=["short way", "long way"])
+def test_either_way_sheds_alike_and_says_so(short: bool) -> None:
+    """All of a request may go, or a part, or nothing; a connection goes on after each, with requests behind it too."""
+    urgent, other = fix(920_000, "ambulance"), fix(920_001)
+    with serving(short=short, shed=URGENT) as served, Client(served) as client:
+        served.strain("is 11 events ahead of till")
+        client.send(request(body(other), JSON) + request(body(urgent, other), JSON) + request(body(urgent), JSON))
+        heads, contents = zip(*(each.split(b"\r\n\r\n") for each in client.answers(3)), strict=True)
+        assert {each.split(b"\r\n")[0] for each in heads} == {b"HTTP/1.1 200 OK"}
+        nothing, part, known = map(msgspec.json.decode, contents)
+        assert nothing == {
+            "accepted": 0, "duplicates": 0, "rejected": 0, "cursor": None, "errors": [], "ack": None, "shed": 1,
+        }  # fmt: skip
+        assert (part["accepted"], part["shed"]) == (1, 1)
+        assert known["duplicates"] == 1
+        assert "shed" not in known
+        served.strain(None)
+        client.send(request(body(other), JSON))
+        assert msgspec.json.decode(client.answer().split(b"\r\n\r\n")[1])["accepted"] == 1
+        tally = served.rig.door.audits()["fixes"].of("POST")
+        assert (tally.received, tally.accepted, tally.duplicates, tally.shed) == (5, 2, 1, 2)
+        assert len(served.asgi) in ((0, 1, 2) if short else (4,)), "of those that are pipelined, some go the long way"

@@ -14,6 +14,7 @@ from websockets.sync.client import ClientConnection, connect
 
 from penstock.errors import DiskFull, StorageError
 from penstock.settings import Settings
+from penstock.shed import Shed
 from tests.collect.served import Served, serving, wait_for
 from tests.collect.support import fix
 
@@ -223,3 +224,18 @@ def test_what_a_producer_sends_is_there_once_though_connections_break(served: Se
     numbers = [json.loads(row["data"])[0]["number"] for row in served.log.events("raw")]
     assert sorted(numbers) == list(range(total))
     assert connections > 3
+
+
+def test_an_acknowledgement_says_how_many_events_were_shed() -> None:
+    with serving(shed=Shed(unless="vehicle = 'ambulance'")) as served, publishing(served) as connection:
+        served.strain("is 11 events ahead of till")
+        say(connection, 1, fix(1, "ambulance"), fix(2))
+        first = until_acknowledged(connection, 1)[-1]
+        assert (first["accepted"], first["shed"]) == (1, 1)
+        say(connection, 2, fix(3), fix(4))
+        assert until_acknowledged(connection, 2)[-1]["shed"] == 2
+        served.strain(None)
+        say(connection, 3, fix(5))
+        assert "shed" not in until_acknowledged(connection, 3)[-1]
+        assert ids(served) == ["f1", "f5"]
+        assert served.rig.door.audits()["fixes"].of("WS").shed == 3

@@ -174,3 +174,32 @@ def test_a_reader_who_wants_no_motion_gets_none(browser: Browser, market: Runnin
     expect(page.locator("tbody tr").first).to_contain_text("7,777,777")
     assert page.evaluate("document.getAnimations().length") == 0
     context.close()
+
+
+def test_a_stream_that_is_held_and_sheds_says_both_and_why(page: Page) -> None:
+    """The card has a mark for each, the stream's page a sentence for each and the counts."""
+    reason = "is 4100 events ahead of slow, and at most %d are allowed"
+    way = {"source": "POST", "accepted": 120, "shed": 1080, "durable_ms_mean": 4.0}
+    strained = stream(
+        "readings", {"sensor": "str", "weight": "float"}, end=120, events=120, accepted=120, shed=1080, by_source=[way],
+        held=reason % 4000, shedding={"since": "2024-05-01T10:00:00Z", "reason": reason % 2000},
+    )  # fmt: skip
+    calm = stream("calm", {"sensor": "str"}, end=5, events=5, held=None, shedding=None, shed=0, by_source=[])
+    with serving(
+        FakeApi(app("sensors", [strained, calm], []), {}, {"readings": [{"sensor": "a", "weight": 10.0}]})
+    ) as at:
+        page.goto(at)
+        card = page.locator("a.card", has_text="readings")
+        expect(card.locator(".strain")).to_have_text(["held", "shedding"])
+        expect(card).to_contain_text("1,080 shed")
+        expect(page.locator("a.card", has_text="calm").locator(".strain")).to_have_count(0)
+        page.goto(f"{at}/#/streams/readings")
+        panel = page.locator("section.panel")
+        expect(panel.locator("h2 .strain")).to_have_text(["held", "shedding"])
+        expect(panel.locator(".strained").nth(0)).to_contain_text("Takes no events just now: it is 4100 events ahead")
+        expect(panel.locator(".strained").nth(1)).to_contain_text("Gives events up, as it is declared, since")
+        expect(panel.locator(".strained").nth(1)).to_contain_text("at most 2000 are allowed")
+        expect(panel).to_contain_text("120 accepted, 1,080 shed, durable in 4 ms")
+        page.goto(f"{at}/#/streams/calm")
+        expect(panel.locator("tbody tr, .snippet, .empty").first).to_be_visible()
+        expect(panel.locator(".strained, .strain")).to_have_count(0)

@@ -1,7 +1,10 @@
-"""Back-pressure, from a handler that is too slow to whoever sends."""
+"""Back-pressure, from a handler that is too slow to whoever sends; and what is given up instead."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +17,80 @@ from tests.harness import RunningApp, running, wait_for
 pytestmark = pytest.mark.spark
 MOST = 300
 BATCH = 100
+URGENT = 5
 
 
-def stream(app: RunningApp) -> dict[str, Any]:
-    return dict(app.describe()["streams"][0])
+def stream(app: RunningApp, name: str) -> dict[str, Any]:
+    return next(each for each in app.describe()["streams"] if each["name"] == name)
 
 
-def test_a_stream_that_is_read_too_slowly_is_held_and_goes_on_by_itself(tmp_path: Path) -> None:
-    with running(Path(slow.__file__), tmp_path / "data", PENSTOCK_LAG_EVENTS_MAX=str(MOST)) as app:
-        app.ready()
-        taken = 0
+def lag(app: RunningApp, handler: str) -> int:
+    return next(int(each["lag"]) for each in app.describe()["handlers"] if each["name"] == handler)
 
-        def send() -> httpx.Response:
-            nonlocal taken
-            events = [{"job": f"job-{taken + number}", "queue": str(number % 2)} for number in range(BATCH)]
-            answer = app.post("jobs", events)
-            taken += BATCH if answer.status_code == 200 else 0
-            return answer
 
-        refused = wait_for(lambda: (answer := send()).status_code == 429 and answer, 30, "the stream to be held")
-        assert 1 <= int(refused.headers["retry-after"]) <= 60
-        assert "events ahead of work" in refused.json()["detail"]
-        assert "events ahead of work" in stream(app)["held"]
-        wait_for(lambda: send().status_code == 200, 60, "the stream to take events again")
-        wait_for(lambda: app.describe()["handlers"][0]["lag"] == 0, 60, "all jobs to be done")
-        states = [httpx.get(f"{app.url}/v1/handlers/work/state/{queue}").json()["state"]["jobs"] for queue in "01"]
-        assert sum(states) == taken
-        assert stream(app)["refused"] >= BATCH
+def states(app: RunningApp, handler: str) -> list[dict[str, Any]]:
+    return [httpx.get(f"{app.url}/v1/handlers/{handler}/state/{queue}").json()["state"] for queue in "01"]
+
+
+@pytest.fixture(scope="module")
+def app(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
+    data = tmp_path_factory.mktemp("slow") / "data"
+    with running(Path(slow.__file__), data, PENSTOCK_LAG_EVENTS_MAX=str(MOST)) as found:
+        yield found.ready()
+
+
+def test_a_stream_that_is_read_too_slowly_is_held_and_goes_on_by_itself(app: RunningApp) -> None:
+    taken = 0
+
+    def send() -> httpx.Response:
+        nonlocal taken
+        events = [{"job": f"job-{taken + number}", "queue": str(number % 2)} for number in range(BATCH)]
+        answer = app.post("jobs", events)
+        taken += BATCH if answer.status_code == 200 else 0
+        return answer
+
+    refused = wait_for(lambda: (answer := send()).status_code == 429 and answer, 30, "the stream to be held")
+    assert 1 <= int(refused.headers["retry-after"]) <= 60
+    assert "events ahead of work" in refused.json()["detail"]
+    assert "events ahead of work" in stream(app, "jobs")["held"]
+    assert stream(app, "jobs")["shedding"] is None
+    wait_for(lambda: send().status_code == 200, 60, "the stream to take events again")
+    wait_for(lambda: lag(app, "work") == 0, 60, "all jobs to be done")
+    assert sum(each["jobs"] for each in states(app, "work")) == taken
+    assert stream(app, "jobs")["refused"] >= BATCH
+
+
+def test_a_stream_that_may_shed_does_so_and_keeps_all_events_again_by_itself(app: RunningApp) -> None:
+    """What is urgent is all there, and the weights come near to what was sent."""
+    sent = accepted = shed = 0
+
+    def send() -> dict[str, Any]:
+        nonlocal sent, accepted, shed
+        answer = app.post("hints", [{"queue": str(number % 2), "urgent": number < URGENT} for number in range(BATCH)])
+        if answer.status_code == 200:  # while it is held, at twice the lag, nothing is taken
+            sent += BATCH
+            accepted += answer.json()["accepted"]
+            shed += answer.json().get("shed", 0)
+        return dict(answer.json())
+
+    first = wait_for(lambda: (answer := send()).get("shed") and answer, 30, "the stream to shed")
+    assert URGENT <= first["accepted"] < BATCH
+    told = stream(app, "hints")["shedding"]
+    assert "events ahead of listen" in told["reason"]
+    assert told["since"] <= datetime.now(UTC).isoformat()
+    for _ in range(20):
+        send()
+    wait_for(lambda: stream(app, "hints")["shedding"] is None, 60, "the stream to keep all again")
+    assert "shed" not in send()
+    wait_for(lambda: lag(app, "listen") == 0, 60, "all hints to be heard")
+    heard = states(app, "listen")
+    assert accepted + shed == sent
+    assert sum(each["hints"] for each in heard) == accepted
+    assert sum(each["urgent"] for each in heard) == sent * URGENT // BATCH
+    drawn = sent - sent * URGENT // BATCH
+    spread = 5 * math.sqrt(drawn * 0.2 * 0.8) / 0.2
+    assert abs(sum(each["weight"] for each in heard) - sent) < spread
+    figures = stream(app, "hints")
+    assert (figures["accepted"], figures["shed"]) == (accepted, shed)
+    metrics = httpx.get(f"{app.url}/metrics").text
+    assert f'penstock_intake_shed_total{{source="POST",stream="hints"}} {shed:.1f}' in metrics

@@ -2,9 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
-from penstock.runtime.pressure import Behind, judge
+from penstock.app import App
+from penstock.collect.door import FrontDoor
+from penstock.runtime.pressure import Behind, judge, press
+from penstock.schema import Event
+from penstock.settings import Settings
+from penstock.shed import Shed
+from tests.collect.fakes import ManualClock, MemoryLog
 
 
 @pytest.mark.parametrize(
@@ -32,3 +41,52 @@ def test_the_wait_is_bounded_and_guessed_if_nobody_knows_the_pace(rate: float, w
 def test_without_a_limit_or_a_word_of_the_engine_nothing_is_held() -> None:
     assert judge(Behind("till", 10**9, 1.0), False, 0) is None
     assert judge(None, True, 1000) is None
+
+
+class Reading(Event):
+    severity: int
+
+
+@contextmanager
+def door() -> Iterator[FrontDoor]:
+    app = App("test")
+    app.stream("held", Reading)
+    app.stream("shed", Reading, shed=Shed(keep=0.5))
+    log = MemoryLog()
+    yield FrontDoor(app.streams, log, Settings(), ManualClock(), lambda error: None, lambda name: None)
+
+
+def test_a_stream_that_may_shed_does_so_first_and_is_held_at_twice_the_limit() -> None:
+    """Up, and down again: each begins over its limit and ends at half of it."""
+    with door() as front:
+        seen = []
+        for behind in (1000, 1001, 2000, 2001, 1001, 1000, 501, 500, 1000):
+            press(front, lambda name: Behind("till", behind, 10.0), 1000)  # noqa: B023
+            assert "shed" not in front.held() or "shed" in front.shedding()
+            seen.append(("held" in front.held(), "shed" in front.shedding(), "shed" in front.held()))
+    assert [shed for _, shed, _ in seen] == [False, True, True, True, True, True, True, False, False]
+    assert [held for _, _, held in seen] == [False, False, False, True, True, False, False, False, False]
+    assert [held for held, _, _ in seen] == [False, True, True, True, True, True, True, False, False]
+
+
+def test_why_a_stream_sheds_and_is_held_is_told_with_each_limit() -> None:
+    with door() as front:
+        press(front, lambda name: Behind("till", 2001, 10.0), 1000)
+        shedding = front.shedding()["shed"]
+        assert shedding.reason == "is 2001 events ahead of till, and at most 1000 are allowed"
+        assert shedding.lags
+        assert front.held()["shed"].reason == "is 2001 events ahead of till, and at most 2000 are allowed"
+        press(front, lambda name: None, 1000)
+        assert not front.shedding()
+        assert not front.held()
+
+
+def test_the_log_tells_when_shedding_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
+    with door() as front:
+        for behind in (1001, 1001, 500):
+            press(front, lambda name: Behind("till", behind, 10.0), 1000)  # noqa: B023
+    told = [each.message for each in caplog.records if "stream shed" in each.message]
+    assert told == [
+        "stream shed sheds: it is 1001 events ahead of till, and at most 1000 are allowed",
+        "stream shed keeps all events again",
+    ]

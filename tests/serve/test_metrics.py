@@ -24,10 +24,11 @@ APP: dict[str, Any] = {
             "duplicates": 1,
             "rejected": 2,
             "refused": 0,
+            "shed": 6,
             "last_event": "2026-01-01T00:00:00Z",
             "by_source": [
                 {"source": "POST", "received": 8, "lost": 0, "durable_ms_mean": 2.5},
-                {"source": "feed", "received": 9, "lost": 4, "durable_ms_mean": None},
+                {"source": "feed", "received": 9, "lost": 4, "shed": 6, "durable_ms_mean": None},
             ],
         },
         {"name": "idle", "end": 0, "last_event": None},

@@ -17,16 +17,24 @@ export function tone(state) {
 }
 
 export function StreamCard({ stream, rates, selected }) {
-  const state = stream.error ? "failed" : stream.end > 0 ? "running" : "empty";
+  const state = stream.error ? "failed" : stream.held || stream.shedding ? "degraded" : stream.end > 0 ? "running" : "empty";
   const facts = [
     stream.end > 0 ? format.plural(stream.end, "event") : "no events yet",
     format.bytes(stream.bytes ?? 0),
     stream.duplicates ? format.plural(stream.duplicates, "duplicate") : null,
     stream.refused ? `${format.compact(stream.refused)} refused` : null,
+    stream.shed ? `${format.compact(stream.shed)} shed` : null,
   ];
   return html`<${Card} kind="streams" node=${stream} ...${{ state, rates, selected, facts }}>
+    <${Strained} stream=${stream} />
     ${stream.rejected ? html`<span class="warning">${format.compact(stream.rejected)} rejected</span>` : null}
   <//>`;
+}
+
+/** That a stream takes nothing just now, or gives events up; both while it is held with shedding on. */
+export function Strained({ stream }) {
+  return html`${stream.held ? html`<span class="strain" title=${stream.held}>held</span>` : null}
+    ${stream.shedding ? html`<span class="strain" title=${stream.shedding.reason}>shedding</span>` : null}`;
 }
 
 export function ViewCard({ view, rates, selected }) {

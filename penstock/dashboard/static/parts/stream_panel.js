@@ -5,7 +5,7 @@ import { columnsOf } from "../model/columns.js";
 import * as format from "../model/format.js";
 import { link } from "../model/place.js";
 import { Tail } from "../model/tail.js";
-import { Failure, tone } from "./card.js";
+import { Failure, Strained, tone } from "./card.js";
 import { Facts } from "./facts.js";
 import { PostHint } from "./hints.js";
 import { Table } from "./table.js";
@@ -19,16 +19,29 @@ export function StreamPanel({ stream, tab, live, whole }) {
   const kept = tab === "rejected" ? stream.rejected : stream.events;
   return html`<section class="panel" aria-label="Stream ${stream.name}">
     <div class="panel-head">
-      <h2><span class="dot ${tone(stream.error ? "failed" : "running")}"></span>${stream.name}</h2>
+      <h2><span class="dot ${tone(stateOf(stream))}"></span>${stream.name} <${Strained} stream=${stream} /></h2>
       ${whole ? html`<a class="back" href="#/">overview</a>` : null}
     </div>
     <${Facts} facts=${factsOf(stream)} />
     ${stream.error ? html`<${Failure} error=${stream.error} declared=${stream.declared} />` : null}
+    <${Strain} stream=${stream} />
     <${Tabs} stream=${stream} tab=${tab} />
     ${tab === "send"
       ? html`<${PostHint} key=${stream.name} stream=${stream} />`
       : html`<${Following} key=${name} ...${{ name, kept, live, stream, events }} />`}
   </section>`;
+}
+
+function stateOf(stream) {
+  if (stream.error) return "failed";
+  return stream.held || stream.shedding ? "degraded" : "running";
+}
+
+/** In a sentence each, why the stream takes no events, and why it gives some up. */
+function Strain({ stream: { held, shedding } }) {
+  return html`${held ? html`<p class="strained">Takes no events just now: it ${held}.</p>` : null}
+    ${shedding ? html`<p class="strained">Gives events up, as it is declared, since ${format.time(shedding.since)}:
+      it ${shedding.reason}.</p>` : null}`;
 }
 
 function Tabs({ stream, tab }) {
@@ -109,6 +122,7 @@ function factsOf(stream) {
     ["accepted since start", stream.handler ? null : format.number(stream.accepted ?? 0)],
     ["duplicates", stream.duplicates ? format.number(stream.duplicates) : null],
     ["refused", stream.refused ? format.number(stream.refused) : null],
+    ["shed", stream.shed ? format.number(stream.shed) : null],
     ["last event", stream.last_event ? format.time(stream.last_event) : null],
     ...(stream.by_source ?? []).map((way) => [`in by ${way.source}`, told(way)]),
   ];
@@ -116,7 +130,7 @@ function factsOf(stream) {
 
 /** What came in by one way, in a line. What is zero is left out. */
 function told(way) {
-  const counted = ["accepted", "duplicates", "rejected", "refused", "failed", "lost"]
+  const counted = ["accepted", "duplicates", "rejected", "refused", "shed", "failed", "lost"]
     .filter((name) => way[name])
     .map((name) => `${format.number(way[name])} ${name}`);
   const mean = way.durable_ms_mean;

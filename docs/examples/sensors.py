@@ -1,0 +1,24 @@
+"""Readings of sensors. When they come too fast, all that are urgent are kept, and of the others one in ten."""
+
+from datetime import datetime
+
+from penstock import App, Event, Shed
+
+
+class Reading(Event, id="reading_id", time="at"):
+    reading_id: str
+    sensor: str
+    at: datetime
+    kind: str
+    severity: int = 0
+    weight: float = 1.0
+
+
+app = App("sensors")
+readings = app.stream(
+    "readings",
+    Reading,
+    key="sensor",
+    shed=Shed(keep=0.1, unless="severity >= 3 OR kind = 'alarm'", weight="weight"),
+)
+by_kind = app.sql("by-kind", "SELECT kind, sum(weight) AS readings FROM readings GROUP BY kind", key="kind")
