@@ -6,42 +6,34 @@ from collections.abc import Mapping
 
 import msgspec
 
-_raw = msgspec.json.Decoder(msgspec.Raw)
+_object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_any = msgspec.json.Decoder(msgspec.Raw).decode
+_UNREADABLE = (ValueError, RecursionError)
 
 
 def merged(payload: bytes, fields: Mapping[str, str], value: str | None) -> bytes:
     """A JSON object with the fields added, or else the payload in the field `value`; as it is where neither can be.
 
-    The payload's bytes stay as they are, so that no number loses a digit, and what is no JSON is still none: it ends as
-    a dead letter. Fields come last, so they win over those of the payload: they are what a broker grants rights to.
+    Values keep their bytes, so that no number loses a digit, and an object that is broken stays so: it ends as a dead
+    letter. Fields win over those of the payload, and take their place: they are what a broker grants rights to.
     """
-    stripped = payload.strip(b" \t\r\n")
-    if stripped.startswith(b"{"):
-        if not fields or not stripped.endswith(b"}") or len(stripped) < 2:
+    try:
+        found = _object(payload)
+    except _UNREADABLE:
+        if value is None or payload.lstrip(b" \t\r\n").startswith(b"{"):
             return payload
-        inside = stripped[1:-1].strip(b" \t\r\n")
-        return _object(inside, fields)
-    if value is None:
-        return payload
-    found = stripped if _is_json(stripped) else _quoted(payload)
-    return payload if found is None else _object(msgspec.json.encode(value) + b":" + found, fields)
+        content = _content(payload)
+        return payload if content is None else msgspec.json.encode({value: content, **fields})
+    return msgspec.json.encode({**found, **fields}) if fields else payload
 
 
-def _object(inside: bytes, fields: Mapping[str, str]) -> bytes:
-    more = msgspec.json.encode(fields)[1:-1] if fields else b""
-    return b"{" + inside + (b"," if inside and more else b"") + more + b"}"
-
-
-def _is_json(raw: bytes) -> bool:
+def _content(payload: bytes) -> msgspec.Raw | str | None:
+    """What is not an object: as it is if it is JSON, else as text, if it is that."""
     try:
-        _raw.decode(raw)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _quoted(payload: bytes) -> bytes | None:
+        return _any(payload)
+    except _UNREADABLE:
+        pass
     try:
-        return msgspec.json.encode(payload.decode())
+        return payload.decode()
     except UnicodeDecodeError:
         return None
