@@ -156,10 +156,10 @@ def data_version(connection: sqlite3.Connection, path: Path) -> int:
 
 
 def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
-    """Replace a small file whole: a reader sees the old content or the new, never a part."""
+    """Replace a small file whole: a reader sees the old content or the new, never a part. It is for its owner only."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with open(temporary, "wb") as file:
+        with open(temporary, "wb", opener=_for_its_owner) as file:
             file.write(data)
             if durable:
                 file.flush()
@@ -170,6 +170,10 @@ def write_atomic(path: Path, data: bytes, *, durable: bool) -> None:
         raise
     if durable:
         sync_directory(path.parent)
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def write_status(path: Path, data: bytes) -> bool:

@@ -6,6 +6,7 @@ checked against this one by a test.
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -118,6 +119,8 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
             ) from None
         if chosen[each.name] < 0:
             raise DeclarationError(f"{variable}={environ[variable]!r} is below zero")
+        if not math.isfinite(chosen[each.name]):
+            raise DeclarationError(f"{variable}={environ[variable]!r} is not a number ({each.metadata['unit']})")
     return Settings(**chosen)
 
 

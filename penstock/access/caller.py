@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, MutableMapping
 from contextlib import suppress
 from typing import Any
+from urllib.parse import quote
 
 from penstock.access.grants import ALL, Grants, Right
 from penstock.errors import Forbidden, RateLimited
@@ -46,7 +47,7 @@ class Bucket:
 class Caller:
     """One who may send requests until some time. Belongs to the gateway's event loop."""
 
-    __slots__ = ("_bucket", "_grants", "_moved", "name", "until")
+    __slots__ = ("__weakref__", "_bucket", "_grants", "_moved", "name", "until")
 
     def __init__(self, name: str, grants: Grants, bucket: Bucket | None = None, until: float = math.inf) -> None:
         """`name` is empty if nobody was asked who they are. `until` is a time of the wall clock."""
@@ -86,8 +87,9 @@ class Caller:
             self._bucket.take(count)
 
     def scoped(self, key: str) -> str:
-        """A word of the caller's own choice, told from the same word of others."""
-        return f"{self.name}/{key}" if self.name else key
+        """A word of the caller's own choice, told from the same word of others. The name is quoted: one that has a `/`
+        would be taken for another name, and the rest of it for a part of the word."""
+        return f"{quote(self.name, safe=':@')}/{key}" if self.name else key
 
     def limit(self, until: float) -> None:
         """From then on the caller may do nothing, and connections that it holds are closed."""

@@ -16,10 +16,17 @@ _KINDS = ("DNS", "URI", "email", "IP Address")
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
-    """TLS 1.2 or newer, with the ciphers that Python chooses for servers. Reads the files, so not in the event loop."""
+    """TLS 1.2 or newer, with the ciphers that Python chooses for servers. Reads the files, so not in the event loop.
+
+    A certificate that was renewed takes a new context: one that is in use would be left without a key if certificate
+    and key did not fit each other for a moment.
+    """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    renew(context, tls)
+    try:
+        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
+    except (OSError, ssl.SSLError) as error:
+        raise DeclarationError(f"[tls] {tls.certificate} and {tls.key} cannot be used ({_reason(error)})") from None
     if tls.clients is not None:
         try:
             context.load_verify_locations(tls.clients)
@@ -27,14 +34,6 @@ def server_context(tls: Tls) -> ssl.SSLContext:
             raise DeclarationError(f"[tls] clients: {tls.clients} cannot be used ({_reason(error)})") from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.require else ssl.CERT_OPTIONAL
     return context
-
-
-def renew(context: ssl.SSLContext, tls: Tls) -> None:
-    """Take certificate and key as they are in their files now; connections that are open go on with the old ones."""
-    try:
-        context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
-    except (OSError, ssl.SSLError) as error:
-        raise DeclarationError(f"[tls] {tls.certificate} and {tls.key} cannot be used ({_reason(error)})") from None
 
 
 def certified_names(transport: Any) -> tuple[str, ...]:

@@ -14,15 +14,17 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from penstock.access.caller import Bucket, Caller
-from penstock.access.certificates import renew, server_context
-from penstock.access.grants import ALL, Grants, grants
+from penstock.access.certificates import server_context
+from penstock.access.grants import ALL, Grants, known_grants
 from penstock.access.keys import Key, KeyFile, digest
 from penstock.access.policy import Policy
 from penstock.access.tokens import Tokens, looks_like
@@ -39,11 +41,12 @@ _log = logging.getLogger("penstock.access")
 
 @dataclass
 class Changes:
-    """What was found changed on disk: whether keys are asked for, and all of them if some are new."""
+    """What was found changed on disk, each whole, and None where nothing changed; and whether keys are asked for."""
 
     asked: bool = False
     keys: Sequence[Key] | None = None
     tokens: Tokens | None = None
+    tls: ssl.SSLContext | None = None
 
 
 @dataclass
@@ -66,7 +69,12 @@ class Gate:
         self._remembered: dict[bytes, Caller] = {}
         self._known = _Known()
         self._tokens = None if policy.jwt is None else Tokens(policy.jwt)
+        self._bearers: WeakSet[Caller] = WeakSet()
         self.tls: ssl.SSLContext | None = None if policy.tls is None else server_context(policy.tls)
+        """What to listen with. The certificate that a client is shown is that of the last context."""
+        self._latest = self.tls
+        if self.tls is not None:
+            self.tls.sni_callback = self._present
         self._seen = self._stamps()
         self.is_open = not policy.authenticates and not (keys is not None and keys.exists())
         """Whether nobody is asked who they are."""
@@ -105,29 +113,41 @@ class Gate:
         changed = {path for path in stamps if stamps[path] != self._seen.get(path)}
         self._seen = stamps
         found, policy, file = Changes(), self._policy, self._file
-        try:
-            if file is not None:
-                found.asked = file.exists()
+        if file is not None:
+            found.asked = stamps[file.path] is not None
+            with _as_it_was():
                 found.keys = file.keys() if file.path in changed else None
+        with _as_it_was():
             if policy.jwt is not None and policy.jwt.keys in changed:
                 found.tokens = Tokens(policy.jwt)
-            if policy.tls is not None and self.tls is not None and changed & {policy.tls.certificate, policy.tls.key}:
-                renew(self.tls, policy.tls)
-                _log.info("the certificate of this gateway was renewed")
-        except PenstockError as error:
-            _log.error("access goes on as it was: %s", error)
+        with _as_it_was():
+            if policy.tls is not None and changed & set(policy.tls.files):
+                found.tls = server_context(policy.tls)
         return found
 
     def take(self, changes: Changes) -> None:
         """Bring changes into effect: who has lost a key is let go at once."""
-        if self.is_open and changes.asked:
-            self.is_open = False
-            self.anyone.limit(0.0)
+        if changes.asked:
+            self.close()
         if changes.keys is not None:
             self._take_keys(changes.keys)
         if changes.tokens is not None:
             self._tokens = changes.tokens
             self._forget_tokens()
+        if changes.tls is not None:
+            self._latest = changes.tls
+            _log.info("the certificates were renewed")
+
+    def close(self) -> None:
+        """From now on everybody is asked who they are."""
+        if self.is_open:
+            self.is_open = False
+            self.anyone.limit(0.0)
+
+    def _present(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        """Called in each handshake, after the first word of the client."""
+        assert self._latest is not None
+        connection.context = self._latest
 
     def _take_keys(self, keys: Sequence[Key]) -> None:
         """Callers whose key did not change stay the same, with what they have used of their rate."""
@@ -140,7 +160,9 @@ class Gate:
                     old.limit(math.inf if until is None else until.timestamp())
                     found.callers[secret.sha256] = old
                 else:
-                    found.callers[secret.sha256] = self._make(f"key:{key.name}", grants(key.grants), key.rate, until)
+                    found.callers[secret.sha256] = self._make(
+                        f"key:{key.name}", known_grants(key.grants), key.rate, until
+                    )
                 found.keys[secret.sha256] = key
         self._known = found
         kept = set(map(id, found.callers.values()))
@@ -166,14 +188,16 @@ class Gate:
         if self._tokens is not None and looks_like(text):
             assert self._policy.jwt is not None
             token = self._tokens.check(text)
-            return self._make(f"token:{token.subject}", token.grants, self._policy.jwt.rate, token.until)
+            caller = self._make(f"token:{token.subject}", token.grants, self._policy.jwt.rate, token.until)
+            self._bearers.add(caller)
+            return caller
         hashed = digest(text)
         if hashed is None:
             raise Unauthorized("this is no key of Penstock; is a part of it missing?")
-        caller = self._known.callers.get(hashed)
-        if caller is None or caller.until < time.time():
+        known = self._known.callers.get(hashed)
+        if known is None or known.until < time.time():
             raise Unauthorized("this key is not known here, or is revoked or expired")
-        return caller
+        return known
 
     def _certified(self, names: Sequence[str]) -> Caller:
         for name in names:
@@ -186,18 +210,27 @@ class Gate:
 
     def _forget_tokens(self) -> None:
         """They were checked with keys that may be no longer good."""
-        for credential, caller in list(self._remembered.items()):
-            if caller.name.startswith("token:"):
-                caller.limit(0.0)
-                del self._remembered[credential]
+        for caller in list(self._bearers):
+            caller.limit(0.0)
+        self._bearers.clear()
+        self._remembered.clear()
 
     def _stamps(self) -> Mapping[Path, tuple[int, ...] | None]:
         policy, paths = self._policy, [] if self._file is None else [self._file.path]
         if policy.jwt is not None:
             paths.append(policy.jwt.keys)
         if policy.tls is not None:
-            paths += [policy.tls.certificate, policy.tls.key]
+            paths += policy.tls.files
         return {path: _stamp(path) for path in paths}
+
+
+@contextmanager
+def _as_it_was() -> Iterator[None]:
+    """What goes wrong in the block is logged, and changes nothing."""
+    try:
+        yield
+    except PenstockError as error:
+        _log.error("access goes on as it was: %s", error)
 
 
 def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:

@@ -16,12 +16,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Annotated
 
 import msgspec
 
 from penstock.access.grants import grants
-from penstock.errors import Damaged, DeclarationError, NewerFormat
-from penstock.files import write_atomic
+from penstock.errors import Damaged, DeclarationError, NewerFormat, StorageError
+from penstock.files import disk_errors, write_atomic
 
 FORMAT = 1
 PREFIX = "penstock_"
@@ -44,7 +45,7 @@ class Key(msgspec.Struct, frozen=True):
     grants: Sequence[str]
     secrets: Sequence[Secret]
     created: datetime
-    rate: float = 0.0
+    rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     expires: datetime | None = None
     revoked: datetime | None = None
 
@@ -68,11 +69,13 @@ class KeyFile:
         return self.path.exists()
 
     def keys(self) -> Sequence[Key]:
-        """All of them, also those that are revoked. Raises `Damaged` or `NewerFormat`."""
+        """All of them, also those that are revoked. Raises `StorageError`, `Damaged` or `NewerFormat`."""
         try:
             content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
         except FileNotFoundError:
             return ()
+        except OSError as error:
+            raise StorageError(f"{self.path} cannot be read: {error.strerror}") from None
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise Damaged(f"{self.path} cannot be read: {error}") from None
         if content.format > FORMAT:
@@ -119,12 +122,14 @@ class KeyFile:
     @contextmanager
     def _changing(self) -> Iterator[dict[str, Key]]:
         """The keys by name, to be changed in the block; written, for the owner's eyes only, if it ends well."""
-        lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
+        with disk_errors(self.path):
+            lock = os.open(self.path.with_suffix(".lock"), os.O_CREAT | os.O_RDWR, 0o600)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
             keys = {key.name: key for key in self.keys()}
             yield keys
-            write_atomic(self.path, msgspec.json.encode(_Content(tuple(keys.values()))), durable=True)
+            with disk_errors(self.path):
+                write_atomic(self.path, msgspec.json.encode(_Content(tuple(keys.values()))), durable=True)
         finally:
             os.close(lock)
 

@@ -5,6 +5,7 @@ It is a TOML file that names other files, relative to itself, and holds no secre
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,6 +30,10 @@ class Tls:
     key: Path
     clients: Path | None = None
     require: bool = True
+
+    @property
+    def files(self) -> list[Path]:
+        return [each for each in (self.certificate, self.key, self.clients) if each is not None]
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,7 @@ def read_policy(path: Path | None) -> Policy:
         return Policy()
     try:
         content = msgspec.convert(tomllib.loads(path.read_text()), _File)
-        clients = {name: Client(grants(each.grants), each.rate) for name, each in content.clients.items()}
+        clients = {name: Client(grants(each.grants), _rate(each.rate)) for name, each in content.clients.items()}
         policy = Policy(_tls(path.parent, content.tls), _jwt(path.parent, content.jwt), clients)
     except OSError as error:
         raise DeclarationError(f"{path} cannot be read: {error.strerror}") from None
@@ -129,4 +134,10 @@ def _jwt(folder: Path, given: _Jwt | None) -> Jwt | None:
         )
     if not given.issuer or not given.audience:
         raise DeclarationError("[jwt] needs the issuer and the audience of the tokens")
-    return Jwt(given.issuer, given.audience, folder / given.keys, tuple(chosen), given.claim, given.rate)
+    return Jwt(given.issuer, given.audience, folder / given.keys, tuple(chosen), given.claim, _rate(given.rate))
+
+
+def _rate(rate: float) -> float:
+    if not 0 <= rate < math.inf:
+        raise DeclarationError(f"rate is {rate:g}, and must be events a second, or 0 for no limit of its own")
+    return rate

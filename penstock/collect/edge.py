@@ -25,6 +25,7 @@ PROBLEM: Header = (b"content-type", b"application/problem+json")
 CLOSE: Header = (b"connection", b"close")
 LOOK_S = 1.0
 LINGER_S = 1.0
+"""How long what still comes is thrown away after the last word."""
 FRAMING_MAX = 8
 """What may stand around a byte of a chunked body, in bytes. (A chunk of one byte has five.)"""
 encode = msgspec.json.Encoder().encode
@@ -85,9 +86,18 @@ class BoundedHttp(HttpToolsProtocol):
     overdue_at = 0.0
     """When the connection is given up, if what is waited for does not come; 0 while it is not for the client to act."""
     _refused = False
+    _handed_over = False
+    _why: PenstockError | None = None
+    """What is wrong with the request that is being parsed, if that is known."""
+    _before: Any = None
+    """The cycle of the request before the one that is being parsed."""
     _in_head = False
     _in_body = False
+    _piece_bytes = 0
+    _begun_in_piece = False
     _head_bytes = 0
+    _head_pieces_bytes = 0
+    """All of the pieces with a part of the head in them: no less than the head has."""
     _body_bytes = 0
     _raw_bytes = 0
 
@@ -109,14 +119,17 @@ class BoundedHttp(HttpToolsProtocol):
     def handle_websocket_upgrade(self) -> None:
         """The connection is another protocol's from here on, but still one of those that are counted."""
         super().handle_websocket_upgrade()
-        self.overdue_at = 0.0
+        self._handed_over, self.overdue_at = True, 0.0
         successor: Any = self.transport.get_protocol()
         successor.on_lost = lambda: self.edge.leave(self)
 
     def data_received(self, data: bytes) -> None:
         if self._refused or self.transport.is_closing():
             return
+        self._piece_bytes, self._begun_in_piece = len(data), False
         self.feed(data)
+        if self._refused or self._handed_over:
+            return
         if self._in_head or not self._is_answering():
             self._await_head(len(data))
         elif self._in_body:
@@ -131,18 +144,19 @@ class BoundedHttp(HttpToolsProtocol):
         return self.cycle is None or bool(self.cycle.response_complete)
 
     def _await_head(self, size: int) -> None:
-        """A head has begun, or what came is none, such as empty lines. The last piece may hold a part of it only: so
-        the bound may be passed by one piece."""
+        """A head has begun, or what came is none, such as empty lines. Of the piece that it began in, who knows how
+        much is of the request before: so the bound may be passed by one piece."""
         settings = self.edge.settings
         if not self._head_bytes or not self.overdue_at:
             self.overdue_at = self.loop.time() + settings.head_s
-        self._head_bytes += size
+        self._head_bytes += 1 if self._begun_in_piece else size
+        self._head_pieces_bytes += size
         if self._head_bytes > settings.head_bytes_max:
             self._refuse_head()
 
     def _await_body(self, size: int) -> None:
         settings = self.edge.settings
-        self._raw_bytes += size
+        self._raw_bytes = self._body_bytes if self._begun_in_piece else self._raw_bytes + size
         framing = self._raw_bytes - self._body_bytes
         if framing > 2 * settings.head_bytes_max + FRAMING_MAX * self._body_bytes:
             self._refuse_head()
@@ -156,12 +170,27 @@ class BoundedHttp(HttpToolsProtocol):
         super().data_received(data)
 
     def begin_head(self) -> None:
-        self._in_head = True
+        self._in_head = self._begun_in_piece = True
+        self._before = self.cycle
         self._raw_bytes = self._body_bytes = 0
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Trailers, which come after the body, are thrown away: they must not pass for what the head said."""
+        if self._in_head:
+            super().on_header(name, value)
+
     def end_head(self) -> None:
+        """Raises, for the parser to stop, if the head is too large, which may not have been seen before."""
         self._in_head, self._in_body = False, True
-        self._head_bytes = 0
+        if self._head_pieces_bytes + self._piece_bytes > self.edge.settings.head_bytes_max:
+            self._require_small_head()
+        self._head_bytes = self._head_pieces_bytes = 0
+
+    def _require_small_head(self) -> None:
+        most = self.edge.settings.head_bytes_max
+        if len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers) > most:
+            self._why = _head_too_large(most)
+            raise self._why
 
     def count_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
@@ -191,27 +220,31 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def send_400_response(self, msg: str) -> None:
-        """For uvicorn: what came is not HTTP."""
-        self.refuse(RequestError("this is not a request of HTTP/1.1"))
+        """For uvicorn: what came is not HTTP, or we have stopped the parser."""
+        self.refuse(self._why or RequestError("this is not a request of HTTP/1.1"))
 
     def _refuse_head(self) -> None:
-        most = self.edge.settings.head_bytes_max
-        self.refuse(HeadTooLarge(f"the head of a request has {most} bytes at most", bytes_max=most))
+        self.refuse(_head_too_large(self.edge.settings.head_bytes_max))
 
     def refuse(self, error: PenstockError) -> None:
         """The last word on a connection. What still comes is thrown away for a moment: closing at once would lose the
-        answer on its way. If an earlier request is being answered, that is the last word instead; if this is the one,
-        whoever answers it hears that the client has gone."""
+        answer on its way. Whoever answers the request that is refused hears that the client has gone. If an earlier
+        one is not answered yet, its answer is the last word instead."""
         self._refused, self.overdue_at = True, 0.0
-        if not self._is_free():
-            if not self._in_body:
-                self.cycle.keep_alive = False
-                return
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
-            if self.cycle.response_started:
-                self.transport.close()
-                return
+        earlier, refused = self.cycle, None
+        if self._in_head or self._in_body:
+            earlier, refused = self._before, None if self.cycle is self._before else self.cycle
+        if refused is not None and not refused.response_complete:
+            refused.disconnected = True
+            refused.message_event.set()
+            if self.pipeline and self.pipeline[0][0] is refused:
+                self.pipeline.popleft()
+        if earlier is not None and not earlier.response_complete:
+            earlier.keep_alive = False
+            return
+        if refused is not None and refused.response_started and not refused.response_complete:
+            self.transport.close()
+            return
         self.transport.write(self.response(error.status, problem_headers(error), encode(as_problem(error)), False))
         self.loop.call_later(LINGER_S, self.transport.close)
 
@@ -221,6 +254,10 @@ class BoundedHttp(HttpToolsProtocol):
         if not keep_alive:
             named.append(CLOSE)
         return b"".join([STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in named), b"\r\n", body])
+
+
+def _head_too_large(most: int) -> HeadTooLarge:
+    return HeadTooLarge(f"the head of a request has {most} bytes at most", bytes_max=most)
 
 
 def problem_headers(error: PenstockError) -> list[Header]:

@@ -33,7 +33,7 @@ from penstock.collect.door import FrontDoor
 from penstock.collect.edge import CLOSE, JSON, Header, encode, problem_headers
 from penstock.collect.intake import Receipt
 from penstock.contracts import Replies
-from penstock.errors import BadParameter, NoReplyYet, PenstockError, StorageError, TooSlow, as_problem
+from penstock.errors import BadParameter, NoReplyYet, PenstockError, RateLimited, StorageError, TooSlow, as_problem
 from penstock.settings import Settings
 
 Scope = MutableMapping[str, Any]
@@ -65,14 +65,18 @@ class PostEndpoint:
             wish = self._wish(scope["query_string"], stream, caller)
             caller.require_room()
             body = await self._read(receive, encoding)
+            caller.require_room()  # others of the caller may have come first while this body was on its way
             key = None if key is None else caller.scoped(key)
             receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key)
-            caller.spend(receipt.accepted + receipt.duplicates + receipt.rejected)
+            caller.spend(receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0))
             answer = encode(receipt) if wish.reply is None else await self._reply(receipt, wish.reply, wish.timeout_s)
         except Disconnected:
             return
         except Unfinished as refusal:
+            caller.spend(1)
             await _refuse(refusal.error, send, receive)
+        except RateLimited as error:
+            await _refuse(error, send)  # counting it would make a lie of how long to wait
         except PenstockError as error:
             caller.spend(error.fields.get("rejected", 1))
             await _refuse(error, send)

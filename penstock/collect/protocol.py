@@ -26,7 +26,11 @@ from penstock.collect.intake import Receipt, Request
 from penstock.errors import PenstockError, StorageError, as_problem
 from penstock.settings import Settings
 
-_LONG_WAY = (b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"idempotency-key")
+_LONG_WAY = (
+    b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"idempotency-key",
+    b"sec-websocket-protocol",
+)  # fmt: skip
+"""Headers that something is to be said about. The last may have a second key in it."""
 _names_this_machine = re.compile(rb"(127\.0\.0\.1|localhost)(:\d+)?").fullmatch
 """Of a Host. Other names may be as good, and what is asked of an Origin is not for us to know: the long way does."""
 _BEARER = b"Bearer "
@@ -127,8 +131,12 @@ class PostProtocol(BoundedHttp):
                 return False
             if name == b"host" and gate.is_open and not _names_this_machine(value):
                 return False
-            if name == b"authorization" and caller is None and value.startswith(_BEARER):
+            if name == b"authorization" and not gate.is_open:
+                if caller is not None or not value.startswith(_BEARER):
+                    return False
                 caller = gate.remembered(value[len(_BEARER) :])
+                if caller is None:
+                    return False
         if caller is None or caller.wait_s():
             return False
         self._caller = caller

@@ -14,6 +14,7 @@ from penstock.errors import DeclarationError
 from penstock.runtime.directory import DataDirectory
 from penstock.settings import Settings
 
+LIFETIME_S_MAX = 36_500 * 86_400
 _UNITS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _duration = re.compile(r"(\d+)([smhd])").fullmatch
 
@@ -112,10 +113,10 @@ def _lifetime(text: str) -> timedelta:
     match = _duration(text)
     if match is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no time; use a number and s, m, h or d, such as 90d")
-    try:
-        return timedelta(seconds=int(match[1]) * _UNITS[match[2]])
-    except OverflowError:
-        raise argparse.ArgumentTypeError(f"{text!r} is too long") from None
+    seconds = int(match[1][:20]) * _UNITS[match[2]]
+    if seconds > LIFETIME_S_MAX:
+        raise argparse.ArgumentTypeError(f"{text!r} is too long; 36500d is the most")
+    return timedelta(seconds=seconds)
 
 
 def _rate(text: str) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import logging
 import os
 import resource
@@ -236,7 +237,10 @@ class Gateway:
         """See keys that were made, rotated or revoked, and certificates that were renewed."""
         while True:
             await asyncio.sleep(ACCESS_S)
-            self.gate.take(await asyncio.to_thread(self.gate.look))
+            try:
+                self.gate.take(await asyncio.to_thread(self.gate.look))
+            except Exception:
+                log.exception("changes of access were not seen")
 
     async def _rates(self) -> None:
         while True:
@@ -301,6 +305,8 @@ def main() -> int:
     async def serve() -> int:
         policy = read_policy(Path(child.call.access) if child.call.access else None)
         gateway = Gateway(app, child.directory, from_environment(), policy)
+        if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+            gateway.gate.close()  # though the keys may be gone since the start: others can reach us
         loop = asyncio.get_running_loop()
         on_end_of_parent(child.call, lambda: loop.call_soon_threadsafe(gateway.stop))
         return await gateway.run(listener)

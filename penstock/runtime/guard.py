@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -19,7 +20,7 @@ from starlette.websockets import WebSocket
 
 from penstock.access import ANYONE, CALLER, CERTIFIED, Caller, Gate, Grants
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
-from penstock.errors import Forbidden, PenstockError, Unauthorized
+from penstock.errors import Forbidden, NotFound, PenstockError, Unauthorized
 from penstock.serve.problems import problem_response
 
 Scope = MutableMapping[str, Any]
@@ -27,8 +28,10 @@ Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEALTH = "/v1/health"
+DASHBOARD, ASSETS = "/", "/assets/"
 LIVE_SUFFIX = "/live"
 POLICY = 1008
+FAREWELL_S = 2.0
 NOBODY = Caller("whoever has no key", Grants())
 _OVER = "the key that opened this connection is revoked or expired"
 
@@ -40,6 +43,7 @@ def guarded(application: Asgi, gate: Gate) -> Asgi:
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         try:
+            _require_plain(scope["path"])
             require_own_page(scope, is_open=gate.is_open)
             caller = scope[CALLER] = _caller(scope, gate)
             if _is_live(scope):
@@ -55,7 +59,7 @@ def guarded(application: Asgi, gate: Gate) -> Asgi:
 def _caller(scope: Scope, gate: Gate) -> Caller:
     """Who asks. The dashboard's files, and whether the gateway is ready, are for everyone."""
     path: str = scope["path"]
-    if not (path.startswith("/v1/") or path == "/metrics"):
+    if scope["type"] == "http" and (path == DASHBOARD or path.startswith(ASSETS)):
         return ANYONE
     try:
         caller = gate.caller(scope["headers"], scope["state"].get(CERTIFIED, ()))
@@ -67,6 +71,13 @@ def _caller(scope: Scope, gate: Gate) -> Caller:
         caller.require_room()
         caller.spend(1)
     return caller
+
+
+def _require_plain(path: str) -> None:
+    """Raise `NotFound` for a path with a line break. Routes would take one at the end for none, and so would answer
+    what was not asked for here."""
+    if "\n" in path:
+        raise NotFound(f"there is no {path[:80]!r}")
 
 
 def _is_live(scope: Scope) -> bool:
@@ -96,10 +107,18 @@ async def _while_valid(application: Asgi, caller: Caller, scope: Scope, receive:
         task.result()
     elif not begun:
         raise Unauthorized(_OVER)
-    elif scope["type"] == "websocket":
-        await send({"type": "websocket.close", "code": POLICY, "reason": _OVER})
     else:
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+        await _part(scope, send)
+
+
+async def _part(scope: Scope, send: Send) -> None:
+    """End a connection that is open. One whose client does not read, or has just left, is left to its end."""
+    last: MutableMapping[str, Any] = {"type": "http.response.body", "body": b"", "more_body": False}
+    if scope["type"] == "websocket":
+        last = {"type": "websocket.close", "code": POLICY, "reason": _OVER}
+    with suppress(TimeoutError, OSError, RuntimeError):
+        async with asyncio.timeout(FAREWELL_S):
+            await send(last)
 
 
 async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Send) -> None:

@@ -122,7 +122,9 @@ def _health(deps: Deps) -> Endpoint:
 def _openapi(deps: Deps) -> Endpoint:
     async def openapi(request: Request) -> Response:
         app = _visible(deps.describe(), caller_of(request.scope))
-        return _json(_encode(document(app, deps.events, deps.settings)))
+        shown = {item["name"] for item in app["streams"]}
+        events = {name: each for name, each in deps.events.items() if name in shown}
+        return _json(_encode(document(app, events, deps.settings)))
 
     return openapi
 
