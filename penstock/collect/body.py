@@ -82,6 +82,7 @@ class BodyReader:
                 if not message.get("more_body", False):
                     return b"".join(parts)
         finally:
+            parts.clear()  # a refusal carries this frame in its traceback for as long as the answer takes
             self._held -= size
 
     def _require_room(self, size: int) -> None:

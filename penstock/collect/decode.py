@@ -88,6 +88,7 @@ class BodyDecoder:
             items = _many_raw.decode(body)
         except _UNREADABLE as error:
             return Decoded((), (Rejection(0, *_explain(error), body),), malformed=True)
+        self._require_count(len(items))
         return self._apart(list(map(bytes, items)))
 
     def _lines(self, body: bytes) -> Decoded:

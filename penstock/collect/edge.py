@@ -9,7 +9,7 @@ of their reader (`http.py`).
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from typing import Any
 
 import msgspec
@@ -26,6 +26,9 @@ CLOSE: Header = (b"connection", b"close")
 LOOK_S = 1.0
 LINGER_S = 1.0
 """How long what still comes is thrown away after the last word."""
+PIPELINED_MAX = 16
+"""Requests of a connection that wait for those before them, at some 3 KB each. uvicorn has no limit, and reads more
+with each answer that leaves: so a client that does not wait for answers would fill the memory."""
 FRAMING_MAX = 8
 """What may stand around a byte of a chunked body, in bytes. (A chunk of one byte has five.)"""
 encode = msgspec.json.Encoder().encode
@@ -85,6 +88,8 @@ class BoundedHttp(HttpToolsProtocol):
     """The names of the client's certificate."""
     overdue_at = 0.0
     """When the connection is given up, if what is waited for does not come; 0 while it is not for the client to act."""
+    _begun: deque[Any]
+    """The requests that are being answered or wait for it, in order: uvicorn knows only the last one that came."""
     _refused = False
     _handed_over = False
     _why: PenstockError | None = None
@@ -103,6 +108,7 @@ class BoundedHttp(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self._begun = deque()
         self.address = self.client[0] if self.client else ""
         self.certified = certified_names(transport)
         self.overdue_at = self.loop.time() + self.edge.settings.idle_s
@@ -113,7 +119,12 @@ class BoundedHttp(HttpToolsProtocol):
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
+        """What was pipelined is not begun any more, and what is being answered hears that the client has gone."""
         self.edge.leave(self)
+        self.pipeline.clear()
+        for cycle in self._begun:
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
@@ -166,13 +177,17 @@ class BoundedHttp(HttpToolsProtocol):
             self.overdue_at = self.loop.time() + settings.body_s
 
     def feed(self, data: bytes) -> None:
-        """Parse what came. A subclass calls the next four as the parser comes to each part of a request."""
+        """Parse what came. A subclass calls the next five as the parser comes to each part of a request."""
         super().data_received(data)
 
     def begin_head(self) -> None:
+        """Raises, for the parser to stop, if too many requests wait already."""
         self._in_head = self._begun_in_piece = True
         self._before = self.cycle
         self._raw_bytes = self._body_bytes = 0
+        if len(self.pipeline) >= PIPELINED_MAX:
+            self._why = Busy("too many requests wait on this connection")
+            raise self._why
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Trailers, which come after the body, are thrown away: they must not pass for what the head said."""
@@ -192,6 +207,13 @@ class BoundedHttp(HttpToolsProtocol):
             self._why = _head_too_large(most)
             raise self._why
 
+    def begin_answer(self) -> None:
+        """A request has come to be answered by ASGI, now or when those before it are. (One for a WebSocket has not.)"""
+        while self._begun and self._begun[0].response_complete:
+            self._begun.popleft()
+        if self.cycle is not None:
+            self._begun.append(self.cycle)
+
     def count_body(self, body: bytes) -> None:
         self._body_bytes += len(body)
 
@@ -200,15 +222,16 @@ class BoundedHttp(HttpToolsProtocol):
 
     def on_response_complete(self) -> None:
         """As uvicorn does it, without the timer that it makes for each request in case no other follows: the edge has
-        one for all."""
+        one for all. And nothing is read while requests wait."""
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
         else:
             self.overdue_at = self.loop.time() + self.edge.settings.idle_s
+        if not self.pipeline:
+            self.flow.resume_reading()
 
     def expire(self) -> None:
         """The time for what is waited for is over: say so, if anything has come."""

@@ -1,7 +1,7 @@
 """What msgspec does not check of a decoded event: that its values keep their worth in the stream's columns.
 
 An event that passed is one that every later step can hold: its decimals keep their digits, its times exist in UTC, and
-its id, if the class has one, is there.
+its id, if the class has one, is there and of a size that can be remembered.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ import msgspec
 from penstock.columns import decimal_fields, unfit_decimal
 from penstock.schema import DECIMAL_DIGITS, DECIMAL_SCALE, Event, Field, Record, fields, per_class
 
+ID_CHARS_MAX = 255
+"""Ids are held in memory, up to `dedupe_ids_max` of them, so a long one costs more than its own event."""
 _YEAR_FIRST, _YEAR_LAST = datetime.min.year, datetime.max.year
 
 
@@ -31,7 +33,10 @@ def checks(cls: type[Event]) -> tuple[Check, ...]:
     """The tests that an event of this class still has to pass once it is decoded."""
     found = []
     if cls.__id_field__ is not None:
-        found.append(Check(cls.__id_field__, _absent, "The id is empty"))
+        base = next(each for each in fields(cls) if each.name == cls.__id_field__).base
+        long = base in (str, bytes)
+        unfit, most = (_unfit_id, f", or has more than {ID_CHARS_MAX} characters") if long else (_absent, "")
+        found.append(Check(cls.__id_field__, unfit, f"The id is empty{most}"))
     reason = (
         f"A decimal needs more than {DECIMAL_DIGITS - DECIMAL_SCALE} digits before or {DECIMAL_SCALE} after the point"
     )
@@ -50,6 +55,10 @@ def first_fault(tests: tuple[Check, ...], event: Any) -> Check | None:
         if unfit(getattr(event, field)):
             return test
     return None
+
+
+def _unfit_id(value: str | bytes | None) -> bool:
+    return not value or len(value) > ID_CHARS_MAX
 
 
 def _absent(value: Any) -> bool:

@@ -193,6 +193,7 @@ class PostProtocol(BoundedHttp):
         self.headers.extend(headers)
         self.scope["state"][CERTIFIED] = self.certified
         super().on_headers_complete()
+        self.begin_answer()
 
 
 def post_protocol(door: FrontDoor, settings: Settings, gate: Gate) -> type[PostProtocol]:

@@ -7,22 +7,25 @@ from typing import Any
 
 import msgspec
 
-from penstock.schema import Event, wire_class
+from penstock.schema import Event, Raw, wire_class
 from penstock.settings import Settings
 
 Object = dict[str, Any]
+EVERYWHERE = ("400", "401", "403", "408", "429", "431", "500", "503")
+"""What may be answered to any request, whatever it asks for: by the edge, the guard, or a disk that fails."""
+_BUSY = ("429", "503", "507")
 _CURSOR: Object = {"type": "string", "description": "An opaque position: give it back as `since` to go on from there."}
 _SINCE: Object = {
     "name": "since",
     "in": "query",
-    "schema": {"type": "string"},
+    "schema": {"type": "string", "minLength": 1},
     "description": "A cursor, `earliest` or `latest`.",
 }
 _KEY: Object = {
     "name": "key",
     "in": "path",
     "required": True,
-    "schema": {"type": "string"},
+    "schema": {"type": "string", "minLength": 1},
     "description": "A value of the handler's key, as text.",
 }
 _LAST_EVENT_ID: Object = {
@@ -51,27 +54,22 @@ _POSTING: tuple[Object, ...] = (
     {
         "name": "reply",
         "in": "query",
-        "schema": {"type": "string"},
+        "schema": {"type": "string", "minLength": 1},
         "description": "A stream or view: answer with what the events caused there.",
-    },
-    {
-        "name": "timeout",
-        "in": "query",
-        "schema": {"type": "number", "exclusiveMinimum": 0},
-        "description": "Seconds to wait for the reply.",
     },
     {
         "name": "Idempotency-Key",
         "in": "header",
-        "schema": {"type": "string", "minLength": 1, "maxLength": 255},
+        "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!#-~]([ -~]*[!#-~])?$"},
         "description": "Tells this request from all others, for events that have no id.",
     },
 )
+_TIMEOUT: Object = {"name": "timeout", "in": "query", "description": "Seconds to wait for the reply."}
 _ACK: Object = {
     "name": "ack",
     "in": "path",
     "required": True,
-    "schema": {"type": "string"},
+    "schema": {"type": "string", "minLength": 1},
     "description": "The `ack` of an answer.",
 }
 _LIVE = (
@@ -97,7 +95,7 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
             "/v1/streams/{name}": {
                 "parameters": [_name("stream", streams)],
                 "get": _read("Events of a stream", "StreamPage", settings),
-                "post": _post(event_schemas),
+                "post": _post(event_schemas, settings, opaque=Raw in events.values()),
             },
             "/v1/views/{name}": {
                 "parameters": [_name("view", views)],
@@ -111,40 +109,44 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
                     "Send events",
                     {"101": {"description": _PUBLISH}},
                     parameters=[_PRODUCER],
-                    also=("403", "404", "426", "503"),
+                    also=("404", "426"),
                 ),
             },
-            "/v1/live": {
-                "get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("403", "426", "503"))
-            },
+            "/v1/live": {"get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("426",))},
             "/v1/acks/{ack}": {
                 "parameters": [_ACK],
                 "get": _operation(
                     "What became of the events of a request",
                     _ok({"$ref": "#/components/schemas/Acknowledged"}),
-                    also=("400", "404"),
+                    also=("404",),
                 ),
             },
             "/v1/handlers/{name}/state/{key}": {
                 "parameters": [_name("handler", handlers), _KEY],
-                "get": _operation(
-                    "The state of a key", _ok({"$ref": "#/components/schemas/KeyState"}), also=("400", "404", "500")
-                ),
+                "get": _operation("The state of a key", _ok({"$ref": "#/components/schemas/KeyState"}), also=("404",)),
             },
             "/v1/app": {"get": _operation("The app with live figures", _ok({"type": "object"}))},
             "/v1/health": {"get": _operation("Ready or not, and why", _health())},
             "/v1/openapi.json": {"get": _operation("This document", _ok({"type": "object"}))},
             "/metrics": {"get": _operation("Prometheus metrics", _ok({"type": "string"}, "text/plain"))},
         },
-        "components": {"schemas": _SCHEMAS | components, "responses": {"Problem": _PROBLEM}},
+        "security": [{}, {"key": []}],
+        "components": {
+            "schemas": _SCHEMAS | components,
+            "responses": {"Problem": _PROBLEM, "Busy": _LATER},
+            "securitySchemes": {"key": _BEARER},
+        },
     }
 
 
 def _events(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
-    """The JSON Schema of each stream's event, and the components they refer to, each under its stream's name."""
+    """The JSON Schema of each stream's event, and the components they refer to, each under its stream's name. What goes
+    to a stream without a class is of any form."""
     schemas: list[Object] = []
     components: Object = {}
     for stream, event in events.items():
+        if event is Raw:
+            continue
         template = f"#/components/schemas/{stream}.{{name}}"
         try:
             found, parts = msgspec.json.schema_components([wire_class(event)], ref_template=template)
@@ -166,27 +168,30 @@ def _read(summary: str, schema: str, settings: Settings) -> Object:
         summary,
         _ok({"$ref": f"#/components/schemas/{schema}"}),
         parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}],
-        also=("400", "404", "503"),
+        also=("404",),
     )
 
 
-def _post(event_schemas: list[Object]) -> Object:
+def _post(event_schemas: list[Object], settings: Settings, *, opaque: bool) -> Object:
     one: Object = {"anyOf": event_schemas} if event_schemas else {"type": "object"}
-    body = {
-        "required": True,
-        "content": {
-            "application/json": {"schema": {"anyOf": [one, {"type": "array", "items": one}]}},
-            "application/x-ndjson": {"schema": {"type": "string", "description": "One event a line."}},
-        },
+    content: Object = {
+        "application/json": {"schema": {"anyOf": [one, {"type": "array", "items": one}]}},
+        "application/x-ndjson": {"schema": {"type": "string", "description": "One event a line."}},
     }
-    answers = _ok({"$ref": "#/components/schemas/Receipt"}) | {"202": {"description": "Taken, not yet durable."}}
-    refusals = ("400", "404", "413", "415", "422", "429", "503", "504", "507")
-    return _operation("Append events", answers, parameters=_POSTING, also=refusals) | {"requestBody": body}
+    if opaque:
+        described = "One event as it is, for a stream without an event class."
+        content["application/octet-stream"] = {"schema": {"type": "string", "description": described}}
+    receipt = _ok({"$ref": "#/components/schemas/Receipt"})
+    answers = receipt | {"202": receipt["200"] | {"description": "Taken, not yet durable."}}
+    timeout = _TIMEOUT | {"schema": {"type": "number", "exclusiveMinimum": 0, "maximum": settings.reply_s_max}}
+    refusals = ("404", "413", "415", "422", "504", "507")
+    operation = _operation("Append events", answers, parameters=[*_POSTING, timeout], also=refusals)
+    return operation | {"requestBody": {"required": True, "content": content}}
 
 
 def _live(kind: str) -> Object:
     answers = {"200": {"description": _LIVE, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
-    return _operation(f"Follow a {kind}", answers, parameters=[_SINCE, _LAST_EVENT_ID], also=("400", "404", "503"))
+    return _operation(f"Follow a {kind}", answers, parameters=[_SINCE, _LAST_EVENT_ID], also=("404",))
 
 
 def _health() -> Object:
@@ -200,9 +205,13 @@ def _health() -> Object:
 
 
 def _operation(summary: str, answers: Object, *, parameters: Sequence[Object] = (), also: Sequence[str] = ()) -> Object:
-    refusals = {status: {"$ref": "#/components/responses/Problem"} for status in also}
-    found: Object = {"summary": summary, "responses": answers | refusals}
+    refusals = {status: _refusal(status) for status in sorted({*EVERYWHERE, *also})}
+    found: Object = {"summary": summary, "responses": refusals | answers}
     return found | ({"parameters": list(parameters)} if parameters else {})
+
+
+def _refusal(status: str) -> Object:
+    return {"$ref": f"#/components/responses/{'Busy' if status in _BUSY else 'Problem'}"}
 
 
 def _ok(schema: Object, media: str = "application/json") -> Object:
@@ -210,7 +219,7 @@ def _ok(schema: Object, media: str = "application/json") -> Object:
 
 
 def _page(required: list[str], **properties: Object) -> Object:
-    return {"type": "object", "required": [*required, "cursor"], "properties": properties | {"cursor": _CURSOR}}
+    return {"type": "object", "required": [*required, "cursor"], "properties": {"cursor": _CURSOR} | properties}
 
 
 _OBJECTS: Object = {"type": "array", "items": {"type": "object"}}
@@ -232,6 +241,7 @@ _SCHEMAS: Object = {
         accepted=_COUNT,
         duplicates=_COUNT,
         rejected=_COUNT,
+        cursor=_CURSOR | {"type": ["string", "null"]},
         errors=_OBJECTS,
         shed={**_COUNT, "description": "Events given up because the stream is overloaded; left out if there are none."},
         ack={"type": ["string", "null"], "description": "An acknowledgement: ask with it what became of the events."},
@@ -254,8 +264,13 @@ _SCHEMAS: Object = {
     ),
     "Health": {
         "type": "object",
-        "required": ["ready", "reasons"],
-        "properties": {"ready": {"type": "boolean"}, "reasons": {"type": "array", "items": {"type": "string"}}},
+        "required": ["ready"],
+        "description": "Who may not see the figures of the app is told no more than `ready`.",
+        "properties": {
+            "ready": {"type": "boolean"},
+            "state": {"type": "string"},
+            "reasons": {"type": "array", "items": {"type": "string"}},
+        },
     },
     "Problem": {
         "type": "object",
@@ -272,4 +287,15 @@ _SCHEMAS: Object = {
 _PROBLEM: Object = {
     "description": "What is wrong, with a stable `code`.",
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
+}
+_LATER: Object = _PROBLEM | {
+    "description": "Not now, with a stable `code`: the same request can succeed later.",
+    "headers": {
+        "Retry-After": {"required": True, "schema": {"type": "integer", "minimum": 1}, "description": "In seconds."}
+    },
+}
+_BEARER: Object = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "A key, or a token of another issuer. Asked for once there are keys; a certificate does as well.",
 }

@@ -1,7 +1,8 @@
-"""The WebSocket protocol that the gateway gives to uvicorn: its own, with two holes in its bounds closed.
+"""The WebSocket protocol that the gateway gives to uvicorn: its own, with three holes in its bounds closed.
 
 uvicorn's sans-I/O protocol waits for the client before each send of ours, and reads a message only after the one before
-was taken. But it answers pings and gathers fragments without looking at what has piled up already.
+was taken. But it answers pings and gathers fragments without looking at what has piled up already, and writes a
+traceback into the log for each text that is not UTF-8.
 """
 
 from __future__ import annotations
@@ -57,3 +58,16 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         elif not self.transport.is_closing():
             self.conn.fail(CloseCode.POLICY_VIOLATION, "too many fragments")
             self.handle_parser_exception()
+
+    def send_receive_event_to_app(self) -> None:
+        """Hand on a message, unless it is a text that is none."""
+        self.frames = [b"".join(self.frames)]
+        if self.curr_msg_data_type == "text" and not self.close_sent:
+            try:
+                self.frames[0].decode()
+            except UnicodeDecodeError:
+                self.frames = []
+                self.conn.fail(CloseCode.INVALID_DATA, "the text is not UTF-8")
+                self.handle_parser_exception()
+                return
+        super().send_receive_event_to_app()

@@ -1,0 +1,1 @@
+"""A real gateway process, without an engine, and clients that mean it no good."""

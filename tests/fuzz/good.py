@@ -1,0 +1,72 @@
+"""A well-behaved client, that is to notice nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import httpx
+
+from tests.fuzz.gateway import RunningGateway
+
+BATCH = 10
+PATIENCE_S = 10.0
+"""How long it waits for an answer before it gives up."""
+
+
+@dataclass
+class GoodClient:
+    """Posts orders, one request after the other, and writes down what it was told."""
+
+    running: RunningGateway
+    over: threading.Event = field(default_factory=threading.Event)
+    sent: list[str] = field(default_factory=list)
+    faults: list[str] = field(default_factory=list)
+    waits_s: list[float] = field(default_factory=list)
+
+    def work(self) -> None:
+        with httpx.Client(base_url=self.running.url, timeout=PATIENCE_S) as client:
+            while not self.over.is_set():
+                names = [f"good{len(self.sent) + number}" for number in range(BATCH)]
+                began = time.perf_counter()
+                try:
+                    answer = client.post(
+                        "/v1/streams/orders", json=[{"order": name, "buyer": "good"} for name in names]
+                    )
+                except httpx.HTTPError as error:
+                    self.faults.append(repr(error))
+                    return
+                self.waits_s.append(time.perf_counter() - began)
+                self.sent += names
+                if answer.status_code != 200 or answer.json()["accepted"] != BATCH:
+                    self.faults.append(f"{answer.status_code} {answer.text[:200]}")
+
+    def require_unharmed(self) -> None:
+        """Every answer was good, and each of its orders is in the log, once."""
+        assert self.faults == []
+        assert self.sent
+        found = Counter(each["order"] for each in self.running.read("orders")[0] if each["buyer"] == "good")
+        assert found == Counter(self.sent)
+
+    def summary(self) -> str:
+        waits = sorted(self.waits_s)
+        half, most = waits[len(waits) // 2], waits[-1]
+        return f"{len(waits)} requests, {half * 1000:.1f} ms each in the middle, {most * 1000:.0f} ms at most"
+
+
+@contextmanager
+def good_client(running: RunningGateway) -> Iterator[GoodClient]:
+    """One that works for as long as the block lasts, and must have had nothing to complain of."""
+    client = GoodClient(running)
+    thread = threading.Thread(target=client.work, name="good client")
+    thread.start()
+    try:
+        yield client
+    finally:
+        client.over.set()
+        thread.join(2 * PATIENCE_S)
+    client.require_unharmed()
