@@ -5,7 +5,7 @@ A tier never imports another tier. It is handed one of these by `runtime`, the o
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -332,9 +332,12 @@ class Replies(Protocol):
         """Raise `BadParameter` if no event of the stream can cause anything in `target`, a stream or view; `Overloaded`
         if too many wait for a reply. Called before the events are taken."""
 
-    async def reply(self, ack: str, target: str, timeout_s: float) -> dict[str, Any] | None:
+    async def reply(
+        self, ack: str, target: str, timeout_s: float, may_read: Callable[[str], bool]
+    ) -> dict[str, Any] | None:
         """What the acknowledged events caused there, as soon as it is known; None when `timeout_s` has passed, or at
-        once if too many wait. Holds no thread while it waits."""
+        once if too many wait. Of a handler's failures on the way only those are shown that the caller may read: who
+        may read `target` is for the caller to say before. Holds no thread while it waits."""
 
 
 class Source(Protocol):

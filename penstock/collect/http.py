@@ -19,6 +19,7 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
+from functools import partial
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
@@ -69,7 +70,7 @@ class PostEndpoint:
             key = None if key is None else caller.scoped(key)
             receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key)
             caller.spend(receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0))
-            answer = encode(receipt) if wish.reply is None else await self._reply(receipt, wish.reply, wish.timeout_s)
+            answer = encode(receipt) if wish.reply is None else await self._reply(receipt, wish, caller)
         except Disconnected:
             return
         except Unfinished as refusal:
@@ -120,13 +121,15 @@ class PostEndpoint:
         self._replies.require_target(stream, reply)
         return _Wish(True, reply, _seconds(given.get("timeout", "10"), self._reply_s_max))
 
-    async def _reply(self, receipt: Receipt, target: str, timeout_s: float) -> bytes:
+    async def _reply(self, receipt: Receipt, wish: _Wish, caller: Caller) -> bytes:
         """The answer with what the events caused. They are taken in any case: so is said if it does not come."""
         assert self._replies is not None
+        assert wish.reply is not None
+        target, timeout_s = wish.reply, wish.timeout_s
         answer = {name: each for name, each in msgspec.structs.asdict(receipt).items() if each is not msgspec.UNSET}
         reply = None
         if receipt.ack is not None:
-            reply = await self._replies.reply(receipt.ack, target, timeout_s)
+            reply = await self._replies.reply(receipt.ack, target, timeout_s, partial(caller.may, "consume"))
             if reply is None:
                 raise NoReplyYet(
                     f"the events are taken, but {target} had nothing of them after {timeout_s:g} s; "

@@ -8,7 +8,7 @@ it came of.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -98,7 +98,9 @@ class Acks:
         if self._replies >= self._replies_max:
             raise Overloaded(f"{self._replies} requests wait for a reply already", retry_after_s=1)
 
-    async def reply(self, text: str, target: str, timeout_s: float) -> dict[str, Any] | None:
+    async def reply(
+        self, text: str, target: str, timeout_s: float, may_read: Callable[[str], bool]
+    ) -> dict[str, Any] | None:
         """What the acknowledged events caused in a stream or view, as soon as it is there; None if that takes longer,
         or if too many wait by now: the events are taken, and it can be asked for later."""
         if self._replies >= self._replies_max:
@@ -106,7 +108,7 @@ class Acks:
         self._replies += 1
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._followed(self._read(text), target)
+                return await self._followed(self._read(text), target, may_read)
         except TimeoutError:
             return None
         finally:
@@ -208,7 +210,7 @@ class Acks:
                 parameter="reply",
             )
 
-    async def _followed(self, ack: Ack, target: str) -> dict[str, Any]:
+    async def _followed(self, ack: Ack, target: str, may_read: Callable[[str], bool]) -> dict[str, Any]:
         """From node to node, until the target, or until one makes nothing of the events, or fails on them."""
         way, spans = self._way(ack.stream, target), list(ack.spans)
         for (stream, node), following in zip(way, [*(stream for stream, _ in way[1:]), target], strict=True):
@@ -220,10 +222,12 @@ class Acks:
             if isinstance(node, View):
                 return {"rows": await self._view_rows(node, places, batches[1].version)}
             caused = await asyncio.to_thread(self._caused, node, places, *batches)
-            made, failed = caused[following], caused[f"{node.name}.failed"]
+            made, failures = caused[following], f"{node.name}.failed"
+            failed = caused[failures]
             if failed.events or following == target or not made.spans:
                 shown = _shown(made) if following == target else []
-                return {"events": shown} | ({"failed": _shown(failed)} if failed.events else {})
+                told = _shown(failed) if may_read(failures) else []
+                return {"events": shown} | ({"failed": told} if failed.events else {})
             spans = made.spans
         raise AssertionError("a way ends with the target")
 

@@ -284,6 +284,12 @@ class Gateway:
         self.log.merge(name)
 
 
+def ask_if_exposed(gate: Gate, listener: socket.socket) -> None:
+    """Ask everyone for a key if other machines can reach us, though the file of keys may be gone since the start."""
+    if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+        gate.close()
+
+
 def _allow_many_files() -> None:
     """As many open connections as the administrator allows; shells often set a lower limit for no reason."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -292,7 +298,7 @@ def _allow_many_files() -> None:
 
 def main() -> int:
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
-    logging.getLogger("uvicorn").setLevel(logging.WARNING)
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of each request that is none: anyone can send those
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     child = answer_call()
     app = load(child.call.target).app
@@ -305,8 +311,7 @@ def main() -> int:
     async def serve() -> int:
         policy = read_policy(Path(child.call.access) if child.call.access else None)
         gateway = Gateway(app, child.directory, from_environment(), policy)
-        if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
-            gateway.gate.close()  # though the keys may be gone since the start: others can reach us
+        ask_if_exposed(gateway.gate, listener)
         loop = asyncio.get_running_loop()
         on_end_of_parent(child.call, lambda: loop.call_soon_threadsafe(gateway.stop))
         return await gateway.run(listener)

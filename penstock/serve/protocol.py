@@ -39,6 +39,13 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if not self.handshake_complete:
             self.scope["state"][CERTIFIED] = certified_names(self.transport)
 
+    async def send(self, message: Any) -> None:
+        """A WebSocket that is refused with an answer has had all that it will get; uvicorn would log it as an error of
+        ours, a line for whoever has no key."""
+        await super().send(message)
+        if message["type"] == "websocket.http.response.body" and self.close_sent:
+            self.handshake_complete = True
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         if self.on_lost is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from base64 import urlsafe_b64encode
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -119,7 +120,9 @@ class Oracle:
         if target != "decisions":
             raise BadParameter(f"no event of {stream} causes one of {target!r}", parameter="reply")
 
-    async def reply(self, ack: str, target: str, timeout_s: float) -> dict[str, Any] | None:
+    async def reply(
+        self, ack: str, target: str, timeout_s: float, may_read: Callable[[str], bool]
+    ) -> dict[str, Any] | None:
         self.asked.append((ack, target))
         if self.reply_now is None:
             await asyncio.sleep(timeout_s)

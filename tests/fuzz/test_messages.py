@@ -39,7 +39,7 @@ def socket_to(served: RunningGateway, path: str) -> ClientConnection:
 
 def heard(client: ClientConnection, until: str) -> tuple[list[dict[str, Any]], int | None]:
     """What comes until a message of that kind, or until the end with its code."""
-    found = []
+    found: list[dict[str, Any]] = []
     try:
         while not found or found[-1]["event"] != until:
             found.append(json.loads(client.recv(20)))

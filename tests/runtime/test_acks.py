@@ -7,17 +7,20 @@ import json
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from penstock import files
-from penstock.access import ANYONE
+from penstock.access import ANYONE, Caller
+from penstock.access.grants import grants
+from penstock.app import Handler
 from penstock.columns import to_batch
 from penstock.contracts import StreamSpec
 from penstock.cursor import Ack, Span
-from penstock.errors import Damaged, NotFound, Overloaded
+from penstock.errors import Damaged, Forbidden, NotFound, Overloaded
 from penstock.queue import EmbeddedLog
-from penstock.runtime import acks
+from penstock.runtime import progress as progress_module
 from penstock.runtime.acks import Acks
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.progress import Places, Progress
@@ -99,8 +102,8 @@ def test_a_file_that_is_not_there_or_has_no_history_tells_nothing(tmp_path: Path
 @in_loop
 async def test_all_who_wait_are_told_whoever_looks_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The one who looks first may be one who does not wait at all."""
-    monkeypatch.setattr(acks, "POLL_MIN_S", 60.0)
-    monkeypatch.setattr(acks, "POLL_MAX_S", 60.0)
+    monkeypatch.setattr(progress_module, "POLL_MIN_S", 60.0)
+    monkeypatch.setattr(progress_module, "POLL_MAX_S", 60.0)
     ledger = Ledger(tmp_path / "ledger.db")
     progress = Progress(History(ledger.path))
     waiting = [asyncio.create_task(progress.wait(event(0, offset))) for offset in (0, 4, 5)]
@@ -176,5 +179,73 @@ async def test_a_request_that_may_not_wait_is_refused_before_it_is_taken(tmp_pat
     with pytest.raises(Overloaded):
         found.require_target("payments", "decisions")
     ack = Ack("payments", log.generation("payments"), (Span(0, 0, 1),))
-    assert await found.reply(ack.text, "decisions", 60.0) is None
+    assert await found.reply(ack.text, "decisions", 60.0, lambda name: True) is None
+    found.close()
+
+
+class Told(Acks):
+    """Says of each handler that it made an event, and of the next that it made nothing."""
+
+    async def _node(self, node: acks.Node, places: Places) -> tuple[dict[str, Any], dict[str, acks.Caused]]:
+        output = {"decisions": ["a decision"], "decisions.failed": ["a failure"]}
+        return {"handler": node.name, "of": places.stream, "output": output}, {}
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        ("produce:payments", set()),
+        ("consume:payments", set()),
+        ("produce:payments consume:decisions", {"decisions"}),
+        ("produce:payments consume:decisions.failed", {"decisions.failed"}),
+        ("admin", {"decisions", "decisions.failed"}),
+    ],
+)
+@in_loop
+async def test_what_events_caused_is_shown_to_those_who_may_read_it(
+    tmp_path: Path, log: EmbeddedLog, words: str, shown: set[str]
+) -> None:
+    found = Told(decide.app, DataDirectory(tmp_path), log, {}, Settings())
+    text = Ack("payments", log.generation("payments"), (Span(0, 0, 1),)).text
+    told = await found.describe(text, Caller("key:bob", grants(words.split())))
+    assert {frozenset(each["output"]) for each in told["processed"]} == {frozenset(shown)}
+    found.close()
+
+
+@in_loop
+async def test_who_may_not_read_a_stream_cannot_try_out_where_it_ends(tmp_path: Path, log: EmbeddedLog) -> None:
+    found, generation = answers(log, tmp_path), log.generation("payments")
+    stranger = Caller("key:eve", grants(["produce:decisions"]))
+    for first in (0, 1):
+        with pytest.raises(Forbidden):
+            await found.describe(Ack("payments", generation, (Span(0, first, 1),)).text, stranger)
+    found.close()
+
+
+class Failed(Acks):
+    """Whose handlers have failed on everything."""
+
+    def _caused(self, handler: Handler, *_: object) -> dict[str, acks.Caused]:
+        failure = acks.Caused([b'{"reason": "no"}'], [Span(0, 0, 1)])
+        return {handler.outputs[0].name: acks.Caused(), f"{handler.name}.failed": failure}
+
+
+@pytest.mark.parametrize(("readable", "shown"), [("decisions.failed", 1), ("alarms", 0)])
+@in_loop
+async def test_a_reply_shows_failures_to_those_who_may_read_them(
+    tmp_path: Path, log: EmbeddedLog, readable: str, shown: int
+) -> None:
+    """That there is one is told to all who wait."""
+    directory = DataDirectory(tmp_path)
+    directory.handler_ledger("decisions").parent.mkdir(parents=True)
+    connection = files.connect(directory.handler_ledger("decisions"))
+    with files.transaction(connection, tmp_path):
+        connection.execute(store.TABLE)
+        store.add(connection, 0, Done(1000, json.dumps([{"payments/0": 1}]), {}))
+    found = Failed(decide.app, directory, log, {}, Settings())
+    text = Ack("payments", log.generation("payments"), (Span(0, 0, 1),)).text
+    reply = await found.reply(text, "alarms", 10.0, lambda name: name == readable)
+    assert reply is not None
+    assert (reply["events"], len(reply["failed"])) == ([], shown)
+    connection.close()
     found.close()

@@ -107,13 +107,3 @@ def test_a_file_that_cannot_be_used_is_explained_in_one_sentence(
     captured = capsys.readouterr()
     assert says in captured.err
     assert "Traceback" not in captured.err
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "example.org", "::"])
-def test_a_bind_beyond_loopback_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str
-) -> None:
-    (tmp_path / "app.py").write_text("from penstock import App\napp = App('a')\n")
-    monkeypatch.chdir(tmp_path)
-    assert main(["run", "app.py", "--host", host, "--port", "0"]) == 1
-    assert "no authentication is configured" in capsys.readouterr().err

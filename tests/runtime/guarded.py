@@ -1,0 +1,195 @@
+"""A gateway without Spark behind a real server, set up as `Gateway.run` does it, and those who ask it for something."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator, MutableMapping
+from concurrent.futures import Future
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+import httpx
+import trustme
+import uvicorn
+from websockets.exceptions import InvalidStatus
+from websockets.sync.client import ClientConnection, connect
+
+from penstock import App, Context, Event, State
+from penstock.access import KeyFile, Policy
+from penstock.collect.protocol import post_protocol
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.gateway import Gateway, Loop, server_config
+from penstock.settings import Settings
+from tests.collect.fakes import DEADLINE_S
+from tests.collect.support import until
+
+Result = TypeVar("Result")
+
+
+class Reading(Event):
+    k: str
+    n: int = 0
+
+
+class Other(Event):
+    k: str
+
+
+class Made(Event):
+    k: str
+
+
+class Seen(State):
+    count: int = 0
+
+
+def make_app() -> App:
+    app = App("guarded")
+    first = app.stream("a", Reading, key="k")
+    app.stream("b", Other, key="k")
+    app.sql("v", "SELECT k, count(*) AS n FROM a GROUP BY k", key="k")
+
+    @app.handler("h", reads=first, key="k", state=Seen, emits=Made)
+    def h(seen: Seen, event: Reading, ctx: Context) -> None:
+        seen.count += 1
+
+    return app
+
+
+@dataclass
+class Running:
+    """`asgi` has the path of each request that did not go the short way, `errors` what nobody caught."""
+
+    gateway: Gateway
+    port: int
+    loop: asyncio.AbstractEventLoop
+    server: uvicorn.Server
+    asgi: list[str] = field(default_factory=list)
+    errors: list[MutableMapping[str, Any]] = field(default_factory=list)
+    verify: ssl.SSLContext | bool = False
+    """How clients check the gateway's certificate, if it has one."""
+
+    @property
+    def keys(self) -> KeyFile:
+        return KeyFile(self.gateway.directory.keys)
+
+    @property
+    def scheme(self) -> str:
+        return "http" if self.gateway.gate.tls is None else "https"
+
+    def do(self, what: Callable[[], Result]) -> Result:
+        """Call something in the gateway's event loop."""
+
+        async def call() -> Result:
+            return what()
+
+        return asyncio.run_coroutine_threadsafe(call(), self.loop).result(DEADLINE_S)
+
+    def reload(self) -> None:
+        """What the gateway does each second."""
+        self.do(lambda: self.gateway.gate.take(self.gateway.gate.look()))
+
+    def add(self, name: str, *grants: str, rate: float = 0.0) -> str:
+        """A new key, known to the gateway."""
+        _, text = self.keys.add(name, grants, rate=rate)
+        self.reload()
+        return text
+
+    def client(self, key: str | None = None, **more: Any) -> httpx.Client:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        url = f"{self.scheme}://127.0.0.1:{self.port}"
+        return httpx.Client(base_url=url, headers=headers, timeout=DEADLINE_S, **({"verify": self.verify} | more))
+
+    def trust(self, authority: trustme.CA) -> None:
+        """Let clients believe what this authority has signed."""
+        self.verify = ssl.create_default_context()
+        authority.configure_trust(self.verify)
+
+    def get(self, path: str, key: str | None = None) -> httpx.Response:
+        with self.client(key) as client:
+            return client.get(path)
+
+    def post(self, stream: str, key: str | None = None, events: Any = None, **headers: str) -> httpx.Response:
+        with self.client(key) as client:
+            return client.post(f"/v1/streams/{stream}", json=events or {"k": "x"}, headers=headers)
+
+    def socket(self, path: str, key: str | None = None, **more: Any) -> AbstractContextManager[ClientConnection]:
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        if self.scheme == "https":
+            more = {"ssl": self.verify, "server_hostname": "localhost"} | more
+        url = f"{self.scheme.replace('http', 'ws')}://127.0.0.1:{self.port}{path}"
+        options: Any = {"additional_headers": headers, "compression": None, "proxy": None} | more
+        found: AbstractContextManager[ClientConnection] = connect(url, **options)
+        return found
+
+    def opened(self, path: str, key: str | None = None, **more: Any) -> int:
+        """101, or the status that a WebSocket is refused with."""
+        try:
+            with self.socket(path, key, **more):
+                return 101
+        except InvalidStatus as error:
+            return error.response.status_code
+
+
+@contextmanager
+def running(root: Path, policy: Policy | None = None, settings: Settings | None = None) -> Iterator[Running]:
+    """A gateway on a free port; everything that it did not catch fails the test."""
+    directory = DataDirectory(root)
+    directory.make()
+    started: Future[Running] = Future()
+
+    def serve() -> None:
+        with asyncio.Runner(loop_factory=Loop) as runner:
+            runner.run(_serve(directory, policy or Policy(), settings or Settings(), started))
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        found = started.result(DEADLINE_S)
+        yield found
+        assert found.errors == []
+    finally:
+        if started.done() and started.exception() is None:
+            started.result().do(started.result().gateway.stop)
+            started.result().server.should_exit = True
+        thread.join(DEADLINE_S)
+        assert not thread.is_alive()
+
+
+async def _serve(directory: DataDirectory, policy: Policy, settings: Settings, started: Future[Running]) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        gateway = Gateway(make_app(), directory, settings, policy)
+        application, asgi = gateway.asgi(), list[str]()
+
+        async def observed(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+            asgi.append(scope["path"])
+            await application(scope, receive, send)
+
+        listener = socket.create_server(("127.0.0.1", 0))
+        protocol = post_protocol(gateway.door, settings, gateway.gate)
+        server = uvicorn.Server(server_config(observed, settings, protocol, gateway.gate.tls))
+        found = Running(gateway, listener.getsockname()[1], loop, server, asgi)
+        loop.set_exception_handler(lambda _, context: found.errors.append(context))
+        await asyncio.gather(*(table.load() for table in gateway.tables.values()))
+        tables = [asyncio.create_task(table.run()) for table in gateway.tables.values()]
+        serving = asyncio.create_task(server._serve([listener]))
+        await until(lambda: server.started)
+    except BaseException as error:
+        started.set_exception(error)
+        raise
+    started.set_result(found)
+    await serving
+    for task in tables:
+        task.cancel()
+    await asyncio.gather(*tables, return_exceptions=True)
+    await gateway.door.close()
+    gateway.acks.close()
+    gateway.log.close()
+    for table in gateway.tables.values():
+        table.close()

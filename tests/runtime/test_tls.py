@@ -1,0 +1,297 @@
+"""TLS: with certificates that are good, bad, renewed, of clients, and with clients that never finish."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from http.client import HTTPResponse
+from pathlib import Path
+
+import pytest
+import trustme
+
+from penstock.access import read_policy
+from penstock.runtime import gateway as gateways
+from tests.collect.support import body
+from tests.runtime.guarded import Running, running
+
+TLS = '[tls]\ncertificate = "c.pem"\nkey = "k.pem"\n'
+CLIENTS = """
+clients = "ca.pem"
+require = {require}
+
+[clients."sensor.example"]
+grants = ["produce:a"]
+
+[clients."spiffe://example/reader"]
+grants = ["consume:a"]
+
+[clients."spiffe://example/slow"]
+grants = ["consume:a"]
+rate = 0.001
+"""
+
+
+@pytest.fixture(scope="module")
+def authority() -> trustme.CA:
+    return trustme.CA()
+
+
+@pytest.fixture(scope="module")
+def clients() -> trustme.CA:
+    return trustme.CA()
+
+
+def write(folder: Path, made: trustme.LeafCert) -> None:
+    (folder / "c.pem").write_bytes(b"".join(each.bytes() for each in made.cert_chain_pems))
+    made.private_key_pem.write_to_path(folder / "k.pem")
+
+
+@contextmanager
+def served(folder: Path, authority: trustme.CA, clients: trustme.CA | None = None, **named: str) -> Iterator[Running]:
+    write(folder, authority.issue_cert("localhost", "127.0.0.1"))
+    if clients is not None:
+        clients.cert_pem.write_to_path(folder / "ca.pem")
+    more = CLIENTS.format(require=named.get("require", "true")) if clients is not None else ""
+    (folder / "access.toml").write_text(TLS + more)
+    with running(folder / "data", read_policy(folder / "access.toml")) as gateway:
+        gateway.trust(authority)
+        yield gateway
+
+
+def trusting(authority: trustme.CA, certificate: trustme.LeafCert | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context()
+    authority.configure_trust(context)
+    if certificate is not None:
+        certificate.configure_cert(context)
+    return context
+
+
+@contextmanager
+def connected(gateway: Running, context: ssl.SSLContext, name: str | None = "localhost") -> Iterator[ssl.SSLSocket]:
+    with socket.create_connection(("127.0.0.1", gateway.port), 10) as plain:
+        with context.wrap_socket(plain, server_hostname=name or "127.0.0.1") as connection:
+            yield connection
+
+
+def ask(connection: ssl.SSLSocket, line: str = "POST /v1/streams/a HTTP/1.1", key: str = "") -> int:
+    content = body({"k": "x"}) if line.startswith("POST") else b""
+    named = ["Host: localhost", f"Content-Length: {len(content)}", *([f"Authorization: Bearer {key}"] if key else [])]
+    connection.sendall("\r\n".join([line, *named, "", ""]).encode() + content)
+    with HTTPResponse(connection) as answer:
+        answer.begin()
+        answer.read()
+    return answer.status
+
+
+def test_a_post_goes_the_short_way_and_a_websocket_opens(tmp_path: Path, authority: trustme.CA) -> None:
+    with served(tmp_path, authority) as gateway:
+        with connected(gateway, trusting(authority)) as connection:
+            assert ask(connection) == 200
+            assert (ask(connection), gateway.asgi) == (200, [])
+        key = gateway.add("bob", "admin")
+        with connected(gateway, trusting(authority)) as connection:
+            assert [ask(connection, key=key) for _ in range(3)] == [200, 200, 200]
+            assert len(gateway.asgi) == 1, "a key is asked about once"
+        assert gateway.opened("/v1/live") == 401
+        with gateway.socket("/v1/live", key) as live:
+            live.send(json.dumps({"op": "subscribe", "id": "1", "stream": "a", "since": "earliest"}))
+            assert json.loads(live.recv(10))["event"] == "subscribed"
+        answer = gateway.get("/v1/app", key)
+        assert answer.headers["strict-transport-security"] == "max-age=31536000"
+
+
+@pytest.mark.filterwarnings("ignore:ssl.TLSVersion")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1, ssl.TLSVersion.TLSv1_1, ssl.TLSVersion.TLSv1_2])
+def test_what_is_older_than_1_2_is_refused(tmp_path: Path, authority: trustme.CA, version: ssl.TLSVersion) -> None:
+    context = trusting(authority)
+    context.minimum_version = context.maximum_version = version
+    context.set_ciphers("ALL:@SECLEVEL=0")
+    with served(tmp_path, authority) as gateway:
+        if version == ssl.TLSVersion.TLSv1_2:
+            with connected(gateway, context) as connection:
+                assert (connection.version(), ask(connection)) == ("TLSv1.2", 200)
+        else:
+            with pytest.raises(ssl.SSLError, match=r"EOF|PROTOCOL_VERSION"), connected(gateway, context):
+                pass
+
+
+def test_plain_http_and_garbage_are_closed_and_others_go_on(tmp_path: Path, authority: trustme.CA) -> None:
+    with served(tmp_path, authority) as gateway:
+        for sent in (b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n", b"\x16\x03\x01\xff\xff" + b"x" * 1000, b"\x00" * 50):
+            with socket.create_connection(("127.0.0.1", gateway.port), 10) as plain:
+                plain.sendall(sent)
+                assert b"HTTP/1.1 200" not in plain.recv(4096)
+        with connected(gateway, trusting(authority)) as connection:
+            assert ask(connection) == 200
+
+
+@pytest.mark.parametrize("sent", [b"", b"\x16\x03\x01\x02\x00"], ids=["nothing", "half a hello"])
+def test_who_never_finishes_the_handshake_is_closed(
+    tmp_path: Path, authority: trustme.CA, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gateways, "HANDSHAKE_S", 0.2)
+    with served(tmp_path, authority) as gateway:
+        with socket.create_connection(("127.0.0.1", gateway.port), 10) as plain:
+            plain.sendall(sent)
+            assert _is_closed(plain)
+
+
+def _is_closed(plain: socket.socket) -> bool:
+    try:
+        return plain.recv(100) == b""
+    except ConnectionResetError:
+        return True
+
+
+ROWS = {
+    "produce by DNS": (("sensor.example",), 200, 403),
+    "consume by URI": (("spiffe://example/reader",), 403, 200),
+    "two names": (("other.example", "sensor.example"), 200, 403),
+    "another name": (("other.example",), 401, 401),
+    "a name inside": (("sensor.example.evil.example",), 401, 401),
+    "a wildcard": (("*.example",), 401, 401),
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_a_certificate_gives_what_its_name_is_granted(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA, name: str
+) -> None:
+    names, posted, read = ROWS[name]
+    with served(tmp_path, authority, clients) as gateway:
+        certificate = clients.issue_cert(*names) if "://" not in names[0] else _with_uri(clients, names[0])
+        with connected(gateway, trusting(authority, certificate)) as connection:
+            assert ask(connection) == posted
+            assert ask(connection, "GET /v1/streams/a HTTP/1.1") == read
+        gateway.verify = trusting(authority, certificate)
+        assert gateway.opened("/v1/streams/a/publish") == {200: 101}.get(posted, posted)
+        key = gateway.add("boss", "admin")
+        with connected(gateway, trusting(authority, certificate)) as connection:
+            assert ask(connection, key=key) == 200, "a key counts before a certificate"
+
+
+def _with_uri(clients: trustme.CA, name: str) -> trustme.LeafCert:
+    """A certificate for a URI, as SPIFFE has it; trustme makes none."""
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
+    issuer = x509.load_pem_x509_certificate(clients.cert_pem.bytes())
+    signer = serialization.load_pem_private_key(clients.private_key_pem.bytes(), None)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sensor.example")]))
+        .issuer_name(issuer.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.UniformResourceIdentifier(name)]), False)
+        .sign(signer, hashes.SHA256())  # type: ignore[arg-type]
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    return trustme.LeafCert(private, made.public_bytes(serialization.Encoding.PEM), [])
+
+
+def refused(gateway: Running, context: ssl.SSLContext) -> bool:
+    """Whether TLS lets nobody through. In 1.3 a client is told after its first word."""
+    try:
+        with connected(gateway, context) as connection:
+            ask(connection)
+    except (ssl.SSLError, ConnectionResetError, BrokenPipeError):
+        return True
+    return False
+
+
+def test_without_a_good_certificate_there_is_no_connection(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA
+) -> None:
+    past = datetime.now(UTC) - timedelta(days=1)
+    with served(tmp_path, authority, clients) as gateway:
+        assert refused(gateway, trusting(authority))
+        assert refused(gateway, trusting(authority, trustme.CA().issue_cert("sensor.example")))
+        assert refused(gateway, trusting(authority, authority.issue_cert("sensor.example")))
+        assert refused(gateway, trusting(authority, clients.issue_cert("sensor.example", not_after=past)))
+        assert not refused(gateway, trusting(authority, clients.issue_cert("sensor.example")))
+        assert [path for path in gateway.asgi if path != "/v1/streams/a"] == []
+
+
+def test_without_one_there_may_be_a_connection_and_a_bad_one_is_refused(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA
+) -> None:
+    with served(tmp_path, authority, clients, require="false") as gateway:
+        with connected(gateway, trusting(authority)) as connection:
+            assert ask(connection) == 401
+            assert ask(connection, "GET / HTTP/1.1") == 200
+        assert refused(gateway, trusting(authority, trustme.CA().issue_cert("sensor.example")))
+        with connected(gateway, trusting(authority, clients.issue_cert("sensor.example"))) as connection:
+            assert ask(connection) == 200
+
+
+def test_a_rate_belongs_to_the_certificate_and_not_to_its_connection(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA
+) -> None:
+    with served(tmp_path, authority, clients) as gateway:
+        certificate, found = _with_uri(clients, "spiffe://example/slow"), []
+        for _ in range(4):
+            with connected(gateway, trusting(authority, certificate)) as connection:
+                found.append(ask(connection, "GET /v1/streams/a HTTP/1.1"))
+        assert found == [200, 200, 429, 429]
+
+
+def serial(connection: ssl.SSLSocket) -> object:
+    shown = connection.getpeercert()
+    assert shown is not None
+    return shown["serialNumber"]
+
+
+@pytest.mark.parametrize("name", ["localhost", None], ids=["by name", "by address"])
+def test_a_renewed_certificate_is_for_the_next_connection_and_open_ones_go_on(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA, name: str | None
+) -> None:
+    mine = clients.issue_cert("sensor.example")
+    with served(tmp_path, authority, clients) as gateway:
+        with connected(gateway, trusting(authority, mine), name) as before:
+            assert ask(before) == 200
+            write(tmp_path, authority.issue_cert("localhost", "127.0.0.1"))
+            gateway.reload()
+            with connected(gateway, trusting(authority, mine), name) as after:
+                assert serial(after) != serial(before)
+                assert ask(after) == ask(before) == 200
+            assert refused(gateway, trusting(authority)), "and clients are asked for theirs as before"
+
+
+def test_a_certificate_that_is_half_renewed_changes_nothing(tmp_path: Path, authority: trustme.CA) -> None:
+    """The certificate is written first, and its key a moment later."""
+    with served(tmp_path, authority) as gateway:
+        with connected(gateway, trusting(authority)) as connection:
+            first = serial(connection)
+        made = authority.issue_cert("localhost")
+        (tmp_path / "c.pem").write_bytes(made.cert_chain_pems[0].bytes())
+        for _ in range(2):
+            gateway.reload()
+            with connected(gateway, trusting(authority)) as connection:
+                assert (serial(connection), ask(connection)) == (first, 200)
+        write(tmp_path, made)
+        gateway.reload()
+        with connected(gateway, trusting(authority)) as connection:
+            assert serial(connection) != first
+
+
+def test_those_who_sign_certificates_can_be_changed_while_it_runs(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA
+) -> None:
+    other = trustme.CA()
+    with served(tmp_path, authority, clients) as gateway:
+        other.cert_pem.write_to_path(tmp_path / "ca.pem")
+        gateway.reload()
+        assert refused(gateway, trusting(authority, clients.issue_cert("sensor.example")))
+        assert not refused(gateway, trusting(authority, other.issue_cert("sensor.example")))
