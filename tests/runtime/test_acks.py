@@ -20,6 +20,7 @@ from penstock.contracts import StreamSpec
 from penstock.cursor import Ack, Span
 from penstock.errors import Damaged, Forbidden, NotFound, Overloaded
 from penstock.queue import EmbeddedLog
+from penstock.runtime import acks
 from penstock.runtime import progress as progress_module
 from penstock.runtime.acks import Acks
 from penstock.runtime.directory import DataDirectory
