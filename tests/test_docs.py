@@ -21,7 +21,7 @@ from penstock.graph import check
 from penstock.runtime.loading import load
 from penstock.schema import UnmappedType
 from penstock.serve.metrics import METRICS
-from penstock.serve.openapi import document
+from penstock.serve.openapi import EVERYWHERE, document
 from penstock.settings import MIB, Settings
 from tests.harness import START_S, running, wait_for
 
@@ -115,8 +115,13 @@ def test_every_route_is_documented_with_its_parameters_and_answers(name: str) ->
     operation = operations()[name]
     for parameter in operation.get("parameters", ()):
         assert f"`{parameter['name']}`" in section, f"{parameter['name']} of {name}"
-    for status in operation["responses"].keys() - {"200"}:
+    for status in operation["responses"].keys() - {"200", *EVERYWHERE}:
         assert status in section, f"status {status} of {name}"
+
+
+def test_what_any_request_may_be_answered_is_documented_once() -> None:
+    [section] = re.findall(r"^## Errors\n(.*?)^## ", page("docs/api.md"), re.DOTALL | re.MULTILINE)
+    assert all(status in section for status in EVERYWHERE)
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:

@@ -8,10 +8,12 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from uuid import uuid4
 
 import httpx
 
 from tests.fuzz.gateway import RunningGateway
+from tests.harness import wait_for
 
 BATCH = 10
 PATIENCE_S = 10.0
@@ -23,6 +25,7 @@ class GoodClient:
     """Posts orders, one request after the other, and writes down what it was told."""
 
     running: RunningGateway
+    name: str = field(default_factory=lambda: f"good {uuid4()}")
     over: threading.Event = field(default_factory=threading.Event)
     sent: list[str] = field(default_factory=list)
     faults: list[str] = field(default_factory=list)
@@ -31,11 +34,11 @@ class GoodClient:
     def work(self) -> None:
         with httpx.Client(base_url=self.running.url, timeout=PATIENCE_S) as client:
             while not self.over.is_set():
-                names = [f"good{len(self.sent) + number}" for number in range(BATCH)]
+                names = [f"{self.name}/{len(self.sent) + number}" for number in range(BATCH)]
                 began = time.perf_counter()
                 try:
                     answer = client.post(
-                        "/v1/streams/orders", json=[{"order": name, "buyer": "good"} for name in names]
+                        "/v1/streams/orders", json=[{"order": name, "buyer": self.name} for name in names]
                     )
                 except httpx.HTTPError as error:
                     self.faults.append(repr(error))
@@ -49,8 +52,9 @@ class GoodClient:
         """Every answer was good, and each of its orders is in the log, once."""
         assert self.faults == []
         assert self.sent
-        found = Counter(each["order"] for each in self.running.read("orders")[0] if each["buyer"] == "good")
-        assert found == Counter(self.sent)
+        found = Counter(each["order"] for each in self.running.read("orders")[0] if each["buyer"] == self.name)
+        wanted = Counter(self.sent)
+        assert found == wanted, f"lost: {sorted(wanted - found)[:20]}, too many: {sorted(found - wanted)[:20]}"
 
     def summary(self) -> str:
         waits = sorted(self.waits_s)
@@ -65,6 +69,7 @@ def good_client(running: RunningGateway) -> Iterator[GoodClient]:
     thread = threading.Thread(target=client.work, name="good client")
     thread.start()
     try:
+        wait_for(lambda: client.sent or client.faults, what="its first answer")
         yield client
     finally:
         client.over.set()

@@ -120,6 +120,12 @@ REFUSED = [
 ]
 
 
+def test_a_method_that_is_not_allowed_is_answered_with_those_that_are() -> None:
+    """The front door's too, which takes what is posted before it comes here."""
+    allowed = get("/v1/streams/s", method="DELETE").headers["allow"]
+    assert {each.strip() for each in allowed.split(",")} == {"GET", "HEAD", "POST"}
+
+
 @pytest.mark.parametrize(("method", "path", "status", "code"), REFUSED)
 def test_every_refusal_is_a_problem_with_a_code(method: str, path: str, status: int, code: str) -> None:
     """RFC 9457: a program reads the code, a person the detail."""
