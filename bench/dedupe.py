@@ -1,7 +1,8 @@
 """What it takes to remember ten million event ids: memory, disk, and time when a writer starts.
 
 Each step runs in a process of its own. Memory is what the process has more than one whose stream remembers nothing,
-with the same events; the baseline is a bare Python set of the same ids. Disk is what an event takes that is nothing but
+with the same events; the baseline is a bare Python set of the same ids. For a restart it is the most that the process
+ever had. Disk is what an event takes that is nothing but
 its id, which stands there twice: as its field, and as the id by which it is known.
 """
 
@@ -41,7 +42,7 @@ def run() -> Iterator[Figure]:
         size = sum(path.stat().st_size for path in Path(folder).iterdir())
         started, start_s = _asked("start", folder, str(IDS))
     yield Figure("dedupe: memory for an id", (full - empty) / IDS, "bytes", bare / IDS, "a bare Python set")
-    yield Figure("dedupe: the same after a restart", (started - empty) / IDS, "bytes")
+    yield Figure("dedupe: the most while it starts again", (started - empty) / IDS, "bytes")
     yield Figure("dedupe: disk for an id", size / IDS, "bytes")
     yield Figure("dedupe: start with 10,000,000 ids", start_s, "s")
     yield Figure("dedupe: events taken while they are remembered", IDS / filled_s, "events/s")
@@ -60,18 +61,19 @@ def _ids(number: int) -> list[str]:
     return [f"reading-{number * PIECE + row}" for row in range(PIECE)]
 
 
-def _resident() -> int:
+def _memory(what: str) -> int:
+    """`VmRSS` is what the process has, `VmHWM` the most that it had."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmRSS"):
+        if line.startswith(what):
             return int(line.split()[1]) * 1024
-    raise AssertionError("no VmRSS")
+    raise AssertionError(f"no {what}")
 
 
 def main(action: str, folder: str, remembered: str) -> None:
-    began, before = time.perf_counter(), _resident()
+    began, before = time.perf_counter(), _memory("VmRSS")
     if action == "set":
         held = {each for number in range(IDS // PIECE) for each in _ids(number)}
-        print(_resident() - before, len(held))
+        print(_memory("VmRSS") - before, len(held))
         return
     log = EmbeddedLog(Path(folder))
     log.declare(StreamSpec("seen", event_schema(Seen), 1, int(remembered)))
@@ -82,7 +84,7 @@ def main(action: str, folder: str, remembered: str) -> None:
             at = NOW + timedelta(seconds=number)
             log.admit("seen", {0: to_batch(Seen, events, ids=ids, keys=[None] * PIECE, now=at)})
     seconds = time.perf_counter() - began
-    memory = _resident()
+    memory = _memory("VmHWM" if action == "start" else "VmRSS")
     log.close()
     print(memory, seconds)
 

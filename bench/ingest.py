@@ -1,4 +1,4 @@
-"""Durable single-event POSTs a second, and NDJSON events a second.
+"""Durable single-event POSTs a second, and NDJSON events a second; then what comes by other ways (`bench.ways`).
 
 Baseline: a bare echo on the same server, fed with the same bodies by the same generator. Each event has an id and is
 checked, de-duplicated, committed with fsync and only then answered. The two take turns, three times; the median counts.
@@ -7,31 +7,23 @@ checked, de-duplicated, committed with fsync and only then answered. The two tak
 from __future__ import annotations
 
 import contextlib
-import itertools
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
 from statistics import median
 
+from bench import ways
+from bench.events import event
 from bench.load import Result
 from bench.load import run as load
-from bench.report import Figure
+from bench.report import Absent, Figure
 
 CONNECTIONS = 256
 SECONDS = 5.0
 TURNS = 3
 LINES = 1_000
 LINE_CONNECTIONS = 8
-_numbers = itertools.count()
-
-
-def event() -> bytes:
-    number = next(_numbers)
-    return (
-        f'{{"reading":"reading-{number}","sensor":"sensor-{number % 1000}","at":"2026-01-01T12:00:00.000Z",'
-        f'"value":{number % 100 / 4},"number":{number}}}'
-    ).encode()
 
 
 def singles() -> Iterator[bytes]:
@@ -65,7 +57,7 @@ def measure(kind: str, bodies: Iterator[bytes], connections: int, content_type: 
     return result
 
 
-def run() -> Iterator[Figure]:
+def run() -> Iterator[Figure | Absent]:
     turns = [
         (measure(kind, singles(), CONNECTIONS, "application/json") for kind in ("echo", "gateway"))
         for _ in range(TURNS)
@@ -78,3 +70,4 @@ def run() -> Iterator[Figure]:
     batches = measure("gateway", lines(), LINE_CONNECTIONS, "application/x-ndjson").per_second * LINES
     echoed = measure("echo", lines(), LINE_CONNECTIONS, "application/x-ndjson").per_second * LINES
     yield Figure("ingest: NDJSON events", batches, "events/s", echoed, "bare echo of the same bodies")
+    yield from ways.run()

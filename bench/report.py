@@ -21,9 +21,12 @@ class Figure:
 
     def row(self) -> str:
         ratio = f"{self.value / self.baseline:.0%}" if self.baseline else ""
-        base = f"{self.baseline:,.0f} {self.unit}" if self.baseline else ""
-        value = f"{self.value:,.0f}" if self.value >= 10 else f"{self.value:.1f}"
-        return f"| {self.name} | {value} {self.unit} | {base} | {ratio} | {self.against} | {self.bar} |"
+        base = f"{_shown(self.baseline)} {self.unit}" if self.baseline is not None else ""
+        return f"| {self.name} | {_shown(self.value)} {self.unit} | {base} | {ratio} | {self.against} | {self.bar} |"
+
+
+def _shown(figure: float) -> str:
+    return f"{figure:,.0f}" if abs(figure) >= 10 else f"{figure:.1f}"
 
 
 @dataclass(frozen=True)

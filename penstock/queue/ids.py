@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import pyarrow as pa
 
@@ -46,6 +47,7 @@ class RecentIds:
     def __init__(self, limit: int, lifetime_us: int) -> None:
         self.limit = limit
         self.lifetime_us = lifetime_us
+        self.mark_us = lifetime_us // MARKS
         self._known: dict[str, int] = {}
         self._order: deque[str] = deque()
         self._marks: deque[_Mark] = deque()
@@ -100,11 +102,31 @@ class RecentIds:
         self._known.update(places)
         self._order.extend(places)
         mark = self._marks[-1] if self._marks else None
-        if mark is not None and ingest_us - mark.first_us <= self.lifetime_us // MARKS:
+        if mark is not None and ingest_us - mark.first_us <= self.mark_us:
             mark.last_us, mark.count = max(mark.last_us, ingest_us), mark.count + len(places)
         else:
             self._marks.append(_Mark(ingest_us, ingest_us, len(places)))
         self._drop(len(self._order) - self.limit)
+
+    def add_older(self, ids: list[str], places: list[int], first_us: int, last_us: int) -> None:
+        """Remember ids that came before all that are known, while there is room for them. They stand oldest first; of
+        one that stands twice, or is known, the latest counts."""
+        older = dict(zip(reversed(ids), reversed(places), strict=True))
+        if len(older) < len(ids) or not self._known.keys().isdisjoint(older):
+            older = {each: place for each, place in zip(ids, places, strict=True) if each not in self._known}
+            older = {each: older[each] for each in reversed(ids) if each in older}
+        if (room := self.limit - len(self)) < len(older):
+            older = dict(islice(older.items(), room))
+        if not older:
+            return
+        self._known.update(older)
+        self._order.extendleft(older)
+        mark = self._marks[0] if self._marks else None
+        if mark is not None and mark.last_us - first_us <= self.mark_us:
+            mark.first_us, mark.last_us = min(mark.first_us, first_us), max(mark.last_us, last_us)
+            mark.count += len(older)
+        else:
+            self._marks.appendleft(_Mark(first_us, last_us, len(older)))
 
     def _forget_before(self, horizon_us: int) -> None:
         while self._marks and self._marks[0].last_us < horizon_us:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import heapq
-import math
-from collections import Counter
+from bisect import bisect_left
 from collections.abc import Iterator
 
 import pyarrow as pa
@@ -14,56 +12,77 @@ from penstock.queue.ids import RecentIds
 from penstock.queue.layout import key
 from penstock.queue.reader import StreamReader
 
-CHUNK_ROWS = 8192
+CHUNK_ROWS = 32_768
+"""Rows of a partition that are read at a time: more than a stored batch has, so that few batches are decoded twice."""
+EVER_US = 2**62
+"""Later than every event; the same below 0 is earlier."""
+NOTHING = pa.table({"id": pa.array([], pa.string()), "us": pa.array([], pa.int64()), "at": pa.array([], pa.int64())})
 
 
 def recall(reader: StreamReader, limit: int, lifetime_us: int) -> RecentIds:
     """The index as it stood after the newest event of the log. Blocks: a million ids take about a second.
 
-    A damaged batch among those it reads raises `Damaged`: without it a duplicate could not be told.
+    Memory beside the index: the ids of a chunk or two of each partition. A damaged batch among those it reads raises
+    `Damaged`: without it a duplicate could not be told.
     """
     recent = RecentIds(limit, lifetime_us)
-    chunks = list(_newest_first(reader, limit, lifetime_us)) if limit and reader.extent().ids else []
-    if not chunks:
-        return recent
-    rows = pa.concat_tables(reversed(chunks)).drop_null()
-    rows = rows.append_column("row", pa.array(range(rows.num_rows)))  # decides between events of the same time
-    rows = rows.sort_by([("us", "ascending"), ("row", "ascending")])
-    table = rows.group_by("id", use_threads=False).aggregate([("us", "last"), ("row", "last"), ("at", "last")])
-    table = table.sort_by([("us_last", "ascending"), ("row_last", "ascending")])
-    for batch in table.slice(max(0, table.num_rows - limit)).to_batches(max_chunksize=CHUNK_ROWS):
-        places = zip(batch.column("id").to_pylist(), batch.column("at_last").to_pylist(), strict=True)
-        recent.add(dict(places), batch.column("us_last")[-1].as_py())
+    if limit and reader.extent().ids:
+        for rows in _newest_first(reader, lifetime_us):
+            _add_older(recent, rows)
+            if len(recent) == limit:
+                break
     return recent
 
 
-def _newest_first(reader: StreamReader, limit: int, lifetime_us: int) -> Iterator[pa.Table]:
-    """Chunks of ids and ingest times that hold the newest `limit` rows of the stream, and at most two more chunks of
-    each partition.
+def _add_older(recent: RecentIds, rows: pa.Table) -> None:
+    """What shares a mark must not lie further apart than in an index that grew with its events."""
+    ids, places, times = (rows.column(name).to_pylist() for name in ("id", "at", "us"))
+    while times:
+        begin = bisect_left(times, times[-1] - recent.mark_us)
+        recent.add_older(ids[begin:], places[begin:], times[begin], times[-1])
+        del ids[begin:], places[begin:], times[begin:]
 
-    The partition whose unread rows are the newest is read next. So whatever was read of a partition before its last
-    chunk is newer than all that is unread, and counts.
+
+def _newest_first(reader: StreamReader, lifetime_us: int) -> Iterator[pa.Table]:
+    """Ids with their places and ingest times, oldest first in each table, each table older than the one before, until
+    all others are too old.
+
+    The partition whose unread rows are the newest is read next; what is newer than all unread rows goes out. Of events
+    that came in one moment, and of chunks from before and after a clock was set back, the higher offset is the newer.
     """
     extent = reader.extent()
-    heap = [(-math.inf, partition, end) for partition, end in enumerate(extent.nexts) if end > extent.starts[partition]]
-    last_chunk: Counter[int] = Counter()
-    settled, horizon_us = 0, -math.inf
-    while heap and settled < limit and -heap[0][0] >= horizon_us:
-        _, partition, end = heapq.heappop(heap)
-        begin = max(extent.starts[partition], end - CHUNK_ROWS)
-        chunk = _columns(reader, partition, begin, end)
-        yield chunk
-        oldest, newest = pc.min_max(chunk["us"]).as_py().values()
-        horizon_us = max(horizon_us, (newest or 0) - lifetime_us)
-        settled += last_chunk[partition]
-        last_chunk[partition] = chunk.num_rows
-        if begin > extent.starts[partition]:
-            heapq.heappush(heap, (-(oldest or 0), partition, begin))
+    spans = zip(extent.starts, extent.nexts, strict=True)
+    ends = {partition: end for partition, (start, end) in enumerate(spans) if end > start}
+    oldest_us = dict.fromkeys(ends, EVER_US)  # of what is read; no entry if nothing is unread
+    held, horizon_us = NOTHING, -EVER_US
+    while oldest_us and max(oldest_us.values()) >= horizon_us:
+        partition = max(oldest_us, key=oldest_us.__getitem__)
+        begin = max(extent.starts[partition], ends[partition] - CHUNK_ROWS)
+        rows, oldest_us[partition], newest_us = _read(reader, partition, begin, ends[partition])
+        held, horizon_us = pa.concat_tables([rows, held]), max(horizon_us, newest_us - lifetime_us)
+        ends[partition] = begin
+        if begin == extent.starts[partition]:
+            del oldest_us[partition]
+        unread_us = max(oldest_us.values(), default=-EVER_US)
+        if unread_us < EVER_US:
+            newer = pc.greater_equal(held["us"], unread_us)
+            yield _within(held.filter(newer), horizon_us)
+            held = held.filter(pc.invert(newer))
+    yield _within(held, horizon_us)
 
 
-def _columns(reader: StreamReader, partition: int, begin: int, end: int) -> pa.Table:
-    rows = pa.concat_tables(
-        pa.table({"id": batch.column("_id"), "us": batch.column("_ingest_time").cast(pa.int64())})
-        for batch in reader.read(partition, begin, end)
-    )
-    return rows.append_column("at", pa.array(range(key(partition, begin), key(partition, end)), pa.int64()))
+def _within(rows: pa.Table, horizon_us: int) -> pa.Table:
+    return rows.filter(pc.greater_equal(rows["us"], horizon_us)).sort_by("us")  # stable
+
+
+def _read(reader: StreamReader, partition: int, begin: int, end: int) -> tuple[pa.Table, int, int]:
+    """The ids of a stretch of a partition, and the oldest and the newest time of its rows."""
+    kept, times = [NOTHING], []
+    for batch in reader.read(partition, begin, end):
+        us = batch.column("_ingest_time").cast(pa.int64())
+        places = pa.array(range(at := key(partition, begin), at + batch.num_rows), pa.int64())
+        rows = pa.table({"id": batch.column("_id"), "us": us, "at": places})
+        kept.append(rows.filter(pc.and_(rows["id"].is_valid(), us.is_valid())))  # a copy: the events can go
+        times += [each for each in pc.min_max(us).as_py().values() if each is not None]
+        begin += batch.num_rows
+    return pa.concat_tables(kept), min(times, default=0), max(times, default=0)

@@ -29,6 +29,18 @@ class Alarm(Event):
     refused: int
 
 
+class Tip(Event):
+    """Has no id: only the request that brings it can be told from others."""
+
+    card: str
+    cents: int
+
+
+class Thanks(Event):
+    card: str
+    cents: int
+
+
 class Card(State):
     spent: int = 0
 
@@ -37,8 +49,13 @@ class Refusals(State):
     count: int = 0
 
 
+class Tips(State):
+    cents: int = 0
+
+
 app = App("decide")
 payments = app.stream("payments", Payment, key="card")
+tips = app.stream("tips", Tip, key="card")
 
 
 @app.handler("decisions", reads=payments, key="card", state=Card, emits=Decision)
@@ -56,6 +73,12 @@ def alarms(refusals: Refusals, decision: Decision, ctx: Context) -> Iterator[Ala
     if not decision.approved:
         refusals.count += 1
         yield Alarm(card=decision.card, refused=refusals.count)
+
+
+@app.handler("thanks", reads=tips, key="card", state=Tips, emits=Thanks)
+def thanks(tips: Tips, tip: Tip, ctx: Context) -> Iterator[Thanks]:
+    tips.cents += tip.cents
+    yield Thanks(card=tip.card, cents=tips.cents)
 
 
 @app.view("offered", reads=payments, key="card")

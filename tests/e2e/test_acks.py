@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+import random
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,8 +14,12 @@ from typing import Any
 import httpx
 import pytest
 
+from penstock.columns import event_rows
+from penstock.queue import EmbeddedLog
 from tests.e2e import decide
+from tests.e2e.replies import Asker, Payer, Tipper
 from tests.harness import RunningApp, running, wait_for
+from tests.network import Proxy, listening
 
 pytestmark = pytest.mark.spark
 
@@ -130,13 +138,64 @@ def test_an_acknowledgement_of_elsewhere_is_not_found(shop: RunningApp) -> None:
     assert httpx.get(f"{shop.url}/v1/acks/lKFhpWZpeGVzB5GTAAAB").json()["code"] == "not_found"
 
 
-def test_acknowledgements_outlive_a_restart(tmp_path: Path) -> None:
-    with running(Path(decide.__file__), tmp_path / "data") as app:
-        ack = paid(app.ready(), payment("before", "one", 1)).json()["ack"]
-        before = told(app, ack)
-        assert app.stop() == 0
-        app.start()
-        assert told(app, ack)["processed"][0] == before["processed"][0]
-        again = paid(app, payment("before", "one", 1)).json()
-        assert (again["duplicates"], again["ack"]) == (1, ack)
-        assert again["reply"]["events"][0]["payment"] == "before"
+async def bad_day(app: RunningApp, kills: int) -> None:
+    """Clients that ask again until they are answered, while the gateway is killed and the network is bad."""
+    seed = random.randrange(2**32)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    proxy = Proxy(lambda: app.port, draw)
+    async with listening(proxy):
+        cards = [f"{seed}-{number}" for number in range(4)]
+        askers: list[Asker] = [kind(card, proxy.port) for kind in (Payer, Tipper) for card in cards]
+        asking = asyncio.gather(*(asker.run() for asker in askers))
+        for _ in range(kills):
+            goal = sum(each.answered for each in askers) + draw.randrange(1, 8)
+            async with asyncio.timeout(60):
+                while sum(each.answered for each in askers) < goal or not app.kill("gateway"):
+                    await asyncio.sleep(draw.random() * 0.2)  # the moment of the kill is the random part of this test
+        proxy.calm = True
+        for asker in askers:
+            asker.finish = True
+        async with asyncio.timeout(60):
+            await asking
+    print(f"{sum(each.answered for each in askers)} answers, {sum(each.tries for each in askers)} tries, {kills} kills")
+    logged = logged_by_card(app, "payments") + logged_by_card(app, "tips")
+    expected = sum((Counter({each.card: each.answered}) for each in askers), Counter[str]())
+    assert {card: count for card, count in logged.items() if card in cards} == expected
+    assert proxy.cuts
+    app.ready()
+
+
+def logged_by_card(app: RunningApp, stream: str) -> Counter[str]:
+    """How many events of a stream are in the log."""
+    log, found = EmbeddedLog(app.data / "streams", read_only=True), Counter[str]()
+    try:
+        for partition, end in log.ends(stream).items():
+            for batch in log.read(stream, partition, 0, end):
+                found.update(json.loads(row)["card"] for row in event_rows(batch))
+    finally:
+        log.close()
+    return found
+
+
+def test_every_reply_is_the_right_one_though_the_gateway_is_killed(shop: RunningApp) -> None:
+    """And every event is taken once: some are known by their id, others by the `Idempotency-Key` of their request."""
+    asyncio.run(bad_day(shop, 4))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(600)
+def test_every_reply_is_the_right_one_over_many_kills(shop: RunningApp) -> None:
+    asyncio.run(bad_day(shop, 100))
+
+
+def test_acknowledgements_outlive_a_restart(shop: RunningApp) -> None:
+    ack = paid(shop, payment("before", "nine", 1)).json()["ack"]
+    before = told(shop, ack)
+    assert shop.stop() == 0
+    shop.start()
+    assert told(shop, ack)["processed"][0] == before["processed"][0]
+    again = paid(shop, payment("before", "nine", 1)).json()
+    assert (again["duplicates"], again["ack"]) == (1, ack)
+    assert again["reply"]["events"][0]["payment"] == "before"
+    shop.ready()

@@ -133,6 +133,25 @@ def test_a_bad_read_gets_a_problem_with_a_code(shop: RunningApp, path: str, stat
     assert (answer.status_code, answer.json()["code"]) == (status, code)
 
 
+def test_a_restart_restores_the_views_and_keeps_the_cursors(shop: RunningApp) -> None:
+    def cakes(number: int) -> list[dict[str, Any]]:
+        """Dear ones, so that they rank first."""
+        return [order(9_000 + each, "cake") for each in range(number)]
+
+    shop.post("orders", cakes(5))
+    wait_for(lambda: shop.view("sales")[0] == {"product": "cake", "orders": 5, "total": 45_010.0}, 60, "the view")
+    before = httpx.get(f"{shop.url}/v1/views/sales").json()
+    assert shop.stop() == 0
+    shop.start()
+    assert httpx.get(f"{shop.url}/v1/views/sales").json() == before, "at once, from disk, before Spark is up"
+    shop.ready()
+    assert shop.post("orders", cakes(5)).json()["duplicates"] == 5, "ids are remembered over a restart"
+    shop.post("orders", cakes(6))
+    wait_for(lambda: shop.view("sales")[0]["orders"] == 6, 60, "the view to go on")
+    page = httpx.get(f"{shop.url}/v1/views/sales", params={"since": before["cursor"]}).json()
+    assert [change["upserts"][0]["orders"] for change in page["changes"]] == [6]
+
+
 def test_a_view_that_fails_says_so_and_stops_nothing_else(shop: RunningApp) -> None:
     httpx.post(f"{shop.url}/v1/streams/notes", content=b"seven")
     wait_for(lambda: not shop.health()["ready"], 60, "the failure to be noticed")
@@ -181,25 +200,6 @@ def is_loopback(address: str) -> bool:
     packed = b"".join(bytes.fromhex(number[index : index + 8])[::-1] for index in range(0, len(number), 8))
     text = socket.inet_ntop(socket.AF_INET if len(packed) == 4 else socket.AF_INET6, packed)
     return text == "::1" or text.startswith(("127.", "::ffff:127."))
-
-
-def test_a_restart_restores_the_views_and_keeps_the_cursors(tmp_path: Path) -> None:
-    with running(APP, tmp_path / "data") as app:
-        app.ready()
-        app.post("orders", [order(number) for number in range(5)])
-        wait_for(lambda: [row["orders"] for row in app.view("sales")] == [5], 60, "the view")
-        before = httpx.get(f"{app.url}/v1/views/sales").json()
-        assert app.stop() == 0
-    with running(APP, tmp_path / "data") as again:
-        assert httpx.get(f"{again.url}/v1/views/sales").json() == before, "at once, from disk, before Spark is up"
-        again.ready()
-        told = again.post("orders", [order(number) for number in range(5)]).json()
-        assert told["duplicates"] == 5, "ids are remembered over a restart"
-        again.post("orders", order(5))
-        wait_for(lambda: [row["orders"] for row in again.view("sales")] == [6], 60, "the view to go on")
-        page = httpx.get(f"{again.url}/v1/views/sales", params={"since": before["cursor"]}).json()
-        assert [change["upserts"][0]["orders"] for change in page["changes"]] == [6]
-        assert again.stop() == 0
 
 
 def test_a_stop_while_spark_starts_is_in_good_order(tmp_path: Path) -> None:

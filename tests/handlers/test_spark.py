@@ -56,7 +56,7 @@ def test_spark_and_plain_python_come_to_the_same(
     spark: SparkSession, tmp_path: Path, partitions: int, batch: int
 ) -> None:
     """Digest, output and failures: with any number of partitions and any size of batch."""
-    given = items(seed=partitions)
+    given = items(seed=partitions, count=min(300, 7 * batch))
     expected = run(app, {fixes: given})
     pipe = HandlerPipe(spark, tmp_path, app, TARGET, partitions=partitions, handler_events_max=batch)
     pipe.append("fixes", given)
@@ -140,11 +140,11 @@ def test_streams_that_are_not_placed_as_the_handler_is_are_run_in_log_order(
     spark: SparkSession, tmp_path: Path, partitions: int, batch: int
 ) -> None:
     """By ingest time, over two streams and over the partitions of one: the state has the order in it."""
-    chance = random.Random(partitions)
-    prices = [shop.Price(item=f"i{chance.randrange(5)}", price=float(number)) for number in range(60)]
+    chance, count = random.Random(partitions), min(60, 4 * batch)
+    prices = [shop.Price(item=f"i{chance.randrange(5)}", price=float(number)) for number in range(count)]
     sales = [
         shop.Sale(sale=str(number), item=f"i{chance.randrange(5)}", shop=f"s{chance.randrange(9)}")
-        for number in range(60)
+        for number in range(count)
     ]
     expected = run(shop.app, {shop.prices: prices, shop.sales: sales})
     pipe = HandlerPipe(spark, tmp_path, shop.app, Path(shop.__file__), partitions=partitions, handler_events_max=batch)

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import random
 from datetime import UTC, datetime, timedelta
 
 from penstock.queue.committer import to_us
 from penstock.queue.ids import MARKS, RecentIds
-from penstock.queue.reader import StreamReader
-from penstock.queue.recall import CHUNK_ROWS, recall
-from tests.contracts.log import batch, spec
-from tests.queue.conftest import EmbeddedHome
+from tests.contracts.log import batch
 
 HOUR_US = 3_600_000_000
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -62,43 +58,13 @@ def test_an_event_from_the_past_does_not_make_others_old() -> None:
     assert not known(recent, 1, START + timedelta(hours=2))
 
 
-def test_recalled_is_what_was_known(home: EmbeddedHome) -> None:
-    """The index read back from the log holds the newest ids of all partitions together, within limit and age."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
-    chance = random.Random(seed)
-    log = home.open()
-    log.declare(spec(unique_ids=1))
-    order: list[tuple[int, int]] = []
-    number, moment = 0, 0
-    while number < 4 * CHUNK_ROWS:
-        count = chance.choice([1, 50, 3_000])
-        moment += chance.randrange(1, 1_000)
-        at = START + timedelta(microseconds=moment)
-        log.admit("fixes", {chance.randrange(2): batch(range(number, number + count), at=at)})
-        order += [(moment, each) for each in range(number, number + count)]
-        number += count
-    log.close()
-    reader = StreamReader(home.directory / "fixes.db")
-    for limit, age in ((10, HOUR_US), (10_000, HOUR_US), (10**6, HOUR_US), (10**6, moment // 2)):
-        recent = recall(reader, limit, age)
-        newest = {f"id-{each}" for at, each in order[-limit:] if at >= moment - age}
-        assert newest <= recent._known.keys()
-        assert len(recent) <= min(limit, number)
-        assert len(recent) <= len(newest) + 2 * CHUNK_ROWS
-    reader.close()
-
-
-def test_recall_keeps_the_newest_of_a_repeated_id(home: EmbeddedHome) -> None:
-    """An id that was free and came again is remembered from its second coming on."""
-    log = home.open()
-    log.declare(spec(unique_ids=0))
-    for number in (1, 2, 3, 4, 1):
-        log.admit("fixes", {0: batch([number], at=START + timedelta(minutes=number))})
-    log.admit("fixes", {0: batch([1], at=START + timedelta(minutes=30))})
-    log.close()
-    log = home.open()
-    log.declare(spec(unique_ids=2))
-    late = START + timedelta(minutes=31)
-    assert log.admit("fixes", {0: batch([1, 4, 3], at=late)}).duplicates == {0: [0, 1]}
-    log.close()
+def test_ids_that_came_before_take_what_room_is_left() -> None:
+    """Read back newest first, the index fills from its end; of an id that stands twice the latest place counts."""
+    recent = RecentIds(5, HOUR_US)
+    recent.add_older(["e", "d", "e"], [1, 2, 3], to_us(START), to_us(START))
+    recent.add_older(["a", "b", "c", "d"], [5, 6, 7, 8], to_us(START) - 9, to_us(START) - 1)
+    assert list(recent._order) == ["a", "b", "c", "d", "e"]
+    assert recent._known == {"a": 5, "b": 6, "c": 7, "d": 2, "e": 3}
+    recent.add_older(["z", "a"], [9, 9], to_us(START) - 99, to_us(START) - 50)
+    assert len(recent) == len(recent._known) == sum(mark.count for mark in recent._marks) == 5
+    assert "z" not in recent._known

@@ -307,9 +307,11 @@ def nursery(directory: Path) -> Iterator[Nursery]:
             process.kill()
 
 
-async def survives_kills(kind: str, directory: Path, total: int, path: str = "", **options: Any) -> None:
-    """Read from an unreliable server in processes that are killed at random, until all is there; then each event must
-    be there once and in order."""
+async def survives_kills(
+    kind: str, directory: Path, total: int, path: str = "", parts: int = 5, **options: Any
+) -> None:
+    """Read from an unreliable server in processes that are killed at random, some twice as often as there are parts,
+    until all is there; then each event must be there once and in order."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, pid, kills = random.Random(seed), 0, 0
@@ -324,7 +326,7 @@ async def survives_kills(kind: str, directory: Path, total: int, path: str = "",
             async with serving(server) as url, asyncio.timeout(KILLS_S_MAX):
                 while server.taken() < total:
                     pid = await asyncio.to_thread(children.start, kind, f"{url}/{path or kind}", **QUICK, **options)
-                    goal = min(total, server.taken() + draw.randrange(1, total // 10))
+                    goal = min(total, server.taken() + draw.randrange(1, total // parts))
                     with suppress(TimeoutError):
                         async with asyncio.timeout(DEADLINE_S):
                             while server.taken() < goal:

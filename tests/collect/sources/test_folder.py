@@ -505,7 +505,7 @@ DONE = pytest.mark.parametrize("done", ["keep", "move", "delete"])
 
 @DONE
 def test_every_row_is_in_the_log_once_though_the_reader_is_killed(tmp_path: Path, done: str) -> None:
-    _killed_over_and_over(tmp_path, done, rounds=8)
+    _killed_over_and_over(tmp_path, done, rounds=4)
 
 
 @DONE

@@ -120,7 +120,7 @@ async def bad_day(directory: Path, version: int, seconds: float) -> None:
 @pytest.mark.parametrize("version", [5, 3])
 @in_loop
 async def test_every_message_is_in_the_log_once_after_a_bad_moment(tmp_path: Path, version: int) -> None:
-    await bad_day(tmp_path, version, 5)
+    await bad_day(tmp_path, version, 3)
 
 
 @pytest.mark.soak

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import random
 import re
 from contextlib import nullcontext
 
@@ -279,3 +280,23 @@ def test_a_freed_id_is_remembered_until_the_broker_knows_that_it_is_free() -> No
 def test_the_mark_of_another_kind_of_source_is_refused() -> None:
     with pytest.raises(SourceFailed, match="another name"):
         Session("1234", None)
+
+
+def test_a_mark_with_an_id_more_or_less_is_the_mark_of_that_session() -> None:
+    """Also where ids are too many for fingerprints, and while they become fewer again."""
+    session = Session(None, "c")
+    ids = [*range(1, PRINTS_MAX + 20), 65_535]
+    for packet_id in ids:
+        upcoming = session.mark_with(packet_id, b"xxxx")
+        session.take(packet_id, b"xxxx")
+        assert session.mark() == upcoming
+    for packet_id in random.sample(ids, 500):
+        upcoming = session.mark_without(packet_id)
+        session.release(packet_id)
+        assert session.mark() == upcoming
+    session.take(9, b"xxxx")
+    session.void()
+    assert not session.is_taken(9)
+    for packet_id in ids:
+        session.take(packet_id, b"yyyy")
+    assert all(Session(session.mark_without(9), None).is_taken(each) == (each != 9) for each in ids)

@@ -70,7 +70,7 @@ async def test_each_item_of_overlapping_pages_is_stored_once_and_in_order(way: s
 @in_loop
 async def test_readers_that_are_killed_leave_each_item_once(way: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"every": 0.001, "items": "data.items", "answer_s": 0.3} | WAYS[way]
-    await survives_kills("poll", tmp_path / "streams", 200, **options)
+    await survives_kills("poll", tmp_path / "streams", 100, **options)
 
 
 @pytest.mark.soak
@@ -78,7 +78,7 @@ async def test_readers_that_are_killed_leave_each_item_once(way: str, tmp_path: 
 @in_loop
 async def test_readers_that_are_killed_for_long_leave_each_item_once(way: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {"every": 0.001, "items": "data.items", "answer_s": 0.3} | WAYS[way]
-    await survives_kills("poll", tmp_path / "streams", 3000, **options)
+    await survives_kills("poll", tmp_path / "streams", 3000, parts=10, **options)
 
 
 @in_loop

@@ -526,7 +526,7 @@ MODES = pytest.mark.parametrize("mode", ["rename", "date", "copytruncate", "comp
 
 @MODES
 def test_every_line_is_in_the_log_once_though_the_reader_is_killed(tmp_path: Path, mode: str) -> None:
-    _killed_over_and_over(tmp_path, mode, rounds=6)
+    _killed_over_and_over(tmp_path, mode, rounds=3)
 
 
 @MODES

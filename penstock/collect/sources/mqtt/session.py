@@ -80,6 +80,7 @@ class Session:
         self.confirmed = noted.confirmed
         self._taken = {**_records(noted.taken), **_plain(noted.ids)}
         self._freed = _records(noted.freed)
+        self._bits = _bits(self._taken)  # of the ids in `_taken`: making them anew for each message would be slow
 
     def is_copy(self, packet_id: int, print_: bytes, *, dup: bool, low: int) -> bool:
         """Whether it is the message that the id is taken by (without a fingerprint to compare, every one is), or was,
@@ -95,9 +96,11 @@ class Session:
     def take(self, packet_id: int, print_: bytes) -> None:
         self._freed.pop(packet_id, None)
         self._taken[packet_id] = _record(packet_id, print_)
+        _set(self._bits, packet_id, True)
 
     def release(self, packet_id: int) -> None:
         record = self._taken.pop(packet_id)
+        _set(self._bits, packet_id, False)
         if len(record) == RECORD_BYTES:
             self._freed[packet_id] = record
         while len(self._freed) > PRINTS_MAX:
@@ -112,29 +115,44 @@ class Session:
         """The broker knows nothing of us."""
         self._taken.clear()
         self._freed.clear()
+        self._bits = _bits(())
         self.filters, self.confirmed = [], False
 
     def mark(self) -> str:
         return self._text(self._taken, self._freed)
 
     def mark_with(self, packet_id: int, print_: bytes) -> str:
+        if len(self._taken) + (packet_id not in self._taken) > PRINTS_MAX:
+            return self._text_of_bits(packet_id, True)
         freed = {each: record for each, record in self._freed.items() if each != packet_id}
         return self._text({**self._taken, packet_id: _record(packet_id, print_)}, freed)
 
     def mark_without(self, packet_id: int) -> str:
+        if len(self._taken) - 1 > PRINTS_MAX:
+            return self._text_of_bits(packet_id, False)
         taken = {**self._taken}
         return self._text(taken, {**self._freed, packet_id: taken.pop(packet_id)})
 
     def _text(self, taken: dict[int, bytes], freed: dict[int, bytes]) -> str:
-        noted = _Noted(self.client_id, list(self.filters), self.qos, self.confirmed)
+        noted = self._noted()
         records = b"".join(taken.values())
         if len(taken) > PRINTS_MAX or len(records) < RECORD_BYTES * len(taken):
-            noted.ids = _bits(taken)
+            noted.ids = bytes(_bits(taken))
         else:
             noted.taken = records
             if len(taken) + len(freed) <= PRINTS_MAX:
                 noted.freed = b"".join(record for record in freed.values() if len(record) == RECORD_BYTES)
         return msgspec.json.encode(noted).decode()
+
+    def _text_of_bits(self, packet_id: int, taken: bool) -> str:
+        """The mark with one more id taken or free, where they are too many for fingerprints."""
+        noted, bits = self._noted(), bytearray(self._bits)
+        _set(bits, packet_id, taken)
+        noted.ids = bytes(bits)
+        return msgspec.json.encode(noted).decode()
+
+    def _noted(self) -> _Noted:
+        return _Noted(self.client_id, list(self.filters), self.qos, self.confirmed)
 
 
 def _read(mark: str) -> _Noted:
@@ -156,11 +174,16 @@ def _plain(bits: bytes) -> dict[int, bytes]:
     return {each: _record(each, b"") for each in ids}
 
 
-def _bits(taken: Iterable[int]) -> bytes:
+def _bits(taken: Iterable[int]) -> bytearray:
     bits = bytearray(8192)
     for packet_id in taken:
-        bits[packet_id >> 3] |= 1 << (packet_id & 7)
-    return bytes(bits)
+        _set(bits, packet_id, True)
+    return bits
+
+
+def _set(bits: bytearray, packet_id: int, taken: bool) -> None:
+    bit = 1 << (packet_id & 7)
+    bits[packet_id >> 3] = bits[packet_id >> 3] | bit if taken else bits[packet_id >> 3] & ~bit
 
 
 def _record(packet_id: int, print_: bytes) -> bytes:

@@ -1,0 +1,84 @@
+"""The gateway as a process of its own, without the engine: `python -m tests.gateway FOLDER DESCRIPTOR`.
+
+As under its supervisor, the socket it listens on is handed to it, and outlives it. Its settings are those of the
+environment.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import uvloop
+
+from penstock.app import App
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.gateway import Gateway
+from penstock.schema import Event
+from penstock.settings import from_environment
+from tests.collect.support import Fix
+from tests.harness import ROOT
+
+
+class Note(Event):
+    name: str
+
+
+class RunningGateway:
+    """Two streams: `notes`, whose events have no id, and `fixes`, whose events do."""
+
+    def __init__(self, folder: Path, environ: dict[str, str]) -> None:
+        self._folder = folder
+        self._environ = environ
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self._process: subprocess.Popen[bytes] | None = None
+        self.streams = DataDirectory(folder).streams
+        self.port: int = self._listener.getsockname()[1]
+
+    def start(self) -> None:
+        """Connections wait until it has started."""
+        descriptor = self._listener.fileno()
+        command = [sys.executable, "-m", "tests.gateway", str(self._folder), str(descriptor)]
+        self._process = subprocess.Popen(command, cwd=ROOT, env=os.environ | self._environ, pass_fds=[descriptor])
+
+    def kill(self) -> None:
+        """kill -9; it must have run until then."""
+        assert self._process is not None
+        assert self._process.poll() is None, "the gateway ended by itself"
+        with self._process as process:
+            process.kill()
+        self._process = None
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.kill()
+        self._listener.close()
+
+
+@contextmanager
+def running_gateway(folder: Path, **environ: str) -> Iterator[RunningGateway]:
+    """A gateway for the length of a block; nothing of it is left behind."""
+    gateway = RunningGateway(folder, environ)
+    try:
+        gateway.start()
+        yield gateway
+    finally:
+        gateway.close()
+
+
+async def serve(folder: str, descriptor: str) -> None:
+    app = App("gateway")
+    app.stream("notes", Note)
+    app.stream("fixes", Fix, key="vehicle")
+    directory = DataDirectory(Path(folder))
+    directory.make()
+    await Gateway(app, directory, from_environment()).run(socket.socket(fileno=int(descriptor)))
+
+
+if __name__ == "__main__":
+    uvloop.run(serve(*sys.argv[1:]))

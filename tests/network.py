@@ -1,0 +1,99 @@
+"""A bad network between a client and a server: it cuts, delays and truncates."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+DELAY_S_MAX = 0.03
+REFUSED = 0.15
+"""The share of connections that are dropped before a byte goes through."""
+
+
+class Proxy:
+    """Every connection lives for a random number of bytes, of both ways together. `calm` lets all through."""
+
+    faults: tuple[str, ...] = ("cut", "truncate", "delay")
+
+    def __init__(self, target: Callable[[], int], draw: random.Random, bytes_max: int = 5000) -> None:
+        """`target` is asked for the server's port anew for each connection."""
+        self._target = target
+        self._draw = draw
+        self._bytes_max = bytes_max
+        self.calm = False
+        self.port = 0
+        self.cuts = 0
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._keep(self._serve(reader, writer))
+
+    async def close(self) -> None:
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _keep(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        try:
+            far_reader, far_writer = await asyncio.open_connection("127.0.0.1", self._target())
+        except OSError:
+            writer.transport.abort()
+            return
+        if not self.calm and self._draw.random() < REFUSED:
+            writer.transport.abort()
+        fault = self._draw.choice(self.faults)
+        left = [self._draw.randrange(50, self._bytes_max)]
+        ways = [
+            asyncio.create_task(self._pass(reader, far_writer, left, fault, "up")),
+            asyncio.create_task(self._pass(far_reader, writer, left, fault, "down")),
+        ]
+        try:
+            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in ways:
+                each.cancel()
+            writer.transport.abort()
+            far_writer.transport.abort()
+            await asyncio.gather(*ways, return_exceptions=True)
+
+    async def _pass(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, left: list[int], fault: str, way: str
+    ) -> None:
+        with suppress(OSError):
+            while chunk := await reader.read(4096):
+                if self.calm:
+                    writer.write(chunk)
+                    continue
+                if fault == "delay":
+                    await asyncio.sleep(self._draw.random() * DELAY_S_MAX)
+                self.see(chunk, fault, way)
+                left[0] -= len(chunk)
+                if left[0] < 0:
+                    self.cuts += 1
+                    if fault == "truncate":
+                        writer.write(chunk[: self._draw.randrange(len(chunk))])
+                    return
+                writer.write(chunk)
+
+    def see(self, chunk: bytes, fault: str, way: str) -> None:
+        """For faults that know the protocol."""
+
+
+@asynccontextmanager
+async def listening(proxy: Proxy) -> AsyncIterator[None]:
+    """The proxy on a free port of the loopback, for the length of a block."""
+    server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0, limit=4096)
+    proxy.port = server.sockets[0].getsockname()[1]
+    try:
+        yield
+    finally:
+        server.close()
+        await proxy.close()
