@@ -128,7 +128,11 @@ class BoundedHttp(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def handle_websocket_upgrade(self) -> None:
-        """The connection is another protocol's from here on, but still one of those that are counted."""
+        """The connection is another protocol's from here on, but still one of those that are counted. Not while a
+        request before is being answered: its answer would come as a frame."""
+        if not self._is_free():
+            self.refuse(RequestError("a WebSocket cannot be opened before the requests in front of it are answered"))
+            return
         super().handle_websocket_upgrade()
         self._handed_over, self.overdue_at = True, 0.0
         successor: Any = self.transport.get_protocol()

@@ -137,3 +137,15 @@ def test_what_a_trailer_says_is_not_taken_for_a_header() -> None:
     with attacked() as served, Client(served) as client:
         client.send(sent)
         assert client.answer().startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("path", [b"/v1/live", b"/v1/streams/fixes/publish"])
+def test_a_websocket_does_not_overtake_the_answer_to_a_request(path: bytes) -> None:
+    with attacked() as served, Client(served) as client:
+        served.log.gate.clear()
+        client.send(good(1000) + UPGRADE.replace(b"/v1/live", path))
+        wait_for(lambda: served.pending >= 1)
+        assert client.is_silent()
+        served.log.gate.set()
+        assert client.answer().startswith(b"HTTP/1.1 200")
+        assert closed(client)
