@@ -198,4 +198,3 @@ def test_acknowledgements_outlive_a_restart(shop: RunningApp) -> None:
     again = paid(shop, payment("before", "nine", 1)).json()
     assert (again["duplicates"], again["ack"]) == (1, ack)
     assert again["reply"]["events"][0]["payment"] == "before"
-    shop.ready()
