@@ -77,7 +77,7 @@ def test_random_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     with running(APP, tmp_path / "data") as app:
-        survive(app.ready(), kills=4, seed=seed)
+        survive(app.ready(), kills=6, seed=seed)
 
 
 @pytest.mark.soak
