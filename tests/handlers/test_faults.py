@@ -97,8 +97,8 @@ def test_random_faults_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     with running(APP, tmp_path / "data") as app:
-        done = Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(3)
-    assert done.total() == 3
+        done = Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(4)
+    assert done.total() == 4
 
 
 @pytest.mark.soak
