@@ -16,7 +16,7 @@ CHUNK_ROWS = 32_768
 """Rows of a partition that are read at a time: more than a stored batch has, so that few batches are decoded twice."""
 EVER_US = 2**62
 """Later than every event; the same below 0 is earlier."""
-NOTHING = pa.table({"id": pa.array([], pa.string()), "us": pa.array([], pa.int64()), "at": pa.array([], pa.int64())})
+ROWS = pa.schema({"id": pa.string(), "us": pa.int64(), "at": pa.int64()}.items())
 
 
 def recall(reader: StreamReader, limit: int, lifetime_us: int) -> RecentIds:
@@ -54,7 +54,7 @@ def _newest_first(reader: StreamReader, lifetime_us: int) -> Iterator[pa.Table]:
     spans = zip(extent.starts, extent.nexts, strict=True)
     ends = {partition: end for partition, (start, end) in enumerate(spans) if end > start}
     oldest_us = dict.fromkeys(ends, EVER_US)  # of what is read; no entry if nothing is unread
-    held, horizon_us = NOTHING, -EVER_US
+    held, horizon_us = ROWS.empty_table(), -EVER_US
     while oldest_us and max(oldest_us.values()) >= horizon_us:
         partition = max(oldest_us, key=oldest_us.__getitem__)
         begin = max(extent.starts[partition], ends[partition] - CHUNK_ROWS)
@@ -77,7 +77,7 @@ def _within(rows: pa.Table, horizon_us: int) -> pa.Table:
 
 def _read(reader: StreamReader, partition: int, begin: int, end: int) -> tuple[pa.Table, int, int]:
     """The ids of a stretch of a partition, and the oldest and the newest time of its rows."""
-    kept, times = [NOTHING], []
+    kept, times = [ROWS.empty_table()], []
     for batch in reader.read(partition, begin, end):
         us = batch.column("_ingest_time").cast(pa.int64())
         places = pa.array(range(at := key(partition, begin), at + batch.num_rows), pa.int64())
