@@ -137,34 +137,26 @@ def _unlike(left: Operand, right: Operand) -> BadExpression:
 
 def every_of(terms: Sequence[Value]) -> Value:
     """False if one is; else unknown if one is."""
-
-    def every(row: Any) -> bool | None:
-        found: bool | None = True
-        for term in terms:
-            holds = term(row)
-            if holds is False:
-                return False
-            if holds is None:
-                found = None
-        return found
-
-    return every
+    return _decided(terms, by=False)
 
 
 def some_of(terms: Sequence[Value]) -> Value:
     """True if one is; else unknown if one is."""
+    return _decided(terms, by=True)
 
-    def some(row: Any) -> bool | None:
-        found: bool | None = False
+
+def _decided(terms: Sequence[Value], *, by: bool) -> Value:
+    def decided(row: Any) -> bool | None:
+        found: bool | None = not by
         for term in terms:
-            holds = term(row)
-            if holds is True:
-                return True
+            holds: bool | None = term(row)
+            if holds is by:
+                return by
             if holds is None:
                 found = None
         return found
 
-    return some
+    return decided
 
 
 def negated(term: Value) -> Value:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 import sys
 from datetime import UTC, datetime, timedelta
@@ -120,7 +121,10 @@ def _lifetime(text: str) -> timedelta:
 
 
 def _rate(text: str) -> float:
-    rate = float(text)
+    try:
+        rate = float(text)
+    except ValueError:
+        rate = math.nan
     if not 0 < rate < 1e12:
-        raise argparse.ArgumentTypeError(f"{text} is no rate; use events a second, above zero")
+        raise argparse.ArgumentTypeError(f"{text!r} is no rate; use events a second, above zero")
     return rate

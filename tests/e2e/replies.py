@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +16,7 @@ RETRY_S = 0.05
 
 
 @dataclass
-class Asker:
+class Asker(ABC):
     """One card, one request after the other, so that each reply is known before."""
 
     card: str
@@ -41,11 +42,13 @@ class Asker:
                 assert answer.status_code in (429, 503, 504), answer.text
             await asyncio.sleep(RETRY_S)
 
+    @abstractmethod
     async def ask(self, client: httpx.AsyncClient) -> httpx.Response:
-        raise NotImplementedError
+        """Send the request that is not answered yet, for the first time or again."""
 
+    @abstractmethod
     def right(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """The event that it must be answered with."""
 
     def url(self, stream: str, reply: str) -> str:
         return f"http://127.0.0.1:{self.port}/v1/streams/{stream}?reply={reply}&timeout=10"
