@@ -125,13 +125,40 @@ class Handler:
 
 
 @dataclass(frozen=True)
-class Feed:
+class Inlet:
     """A source and the stream it fills."""
 
     name: str
     source: Source
     into: str
     where: Where
+
+
+@dataclass(frozen=True)
+class Feed:
+    """What is served of a stream or view under another name: the rows for which `condition` holds, and of those what
+    `select` lists."""
+
+    name: str
+    of: str
+    where: Where
+    condition: str | None = None
+    select: str | None = None
+
+
+@dataclass(frozen=True)
+class Webhook:
+    """Where a stream, view or feed is sent to. `secret` says where its secret is: an environment variable by its name,
+    or a file."""
+
+    name: str
+    of: str
+    url: str
+    secret: str
+    where: Where
+    condition: str | None = None
+    select: str | None = None
+    batch: int = 1
 
 
 Readable = Stream | View | Handler | str
@@ -150,7 +177,9 @@ class App:
         self._streams: list[Stream] = []
         self._views: list[View] = []
         self._handlers: list[Handler] = []
+        self._inlets: list[Inlet] = []
         self._feeds: list[Feed] = []
+        self._webhooks: list[Webhook] = []
 
     @property
     def streams(self) -> tuple[Stream, ...]:
@@ -170,8 +199,17 @@ class App:
         return tuple(output for handler in self._handlers for output in handler.outputs)
 
     @property
+    def inlets(self) -> tuple[Inlet, ...]:
+        """The sources, each with the stream it fills."""
+        return tuple(self._inlets)
+
+    @property
     def feeds(self) -> tuple[Feed, ...]:
         return tuple(self._feeds)
+
+    @property
+    def webhooks(self) -> tuple[Webhook, ...]:
+        return tuple(self._webhooks)
 
     def stream(
         self,
@@ -263,10 +301,46 @@ class App:
 
         return declare
 
-    def source(self, name: str, source: Source, *, into: Stream | str) -> Feed:
-        """Declare a feed that fills a stream, beside what is posted to it."""
-        declared = Feed(name, source, into if isinstance(into, str) else into.name, _caller())
+    def source(self, name: str, source: Source, *, into: Stream | str) -> Inlet:
+        """Declare a source that fills a stream, beside what is posted to it."""
+        declared = Inlet(name, source, into if isinstance(into, str) else into.name, _caller())
+        self._inlets.append(declared)
+        return declared
+
+    def feed(
+        self, name: str, *, of: Readable, where: str | None = None, select: str | Sequence[str] | None = None
+    ) -> Feed:
+        """Declare a part of a stream or view that is served under a name of its own, and may be granted by it.
+
+        `where` is a condition in SQL, and `select` the columns or expressions that are shown:
+        `app.feed("chicago", of=rsvps, where="group_city = 'Chicago'", select=["event_name", "guests"])`.
+        """
+        listed = select if select is None or isinstance(select, str) else ", ".join(select)
+        declared = Feed(name, of if isinstance(of, str) else of.name, _caller(), where, listed)
         self._feeds.append(declared)
+        return declared
+
+    def webhook(
+        self,
+        name: str,
+        *,
+        of: Readable | Feed,
+        url: str,
+        secret: str | Path,
+        where: str | None = None,
+        select: str | Sequence[str] | None = None,
+        batch: int = 1,
+    ) -> Webhook:
+        """Declare that a stream, view or feed is sent to an address, from now on, signed.
+
+        `secret` is the name of an environment variable, or a file (a `Path`, or a text with a `/`), which holds
+        `whsec_` and 24 to 64 random bytes in base64; or two of them, with a blank between, while they change. `where`
+        and `select` are as for a feed. With a `batch` above 1 a message carries up to so many events.
+        """
+        listed = select if select is None or isinstance(select, str) else ", ".join(select)
+        source = of if isinstance(of, str) else of.name
+        declared = Webhook(name, source, url, str(secret), _caller(), where, listed, batch)
+        self._webhooks.append(declared)
         return declared
 
     def preview(self, view: View, *events: Iterable[Any]) -> DataFrame:

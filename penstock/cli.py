@@ -181,7 +181,8 @@ def _check(arguments: argparse.Namespace) -> int:
         ("stream", app.streams),
         ("view", app.views),
         ("handler", app.handlers),
-        ("source", app.feeds),
+        ("source", app.inlets),
+        ("feed", app.feeds),
     )
     words = [f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts if each]
     listed = ", ".join(words) or "nothing declared"

@@ -1,14 +1,17 @@
-"""Events to Arrow columns and Arrow columns to JSON: the only two conversions on an event's way through the system."""
+"""Events to Arrow columns, Arrow columns to JSON, and that JSON back to Arrow columns: the conversions on an event's
+way through the system."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from functools import lru_cache
-from typing import Any, Literal, get_origin
+from itertools import accumulate, chain
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple, TypedDict, get_origin
 from uuid import UUID
 
 import msgspec
@@ -171,3 +174,138 @@ def event_rows(batch: pa.RecordBatch) -> list[bytes]:
     """The events of a batch as JSON objects, without ticks and system columns."""
     events = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
     return json_rows(events, [name for name in batch.schema.names if name not in SYSTEM_COLUMNS])
+
+
+def from_json_rows(rows: Iterable[bytes], schema: pa.Schema, names: Sequence[str] | None = None) -> pa.RecordBatch:
+    """Rows that `json_rows` has written, as columns again; `names` are those that are wanted, all unless given.
+
+    A member that is missing is null. What JSON cannot say comes back as null too: NaN, infinity, a year above 9999.
+    """
+    chosen = schema if names is None else pa.schema([schema.field(name) for name in names])
+    shape, decode = _row_reader(chosen)
+    decoded = [decode(row) for row in rows]
+    columns = [
+        column.build([value(row) for row in decoded]) for column, value in zip(shape.parts, shape.values, strict=True)
+    ]
+    if not columns:  # a batch without columns has as many rows as are said here
+        return pa.RecordBatch.from_struct_array(pa.array([{}] * len(decoded), pa.struct([])))
+    return pa.RecordBatch.from_arrays(columns, schema=chosen)
+
+
+class _Reader(NamedTuple):
+    """How a value of a type is read: what msgspec makes of its JSON, and how a list of those becomes an array."""
+
+    wire: Any
+    build: Column
+
+
+class _Shape(NamedTuple):
+    """How an object is read: what msgspec makes of it, how each part of that is got at, and how it is built."""
+
+    wire: Any
+    values: list[Callable[[Any], Any]]
+    parts: list[_Reader]
+
+
+@lru_cache(maxsize=1024)
+def _row_reader(schema: pa.Schema) -> tuple[_Shape, Callable[[bytes], Any]]:
+    shape = _shape(schema)
+    return shape, msgspec.json.Decoder(shape.wire).decode
+
+
+def _shape(fields: Iterable[pa.Field]) -> _Shape:
+    """A struct is the quicker one to decode, but refuses a few names; then it is a dict with the same members."""
+    listed = list(fields)
+    parts = [_reader(field.type) for field in listed]
+    members = {f"_{index}": field.name for index, field in enumerate(listed)}
+    typed = [(member, part.wire | None, None) for member, part in zip(members, parts, strict=True)]
+    try:
+        return _Shape(
+            msgspec.defstruct("JsonRow", typed, rename=members, gc=False), list(map(attrgetter, members)), parts
+        )
+    except ValueError:
+        kinds = {field.name: part.wire | None for field, part in zip(listed, parts, strict=True)}
+        wire = TypedDict("JsonRow", kinds, total=False)  # type: ignore[misc]
+        return _Shape(wire, [_getter(field.name) for field in listed], parts)
+
+
+def _getter(name: str) -> Callable[[Any], Any]:
+    return lambda row: row.get(name)
+
+
+def _reader(kind: pa.DataType) -> _Reader:
+    if pa.types.is_timestamp(kind):
+        return _Reader(str, lambda values: _times(values, kind))
+    if pa.types.is_decimal(kind) or pa.types.is_date(kind):
+        return _Reader(str, lambda values: pa.array(values, pa.string()).cast(kind))
+    if pa.types.is_struct(kind):
+        return _struct_reader(kind)
+    if pa.types.is_map(kind):
+        return _map_reader(kind)
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _list_reader(kind)
+    return _Reader(_WIRE.get(kind.id, Any), lambda values: pa.array(values, kind))
+
+
+_WIRE = {
+    pa.string().id: str, pa.large_string().id: str, pa.binary().id: bytes, pa.large_binary().id: bytes,
+    pa.float64().id: float, pa.float32().id: float, pa.bool_().id: bool, pa.time32("s").id: time,
+    pa.time64("us").id: time, pa.duration("us").id: timedelta,
+    **dict.fromkeys((kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())), int),
+}  # fmt: skip
+"""What msgspec reads a plain value as. Times and decimals are not here: Arrow reads their text much faster."""
+
+
+def _times(values: list[str | None], kind: pa.TimestampType) -> pa.Array:
+    """They have microseconds in JSON, whatever the unit of the column."""
+    text = pa.array(values, pa.string())
+    unit = pa.timestamp("us", kind.tz)
+    try:
+        found = text.cast(unit)
+    except pa.ArrowInvalid:
+        found = pc.if_else(pc.match_substring_regex(text, "^[0-9]{4}-"), text, None).cast(unit)
+    return found if kind == unit else found.cast(kind, safe=False)
+
+
+def _struct_reader(kind: pa.StructType) -> _Reader:
+    shape = _shape(kind)
+
+    def build(values: list[Any]) -> pa.Array:
+        arrays = [
+            part.build([None if value is None else get(value) for value in values])
+            for part, get in zip(shape.parts, shape.values, strict=True)
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=list(kind), mask=_absent(values))
+
+    return _Reader(shape.wire, build)
+
+
+def _list_reader(kind: pa.DataType) -> _Reader:
+    part = _reader(kind.value_type)
+    large = pa.types.is_large_list(kind)
+    whole, factory = (pa.int64(), pa.LargeListArray) if large else (pa.int32(), pa.ListArray)
+
+    def build(values: list[Any]) -> pa.Array:
+        inner = part.build(list(chain.from_iterable(value or () for value in values)))
+        return factory.from_arrays(pa.array(_offsets(values), whole), inner, type=kind, mask=_absent(values))
+
+    return _Reader(list[part.wire | None], build)  # type: ignore[name-defined]
+
+
+def _map_reader(kind: pa.MapType) -> _Reader:
+    key, item = _reader(kind.key_type), _reader(kind.item_type)
+
+    def build(values: list[Any]) -> pa.Array:
+        keys = key.build(list(chain.from_iterable(value or () for value in values)))
+        items = item.build([each for value in values if value for each in value.values()])
+        return pa.MapArray.from_arrays(pa.array(_offsets(values), pa.int32()), keys, items, kind, mask=_absent(values))
+
+    return _Reader(dict[key.wire, item.wire | None], build)  # type: ignore[name-defined]
+
+
+def _offsets(values: Sequence[Any]) -> Iterable[int]:
+    return accumulate((len(value) if value else 0 for value in values), initial=0)
+
+
+def _absent(values: Sequence[Any]) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())

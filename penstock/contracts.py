@@ -221,10 +221,15 @@ class Sink(Protocol):
 
 @dataclass(frozen=True)
 class Change:
-    """One step of a view: `data` is the JSON object `{"upserts": [...], "deletes": [...]}`."""
+    """One step of a view: `data` is the JSON object `{"upserts": [...], "deletes": [...]}`.
+
+    `before` has, for each upsert and then each delete, the row that stood there, None if there was none. It is None for
+    a change of long ago, of which that is not known any more.
+    """
 
     version: int
     data: bytes
+    before: Sequence[bytes | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -246,6 +251,10 @@ class LiveView(Protocol):
     def version(self) -> int:
         """That of the latest change; 0 if there was none, and then the view is empty."""
 
+    @property
+    def schema(self) -> pa.Schema | None:
+        """The types of its columns; None if its query was never built."""
+
     def snapshot(self) -> Snapshot:
         """Rows and version of one instant."""
 
@@ -258,11 +267,29 @@ class LiveView(Protocol):
 
 @dataclass(frozen=True)
 class Delivery:
-    """One message to a client. `data` is a JSON object; `cursor` is where the client stands once it has it."""
+    """One message to a client. `data` is a JSON object; `cursor` is where the client stands once it has it. `count` is
+    the number of events in a change of a stream."""
 
     kind: Literal["snapshot", "change", "progress", "reset", "stall"]
     data: bytes
     cursor: str
+    count: int = 0
+
+
+class Page(NamedTuple):
+    """What a GET answers. `tag` is the same for pages with the same events or rows, wherever their cursors stand."""
+
+    body: bytes
+    cursor: str
+    tag: str
+
+
+@dataclass
+class Style:
+    """How a follower wants its deliveries; it may change its mind at any time. With `merge`, the changes of a view that
+    wait for it come as one, with the latest row of each key."""
+
+    merge: bool = False
 
 
 class Channel(Protocol):
@@ -272,10 +299,24 @@ class Channel(Protocol):
     whose position is no longer kept is answered by a `reset` (and a snapshot, for a view), never by a hole.
     """
 
-    async def page(self, since: str | None, limit: int) -> bytes:
-        """The JSON body that a GET answers: `{"events": [...], "cursor"}` or `{"rows": [...], "cursor"}`."""
+    def through(self, where: str | None, select: str | None) -> Channel:
+        """The same, seen through a filter: a condition and a list of columns, in SQL. Readers with the same filter
+        share its work. A filter that is none raises `BadExpression`."""
 
-    def follow(self, since: str | None) -> AsyncIterator[Delivery]:
+    def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
+        """The same for one who may see no rows but those for which a condition holds, and must not hear of others.
+        `claim('name')` in it stands for what is known of the reader. A condition that is none, or does not fit, raises
+        `BadExpression`."""
+
+    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+        """What a GET answers: the JSON object `{"events": [...], "cursor"}` or `{"rows": [...], "cursor"}`. If nothing
+        has come after `since`, it comes as soon as something has, or when `wait_s` has passed. `order` sorts the rows
+        of a view."""
+
+    async def last(self, limit: int) -> Page:
+        """The latest events of a stream, in their order, or the first rows of a view."""
+
+    def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         """Deliveries without end. Nothing is read ahead of the caller: a slow one costs no memory, and no one waits."""
 
 

@@ -11,8 +11,10 @@
     │   ├── BadCursor               bad_cursor          no     400
     │   ├── BadExpression           bad_expression      no     400   a condition that cannot be read, or is not allowed
     │   ├── Unauthorized            unauthorized        no     401   who the caller is was not proved
+    │   ├── BadSignature            bad_signature       no     401   a webhook that is not signed as it should be
     │   ├── Forbidden               forbidden           no     403   the caller may not do this
     │   ├── NotFound                not_found           no     404
+    │   ├── Conflict                conflict            no     409   not in the state that the thing is in
     │   ├── TooSlow                 too_slow            no     408   head or body did not come in time
     │   ├── TooLarge                too_large           no     413
     │   ├── HeadTooLarge            head_too_large      no     431
@@ -101,11 +103,26 @@ class BadCursor(RequestError):
 
 
 class BadExpression(RequestError):
+    """Carries `part`, "where" or "select", and `position`, the index of the character in it that the error is about."""
+
     code = "bad_expression"
+
+    @property
+    def part(self) -> str | None:
+        return self.fields.get("part")
+
+    @property
+    def position(self) -> int | None:
+        return self.fields.get("position")
 
 
 class Unauthorized(RequestError):
     code = "unauthorized"
+    status = 401
+
+
+class BadSignature(RequestError):
+    code = "bad_signature"
     status = 401
 
 
@@ -117,6 +134,11 @@ class Forbidden(RequestError):
 class NotFound(RequestError):
     code = "not_found"
     status = 404
+
+
+class Conflict(RequestError):
+    code = "conflict"
+    status = 409
 
 
 class TooSlow(RequestError):

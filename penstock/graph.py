@@ -4,22 +4,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
 from enum import Enum
 from inspect import isasyncgenfunction, iscoroutinefunction
-from typing import Any, Literal, get_origin
+from typing import TYPE_CHECKING, Any, Literal, get_origin
 from uuid import UUID
 
-from penstock import shed
-from penstock.app import App, Handler, Stream, View, Where
-from penstock.errors import DeclarationError
-from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, state_problem, untyped
+from penstock import shed, signing
+from penstock.app import App, Feed, Handler, Stream, View, Webhook, Where
+from penstock.errors import BadExpression, DeclarationError
+from penstock.filters import compiled
+from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, shown, state_problem, untyped
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
 NAME_RULE = "use 1 to 48 of a-z, 0-9, - and _, beginning and ending with a letter or digit"
 PARTITIONS_MAX = 1024
+WEBHOOK_BATCH_MAX = 1_000
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+OURS = "PENSTOCK_"
 _KEYABLE = (str, int, bool, datetime, UUID, Decimal)
 
 
@@ -43,9 +51,14 @@ def check(app: App) -> list[Problem]:
         found += _view(app, view)
     for handler in app.handlers:
         found += _handler(app, handler)
+    for inlet in app.inlets:
+        if inlet.into not in {stream.name for stream in app.streams}:
+            told = f"source {inlet.name} fills {inlet.into!r}, which is no stream of this app"
+            found.append(Problem(inlet.where, told))
     for feed in app.feeds:
-        if feed.into not in {stream.name for stream in app.streams}:
-            found.append(Problem(feed.where, f"source {feed.name} fills {feed.into!r}, which is no stream of this app"))
+        found += _feed(app, feed)
+    for webhook in app.webhooks:
+        found += _webhook(app, webhook)
     return [*found, *_cycles(app)]
 
 
@@ -105,7 +118,51 @@ def _declared(app: App) -> Iterator[tuple[str, Any]]:
     yield from (("stream", each) for each in app.streams)
     yield from (("view", each) for each in app.views)
     yield from (("handler", each) for each in app.handlers)
-    yield from (("source", each) for each in app.feeds)
+    yield from (("source", each) for each in app.inlets)
+    yield from (("feed", each) for each in app.feeds)
+    yield from (("webhook", each) for each in app.webhooks)
+
+
+def _feed(app: App, feed: Feed) -> Iterator[Problem]:
+    """The filter of a feed of a view is checked with the columns of the view, which Spark knows."""
+    streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
+    if feed.of not in streams and feed.of not in {view.name for view in app.views}:
+        yield Problem(feed.where, f"feed {feed.name} is of {feed.of!r}, which is no stream or view of this app")
+    elif feed.of in streams:
+        with suppress(UnmappedType):  # told of the stream
+            yield from feed_problems(feed, shown(event_schema(streams[feed.of])))
+
+
+def feed_problems(feed: Feed, schema: pa.Schema) -> Iterator[Problem]:
+    """What is wrong with the filter of a feed, given the columns of what it is of."""
+    try:
+        compiled(schema, feed.condition, feed.select)
+    except BadExpression as error:
+        yield Problem(feed.where, f"feed {feed.name}: {error.message}")
+
+
+def _webhook(app: App, webhook: Webhook) -> Iterator[Problem]:
+    def problem(message: str) -> Problem:
+        return Problem(webhook.where, f"webhook {webhook.name}: {message}")
+
+    streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
+    if webhook.of not in {*streams, *(view.name for view in app.views), *(feed.name for feed in app.feeds)}:
+        yield problem(f"it sends {webhook.of!r}, which is no stream, view or feed of this app")
+    elif webhook.of in streams:
+        try:
+            compiled(shown(event_schema(streams[webhook.of])), webhook.condition, webhook.select)
+        except BadExpression as error:
+            yield problem(error.message)
+        except UnmappedType:
+            return  # told of the stream
+    if not isinstance(webhook.url, str) or not webhook.url.startswith(("https://", "http://")):
+        yield problem("its url must begin with https:// (or http://, in a network that is allowed)")
+    if webhook.secret.startswith(signing.PREFIX):
+        yield problem("name the environment variable or the file that has the secret, not the secret itself")
+    elif "/" not in webhook.secret and (not VARIABLE.fullmatch(webhook.secret) or webhook.secret.startswith(OURS)):
+        yield problem(f"secret must name an environment variable that does not begin with {OURS}, or a file")
+    if not isinstance(webhook.batch, int) or not 1 <= webhook.batch <= WEBHOOK_BATCH_MAX:
+        yield problem(f"batch must be from 1 to {WEBHOOK_BATCH_MAX}")
 
 
 def _stream(stream: Stream) -> Iterator[Problem]:

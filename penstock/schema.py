@@ -315,6 +315,13 @@ def event_schema(cls: type[Event]) -> pa.Schema:
     return pa.schema([*own, *system_fields()])
 
 
+def shown(schema: pa.Schema) -> pa.Schema:
+    """A schema without the system columns: what readers see of it."""
+    import pyarrow as pa
+
+    return pa.schema([field for field in schema if field.name not in SYSTEM_COLUMNS])
+
+
 def system_fields() -> tuple[pa.Field, ...]:
     """The columns that every stream has besides its own."""
     import pyarrow as pa

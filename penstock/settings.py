@@ -90,9 +90,31 @@ class Settings:
     page_events: int = _setting(1_000, "events", "events in a page when the request does not say")
     page_events_max: int = _setting(10_000, "events", "most events that a request may ask for")
     buffered_changes: int = _setting(256, "changes", "latest changes of a view or stream held in memory for readers")
+    filters_max: int = _setting(1_000, "filters", "different filters in use at once on one stream or view")
+    wait_s_max: float = _setting(60.0, "seconds", "longest time that a request may wait for something new")
     connections_max: int = _setting(1_000, "connections", "live connections at once, server-sent events and WebSocket")
     subscriptions_max: int = _setting(64, "subscriptions", "subscriptions on one WebSocket")
     heartbeat_s: float = _setting(15.0, "seconds", "silence after which a live connection gets a progress mark")
+    webhooks_max: int = _setting(100, "webhooks", "webhooks that may be registered")
+    webhook_requests_max: int = _setting(
+        64, "requests", "messages of all webhooks on their way at once, besides one for each webhook"
+    )
+    webhook_host_requests_max: int = _setting(8, "requests", "messages of webhooks on their way to one host at once")
+    webhook_pending_max: int = _setting(
+        1_000, "messages", "messages of a webhook that wait before its stream or view is read on"
+    )
+    webhook_timeout_s: float = _setting(15.0, "seconds", "time for a whole answer of a webhook's receiver")
+    webhook_tries_max: int = _setting(20, "tries", "tries of a message before it becomes a dead letter")
+    webhook_hours_max: float = _setting(24.0, "hours", "time after the first try of a message in which others follow")
+    webhook_backoff_s: float = _setting(1.0, "seconds", "wait after the first failure of a message, doubled each time")
+    webhook_backoff_s_max: float = _setting(
+        3_600.0, "seconds", "longest wait between two tries, also if it is asked for"
+    )
+    webhook_dead_max: int = _setting(1_000, "messages", "dead letters kept for each webhook; the oldest make room")
+    webhook_grace_hours: float = _setting(24.0, "hours", "how long a secret that was rotated goes on to sign")
+    webhook_private: str = _setting(
+        "", "networks", "networks that webhooks may reach besides the public internet, as in `10.1.0.0/16, ::1/128`"
+    )
     # runtime
     drain_s: float = _setting(10.0, "seconds", "time given to finish work after SIGTERM")
     restart_backoff_max_s: float = _setting(30.0, "seconds", "longest wait before something that died is started again")
@@ -110,7 +132,10 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         variable = f"PENSTOCK_{each.name.upper()}"
         if variable not in environ:
             continue
-        kind: type[int] | type[float] = type(getattr(Settings, each.name))
+        kind: type[int] | type[float] | type[str] = type(getattr(Settings, each.name))
+        if kind is str:
+            chosen[each.name] = environ[variable]
+            continue
         try:
             chosen[each.name] = kind(environ[variable])
         except ValueError:

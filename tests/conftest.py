@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import hypothesis
 import pytest
 
 if TYPE_CHECKING:
@@ -19,6 +20,10 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1")
 
 
 ARCHIVE_S_MAX = 240.0
+
+hypothesis.settings.register_profile("patient", deadline=None)
+hypothesis.settings.load_profile("patient")
+"""How long an example takes is for benchmarks to say: machines are shared."""
 
 random.seed(os.environ.setdefault("TEST_SEED", str(random.randrange(10**9))))
 """What tests draw at random is new in each run, and the same in all of its processes."""

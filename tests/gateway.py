@@ -21,6 +21,7 @@ from penstock.runtime.directory import DataDirectory
 from penstock.runtime.gateway import Gateway
 from penstock.schema import Event
 from penstock.settings import from_environment
+from penstock.store import ViewSpec
 from tests.collect.support import Fix
 from tests.harness import ROOT
 
@@ -29,8 +30,12 @@ class Note(Event):
     name: str
 
 
+VIEW = ViewSpec("latest", ("name",), None, None, None, changes_kept=10_000, changes_bytes=2**30)
+
+
 class RunningGateway:
-    """Two streams: `notes`, whose events have no id, and `fixes`, whose events do."""
+    """Two streams: `notes`, whose events have no id, and `fixes`, whose events do; and a view, `latest`, that has what is
+    written to its file."""
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder
@@ -38,6 +43,7 @@ class RunningGateway:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._process: subprocess.Popen[bytes] | None = None
         self.streams = DataDirectory(folder).streams
+        self.view_file = DataDirectory(folder).view_file(VIEW.name)
         self.port: int = self._listener.getsockname()[1]
 
     def start(self) -> None:
@@ -75,6 +81,7 @@ async def serve(folder: str, descriptor: str) -> None:
     app = App("gateway")
     app.stream("notes", Note)
     app.stream("fixes", Fix, key="vehicle")
+    app.sql(VIEW.name, "SELECT name, count(*) AS n FROM notes GROUP BY name", key=VIEW.key)
     directory = DataDirectory(Path(folder))
     directory.make()
     await Gateway(app, directory, from_environment()).run(socket.socket(fileno=int(descriptor)))

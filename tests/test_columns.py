@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any
@@ -12,7 +13,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns import event_rows, json_rows, tick_batch, to_batch
+from penstock.columns import event_rows, from_json_rows, json_rows, tick_batch, to_batch
 from penstock.schema import Event, event_schema
 
 TIMES = st.none() | st.datetimes(timezones=st.just(UTC)).map(
@@ -35,6 +36,31 @@ COLUMNS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "money": (pa.decimal128(20, 2), st.none() | st.integers(-(10**9), 10**9).map(lambda cents: Decimal(cents) / 100)),
     'a "quoted" name': (pa.bool_(), st.none() | st.booleans()),
     "count(1)": (pa.int32(), st.none() | st.integers(0, 9)),
+    "places": (
+        pa.list_(pa.struct([("name", pa.string()), ("days", pa.list_(pa.date32()))])),
+        st.none()
+        | st.lists(
+            st.none()
+            | st.fixed_dictionaries(
+                {
+                    "name": st.none() | st.text(max_size=3),
+                    "days": st.none() | st.lists(st.none() | st.dates(), max_size=2),
+                }
+            ),
+            max_size=3,
+        ),
+    ),
+    "numbered": (
+        pa.map_(pa.int32(), pa.list_(pa.binary())),
+        st.none()
+        | st.dictionaries(st.integers(0, 9), st.none() | st.lists(st.binary(max_size=3), max_size=2), max_size=3),
+    ),
+    "took": (
+        pa.duration("us"),
+        st.none() | st.timedeltas(timedelta(days=-9999), timedelta(days=9999)),
+    ),
+    "o'clock": (pa.time64("us"), st.none() | st.times()),
+    "small": (pa.float32(), st.none() | st.floats(width=32)),
 }
 SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
 ROWS = st.lists(st.fixed_dictionaries({name: values for name, (_, values) in COLUMNS.items()}), max_size=6)
@@ -94,3 +120,54 @@ def test_events_are_shown_without_ticks_and_system_columns() -> None:
     tick = tick_batch(event_schema(Reading), now, "at", now)
     both = pa.Table.from_batches([tick, events]).combine_chunks().to_batches()[0]
     assert event_rows(both) == [b'{"name":"x","at":"2024-01-01T00:00:00Z"}']
+
+
+def _finite(value: Any) -> Any:
+    """A value as JSON can say it."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+@settings(deadline=None, print_blob=True)
+@given(ROWS, st.lists(st.sampled_from(sorted(COLUMNS)), unique=True))
+def test_rows_that_were_written_are_read_as_they_were_but_for_numbers_that_json_has_not(
+    rows: list[Any], names: list[str]
+) -> None:
+    batch = pa.RecordBatch.from_pylist([{name: _finite(row[name]) for name in row} for row in rows], schema=SCHEMA)
+    written = json_rows(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+    read = from_json_rows(written, SCHEMA)
+    read.validate(full=True)
+    assert read.equals(batch, check_metadata=True)
+    chosen = from_json_rows(written, SCHEMA, names)
+    assert chosen.num_rows == len(rows)
+    assert chosen.equals(batch.select(names))
+
+
+def test_times_of_every_unit_and_zone_are_read_as_they_were() -> None:
+    noon = datetime(2024, 7, 1, 12, 0, 0, 125_000, tzinfo=UTC)
+    for kind in (
+        pa.timestamp("ms", "UTC"),
+        pa.timestamp("ns", "UTC"),
+        pa.timestamp("us", "Europe/Berlin"),
+        pa.timestamp("us"),
+    ):
+        given = noon if kind.tz else noon.replace(tzinfo=None)
+        batch = pa.RecordBatch.from_arrays([pa.array([given, None], kind)], ["t"])
+        assert from_json_rows(json_rows(batch), batch.schema).equals(batch)
+
+
+def test_what_is_missing_or_cannot_be_said_is_null() -> None:
+    schema = pa.schema([("t", UTC_TIME), ("n", pa.int64()), ("s", pa.struct([("a", pa.int64()), ("b", pa.string())]))])
+    rows = [b'{"t":"10000-01-01T00:00:00Z","n":1}', b'{"t":"2024-01-01T00:00:00Z","s":{"a":5},"other":[1]}']
+    assert from_json_rows(rows, schema).to_pylist() == [
+        {"t": None, "n": 1, "s": None},
+        {"t": datetime(2024, 1, 1, tzinfo=UTC), "n": None, "s": {"a": 5, "b": None}},
+    ]
+
+
+def test_columns_that_are_never_null_stay_so() -> None:
+    start = pa.field("start", UTC_TIME, nullable=False)
+    schema = pa.schema(
+        [pa.field("window", pa.struct([start]), nullable=False), pa.field("n", pa.int64(), nullable=False)]
+    )
+    rows = [b'{"window":{"start":"2024-01-01T00:00:00Z"},"n":1}']
+    assert from_json_rows(rows, schema).schema.equals(schema)

@@ -96,7 +96,7 @@ def test_the_apps_on_the_pages_of_sources_are_sound(
         file.write_text(block)
         app = load(str(file)).app
         assert check(app) == []
-        assert app.feeds
+        assert app.inlets
 
 
 def operations() -> dict[str, dict[str, Any]]:
@@ -186,6 +186,50 @@ def _is_answered(call: re.Match[str], address: str) -> bool:
     url = call["url"].replace("http://127.0.0.1:8080", address)
     answer = httpx.post(url, content=call["body"], timeout=30) if call["body"] else httpx.get(url, timeout=30)
     return bool(_timeless(answer.json()) == _timeless(json.loads(call["answer"])))
+
+
+SERVED = re.compile(r"^\$ curl (?P<how>-s|-N) '?(?P<url>http[^\s']+)'?\n(?P<answer>(?:.+\n)+?)(?=\$|```)", re.MULTILINE)
+FIX = {
+    "fix_id": "1",
+    "at": "2026-01-01T12:00:00Z",
+    "vehicle": "v1",
+    "speed": 31.5,
+    "place": {"lat": 41.88, "lon": -87.63},
+}
+
+
+@pytest.mark.spark
+def test_what_the_page_on_serving_shows_is_what_is_served(tmp_path: Path) -> None:
+    calls = list(SERVED.finditer(page("docs/serving.md")))
+    assert len(calls) == 6
+    with running(PROJECT / "docs/examples/fleet_feeds.py", tmp_path / "data") as fleet:
+        assert fleet.post("fixes", FIX).status_code == 200
+        wait_for(lambda: fleet.view("latest") != [], START_S, "the view")
+        for call in calls:
+            url = call["url"].replace("http://127.0.0.1:8080", fleet.url)
+            if call["how"] == "-s":
+                assert _timeless(httpx.get(url, timeout=30).json()) == _timeless(json.loads(call["answer"]))
+            else:
+                assert _first_event(url) == [
+                    line for line in call["answer"].splitlines() if not line.startswith("id: ")
+                ]
+        assert fleet.stop() == 0
+
+
+def _first_event(url: str) -> list[str]:
+    """The event and data lines of the first server-sent event that is more than a mark of progress; of a stream, from
+    its beginning."""
+    headers = {"Last-Event-ID": "earliest"} if "/streams/" in url else {}
+    with httpx.stream("GET", url, headers=headers, timeout=30) as response:
+        shown = [line for line in _until_data(response.iter_lines()) if line.startswith(("event:", "data:"))]
+    return shown
+
+
+def _until_data(lines: Iterator[str]) -> Iterator[str]:
+    for line in lines:
+        yield line
+        if line.startswith("data:"):
+            return
 
 
 def _timeless(answer: dict[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
-    "contracts", "comparing", "expression", "access",
+    "contracts", "comparing", "expression", "access", "filters", "signing",
 }  # fmt: skip
 DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity", "shed"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}
@@ -87,3 +87,10 @@ def test_the_gateway_does_not_load_spark() -> None:
     code = "import penstock.runtime.gateway, sys; print('pyspark' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_the_client_needs_nothing_of_the_server() -> None:
+    heavy = "('pyspark', 'pyarrow', 'starlette', 'uvicorn', 'sqlglot')"
+    code = f"import penstock.client, sys; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -22,7 +22,8 @@ def test_the_collect_tier_exports_its_sources() -> None:
 def test_an_app_has_these_methods() -> None:
     public = {name for name in vars(App) if not name.startswith("_")}
     assert public == {
-        "streams", "views", "handlers", "outputs", "feeds", "stream", "view", "sql", "handler", "source", "preview",
+        "streams", "views", "handlers", "outputs", "feeds", "inlets", "stream", "view", "sql", "handler", "source",
+        "feed", "webhook", "webhooks", "preview",
     }  # fmt: skip
 
 

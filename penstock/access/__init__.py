@@ -6,7 +6,7 @@
 rest in an access file (`policy`): tokens of another issuer (`tokens`), TLS and clients' certificates (`certificates`).
 """
 
-from penstock.access.caller import ANYONE, CALLER, Caller, caller_of
+from penstock.access.caller import ANYONE, CALLER, Caller, RowRule, caller_of
 from penstock.access.certificates import CERTIFIED, certified_names
 from penstock.access.gate import NO_POLICY, Gate, subprotocol
 from penstock.access.grants import EVERYTHING, Grants
@@ -24,6 +24,7 @@ __all__ = [
     "Grants",
     "KeyFile",
     "Policy",
+    "RowRule",
     "caller_of",
     "certified_names",
     "read_policy",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping
 from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
 
-from penstock.access.grants import ALL, Grants, Right
+from penstock.access.grants import ALL, Grants, Right, covers
 from penstock.errors import Forbidden, RateLimited
 
 CALLER = "penstock.caller"
@@ -44,14 +45,52 @@ class Bucket:
         self._left -= max(1, count)
 
 
+@dataclass(frozen=True)
+class RowRule:
+    """A condition in SQL for the rows that a caller sees, and what `claim('name')` in it stands for."""
+
+    condition: str
+    claims: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Sight:
+    """Which rows a caller sees: the rules of the access file, and what is known of the caller."""
+
+    rules: Mapping[str, str] = field(default_factory=dict)
+    claims: Mapping[str, Any] = field(default_factory=dict)
+
+    def rule(self, name: str) -> RowRule | None:
+        """The rule of that name, else of the first pattern that covers it, else of what it belongs to: that of a view
+        holds for the stream of its changes."""
+        while True:
+            found = self.rules.get(name) or next((self.rules[each] for each in self.rules if covers(each, name)), None)
+            if found is not None:
+                return RowRule(found, self.claims)
+            name, dot, _ = name.rpartition(".")
+            if not dot:
+                return None
+
+
+ALL_ROWS = Sight()
+
+
 class Caller:
     """One who may send requests until some time. Belongs to the gateway's event loop."""
 
-    __slots__ = ("__weakref__", "_bucket", "_grants", "_moved", "name", "until")
+    __slots__ = ("__weakref__", "_bucket", "_grants", "_moved", "_sight", "name", "until")
 
-    def __init__(self, name: str, grants: Grants, bucket: Bucket | None = None, until: float = math.inf) -> None:
+    def __init__(
+        self,
+        name: str,
+        grants: Grants,
+        bucket: Bucket | None = None,
+        until: float = math.inf,
+        sight: Sight = ALL_ROWS,
+    ) -> None:
         """`name` is empty if nobody was asked who they are. `until` is a time of the wall clock."""
         self.name = name
+        self._sight = sight
         self.until = until
         self._grants = grants
         self._bucket = bucket
@@ -59,6 +98,20 @@ class Caller:
 
     def may(self, right: Right, name: str) -> bool:
         return self._grants.may(right, name)
+
+    def sees(self, name: str) -> RowRule | None:
+        """What the caller sees of the rows of a stream or view that it may read; None if it sees all of them."""
+        return None if self._grants.admin else self._sight.rule(name)
+
+    def may_read_all(self, name: str) -> bool:
+        """Whether the caller may read it, and sees all of its rows."""
+        return self.may("consume", name) and self.sees(name) is None
+
+    def require_all(self, name: str) -> None:
+        """Raise `Forbidden` unless the caller may read it and sees all rows: for what cannot be shown in part."""
+        self.require("consume", name)
+        if self.sees(name) is not None:
+            raise Forbidden(f"{self.name} sees some rows of {name[:80]!r} only, and this shows all of them")
 
     def require(self, right: Right, name: str) -> None:
         """Raise `Forbidden` if this is not granted. Called before it is known whether there is such a thing: who may

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
-from penstock.access.caller import Bucket, Caller
+from penstock.access.caller import Bucket, Caller, Sight
 from penstock.access.certificates import server_context
 from penstock.access.grants import ALL, Grants, known_grants
 from penstock.access.keys import Key, KeyFile, digest
@@ -67,6 +67,7 @@ class Gate:
         self._rate = rate
         self._buckets: dict[str, Bucket] = {}
         self._remembered: dict[bytes, Caller] = {}
+        self._certificates: dict[str, Caller] = {}
         self._known = _Known()
         self._tokens = None if policy.jwt is None else Tokens(policy.jwt)
         self._bearers: WeakSet[Caller] = WeakSet()
@@ -97,6 +98,20 @@ class Gate:
                 self._remembered.clear()
             self._remembered[credential] = caller
         return caller
+
+    def standing(self, name: str) -> Caller | None:
+        """Who has that name now, for work that goes on without a request; None if nobody has, or only a token can say
+        so. The same as long as nothing about them changes."""
+        if not name:
+            return self.anyone if self.is_open else None
+        kind, _, rest = name.partition(":")
+        if kind == "certificate" and rest in self._policy.clients:
+            if name not in self._certificates:
+                client = self._policy.clients[rest]
+                self._certificates[name] = self._make(name, client.grants, client.rate)
+            return self._certificates[name]
+        found = (each for each in self._known.callers.values() if each.name == name and each.until > time.time())
+        return next(found, None)
 
     def remembered(self, credential: bytes) -> Caller | None:
         """The caller of an `Authorization` that was seen before and is still good."""
@@ -171,7 +186,15 @@ class Gate:
                 caller.limit(0.0)
         self._remembered.clear()
 
-    def _make(self, name: str, granted: Grants, rate: float, until: datetime | float | None = None) -> Caller:
+    def _make(
+        self,
+        name: str,
+        granted: Grants,
+        rate: float,
+        until: datetime | float | None = None,
+        claims: Mapping[str, Any] | None = None,
+    ) -> Caller:
+        """`claims` are what a token says; of others no more is known than their name."""
         chosen = rate or self._rate
         bucket = None
         if chosen:
@@ -181,14 +204,17 @@ class Gate:
                     self._buckets.clear()
                 bucket = self._buckets[name] = Bucket(chosen)
         ends = until.timestamp() if isinstance(until, datetime) else until
-        return Caller(name, granted, bucket, math.inf if ends is None else ends)
+        known = {"sub": name.partition(":")[2]} if claims is None else claims
+        return Caller(name, granted, bucket, math.inf if ends is None else ends, Sight(self._policy.rows, known))
 
     def _checked(self, credential: bytes) -> Caller:
         text = credential.decode("latin-1")
         if self._tokens is not None and looks_like(text):
             assert self._policy.jwt is not None
             token = self._tokens.check(text)
-            caller = self._make(f"token:{token.subject}", token.grants, self._policy.jwt.rate, token.until)
+            caller = self._make(
+                f"token:{token.subject}", token.grants, self._policy.jwt.rate, token.until, token.claims
+            )
             self._bearers.add(caller)
             return caller
         hashed = digest(text)

@@ -30,16 +30,20 @@ class Grants:
 
     produce: tuple[str, ...] = ()
     consume: tuple[str, ...] = ()
+    admin: bool = False
+    """Whether rows are shown as they are, whatever the access file says of them."""
 
     def may(self, right: Right, name: str) -> bool:
         """`name` is that of a stream, view or handler, or `*` for all there are."""
-        for pattern in self.produce if right == "produce" else self.consume:
-            if pattern in (EVERYTHING, name) or (pattern[-1] == "*" and name.startswith(pattern[:-1])):
-                return True
-        return False
+        return any(covers(pattern, name) for pattern in (self.produce if right == "produce" else self.consume))
 
 
-ALL = Grants((EVERYTHING,), (EVERYTHING,))
+def covers(pattern: str, name: str) -> bool:
+    """Whether a name, or the beginning of one and `*`, stands for this one."""
+    return pattern in (EVERYTHING, name) or (pattern[-1] == "*" and name.startswith(pattern[:-1]))
+
+
+ALL = Grants((EVERYTHING,), (EVERYTHING,), admin=True)
 
 
 def grants(words: Iterable[str]) -> Grants:

@@ -6,6 +6,7 @@ It is a TOML file that names other files, relative to itself, and holds no secre
 from __future__ import annotations
 
 import math
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -19,6 +20,8 @@ from penstock.errors import DeclarationError
 
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 SHARED = ("HS256", "HS384", "HS512")
+_is_origin = re.compile(r"https?://([a-z0-9_-]+(\.[a-z0-9_-]+)*|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?").fullmatch
+_UNSAID = {True: ":443", False: ":80"}
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,10 @@ class Policy:
     tls: Tls | None = None
     jwt: Jwt | None = None
     clients: Mapping[str, Client] = field(default_factory=dict)
+    rows: Mapping[str, str] = field(default_factory=dict)
+    """By the name of a stream or view, or the beginning of names and `*`: the rows that those see who are no admin."""
+    origins: frozenset[str] = frozenset()
+    """Web sites, besides the gateway's own, whose pages may use the API: as in `https://shop.example`."""
 
     @property
     def authenticates(self) -> bool:
@@ -90,10 +97,16 @@ class _Client(msgspec.Struct, forbid_unknown_fields=True):
     rate: float = 0.0
 
 
+class _Pages(msgspec.Struct, forbid_unknown_fields=True):
+    origins: list[str]
+
+
 class _File(msgspec.Struct, forbid_unknown_fields=True):
     tls: _Tls | None = None
     jwt: _Jwt | None = None
     clients: dict[str, _Client] = {}
+    rows: dict[str, str] = {}
+    pages: _Pages | None = None
 
 
 def read_policy(path: Path | None) -> Policy:
@@ -104,13 +117,20 @@ def read_policy(path: Path | None) -> Policy:
     try:
         content = msgspec.convert(tomllib.loads(path.read_text()), _File)
         clients = {name: Client(grants(each.grants), _rate(each.rate)) for name, each in content.clients.items()}
-        policy = Policy(_tls(path.parent, content.tls), _jwt(path.parent, content.jwt), clients)
+        origins = frozenset() if content.pages is None else frozenset(map(_origin, content.pages.origins))
+        tls, jwt = _tls(path.parent, content.tls), _jwt(path.parent, content.jwt)
+        policy = Policy(tls, jwt, clients, content.rows, origins)
     except OSError as error:
         raise DeclarationError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:
         raise DeclarationError(f"{path}: {error}") from None
     except DeclarationError as error:
         raise DeclarationError(f"{path}: {error.message}") from None
+    for name, condition in content.rows.items():
+        if not name or not condition.strip():
+            raise DeclarationError(
+                f"{path}: [rows] has a condition for each name, as in orders = \"owner = claim('sub')\""
+            )
     if clients and (policy.tls is None or policy.tls.clients is None):
         raise DeclarationError(f"{path}: [clients] needs [tls] with `clients`, the file of those who sign certificates")
     return policy
@@ -135,6 +155,16 @@ def _jwt(folder: Path, given: _Jwt | None) -> Jwt | None:
     if not given.issuer or not given.audience:
         raise DeclarationError("[jwt] needs the issuer and the audience of the tokens")
     return Jwt(given.issuer, given.audience, folder / given.keys, tuple(chosen), given.claim, _rate(given.rate))
+
+
+def _origin(text: str) -> str:
+    """An origin as a browser writes it: anything else would never be met, and `*` is everyone."""
+    if not _is_origin(text) or text.endswith(_UNSAID[text.startswith("https")]):
+        raise DeclarationError(
+            f"[pages] origins: {text[:80]!r} is no origin; write it as a browser does, such as https://shop.example or "
+            "http://localhost:3000: in small letters, without a path, and without a port that goes without saying"
+        )
+    return text
 
 
 def _rate(rate: float) -> float:

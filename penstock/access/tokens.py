@@ -18,6 +18,7 @@ SUBJECT_CHARS_MAX = 200
 SECRET_BYTES_MIN = {"HS256": 32, "HS384": 48, "HS512": 64}
 """As RFC 7518 has it: as long as the hash."""
 _TYPES = ("jwt", "at+jwt", "application/jwt", "application/at+jwt")
+_OF_ITSELF = ("exp", "iat", "nbf", "jti", "auth_time")
 _PRIVATE = "[jwt] keys: {} has a private key; the public one is enough, and safer"
 Usable = tuple[Any, list[str]]
 """A key, and the algorithms that it may be used with."""
@@ -31,6 +32,7 @@ class Token(NamedTuple):
     subject: str
     grants: Grants
     until: float
+    claims: Mapping[str, Any]
 
 
 class Tokens:
@@ -72,7 +74,7 @@ class Tokens:
         subject = claims["sub"]
         if not (0 < len(subject) <= SUBJECT_CHARS_MAX and subject.isprintable()):
             raise Unauthorized(f"the subject of a token has 1 to {SUBJECT_CHARS_MAX} characters that can be printed")
-        return Token(subject, known_grants(_words(claims.get(policy.claim))), until)
+        return Token(subject, known_grants(_words(claims.get(policy.claim))), until, _lasting(claims))
 
     def _key(self, header: Mapping[str, Any]) -> Usable:
         """The key that the token says it was signed with, among ours, and the algorithms it is good for."""
@@ -133,6 +135,11 @@ class Tokens:
             return not made.check_key_length(made.prepare_key(key))
         except (self._jwt.PyJWTError, TypeError, ValueError):
             return False
+
+
+def _lasting(claims: Mapping[str, Any]) -> dict[str, Any]:
+    """What a token says of its subject, and not of itself: the next one says the same."""
+    return {name: value for name, value in claims.items() if name not in _OF_ITSELF}
 
 
 def _words(claim: Any) -> list[str]:

@@ -19,7 +19,8 @@ from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
 from penstock.app import App, Handler, View, Where
 from penstock.errors import ViewError
-from penstock.graph import Problem, order
+from penstock.graph import Problem, feed_problems, order
+from penstock.schema import shown
 from penstock.settings import Settings
 
 
@@ -90,6 +91,12 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
         found += [Problem(view.where, f"view {view.name}: {each}") for each in problems]
         if not problems:
             changes[view.name] = changes_schema(frame)
+            found += [
+                each
+                for feed in app.feeds
+                if feed.of == view.name
+                for each in feed_problems(feed, shown(changes[view.name]))
+            ]
     return found
 
 

@@ -176,10 +176,15 @@ def _column(error: BaseException) -> str | None:
     return None
 
 
+def columns_schema(frame: DataFrame) -> pa.Schema:
+    """The Arrow types of a view's columns."""
+    columns = to_arrow_schema(frame.schema, timezone="UTC")
+    return pa.schema([field.with_nullable(True) for field in columns])
+
+
 def changes_schema(frame: DataFrame) -> pa.Schema:
     """The schema of the stream VIEW.changes: the view's columns, then the system columns."""
-    columns = to_arrow_schema(frame.schema, timezone="UTC")
-    return pa.schema([field.with_nullable(True) for field in columns] + list(system_fields()))
+    return pa.schema([*columns_schema(frame), *system_fields()])
 
 
 def changes_batch(table: pa.Table, schema: pa.Schema, keys: Sequence[str], now: datetime) -> pa.RecordBatch:

@@ -19,7 +19,6 @@ import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable, MutableMapping
-from functools import partial
 from typing import Any, NamedTuple, cast
 from urllib.parse import parse_qsl
 
@@ -117,7 +116,7 @@ class PostEndpoint:
             return _Wish(durable)
         if not durable or self._replies is None:
             raise BadParameter("a reply can be waited for with ack=durable only", parameter="reply")
-        caller.require("consume", reply)
+        caller.require_all(reply)
         self._replies.require_target(stream, reply)
         return _Wish(True, reply, _seconds(given.get("timeout", "10"), self._reply_s_max))
 
@@ -129,7 +128,7 @@ class PostEndpoint:
         answer = {name: each for name, each in msgspec.structs.asdict(receipt).items() if each is not msgspec.UNSET}
         reply = None
         if receipt.ack is not None:
-            reply = await self._replies.reply(receipt.ack, target, timeout_s, partial(caller.may, "consume"))
+            reply = await self._replies.reply(receipt.ack, target, timeout_s, caller.may_read_all)
             if reply is None:
                 raise NoReplyYet(
                     f"the events are taken, but {target} had nothing of them after {timeout_s:g} s; "

@@ -5,6 +5,6 @@ comes from `/v1/app` and `/v1/live`, as for any other client.
 """
 
 from penstock.dashboard.assets import HEADERS, Asset, load
-from penstock.dashboard.routes import routes
+from penstock.dashboard.routes import CLIENT_PATHS, routes
 
-__all__ = ["HEADERS", "Asset", "load", "routes"]
+__all__ = ["CLIENT_PATHS", "HEADERS", "Asset", "load", "routes"]

@@ -8,14 +8,20 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
+from penstock.dashboard.bundle import bundle
+
 STATIC = Path(__file__).with_name("static")
 PAGE = "index.html"
+CLIENT, CLIENT_TYPES = "penstock.js", "penstock.d.ts"
+"""The client for browsers, which the page itself uses, and its types for those who write TypeScript."""
+CLIENT_MODULES = "client"
 SERVED = {
     ".html": "text/html; charset=utf-8",
     ".css": "text/css; charset=utf-8",
     ".js": "text/javascript; charset=utf-8",
     ".mjs": "text/javascript; charset=utf-8",
     ".svg": "image/svg+xml",
+    ".ts": "text/plain; charset=utf-8",
 }
 
 _POLICY = (
@@ -60,10 +66,13 @@ def load(folder: Path = STATIC) -> Mapping[str, Asset]:
     Called once, before serving starts. What is not in the answer cannot be asked for, so no path can lead out of the
     folder; licences and notes stay on disk.
     """
-    found = sorted(path for path in folder.rglob("*") if path.suffix in SERVED)
-    return MappingProxyType({path.relative_to(folder).as_posix(): _asset(path) for path in found})
+    modules = folder / CLIENT_MODULES
+    found = sorted(path for path in folder.rglob("*") if path.suffix in SERVED and path.parent != modules)
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+    if modules.exists():
+        files[CLIENT] = bundle(modules)
+    return MappingProxyType({name: _asset(name, body) for name, body in files.items()})
 
 
-def _asset(path: Path) -> Asset:
-    body = path.read_bytes()
-    return Asset(body, SERVED[path.suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+def _asset(name: str, body: bytes) -> Asset:
+    return Asset(body, SERVED[Path(name).suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')

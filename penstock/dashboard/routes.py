@@ -1,4 +1,4 @@
-"""`/` and `/assets/...`: the only paths that the dashboard answers."""
+"""`/`, `/assets/...` and `/penstock.js`: the only paths that the dashboard answers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.dashboard.assets import HEADERS, PAGE, Asset, load
+from penstock.dashboard.assets import CLIENT, CLIENT_TYPES, HEADERS, PAGE, Asset, load
+
+CLIENT_PATHS = (f"/{CLIENT}", f"/{CLIENT_TYPES}")
+"""Where the client for browsers stands, and its types. Like the page, they are for everyone."""
 
 
 def routes() -> list[BaseRoute]:
@@ -24,8 +27,12 @@ def routes() -> list[BaseRoute]:
     async def asset(request: Request) -> Response:
         return _answer(request, assets, request.path_params["path"])
 
+    async def client(request: Request) -> Response:
+        return _answer(request, assets, request.url.path.removeprefix("/"))
+
     return [
         Route("/", page, name="dashboard"),
+        *(Route(path, client) for path in CLIENT_PATHS),
         Route("/assets/{path:path}", asset, name="dashboard-assets"),
     ]
 

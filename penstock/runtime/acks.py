@@ -85,7 +85,7 @@ class Acks:
             for node in self._readers(places.stream):
                 entry, caused = await self._node(node, places)
                 if "output" in entry:
-                    shown = {name: each for name, each in entry["output"].items() if caller.may("consume", name)}
+                    shown = {name: each for name, each in entry["output"].items() if caller.may_read_all(name)}
                     entry["output"] = shown
                 processed.append(entry)
                 pending += [Places(name, each.spans) for name, each in caused.items() if each.spans]

@@ -87,6 +87,11 @@ class DataDirectory:
         """The API keys, as hashes. There if keys are asked for."""
         return self.root / "keys.json"
 
+    @property
+    def webhooks(self) -> Path:
+        """What is registered and what waits, with the secrets that sign."""
+        return self.root / "webhooks.db"
+
     def view_file(self, name: str) -> Path:
         return self.views / f"{name}.db"
 

@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.analyze.archive import start_making
-from penstock.analyze.frames import build, changes_batch, changes_schema, inputs, key_problems
+from penstock.analyze.frames import build, changes_batch, changes_schema, columns_schema, inputs, key_problems
 from penstock.analyze.handled import handler_frame, register_handlers
 from penstock.analyze.pruning import prune
 from penstock.analyze.query import AfterCommit, Query
@@ -163,6 +163,7 @@ class Engine:
         problems = key_problems(view, frame)
         if problems:
             raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
+        self.tables[view.name].describe(columns_schema(frame))
         if view.name in read_views(self.app):
             self.changes[view.name] = changes_schema(frame)
             self.own_log.declare(StreamSpec(f"{view.name}.changes", self.changes[view.name], 1))

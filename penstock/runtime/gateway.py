@@ -12,10 +12,13 @@ import socket
 import ssl
 import sys
 import time
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import uvicorn
 import uvloop
 from starlette.applications import Starlette
@@ -24,13 +27,13 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from penstock import dashboard
 from penstock.access import NO_POLICY, Gate, KeyFile, Policy, read_policy
 from penstock.access.certificates import HANDSHAKE_S
-from penstock.app import App, Feed, View
+from penstock.app import App, Inlet, View
 from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
 from penstock.collect.http import PREFIX, PostEndpoint
 from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
-from penstock.contracts import SourceStatus
+from penstock.contracts import Channel, SourceStatus
 from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.graph import read_views
 from penstock.queue import EmbeddedLog
@@ -38,19 +41,25 @@ from penstock.runtime.acks import Acks
 from penstock.runtime.child import answer_call, on_end_of_parent
 from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.guard import Asgi, Receive, Scope, Send, guarded
+from penstock.runtime.guard import Asgi, guarded
 from penstock.runtime.loading import load
+from penstock.runtime.origins import Receive, Scope, Send
 from penstock.runtime.pressure import press
 from penstock.runtime.retention import dead_letters, floor, retention
 from penstock.runtime.states import HandlerStates
 from penstock.runtime.status import Status
+from penstock.runtime.webhooks import around, declared
+from penstock.schema import Rejected, event_schema
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
+from penstock.serve.feed import FeedChannel
 from penstock.serve.http import routes
 from penstock.serve.problems import exception_handlers
 from penstock.serve.protocol import OPTIONS, BoundedWebSocket
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
+from penstock.serve.webhooks.registry import Registry
+from penstock.serve.webhooks.routes import webhook_routes
 from penstock.settings import Settings, from_environment
 from penstock.store import LiveTable, ViewSpec
 
@@ -62,7 +71,7 @@ TICK_S = 0.25
 PRESSURE_S = 0.5
 UNREAD_MS = 30_000
 """A client that takes nothing of what was sent to it for so long is cut off by the kernel."""
-FEED_RETRY_S = 5.0
+SOURCE_RETRY_S = 5.0
 HSTS = ("strict-transport-security", "max-age=31536000")
 
 log = logging.getLogger("penstock.gateway")
@@ -110,27 +119,50 @@ class Gateway:
         self.directory = directory
         self.settings = settings
         self.gate = Gate(policy, KeyFile(directory.keys), rate=settings.rate_max)
+        self.origins = policy.origins
         self.closing = asyncio.Event()
         self.exit_status = 0
         self.log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
         self.door = FrontDoor(app.streams, self.log, settings, WallClock(), self._fatal, self._committed)
         self.tables = {view.name: self._table(view) for view in app.views}
-        self.streams = {name: StreamChannel(name, self.log, settings) for name in self._stream_names()}
-        self.feeds = {feed.name: SourceStatus() for feed in app.feeds}
+        self.streams = {
+            name: StreamChannel(name, self.log, settings, schema) for name, schema in self._schemas().items()
+        }
+        self.views = {
+            view.name: ViewChannel(view.name, self.tables[view.name], settings, key=view.key) for view in app.views
+        }
+        self.sources = {inlet.name: SourceStatus() for inlet in app.inlets}
         self.connections = Connections(settings.connections_max)
         self.acks = Acks(app, directory, self.log, self.tables, settings)
-        self.status = Status(app, directory, settings, self.log, self.door, self.tables, self.feeds, self.connections)
+        told = around(app, self.gate, self.log, self.tables, self._fatal)
+        self.webhooks = Registry(directory.webhooks, settings, told, declared=declared(app))
+        self.status = Status(app, directory, settings, self.log, self.door, self.tables, self.sources, self.connections)
+        self.status.readings = {
+            **{name: each.describe for name, each in self.streams.items()},
+            **{name: each.describe for name, each in self.views.items()},
+        }
+        self.status.webhooks = self.webhooks.describe
 
     def _table(self, view: View) -> LiveTable:
         chosen = self.settings
         spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, chosen.changes_kept, chosen.changes_bytes)
         return LiveTable(self.directory.view_file(view.name), spec, buffered_changes=chosen.buffered_changes)
 
-    def _stream_names(self) -> list[str]:
-        declared = [stream.name for stream in self.app.streams]
-        dead_letters = [name + REJECTED_SUFFIX for name in declared]
-        emitted = [stream.name for stream in self.app.outputs]
-        return [*declared, *dead_letters, *emitted, *(f"{view}.changes" for view in sorted(read_views(self.app)))]
+    def _schemas(self) -> dict[str, Callable[[], pa.Schema | None]]:
+        """The streams by name, and how the types of each are found out. A view's are known once its query was built."""
+        events = {stream.name: stream.event for stream in (*self.app.streams, *self.app.outputs)}
+        events |= {stream.name + REJECTED_SUFFIX: Rejected for stream in self.app.streams}
+        made = {name: partial(event_schema, event) for name, event in events.items()}
+        changes = {f"{view}.changes": partial(_schema_of, self.tables[view]) for view in sorted(read_views(self.app))}
+        return {**made, **changes}
+
+    def _feeds(self, channels: Mapping[str, Channel]) -> dict[str, Channel]:
+        """The feeds of these channels, by their own names."""
+        return {
+            feed.name: FeedChannel(channels[feed.of], feed.condition, feed.select)
+            for feed in self.app.feeds
+            if feed.of in channels
+        }
 
     def _committed(self, stream: str) -> None:
         self.streams[stream].wake()
@@ -143,12 +175,9 @@ class Gateway:
 
     def asgi(self) -> Asgi:
         """The one ASGI application: posts go straight to the front door, the rest through the routes."""
-        deps = Deps(
-            streams=self.streams,
-            views={
-                view.name: ViewChannel(view.name, self.tables[view.name], self.settings, key=view.key)
-                for view in self.app.views
-            },
+        self.deps = deps = Deps(
+            streams={**self.streams, **self._feeds(self.streams)},
+            views={**self.views, **self._feeds(self.views)},
             describe=self.status.describe,
             health=self.status.health,
             settings=self.settings,
@@ -159,10 +188,12 @@ class Gateway:
                 handler.name: HandlerStates(handler, self.directory, self.log).get for handler in self.app.handlers
             },
             acks=self.acks.describe,
+            origins=self.origins,
         )
         post = PostEndpoint(self.door, self.settings, self.acks)
         publish = PublishEndpoint(self.door, self.closing, window=self.settings.publish_window)
-        site = Starlette(routes=[*routes(deps), *dashboard.routes()], exception_handlers=exception_handlers())
+        paths = [*routes(deps), *webhook_routes(self.webhooks), *dashboard.routes()]
+        site = Starlette(routes=paths, exception_handlers=exception_handlers())
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(PREFIX):
@@ -174,7 +205,7 @@ class Gateway:
             else:
                 await site(scope, receive, send)
 
-        return guarded(answer, self.gate)
+        return guarded(answer, self.gate, self.origins)
 
     async def run(self, listener: socket.socket) -> int:
         """Serve until told to stop, then drain: stop accepting, let sources and commits finish, close the log."""
@@ -183,6 +214,7 @@ class Gateway:
         background = [asyncio.create_task(each, name=name) for name, each in self._background()]
         protocol = post_protocol(self.door, self.settings, self.gate)
         server = uvicorn.Server(server_config(self.asgi(), self.settings, protocol, self.gate.tls))
+        await self.webhooks.start(self.deps.channel)
         serving = asyncio.create_task(server._serve([listener]))
         now = datetime.now(UTC)
         for name in self.door.streams:
@@ -194,6 +226,7 @@ class Gateway:
         for task in background:
             task.cancel()
         await asyncio.gather(*background, return_exceptions=True)
+        await self.webhooks.close()
         await self.door.close()
         self.acks.close()
         self.log.close()
@@ -208,30 +241,30 @@ class Gateway:
 
     def _background(self) -> list[tuple[str, Any]]:
         tables = [(f"view {name}", table.run()) for name, table in self.tables.items()]
-        feeds = [(f"source {feed.name}", self._pull(feed)) for feed in self.app.feeds]
+        sources = [(f"source {inlet.name}", self._pull(inlet)) for inlet in self.app.inlets]
         timed = any(handler.timers or len(handler.reads) > 1 for handler in self.app.handlers)
         ticks = [("ticks", self._ticks())] if timed else []
         pressure = [("pressure", self._pressure())] if self.settings.lag_events_max else []
         always = [("rates", self._rates()), ("upkeep", self._upkeep()), ("access", self._access())]
-        return [*tables, *feeds, *ticks, *pressure, *always]
+        return [*tables, *sources, *ticks, *pressure, *always]
 
-    async def _pull(self, feed: Feed) -> None:
+    async def _pull(self, inlet: Inlet) -> None:
         """Run a source for ever. One that breaks says so and is tried again, unless it says that this is no use; it
         stops nothing else."""
-        status, intake = self.feeds[feed.name], None
+        status, intake = self.sources[inlet.name], None
         while True:
             try:
-                intake = intake or self.door.intake_for_source(feed.name, feed.into)
+                intake = intake or self.door.intake_for_source(inlet.name, inlet.into)
                 await intake.settle()  # what was put before must be durable: the source goes on from its mark
-                await feed.source.run(intake, status)
+                await inlet.source.run(intake, status)
             except SourceFailed as error:
-                log.error("source %s failed for good: %s", feed.name, error)
+                log.error("source %s failed for good: %s", inlet.name, error)
                 status.state, status.error = "failed", error.message
                 return
             except Exception as error:
-                log.exception("source %s failed", feed.name)
+                log.exception("source %s failed", inlet.name)
                 status.state, status.error = "failed", f"{type(error).__name__}: {error}"
-            await asyncio.sleep(FEED_RETRY_S)
+            await asyncio.sleep(SOURCE_RETRY_S)
 
     async def _access(self) -> None:
         """See keys that were made, rotated or revoked, and certificates that were renewed."""
@@ -282,6 +315,10 @@ class Gateway:
         else:
             self.log.trim(name, dead_letters(self.settings))
         self.log.merge(name)
+
+
+def _schema_of(table: LiveTable) -> pa.Schema | None:
+    return table.schema
 
 
 def ask_if_exposed(gate: Gate, listener: socket.socket) -> None:

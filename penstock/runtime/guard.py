@@ -3,8 +3,9 @@
 Without keys the gateway listens on loopback only, so whoever runs on the machine may use it; a page in the user's
 browser that comes from elsewhere may not. Two checks see to that. The `Host` of a request must name loopback: a page
 whose own name was made to point here (DNS rebinding) sends its own. And an `Origin`, which browsers send with every
-POST of a page, must be that of the gateway: a form or script of another site sends that site's. With keys the first is
-not needed, as that page has none; the second is kept, since a browser shows its certificate to whoever makes it ask.
+POST of a page, must be that of the gateway, or one that the operator has listed: a form or script of another site sends
+that site's. With keys the first is not needed, as that page has none; the second is kept, since a browser shows its
+certificate to whoever makes it ask.
 """
 
 from __future__ import annotations
@@ -18,17 +19,16 @@ from urllib.parse import urlsplit
 
 from starlette.websockets import WebSocket
 
+from penstock import dashboard
 from penstock.access import ANYONE, CALLER, CERTIFIED, Caller, Gate, Grants
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.errors import Forbidden, NotFound, PenstockError, Unauthorized
+from penstock.runtime.origins import Receive, Scope, Send, is_preflight, marked, origin_of, preflight
 from penstock.serve.problems import problem_response
 
-Scope = MutableMapping[str, Any]
-Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
-Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEALTH = "/v1/health"
-DASHBOARD, ASSETS = "/", "/assets/"
+DASHBOARD, ASSETS = frozenset(("/", *dashboard.CLIENT_PATHS)), "/assets/"
 LIVE_SUFFIX = "/live"
 POLICY = 1008
 FAREWELL_S = 2.0
@@ -36,15 +36,22 @@ NOBODY = Caller("whoever has no key", Grants())
 _OVER = "the key that opened this connection is revoked or expired"
 
 
-def guarded(application: Asgi, gate: Gate) -> Asgi:
+def guarded(application: Asgi, gate: Gate, origins: frozenset[str] = frozenset()) -> Asgi:
     """The application, behind the checks, with the caller in the scope of each request. A connection that stays open
-    is closed when its caller may do nothing any more. The Origin of a WebSocket that reads is checked by its endpoint,
-    which may allow more."""
+    is closed when its caller may do nothing any more. Pages of `origins` may use it. The Origin of a WebSocket that
+    reads is checked by its endpoint."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
+        origin = origin_of(scope) if origins else None
+        listed = origin in origins
+        if origins and scope["type"] == "http":
+            send = marked(send, origin if listed else None)
         try:
             _require_plain(scope["path"])
-            require_own_page(scope, is_open=gate.is_open)
+            require_own_page(scope, is_open=gate.is_open, origins=origins)
+            if listed and is_preflight(scope):
+                await preflight()(scope, receive, send)
+                return
             caller = scope[CALLER] = _caller(scope, gate)
             if _is_live(scope):
                 await _while_valid(application, caller, scope, receive, send)
@@ -59,7 +66,7 @@ def guarded(application: Asgi, gate: Gate) -> Asgi:
 def _caller(scope: Scope, gate: Gate) -> Caller:
     """Who asks. The dashboard's files, and whether the gateway is ready, are for everyone."""
     path: str = scope["path"]
-    if scope["type"] == "http" and (path == DASHBOARD or path.startswith(ASSETS)):
+    if scope["type"] == "http" and (path in DASHBOARD or path.startswith(ASSETS)):
         return ANYONE
     try:
         caller = gate.caller(scope["headers"], scope["state"].get(CERTIFIED, ()))
@@ -129,15 +136,15 @@ async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Se
         await WebSocket(scope, receive, send).send_denial_response(response)
 
 
-def require_own_page(scope: Scope, *, is_open: bool) -> None:
-    """Raise `Forbidden` for what a page of another site sends."""
+def require_own_page(scope: Scope, *, is_open: bool, origins: frozenset[str] = frozenset()) -> None:
+    """Raise `Forbidden` for what a page of another site sends, unless it is one of `origins`."""
     found = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
     host, origin = found.get(b"host", ""), found.get(b"origin")
     if is_open and not names_loopback(host):
         raise Forbidden(f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost")
     sends = scope["type"] == "http" and scope["method"] == "POST"
     publishes = scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX)
-    if (sends or publishes) and origin is not None and not same_host(origin, host):
+    if (sends or publishes) and origin is not None and origin not in origins and not same_host(origin, host):
         raise Forbidden(f"a page of {origin[:80]!r} may not send events here")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from penstock import __version__
-from penstock.app import App, Handler, Stream, View
+from penstock.app import App, Feed, Handler, Stream, View
 from penstock.collect.audit import Audit, Tally, total
 from penstock.collect.door import FrontDoor
 from penstock.contracts import SourceStatus
@@ -67,12 +67,15 @@ class Status:
     log: EmbeddedLog
     door: FrontDoor
     tables: Mapping[str, LiveTable]
-    feeds: Mapping[str, SourceStatus]
+    sources: Mapping[str, SourceStatus]
     connections: Connections
     started: datetime = field(default_factory=lambda: datetime.now(UTC))
     stopping: bool = False
     rates: dict[str, Rate] = field(default_factory=dict)
     last_event: dict[str, tuple[int, datetime]] = field(default_factory=dict)
+    readings: Mapping[str, Callable[[], dict[str, int]]] = field(default_factory=dict)
+    """How each stream and view is read."""
+    webhooks: Callable[[], list[dict[str, Any]]] = list
     _told: dict[str, Any] = field(default_factory=dict)
 
     def note_commit(self, stream: str) -> None:
@@ -90,8 +93,8 @@ class Status:
         for node in order(self.app):
             done = sum(sum(each.values()) for each in _positions(engine, node).values())
             self._rate(f"node {node.name}").note(now, done)
-        for name, feed in self.feeds.items():
-            self._rate(f"source {name}").note(now, feed.received)
+        for name, source in self.sources.items():
+            self._rate(f"source {name}").note(now, source.received)
 
     def _rate(self, name: str) -> Rate:
         return self.rates.setdefault(name, Rate())
@@ -113,9 +116,23 @@ class Status:
             "streams": [self._stream(stream) for stream in (*self.app.streams, *self.app.outputs)],
             "views": [self._view(view, engine) for view in self.app.views],
             "handlers": [self._handler(handler, engine) for handler in self.app.handlers],
-            "sources": [self._source(name, status) for name, status in self.feeds.items()],
+            "sources": [self._source(name, status) for name, status in self.sources.items()],
+            "feeds": [self._feed(feed) for feed in self.app.feeds],
+            "webhooks": self.webhooks(),
             "processes": self._processes(engine),
             "connections": self.connections.open,
+            "cut_off": self.connections.cut_off,
+        }
+
+    def _feed(self, feed: Feed) -> dict[str, Any]:
+        is_view = feed.of in self.tables
+        return {
+            "name": feed.name,
+            "of": feed.of,
+            "kind": "view" if is_view else "stream",
+            "where": feed.condition,
+            "select": feed.select,
+            "declared": str(feed.where),
         }
 
     def health(self) -> dict[str, Any]:
@@ -134,7 +151,9 @@ class Status:
         ]
         failed += [f"view {name}: {table.error}" for name, table in self.tables.items() if table.error]
         failed += [f"stream {name}: {error}" for name, error in self.door.broken.items()]
-        failed += [f"source {name} failed: {each.error}" for name, each in self.feeds.items() if each.state == "failed"]
+        failed += [
+            f"source {name} failed: {each.error}" for name, each in self.sources.items() if each.state == "failed"
+        ]
         state = "stopping" if self.stopping else "starting" if reasons else "degraded" if failed else "ready"
         return {"ready": not reasons and not failed, "state": state, "reasons": reasons + failed}
 
@@ -164,6 +183,7 @@ class Status:
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
             "rate": self._rate(f"stream {stream.name}").value(),
             **total(tallies.values()).told(),
+            **self._reading(stream.name),
             "by_source": [{"source": name, **each.told()} for name, each in sorted(tallies.items())],
             "last_event": self.last_event.get(stream.name, (0, None))[1],
             **known,
@@ -172,9 +192,9 @@ class Status:
     def _tallies(self, stream: str, audit: Audit) -> dict[str, Tally]:
         """The figures of a stream by source, with what its sources have lost before it came to the stream."""
         found = {name: replace(each) for name, each in audit.by_source.items()}
-        for feed in self.app.feeds:
-            if feed.into == stream:
-                found.setdefault(feed.name, Tally()).lost += self.feeds[feed.name].lost
+        for inlet in self.app.inlets:
+            if inlet.into == stream:
+                found.setdefault(inlet.name, Tally()).lost += self.sources[inlet.name].lost
         return found
 
     def _view(self, view: View, engine: dict[str, Any]) -> dict[str, Any]:
@@ -200,7 +220,11 @@ class Status:
             "batch_ms": told.get("batch_ms"),
             "watermark": told.get("watermark"),
             "late": told.get("late", 0),
+            **self._reading(view.name),
         }
+
+    def _reading(self, name: str) -> dict[str, int]:
+        return self.readings[name]() if name in self.readings else {}
 
     def _handler(self, handler: Handler, engine: dict[str, Any]) -> dict[str, Any]:
         told = engine.get("handlers", {}).get(handler.name, {})
@@ -261,13 +285,13 @@ class Status:
         return max(found, key=lambda each: each.events, default=None)
 
     def _source(self, name: str, status: SourceStatus) -> dict[str, Any]:
-        feed = next(each for each in self.app.feeds if each.name == name)
+        inlet = next(each for each in self.app.inlets if each.name == name)
         return {
             "name": name,
-            "kind": feed.source.kind,
-            "address": feed.source.address,
-            "into": feed.into,
-            "declared": str(feed.where),
+            "kind": inlet.source.kind,
+            "address": inlet.source.address,
+            "into": inlet.into,
+            "declared": str(inlet.where),
             "state": status.state,
             "received": status.received,
             "lost": status.lost,

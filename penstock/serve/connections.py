@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from typing import Any
 
-from penstock.contracts import Channel, Delivery
+from penstock.contracts import Channel, Delivery, Style
 from penstock.errors import Busy
 
 STUCK_S = 30.0
@@ -25,6 +26,8 @@ class Connections:
         self.most = most
         self.stuck_s = stuck_s
         self.open = 0
+        self.cut_off = 0
+        """Those that took nothing for so long that they were let go."""
 
     @contextmanager
     def one(self) -> Iterator[None]:
@@ -39,14 +42,20 @@ class Connections:
 
     async def sent(self, sending: Awaitable[None]) -> None:
         """Wait for a send; `TimeoutError` if the client does not take it in time."""
-        async with asyncio.timeout(self.stuck_s):
-            await sending
+        try:
+            async with asyncio.timeout(self.stuck_s):
+                await sending
+        except TimeoutError:
+            self.cut_off += 1
+            raise
 
 
 @asynccontextmanager
-async def following(channel: Channel, since: str | None) -> AsyncIterator[AsyncIterator[Delivery]]:
+async def following(
+    channel: Channel, since: str | None, style: Style | None = None
+) -> AsyncIterator[AsyncIterator[Delivery]]:
     """Follow a channel and let go of it at the end of the block, however that is reached."""
-    deliveries = channel.follow(since)
+    deliveries = channel.follow(since, style)
     try:
         yield deliveries
     finally:
@@ -54,7 +63,7 @@ async def following(channel: Channel, since: str | None) -> AsyncIterator[AsyncI
             await deliveries.aclose()
 
 
-async def first_of(*waits: asyncio.Task[object]) -> None:
+async def first_of(*waits: asyncio.Task[Any]) -> None:
     """Return when the first task is done; all of them are over then. A task's error is left in it."""
     try:
         await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.access import Caller
+from penstock.access import Caller, RowRule
 from penstock.contracts import Channel
-from penstock.errors import BadParameter, NotFound
+from penstock.errors import BadExpression, BadParameter, Forbidden, NotFound
 from penstock.schema import Event
 from penstock.serve.connections import Connections
 from penstock.settings import Settings
 
+_log = logging.getLogger("penstock.serve")
 KeyState = Callable[[str], Awaitable[bytes | None]]
 
 
@@ -40,12 +42,22 @@ class Deps:
     origins: frozenset[str] = frozenset()
 
     def channel(self, kind: str, name: str, caller: Caller) -> Channel:
-        """The channel of a `stream` or `view`, for someone who may read it."""
+        """The channel of a `stream` or `view`, for someone who may read it, with the rows that they may see."""
         caller.require("consume", name)
         found = (self.streams if kind == "stream" else self.views).get(name)
         if found is None:
             raise NotFound(f"there is no {kind} {name[:80]!r}")
-        return found
+        rule = caller.sees(name)
+        return found if rule is None else limited(found, name, rule)
+
+
+def limited(channel: Channel, name: str, rule: RowRule) -> Channel:
+    """The channel as one sees it who may see some of its rows. A rule that does not fit shows nothing."""
+    try:
+        return channel.limited(rule.condition, rule.claims)
+    except BadExpression as error:
+        _log.error("the rows of %s are shown to no one: %s", name, error)
+        raise Forbidden(f"the rows of {name[:80]} are limited by a rule that does not fit them") from None
 
 
 def parameters(given: list[tuple[str, str]], *known: str) -> dict[str, str]:

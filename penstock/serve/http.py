@@ -12,10 +12,11 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from penstock.access import EVERYTHING, Caller, caller_of
-from penstock.errors import BadParameter, NotFound
+from penstock.errors import NotFound
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.metrics import CONTENT_TYPE, render
 from penstock.serve.openapi import document
+from penstock.serve.pages import PageEndpoint
 from penstock.serve.problems import HEADERS
 from penstock.serve.socket import LiveSocket
 from penstock.serve.sse import LiveEvents
@@ -26,8 +27,8 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 def routes(deps: Deps) -> list[BaseRoute]:
     """All of them, for `Starlette(routes=...)`, together with `problems.exception_handlers()`."""
     return [
-        Route("/v1/streams/{name}", _page(deps, "stream"), methods=["GET", "POST"]),
-        Route("/v1/views/{name}", _page(deps, "view"), methods=["GET"]),
+        Route("/v1/streams/{name}", PageEndpoint(deps, "stream").__call__, methods=["GET", "POST"]),
+        Route("/v1/views/{name}", PageEndpoint(deps, "view").__call__, methods=["GET"]),
         Route("/v1/streams/{name}/publish", _publish_only, methods=["GET"]),
         Route("/v1/streams/{name}/live", LiveEvents(deps, "stream"), methods=["GET"]),
         Route("/v1/views/{name}/live", LiveEvents(deps, "view"), methods=["GET"]),
@@ -56,30 +57,10 @@ def _upgrade(instead: str) -> HTTPException:
     )
 
 
-def _page(deps: Deps, kind: str) -> Endpoint:
-    async def page(request: Request) -> Response:
-        if request.method == "POST":  # the front door's, which comes first; named here so that `Allow` has it
-            raise NotFound("events are not taken here")
-        channel = deps.channel(kind, request.path_params["name"], caller_of(request.scope))
-        given = parameters(request.query_params.multi_items(), "since", "limit")
-        return _json(await channel.page(given.get("since"), _limit(given.get("limit"), deps)))
-
-    return page
-
-
-def _limit(text: str | None, deps: Deps) -> int:
-    most = deps.settings.page_events_max
-    if text is None:
-        return min(deps.settings.page_events, most)
-    if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
-        raise BadParameter(f"limit must be a whole number from 1 to {most}", parameter="limit")
-    return int(text)
-
-
 def _state(deps: Deps) -> Endpoint:
     async def state(request: Request) -> Response:
         name, key = request.path_params["name"], request.path_params["key"]
-        caller_of(request.scope).require("consume", name)
+        caller_of(request.scope).require_all(name)
         parameters(request.query_params.multi_items())
         read = deps.states.get(name)
         if read is None:

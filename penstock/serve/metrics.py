@@ -77,6 +77,10 @@ def _source(name: str, kind: Literal["counter", "gauge"], help: str, figure: Fig
     return Measure(f"penstock_source_{name}", kind, help, "sources", ("source",), figure)
 
 
+def _webhook(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
+    return Measure(f"penstock_webhook_{name}", kind, help, "webhooks", ("webhook",), figure)
+
+
 def _whole(name: str, kind: Literal["counter", "gauge"], help: str, figure: Figure) -> Measure:
     return Measure(f"penstock_{name}", kind, help, None, (), figure)
 
@@ -146,6 +150,24 @@ METRICS: tuple[Measure, ...] = (
     _source("received_total", "counter", "Events received from the source.", _number("received")),
     _source("lost_total", "counter", "Datagrams that came and could not be taken.", _number("lost")),
     _source("reconnects_total", "counter", "Times that the source was connected to again.", _number("reconnects")),
+    _stream("readers", "gauge", "Followers of the stream now.", _number("readers")),
+    _stream("stalls_total", "counter", "Times that a follower was told that it is behind.", _number("stalls")),
+    _stream("resets_total", "counter", "Times that a follower's place was gone.", _number("resets")),
+    _view("readers", "gauge", "Followers of the view now.", _number("readers")),
+    _view("stalls_total", "counter", "Times that a follower was told that it is behind.", _number("stalls")),
+    _view("merges_total", "counter", "Times that a follower got several changes as one.", _number("merges")),
+    _view("resets_total", "counter", "Times that a follower's place was gone.", _number("resets")),
+    _whole(
+        "cut_off_total", "counter", "Live connections ended because nothing was read from them.", _number("cut_off")
+    ),
+    _webhook("delivered_total", "counter", "Messages that the receiver has taken.", _number("delivered")),
+    _webhook("failures_total", "counter", "Tries of a message that were in vain.", _number("failures")),
+    _webhook("pending", "gauge", "Messages that wait to be taken.", _number("pending")),
+    _webhook("retrying", "gauge", "Messages among them that were tried in vain.", _number("retrying")),
+    _webhook("lag", "gauge", "Events or versions that the webhook has still to read.", _number("lag")),
+    _webhook("dead", "gauge", "Dead letters that are kept.", _number("dead")),
+    _webhook("forgotten_total", "counter", "Dead letters that had to make room.", _number("forgotten")),
+    _webhook("active", "gauge", "1 if the webhook is at work.", _state("active")),
     _whole("connections", "gauge", "Live connections: server-sent events and WebSocket.", _number("connections")),
     _whole("ready", "gauge", "1 if the app is ready.", _state("ready")),
     _whole("engine_restarts_total", "counter", "Times that the engine was started again.", _engine_restarts),

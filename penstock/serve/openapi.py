@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.schema import Event, Raw, wire_class
+from penstock.serve.webhooks.openapi import WEBHOOK_SCHEMAS, webhook_paths
 from penstock.settings import Settings
 
 Object = dict[str, Any]
@@ -20,6 +21,32 @@ _SINCE: Object = {
     "in": "query",
     "schema": {"type": "string", "minLength": 1},
     "description": "A cursor, `earliest` or `latest`.",
+}
+_FILTER: tuple[Object, ...] = (
+    {
+        "name": "where",
+        "in": "query",
+        "schema": {"type": "string", "minLength": 1},
+        "description": "A condition in SQL: only what it holds for is shown.",
+    },
+    {
+        "name": "select",
+        "in": "query",
+        "schema": {"type": "string", "minLength": 1},
+        "description": "A list of columns or expressions in SQL: what is shown.",
+    },
+)
+_NONE_MATCH: Object = {
+    "name": "If-None-Match",
+    "in": "header",
+    "schema": {"type": "string"},
+    "description": "The `ETag` of an earlier answer: 304 if there is nothing else to tell.",
+}
+_ORDER: Object = {
+    "name": "order",
+    "in": "query",
+    "schema": {"type": "string", "minLength": 1},
+    "description": "Columns to sort the rows by, as in `city, total DESC`; without `since` only.",
 }
 _KEY: Object = {
     "name": "key",
@@ -77,8 +104,9 @@ _LIVE = (
     "The id of each is a cursor."
 )
 _SOCKET = (
-    'A WebSocket with many subscriptions. Say `{"op": "subscribe", "id", "view" or "stream", "since"?}`, '
-    '`{"op": "unsubscribe", "id"}` or `{"op": "ping"}`; the answers are `{"id", "event", "cursor", "data"}`.'
+    'A WebSocket with many subscriptions. Say `{"op": "subscribe", "id", "view" or "stream", "since"?, "where"?, '
+    '"select"?, "window"?}`, or `unsubscribe`, `filter`, `ack`, `pause`, `resume`, `pace` with the same id, or '
+    '`{"op": "ping"}`; the answers are `{"id", "event", "cursor", "data"}`.'
 )
 
 
@@ -94,12 +122,12 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
         "paths": {
             "/v1/streams/{name}": {
                 "parameters": [_name("stream", streams)],
-                "get": _read("Events of a stream", "StreamPage", settings),
+                "get": _read("Events of a stream", "StreamPage", settings, _last(settings)),
                 "post": _post(event_schemas, settings, opaque=Raw in events.values()),
             },
             "/v1/views/{name}": {
                 "parameters": [_name("view", views)],
-                "get": _read("Rows of a view, or its changes after a cursor", "ViewPage", settings),
+                "get": _read("Rows of a view, or its changes after a cursor", "ViewPage", settings, _ORDER),
             },
             "/v1/streams/{name}/live": {"parameters": [_name("stream", streams)], "get": _live("stream")},
             "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
@@ -129,10 +157,11 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
             "/v1/health": {"get": _operation("Ready or not, and why", _health())},
             "/v1/openapi.json": {"get": _operation("This document", _ok({"type": "object"}))},
             "/metrics": {"get": _operation("Prometheus metrics", _ok({"type": "string"}, "text/plain"))},
+            **webhook_paths(_operation),
         },
         "security": [{}, {"key": []}],
         "components": {
-            "schemas": _SCHEMAS | components,
+            "schemas": _SCHEMAS | WEBHOOK_SCHEMAS | components,
             "responses": {"Problem": _PROBLEM, "Busy": _LATER},
             "securitySchemes": {"key": _BEARER},
         },
@@ -162,12 +191,28 @@ def _name(kind: str, names: list[str]) -> Object:
     return {"name": "name", "in": "path", "required": True, "schema": schema, "description": f"The name of a {kind}."}
 
 
-def _read(summary: str, schema: str, settings: Settings) -> Object:
+def _last(settings: Settings) -> Object:
+    schema = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max}
+    return {
+        "name": "last",
+        "in": "query",
+        "schema": schema,
+        "description": "The latest so many events; not with since.",
+    }
+
+
+def _read(summary: str, schema: str, settings: Settings, own: Object) -> Object:
     limit = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max, "default": settings.page_events}
+    wait = {
+        "name": "wait",
+        "in": "query",
+        "schema": {"type": "number", "minimum": 0, "maximum": settings.wait_s_max},
+        "description": "Seconds to wait for something after `since`, if there is nothing.",
+    }
     return _operation(
         summary,
-        _ok({"$ref": f"#/components/schemas/{schema}"}),
-        parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}],
+        _ok({"$ref": f"#/components/schemas/{schema}"}) | {"304": {"description": "There is nothing else to tell."}},
+        parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}, wait, *_FILTER, own, _NONE_MATCH],
         also=("404",),
     )
 
@@ -191,7 +236,7 @@ def _post(event_schemas: list[Object], settings: Settings, *, opaque: bool) -> O
 
 def _live(kind: str) -> Object:
     answers = {"200": {"description": _LIVE, "content": {"text/event-stream": {"schema": {"type": "string"}}}}}
-    return _operation(f"Follow a {kind}", answers, parameters=[_SINCE, _LAST_EVENT_ID], also=("404",))
+    return _operation(f"Follow a {kind}", answers, parameters=[_SINCE, *_FILTER, _LAST_EVENT_ID], also=("404",))
 
 
 def _health() -> Object:
@@ -224,6 +269,7 @@ def _page(required: list[str], **properties: Object) -> Object:
 
 _OBJECTS: Object = {"type": "array", "items": {"type": "object"}}
 _RESET: Object = {"type": "boolean", "description": "The position is no longer kept: begin again with what is here."}
+_MORE: Object = {"type": "boolean", "description": "The next page can be asked for at once."}
 _TRUNCATED: Object = {"type": "boolean", "description": "There are more rows than `limit`."}
 _COUNT: Object = {"type": "integer", "minimum": 0}
 _CHANGE: Object = {
@@ -232,7 +278,7 @@ _CHANGE: Object = {
     "properties": {"upserts": _OBJECTS, "deletes": _OBJECTS},
 }
 _SCHEMAS: Object = {
-    "StreamPage": _page(["events"], events=_OBJECTS, reset=_RESET),
+    "StreamPage": _page(["events"], events=_OBJECTS, reset=_RESET, more=_MORE),
     "ViewPage": _page(
         [], rows=_OBJECTS, changes={"type": "array", "items": _CHANGE}, reset=_RESET, truncated=_TRUNCATED
     ),

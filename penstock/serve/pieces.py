@@ -12,14 +12,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heapreplace
+from itertools import chain
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from penstock.columns import event_rows
 from penstock.contracts import LogReader
+from penstock.contracts import Position as Place
 from penstock.cursor import StreamCursor, decode
 from penstock.errors import BadCursor
 from penstock.schema import KIND_EVENT
+from penstock.serve.lens import Lens
 
 Offsets = dict[int, int]
 EARLIEST, LATEST = "earliest", "latest"
@@ -36,10 +39,30 @@ class Extent:
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of events as JSON objects, and the position after the last of them (and after ticks around them)."""
+    """A run of events in the order they are served in, and the position after the last of them (and after ticks around
+    them)."""
 
-    events: list[bytes]
+    start: Offsets
     after: Offsets
+    events: Sequence[Place]
+    batches: Mapping[int, Sequence[pa.RecordBatch]]
+    """The events of each partition, and no ticks."""
+
+    @property
+    def size(self) -> int:
+        return sum(batch.nbytes for batches in self.batches.values() for batch in batches)
+
+    def rows(self, lens: Lens) -> list[bytes | None]:
+        """Each event as a JSON object, None for one that is not seen through the lens."""
+        encoded = {
+            partition: chain.from_iterable(lens.rows(batch) for batch in batches)
+            for partition, batches in self.batches.items()
+        }
+        return [next(encoded[place.partition]) for place in self.events]
+
+    def until(self, count: int) -> Offsets:
+        """The position after the first `count` events."""
+        return self.start | {place.partition: place.offset + 1 for place in self.events[:count]}
 
 
 def extent(log: LogReader, stream: str) -> Extent:
@@ -84,25 +107,24 @@ def read_piece(
         partition: _Run.gather(log, stream, partition, (start[partition], end[partition]), events_max, share)
         for partition in open_partitions
     }
-    order = _merge(runs, events_max)
-    encoded = {partition: iter(run.events()) for partition, run in runs.items()}
+    order = _merge(runs, start, events_max)
     after = dict(start) | {partition: start[partition] + run.taken for partition, run in runs.items()}
-    return Piece([next(encoded[partition]) for partition in order], after)
+    return Piece(dict(start), after, order, {partition: run.events() for partition, run in runs.items()})
 
 
-def _merge(runs: dict[int, _Run], events_max: int) -> list[int]:
-    """Take rows from the runs in served order; returns the partition of each event taken.
+def _merge(runs: dict[int, _Run], start: Mapping[int, int], events_max: int) -> list[Place]:
+    """Take rows from the runs in served order; returns the place of each event taken.
 
     Ends early where a run is used up but its partition is not: its next row may be due before the others'.
     """
-    order: list[int] = []
+    order: list[Place] = []
     heads = [(run.times[0], partition) for partition, run in runs.items()]
     heapify(heads)
     while heads and len(order) < events_max:
         partition = heads[0][1]
         run = runs[partition]
         if run.kinds[run.taken] == KIND_EVENT:
-            order.append(partition)
+            order.append(Place(partition, start[partition] + run.taken))
         run.taken += 1
         if run.taken < len(run.times):
             heapreplace(heads, (run.times[run.taken], partition))
@@ -141,15 +163,16 @@ class _Run:
         run.whole = start + len(run.times) >= end
         return run
 
-    def events(self) -> list[bytes]:
-        """The events among the rows taken, encoded."""
-        rows, left = [], self.taken
+    def events(self) -> list[pa.RecordBatch]:
+        """The events among the rows taken."""
+        batches, left = [], self.taken
         for batch in self.batches:
-            rows += event_rows(batch.slice(0, left))
-            left -= min(left, batch.num_rows)
+            taken = batch.slice(0, left)
+            batches.append(taken.filter(pc.equal(taken.column("_kind"), KIND_EVENT)))
+            left -= taken.num_rows
             if left == 0:
                 break
-        return rows
+        return batches
 
 
 def join(rows: Sequence[bytes]) -> bytes:

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
-from websockets.frames import CloseCode, Frame
+from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
+from websockets.server import ServerProtocol
 
 from penstock.access import CERTIFIED, certified_names
 from penstock.serve.socket import MESSAGE_BYTES_MAX
@@ -26,11 +27,24 @@ OPTIONS: dict[str, Any] = {"ws_max_size": MESSAGE_BYTES_MAX + 1024, "ws_per_mess
 answer. Compression would cost each connection 300 KiB, and let a client inflate a thousandfold."""
 
 
+class _Frames(ServerProtocol):
+    def recv_frame(self, frame: Frame) -> None:
+        """Let a client leave in the middle of a message: RFC 6455 allows a close between fragments, and wants its code
+        back. The library would call it an error of the client."""
+        if frame.opcode is Opcode.CLOSE:
+            self.current_size = None
+        super().recv_frame(frame)
+
+
 class BoundedWebSocket(WebSocketsSansIOProtocol):
     """For `uvicorn.Config(ws=BoundedWebSocket, **OPTIONS)`."""
 
     on_lost: Callable[[], None] | None = None
     """Called when the connection has ended, for whoever counts them."""
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named)
+        self.conn = _Frames(max_size=self.config.ws_max_size, logger=self.logger)
 
     def handle_connect(self, event: Request) -> None:
         if event.path.partition("?")[0].endswith(PUBLISH_SUFFIX):

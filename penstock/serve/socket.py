@@ -1,15 +1,16 @@
 """`WS /v1/live`: many subscriptions on one WebSocket.
 
-The client says `subscribe`, `unsubscribe` and `ping`; the server answers each, and sends the deliveries of every
-subscription under its id. What a client gets wrong is answered with an `error` message. Sends take turns: each
-subscription has at most one delivery waiting, so a busy one cannot starve the others, and a client that does not read
-costs one delivery a subscription.
+The client subscribes and unsubscribes, acknowledges, pauses and resumes, sets the pace of a subscription, and changes
+its filter; the server answers each, and sends the deliveries of every subscription under its id. What a client gets
+wrong is answered with an `error` message. Sends take turns: each subscription has at most one delivery waiting, so a
+busy one cannot starve the others, and a client that does not read costs one delivery a subscription.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,6 +33,7 @@ from penstock.errors import (
 from penstock.serve.connections import FAREWELL_S, first_of, following
 from penstock.serve.deps import Deps
 from penstock.serve.problems import problem_response, unexpected
+from penstock.serve.subscription import EVERY_S_MAX, WINDOW_MAX, Message, Subscription
 
 MESSAGE_BYTES_MAX = 64 * 1024
 ID_LENGTH_MAX = 128
@@ -39,16 +41,6 @@ BAD_MESSAGES_MAX = 20
 """Bad messages in a row before the connection is closed with POLICY."""
 GONE, POLICY, RESTART = 1006, 1008, 1012
 _log = logging.getLogger("penstock.serve")
-
-
-class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client may say."""
-
-    op: str
-    id: str | None = None
-    view: str | None = None
-    stream: str | None = None
-    since: str | None = None
 
 
 _decode = msgspec.json.Decoder(Message).decode
@@ -93,9 +85,19 @@ class _Session:
         self._websocket = websocket
         self._deps = deps
         self._caller = caller_of(websocket.scope)
-        self._subscriptions: dict[str, asyncio.Task[None]] = {}
+        self._subscriptions: dict[str, Subscription] = {}
         self._turn = asyncio.Lock()  # wakes those who wait in the order they came
         self._over = asyncio.Event()
+        self._ops: dict[str, Callable[[Message], Awaitable[None]]] = {
+            "subscribe": self._subscribe,
+            "unsubscribe": self._unsubscribe,
+            "filter": self._filter,
+            "ack": self._ack,
+            "pause": self._pause,
+            "resume": self._resume,
+            "pace": self._pace,
+            "ping": self._ping,
+        }
 
     async def run(self) -> None:
         """Serve until the client goes, takes nothing, or misbehaves, or the gateway closes."""
@@ -135,62 +137,108 @@ class _Session:
     async def _obey(self, raw: str | bytes) -> None:
         message = _parse(raw)
         try:
-            if message.op == "ping":
-                await self._send(None, "pong")
-            elif message.op == "subscribe":
-                self._subscribe(_id(message), self._channel(message), message.since)
-            elif message.op == "unsubscribe":
-                await self._unsubscribe(_id(message))
-            else:
-                raise BadParameter(f"there is no op {message.op[:80]!r}; use subscribe, unsubscribe or ping")
+            obey = self._ops.get(message.op)
+            if obey is None:
+                raise BadParameter(f"there is no op {message.op[:80]!r}; use {', '.join(self._ops)}")
+            await obey(message)
         except PenstockError as error:
             raise _Refused(message.id, error) from error
 
-    def _channel(self, message: Message) -> Channel:
-        if (message.view is None) == (message.stream is None):
-            raise BadParameter("say what to subscribe to: either a view or a stream")
-        if message.view is not None:
-            return self._deps.channel("view", message.view, self._caller)
-        return self._deps.channel("stream", message.stream or "", self._caller)
+    async def _ping(self, message: Message) -> None:
+        await self._send(None, "pong")
 
-    def _subscribe(self, id: str, channel: Channel, since: str | None) -> None:
+    async def _subscribe(self, message: Message) -> None:
+        id = _id(message)
         if id in self._subscriptions:
             raise BadParameter(f"the id {id!r} is taken by another subscription of this connection")
         most = self._deps.settings.subscriptions_max
         if len(self._subscriptions) >= most:
             raise BadParameter(f"a connection may have {most} subscriptions")
-        self._subscriptions[id] = asyncio.create_task(self._follow(id, channel, since))
+        if message.window is not None and not 1 <= message.window <= WINDOW_MAX:
+            raise BadParameter(f"a window is a whole number from 1 to {WINDOW_MAX}")
+        chosen = Subscription(message, self._channel(message))
+        self._subscriptions[id] = chosen
+        chosen.task = asyncio.create_task(self._follow(id, chosen, "subscribed"))
 
-    async def _unsubscribe(self, id: str) -> None:
-        if id not in self._subscriptions:
-            raise NotFound(f"there is no subscription {id!r} on this connection")
+    def _channel(self, message: Message) -> Channel:
+        if (message.view is None) == (message.stream is None):
+            raise BadParameter("say what to subscribe to: either a view or a stream")
+        if message.view is not None:
+            found = self._deps.channel("view", message.view, self._caller)
+        else:
+            found = self._deps.channel("stream", message.stream or "", self._caller)
+        if message.where is None and message.select is None:
+            return found
+        return found.through(message.where, message.select)
+
+    async def _unsubscribe(self, message: Message) -> None:
+        id = _id(message)
+        self._known(id)
         await self._end(id)
         await self._send(id, "unsubscribed")
 
-    async def _end(self, *ids: str) -> None:
-        tasks = [self._subscriptions.pop(id) for id in ids]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def _filter(self, message: Message) -> None:
+        """Go on through another filter: a stream from where it is, a view with a snapshot of what is seen now."""
+        id = _id(message)
+        chosen = self._known(id)
+        asked = msgspec.structs.replace(chosen.asked, where=message.where, select=message.select)
+        channel = self._channel(asked)
+        await chosen.stop()
+        chosen.turn_to(channel, keep_place=asked.stream is not None)
+        chosen.task = asyncio.create_task(self._follow(id, chosen, "filtered"))
 
-    async def _follow(self, id: str, channel: Channel, since: str | None) -> None:
+    async def _ack(self, message: Message) -> None:
+        self._known(_id(message)).acknowledge(message.cursor or "")
+
+    async def _pause(self, message: Message) -> None:
+        id = _id(message)
+        self._known(id).pause()
+        await self._send(id, "paused")
+
+    async def _resume(self, message: Message) -> None:
+        id = _id(message)
+        self._known(id).resume()
+        await self._send(id, "resumed")
+
+    async def _pace(self, message: Message) -> None:
+        id, every_s = _id(message), message.every_s or 0.0
+        chosen = self._known(id)
+        if not 0 <= every_s <= EVERY_S_MAX:
+            raise BadParameter(f"every_s is a number of seconds from 0 to {EVERY_S_MAX:g}")
+        chosen.pace(every_s)
+        await self._send(id, "paced")
+
+    def _known(self, id: str) -> Subscription:
+        found = self._subscriptions.get(id)
+        if found is None:
+            raise NotFound(f"there is no subscription {id!r} on this connection")
+        return found
+
+    async def _end(self, *ids: str) -> None:
+        await asyncio.gather(*(self._subscriptions.pop(id).stop() for id in ids))
+
+    async def _follow(self, id: str, chosen: Subscription, begun: str) -> None:
         """One subscription, as a task of its own. If it fails, the client is told why and the others go on."""
         try:
-            problem = await self._deliver(id, channel, since)
+            problem = await self._deliver(id, chosen, begun)
             self._subscriptions.pop(id, None)
             await self._send(id, "error", problem=problem)
         except WebSocketDisconnect:
             return
 
-    async def _deliver(self, id: str, channel: Channel, since: str | None) -> dict[str, Any]:
+    async def _deliver(self, id: str, chosen: Subscription, begun: str) -> dict[str, Any]:
         """Send deliveries for as long as the channel gives them; returns why it stopped."""
         try:
-            async with following(channel, since) as deliveries:
+            async with following(chosen.channel, chosen.cursor, chosen.style) as deliveries:
                 first = await anext(deliveries)  # a bad cursor is answered instead of `subscribed`
-                await self._send(id, "subscribed")
+                await self._send(id, begun)
                 await self._send(id, first.kind, first)
-                async for delivery in deliveries:
+                chosen.sent(first)
+                while True:
+                    await chosen.ready()
+                    delivery = await anext(deliveries)
                     await self._send(id, delivery.kind, delivery)
+                    chosen.sent(delivery)
         except RequestError as error:
             return as_problem(error)
         except PenstockError as error:

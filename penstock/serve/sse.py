@@ -34,7 +34,9 @@ class LiveEvents:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         channel = self._deps.channel(self._kind, request.path_params["name"], caller_of(scope))
-        given = parameters(request.query_params.multi_items(), "since")
+        given = parameters(request.query_params.multi_items(), "since", "where", "select")
+        if "where" in given or "select" in given:
+            channel = channel.through(given.get("where"), given.get("select"))
         since = request.headers.get("last-event-id") or given.get("since")
         with self._deps.connections.one():
             async with following(channel, since) as deliveries:

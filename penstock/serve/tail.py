@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from penstock.contracts import Delivery, LogReader
 from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor
+from penstock.serve.lens import InUse, Lens
 from penstock.serve.pieces import Extent, Offsets, Piece, extent, join, read_piece
 
 POLL_S = 0.25
@@ -19,19 +19,48 @@ PIECE_BYTES_MAX = 1024 * 1024
 RING_BYTES_MAX = 16 * 1024 * 1024
 
 
-def change_of(generation: int, piece: Piece) -> Delivery | None:
-    if not piece.events:
+def change_of(generation: int, piece: Piece, lens: Lens) -> Delivery | None:
+    """What a follower is given of a piece; None if it sees nothing of it. May take long: called in a thread."""
+    rows = [row for row in piece.rows(lens) if row is not None]
+    if not rows:
         return None
-    return Delivery("change", b'{"events":' + join(piece.events) + b"}", stream_cursor(generation, piece.after))
+    return Delivery("change", b'{"events":' + join(rows) + b"}", stream_cursor(generation, piece.after), len(rows))
 
 
-@dataclass(frozen=True)
 class Entry:
-    """One encoded piece: where it begins and ends, and what every follower is given. Ticks alone are no change."""
+    """One piece of the stream, and what followers are given of it: made once for each lens."""
 
-    before: Offsets
-    after: Offsets
-    change: Delivery | None
+    def __init__(self, generation: int, piece: Piece) -> None:
+        self._generation = generation
+        self._piece = piece
+        self._changes: dict[Lens, Delivery | Exception | None] = {}
+        self.before, self.after = piece.start, piece.after
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is no event in it: ticks alone are no change."""
+        return not self._piece.events
+
+    @property
+    def size(self) -> int:
+        made = list(self._changes.values())
+        return self._piece.size + sum(len(each.data) for each in made if isinstance(each, Delivery))
+
+    def prepare(self, lens: Lens) -> None:
+        """Make what is seen through a lens, in a thread. If that fails, it is those who look through it that fail."""
+        try:
+            self._changes[lens] = change_of(self._generation, self._piece, lens)
+        except Exception as error:
+            self._changes[lens] = error
+
+    async def change(self, lens: Lens) -> Delivery | None:
+        """What is seen through a lens: at once if it was made before."""
+        if lens not in self._changes:
+            await asyncio.to_thread(self.prepare, lens)
+        found = self._changes[lens]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 class Tail:
@@ -41,12 +70,12 @@ class Tail:
     to come, `position` how far the log was read: after the last entry, with nothing but ticks in between.
     """
 
-    def __init__(self, log: LogReader, stream: str, *, entries_max: int, events_max: int) -> None:
+    def __init__(self, log: LogReader, stream: str, *, entries_max: int, events_max: int, filters_max: int) -> None:
         self._log = log
         self._stream = stream
         self._entries_max = max(1, entries_max)
         self._events_max = events_max
-        self._followers = 0
+        self.lenses = InUse(stream, filters_max)
         self._pump_task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._news = asyncio.Event()
@@ -61,22 +90,21 @@ class Tail:
 
     def _clear_ring(self) -> None:
         """A number is never used again, so every follower finds itself off the ring."""
-        self._ring: deque[tuple[Entry, int]] = deque()
-        self._ring_bytes = 0
+        self._ring: deque[Entry] = deque()
         self.first = self.next = self.next + 1
 
     @contextmanager
-    def attached(self) -> Iterator[None]:
-        """Keep the tail going while in the block. The first one in starts it, the last one out stops it."""
-        self._followers += 1
-        if self._pump_task is None or self._pump_task.done():
-            self._forget()
-            self._pump_task = asyncio.create_task(self._pump(), name=f"tail of {self._stream}")
+    def attached(self, lens: Lens) -> Iterator[None]:
+        """Keep the tail going while in the block, and new pieces ready to be seen through the lens. The first one in
+        starts it, the last one out stops it. `Busy` if too many other filters are in use."""
         try:
-            yield
+            with self.lenses.one(lens):
+                if self._pump_task is None or self._pump_task.done():
+                    self._forget()
+                    self._pump_task = asyncio.create_task(self._pump(), name=f"tail of {self._stream}")
+                yield
         finally:
-            self._followers -= 1
-            if self._followers == 0:
+            if not self.lenses.readers and self._pump_task is not None:
                 self._pump_task.cancel()
                 self._pump_task = None
                 self._forget()
@@ -102,7 +130,7 @@ class Tail:
     def entry(self, number: int) -> Entry | None:
         """The entry of that number; None if it is not there yet, or no longer."""
         if self.first <= number < self.next:
-            return self._ring[number - self.first][0]
+            return self._ring[number - self.first]
         return None
 
     def meet(self, offsets: Offsets) -> tuple[Offsets, int] | None:
@@ -110,7 +138,7 @@ class Tail:
 
         None while the tail has not read as far as that.
         """
-        for index, (entry, _) in enumerate(self._ring):
+        for index, entry in enumerate(self._ring):
             if _reaches(entry.before, offsets):
                 return entry.before, self.first + index
         return (self.position, self.next) if _reaches(self.position, offsets) else None
@@ -119,7 +147,7 @@ class Tail:
         while True:
             self._woken.clear()
             try:
-                now, entry = await asyncio.to_thread(self._advance, self.now, self.position)
+                now, entry = await asyncio.to_thread(self._advance, self.now, self.position, list(self.lenses))
             except Exception as error:
                 self.error = error
                 self._tell()
@@ -128,7 +156,7 @@ class Tail:
             if self.position == now.ends:
                 await self._rest()
 
-    def _advance(self, before: Extent | None, position: Offsets) -> tuple[Extent, Entry | None]:
+    def _advance(self, before: Extent | None, position: Offsets, lenses: Sequence[Lens]) -> tuple[Extent, Entry | None]:
         """One look at the log, and the next piece of it. No entry: the position is not one of this log."""
         now = extent(self._log, self._stream)
         if before is None or before.generation != now.generation or not _reaches(now.ends, position):
@@ -140,7 +168,10 @@ class Tail:
             return now, None
         if self._log.generation(self._stream) != now.generation:
             return now, None
-        return now, Entry(position, piece.after, change_of(now.generation, piece))
+        entry = Entry(now.generation, piece)
+        for lens in lenses:
+            entry.prepare(lens)
+        return now, entry
 
     def _take(self, now: Extent, entry: Entry | None) -> None:
         fresh = self.now is None or now.ends != self.now.ends
@@ -150,17 +181,18 @@ class Tail:
             self.position = dict(now.ends)
         else:
             self.position = entry.after
-            if entry.change is not None:
-                self._push(entry, len(entry.change.data))
-        if fresh or entry is None or entry.change is not None:
+            if not entry.empty:
+                self._push(entry)
+        if fresh or entry is None or not entry.empty:
             self._tell()
 
-    def _push(self, entry: Entry, size: int) -> None:
-        self._ring.append((entry, size))
-        self._ring_bytes += size
+    def _push(self, entry: Entry) -> None:
+        """An entry grows when others look at it, so the sizes are added up each time: they are a few hundred."""
+        self._ring.append(entry)
         self.next += 1
-        while len(self._ring) > self._entries_max or (self._ring_bytes > RING_BYTES_MAX and len(self._ring) > 1):
-            self._ring_bytes -= self._ring.popleft()[1]
+        size = sum(each.size for each in self._ring)
+        while len(self._ring) > self._entries_max or (size > RING_BYTES_MAX and len(self._ring) > 1):
+            size -= self._ring.popleft().size
             self.first += 1
 
     def _tell(self) -> None:

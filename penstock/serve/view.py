@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import msgspec
 
-from penstock.contracts import Change, Delivery, LiveView
+from penstock.contracts import Change, Delivery, LiveView, Page, Style
 from penstock.cursor import ViewCursor, decode, view_cursor
-from penstock.errors import BadCursor
+from penstock.errors import BadCursor, Busy
+from penstock.serve.cuts import Cuts, Unknown, changed, cut, decode_data
+from penstock.serve.lens import NOTHING, InUse, Lens, lens_on
+from penstock.serve.ordering import ordered
 from penstock.serve.pieces import EARLIEST, LATEST, join
 from penstock.settings import Settings
 
@@ -20,14 +25,7 @@ CHECK_S = 1.0
 MERGE_BYTES_MAX = 4 * 1024 * 1024
 """Changes merged into one for a reader that is behind: about 20 ms of a worker thread."""
 _ANEW, _GONE = "the view was made anew", "the changes after this position are no longer kept"
-
-
-class _Data(msgspec.Struct):
-    upserts: list[msgspec.Raw]
-    deletes: list[msgspec.Raw]
-
-
-_decode_data = msgspec.json.Decoder(_Data).decode
+_UNSEEN = "what of these changes you may see is no longer known"
 
 
 @dataclass
@@ -47,6 +45,17 @@ class _Place:
         return view_cursor(self.generation, self.version)
 
 
+class _Shared:
+    """What all who read one view have in common."""
+
+    def __init__(self, name: str, view: LiveView, settings: Settings, key: tuple[str, ...]) -> None:
+        self.name, self.view, self.settings, self.key = name, view, settings, key
+        self.changes: Cuts[Change | None] = Cuts(lambda change: 0 if change is None else len(change.data))
+        self.rows: Cuts[list[bytes]] = Cuts(lambda rows: 64 * len(rows) + sum(map(len, rows)))
+        self.encoded: Delivery | None = None
+        self.lenses = InUse(name, settings.filters_max)
+
+
 class ViewChannel:
     """A `Channel` over one live view. Belongs to the view's event loop.
 
@@ -58,45 +67,120 @@ class ViewChannel:
     def __init__(self, name: str, view: LiveView, settings: Settings, *, key: Sequence[str]) -> None:
         self.name = name
         self._view = view
+        self._shared = _Shared(name, view, settings, tuple(key))
         self._heartbeat_s = settings.heartbeat_s
         self._behind_max = max(1, settings.buffered_changes)
-        self._key = tuple(key)
-        self._encoded: Delivery | None = None
+        self._lens = NOTHING
 
-    async def page(self, since: str | None, limit: int) -> bytes:
+    def describe(self) -> dict[str, int]:
+        """How it is read, for the figures of the app."""
+        return self._shared.lenses.describe()
+
+    def through(self, where: str | None, select: str | None) -> ViewChannel:
+        return self._seen_by(self._lens_on().through(where, select))
+
+    def limited(self, where: str, claims: Mapping[str, Any]) -> ViewChannel:
+        return self._seen_by(self._lens_on().limited(where, claims))
+
+    def _lens_on(self) -> Lens:
+        return self._lens if self._lens is not NOTHING else lens_on(self.name, self._view.schema, self._shared.key)
+
+    def _seen_by(self, lens: Lens) -> ViewChannel:
+        seen = copy(self)
+        seen._lens = lens
+        return seen
+
+    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
         if since in (None, EARLIEST):
-            return self._rows(limit, reset=False)
+            return await self._rows(limit, reset=False, order=order)
         place = self._locate(since)
-        changes = self._view.changes(place.version, limit) if place else None
-        if place is None or changes is None:
-            return self._rows(limit, reset=True)
-        if changes:
-            place.version = changes[-1].version
-        listed = join([change.data for change in changes])
-        return b'{"changes":' + listed + b',"cursor":' + msgspec.json.encode(place.cursor) + b"}"
+        deadline = asyncio.get_running_loop().time() + wait_s
+        while place is not None:
+            try:
+                changes = await self._pending(place, limit)
+            except Unknown:
+                break
+            if changes is None:
+                break
+            left_s = deadline - asyncio.get_running_loop().time()
+            if changes or left_s <= 0:
+                return _changes_page(changes, place)
+            await self._view.wait(place.version, min(left_s, CHECK_S))
+            if self._view.generation != place.generation:
+                break
+        return await self._rows(limit, reset=True, order=order)
 
-    def _rows(self, limit: int, *, reset: bool) -> bytes:
-        """The first rows, in the view's order; `truncated` if there are more."""
+    async def last(self, limit: int) -> Page:
+        return await self._rows(limit, reset=False, order=None)
+
+    async def _pending(self, place: _Place, limit: int) -> list[Change] | None:
+        """Up to `limit` changes that are seen, and the place moved past them; None if some are no longer kept."""
+        found = list[Change]()
+        while len(found) < limit:
+            pending = self._view.changes(place.version, limit - len(found))
+            if pending is None:
+                return None
+            if not pending:
+                break
+            for change in pending:
+                seen = await self._cut(change)
+                place.version = change.version
+                if seen is not None:
+                    found.append(seen)
+        return found
+
+    async def _rows(self, limit: int, *, reset: bool, order: str | None) -> Page:
+        """The first rows, in the view's order or the one that is asked for; `truncated` if there are more."""
+        generation = self._view.generation
+        version, rows = await self._seen_rows()
+        if order is not None:
+            rows = await asyncio.to_thread(ordered, rows, self._lens_on().shown, order)
+        cursor = view_cursor(generation, version)
+        listed = b'{"rows":' + join(rows[:limit])
+        marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if len(rows) > limit else b"")
+        tag = blake2b(listed + marks, digest_size=12).hexdigest()
+        return Page(listed + b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}", cursor, tag)
+
+    async def _seen_rows(self) -> tuple[int, Sequence[bytes]]:
+        """The rows that are seen, and their version."""
         snapshot = self._view.snapshot()
-        cursor = msgspec.json.encode(view_cursor(self._view.generation, snapshot.version))
-        marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if len(snapshot.rows) > limit else b"")
-        return b'{"rows":' + join(snapshot.rows[:limit]) + b',"cursor":' + cursor + marks + b"}"
+        if not self._lens:
+            return snapshot.version, snapshot.rows
+        lens, rows = self._lens, snapshot.rows
 
-    async def follow(self, since: str | None) -> AsyncIterator[Delivery]:
+        def look() -> list[bytes]:
+            return [row for row in lens.json_rows(rows) if row is not None]
+
+        generation = self._view.generation
+        return snapshot.version, await self._shared.rows.get(lens, generation, snapshot.version, len(rows), look)
+
+    async def _cut(self, change: Change) -> Change | None:
+        """The change as it is seen."""
+        if not self._lens:
+            return change
+        lens, key = self._lens, self._shared.key
+        rows = len(change.before) if change.before is not None else len(change.data) // 100
+        return await self._shared.changes.get(
+            lens, self._view.generation, change.version, rows, lambda: cut(change, lens, key)
+        )
+
+    async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a snapshot, a change, or else a progress mark."""
-        if since in (None, EARLIEST):
-            place = _Place(self._view.generation, 0, lost=True)
-        elif (found := self._locate(since)) is not None:
-            place = found
-        else:
-            place = _Place(0, 0)
-            yield self._start_over(place, _ANEW)
-        if since == LATEST:
-            yield _progress(place)
-        else:
-            yield await self._next(place, 0)
-        while True:
-            yield await self._next(place, self._heartbeat_s)
+        style = style or Style()
+        with self._shared.lenses.one(self._lens):
+            if since in (None, EARLIEST):
+                place = _Place(self._view.generation, 0, lost=True)
+            elif (found := self._locate(since)) is not None:
+                place = found
+            else:
+                place = _Place(0, 0)
+                yield self._start_over(place, _ANEW)
+            if since == LATEST:
+                yield _progress(place)
+            else:
+                yield await self._next(place, style, 0)
+            while True:
+                yield await self._next(place, style, self._heartbeat_s)
 
     def _locate(self, since: str | None) -> _Place | None:
         """The place that a cursor or `latest` names; None if it is of an earlier making of the view."""
@@ -108,78 +192,107 @@ class ViewChannel:
             raise BadCursor("this cursor is of a stream, not of a view")
         return _Place(generation, cursor.version) if cursor.generation == generation else None
 
-    async def _next(self, place: _Place, silence_s: float) -> Delivery:
+    async def _next(self, place: _Place, style: Style, silence_s: float) -> Delivery:
         """The next delivery of a follower; a progress mark if there is none for so long."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + silence_s
         while True:
-            delivery = await self._step(place)
+            version = place.version
+            delivery = await self._step(place, style)
             if delivery is not None:
                 return delivery
             left_s = deadline - clock()
             if left_s <= 0:
                 return _progress(place)
-            await self._view.wait(place.version, min(left_s, CHECK_S))
+            if place.version == version:
+                await self._view.wait(place.version, min(left_s, CHECK_S))
 
-    async def _step(self, place: _Place) -> Delivery | None:
-        """What can be given now; None if that is nothing."""
+    async def _step(self, place: _Place, style: Style) -> Delivery | None:
+        """What can be given now; None if that is nothing, or nothing that is seen."""
         if self._view.generation != place.generation:
             return self._start_over(place, _ANEW)
         if place.lost:
-            return self._snapshot(place)
+            return await self._snapshot(place)
         behind = self._view.version - place.version
         if behind == 0:
             return None
         if behind > self._behind_max and not place.stalled:
             place.stalled = True
+            self._shared.lenses.stalls += 1
             return Delivery("stall", msgspec.json.encode({"behind": behind}), place.cursor)
         place.stalled = place.stalled and behind > 1
-        pending = self._view.changes(place.version, self._behind_max if place.stalled else 1)
+        pending = self._view.changes(place.version, self._behind_max if place.stalled or style.merge else 1)
         if not pending:
             return self._start_over(place, _GONE)
-        change = await self._merged(pending) if len(pending) > 1 else pending[0]
-        place.version = change.version
-        return Delivery("change", change.data, place.cursor)
+        try:
+            change = await self._merged(pending) if len(pending) > 1 else await self._cut(pending[0])
+        except Unknown:
+            return self._start_over(place, _UNSEEN)
+        place.version = change.version if change is not None else pending[-1].version
+        return None if change is None or not change.data else Delivery("change", change.data, place.cursor)
 
     async def _merged(self, pending: Sequence[Change]) -> Change:
-        """The changes as one, as many of them as the bound on bytes allows, and at least the first."""
+        """The changes as one, as many of them as the bound on bytes allows, and at least the first. It has no data if
+        nothing of them is seen."""
         size, chosen = 0, list[Change]()
+        version = pending[0].version
         for change in pending:
             size += len(change.data)
             if chosen and size > MERGE_BYTES_MAX:
                 break
-            chosen.append(change)
-        return await asyncio.to_thread(merge, chosen, self._key)
+            seen = await self._cut(change)
+            version = change.version
+            if seen is not None:
+                chosen.append(seen)
+        self._shared.lenses.merges += 1
+        if len(chosen) < 2:
+            return Change(version, chosen[0].data if chosen else b"")
+        return Change(version, await asyncio.to_thread(merge, chosen, self._shared.key))
 
-    def _snapshot(self, place: _Place) -> Delivery:
-        """All rows, encoded once for all who ask at the same version."""
-        snapshot = self._view.snapshot()
-        place.version, place.lost = snapshot.version, False
-        if self._encoded is None or self._encoded.cursor != place.cursor:
-            self._encoded = Delivery("snapshot", b'{"rows":' + join(snapshot.rows) + b"}", place.cursor)
-        return self._encoded
+    async def _snapshot(self, place: _Place) -> Delivery:
+        """All rows that are seen, encoded once for all who see all of them at the same version."""
+        if not self._lens:
+            snapshot = self._view.snapshot()
+            place.version, place.lost = snapshot.version, False
+            if self._shared.encoded is None or self._shared.encoded.cursor != place.cursor:
+                self._shared.encoded = Delivery("snapshot", b'{"rows":' + join(snapshot.rows) + b"}", place.cursor)
+            return self._shared.encoded
+        version, rows = await self._seen_rows()
+        place.version, place.lost = version, False
+        return Delivery("snapshot", b'{"rows":' + join(rows) + b"}", place.cursor)
 
     def _start_over(self, place: _Place, reason: str) -> Delivery:
+        """Tell that the place is gone. Rows of other columns than those that a filter was made for are not shown
+        through it."""
+        if self._lens and self._view.schema != self._lens.schema:
+            raise Busy(f"view {self.name} has other columns now; ask again with a filter that fits them")
         place.generation, place.version, place.lost = self._view.generation, 0, True
+        self._shared.lenses.resets += 1
         return Delivery("reset", msgspec.json.encode({"reason": reason}), place.cursor)
 
 
-def merge(changes: Sequence[Change], key: tuple[str, ...]) -> Change:
+def merge(changes: Sequence[Change], key: tuple[str, ...]) -> bytes:
     """One change with the effect of all of them: the latest row of each key, or its delete."""
     rows: dict[bytes, tuple[bool, msgspec.Raw]] = {}
     for change in changes:
-        data = _decode_data(change.data)
+        data = decode_data(change.data)
         for deleted, items in ((False, data.upserts), (True, data.deletes)):
             for item in items:
                 rows[_name(item, key)] = (deleted, item)
     upserts = [bytes(row) for deleted, row in rows.values() if not deleted]
     deletes = [bytes(row) for deleted, row in rows.values() if deleted]
-    return Change(changes[-1].version, b'{"upserts":' + join(upserts) + b',"deletes":' + join(deletes) + b"}")
+    return changed(upserts, deletes)
 
 
 def _name(item: msgspec.Raw, key: tuple[str, ...]) -> bytes:
     row: dict[str, Any] = msgspec.json.decode(item)
     return msgspec.json.encode([row[column] for column in key])
+
+
+def _changes_page(changes: Sequence[Change], place: _Place) -> Page:
+    listed = b'{"changes":' + join([change.data for change in changes])
+    tag = blake2b(listed, digest_size=12).hexdigest()
+    return Page(listed + b',"cursor":' + msgspec.json.encode(place.cursor) + b"}", place.cursor, tag)
 
 
 def _progress(place: _Place) -> Delivery:

@@ -2,6 +2,7 @@
 
     head      "format"  kind, format and generation            (penstock.files)
               "shape"   what the served rows depend on: key, top and by
+              "schema"  the types of its columns, as Arrow writes them; once its query was built
               "state"   version, counts, newest window, ledger; rewritten in every commit
     rows      every row of the view: key, row, and the columns it expires and is ranked by
     changes   the latest changes, one for each version
@@ -21,6 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import msgspec
+import pyarrow as pa
 
 from penstock import files
 from penstock.contracts import LedgerEntry
@@ -136,6 +138,16 @@ def get_shape(connection: sqlite3.Connection, path: Path) -> Shape:
 
 def get_state(connection: sqlite3.Connection, path: Path) -> State:
     return msgspec.convert(_required(connection, path, "state"), State)
+
+
+def get_schema(connection: sqlite3.Connection, path: Path) -> pa.Schema | None:
+    """The types of the view's columns; None in a file whose query was never built since this is kept."""
+    data = files.get_record(connection, path, "schema")
+    return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))
+
+
+def put_schema(connection: sqlite3.Connection, schema: pa.Schema) -> None:
+    files.put_record(connection, "schema", schema.serialize().to_pybytes())
 
 
 def put_state(connection: sqlite3.Connection, state: State) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import TypeVar
+
+import pyarrow as pa
 
 from penstock.contracts import Change, Snapshot
 from penstock.errors import PenstockError
@@ -57,6 +59,10 @@ class LiveTable:
     @property
     def version(self) -> int:
         return self._version
+
+    @property
+    def schema(self) -> pa.Schema | None:
+        return self._schema
 
     @property
     def error(self) -> str | None:
@@ -168,6 +174,7 @@ class LiveTable:
 
     def _install(self, loaded: Loaded) -> None:
         self._generation, self._version, self._rows = loaded.generation, loaded.version, loaded.rows
+        self._schema = loaded.schema
         self._buffer.clear()
         self._buffer_bytes = 0
         self._behind = False
@@ -177,18 +184,20 @@ class LiveTable:
 
     def _apply(self, piece: Piece) -> None:
         for step in piece.steps:
+            before = tuple(map(self._rows.get, chain(step.delta.keys, step.delta.deletes)))
             self._rows.apply(step.delta)
             self._version = step.version
-            self._remember(Change(step.version, step.data))
+            self._remember(Change(step.version, step.data, before))
+        self._schema = piece.schema
         self._behind = piece.more
         if piece.steps:
             self._wake()
 
     def _remember(self, change: Change) -> None:
         self._buffer.append(change)
-        self._buffer_bytes += len(change.data)
+        self._buffer_bytes += _size(change)
         while self._buffer and (len(self._buffer) > self._buffer_max or self._buffer_bytes > BUFFER_BYTES):
-            self._buffer_bytes -= len(self._buffer.popleft().data)
+            self._buffer_bytes -= _size(self._buffer.popleft())
 
     def _wake(self) -> None:
         self._snapshot = None
@@ -209,6 +218,11 @@ class LiveTable:
             self._close_historian()
             return None
         return tuple(Change(step.version, step.data) for step in piece.steps)
+
+
+def _size(change: Change) -> int:
+    """What a change holds in memory: also the rows that it replaced, which nobody else holds any more."""
+    return len(change.data) + sum(len(row) for row in change.before or () if row is not None)
 
 
 async def _in_thread(function: Callable[[ViewReader], T], reader: ViewReader) -> T:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import pyarrow as pa
+
 from penstock import files
 from penstock.errors import StorageError
 from penstock.store import layout
@@ -20,6 +22,7 @@ class Loaded:
     generation: int
     version: int
     rows: ServedRows
+    schema: pa.Schema | None = None
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class Piece:
 
     steps: list[Step]
     more: bool
+    schema: pa.Schema | None = None
 
 
 class Gap(Exception):
@@ -87,7 +91,7 @@ class ViewReader:
             if layout.get_shape(connection, path) != layout.shape_of(self._spec):
                 raise StorageError(f"{path} is of an earlier declaration of view {self._spec.name}", file=str(path))
             state = layout.get_state(connection, path)
-            return Loaded(generation, state.version, self._served(state))
+            return Loaded(generation, state.version, self._served(state), self._schema())
 
     def _served(self, state: layout.State) -> ServedRows:
         if self._spec.top is None:
@@ -109,6 +113,10 @@ class ViewReader:
                 raise Gap
             end = min(state.version, after + limit)
             found = list(layout.changes_between(connection, path, after + 1, end, bytes_max))
+            schema = self._schema()
         decoded = [(version, decode(data)) for version, data in found]
         steps = [Step(version, delta, delta.as_json()) for version, delta in decoded]
-        return Piece(steps, after + len(steps) < state.version)
+        return Piece(steps, after + len(steps) < state.version, schema)
+
+    def _schema(self) -> pa.Schema | None:
+        return layout.get_schema(self._connection, self._path)

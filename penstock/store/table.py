@@ -7,6 +7,7 @@ from pathlib import Path
 from threading import Lock
 
 import msgspec
+import pyarrow as pa
 
 from penstock import failpoints, files
 from penstock.contracts import Clock, LedgerEntry, Output
@@ -99,6 +100,12 @@ class ViewTable:
             self._state, self._ranked = state, ranked
             failpoints.reach("ledger.after_commit")
             return True
+
+    def describe(self, schema: pa.Schema) -> None:
+        """Note the types of the view's columns, for those who filter its rows."""
+        with self._lock, files.transaction(self._connection, self._path):
+            if layout.get_schema(self._connection, self._path) != schema:
+                layout.put_schema(self._connection, schema)
 
     def expire(self) -> int:
         """Drop rows that `keep` lets go, for a view whose stream is idle; returns how many went. Writes nothing if

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -32,6 +33,9 @@ rate = 2.5
 
 [clients."spiffe://example/reader"]
 grants = ["consume:*"]
+
+[pages]
+origins = ["https://shop.example", "http://localhost:3000", "https://[2001:db8::1]:8443"]
 """
 TLS = '[tls]\ncertificate = "c.pem"\nkey = "k.pem"\n'
 JWT = '[jwt]\nissuer = "i"\naudience = "a"\nkeys = "k"\n'
@@ -55,6 +59,27 @@ def test_a_whole_file_is_read_and_paths_are_relative_to_it(tmp_path: Path) -> No
     assert policy.clients["sensor-1.example"].rate == 2.5
     assert policy.clients["spiffe://example/reader"].grants.may("consume", EVERYTHING)
     assert policy.authenticates
+    assert policy.origins == {"https://shop.example", "http://localhost:3000", "https://[2001:db8::1]:8443"}
+
+
+def test_a_list_of_origins_alone_asks_nobody_for_a_key(tmp_path: Path) -> None:
+    assert not read_policy(written(tmp_path, '[pages]\norigins = ["https://shop.example"]\n')).authenticates
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "*", "null", "", "shop.example", "https://*.shop.example", "https://shop.example/", "https://Shop.example",
+        "https://shop.example/page", "https://shop.example?a", "https://shop.example#a", "https://user@shop.example",
+        "https://shop.example:443", "http://shop.example:80", "https://", "ftp://shop.example", "https://shop.example:x",
+        "https://[", "https://sh\u00f6p.example", "https://shop.example\n", "file://", "https://a b",
+    ],
+)  # fmt: skip
+def test_what_is_no_origin_of_a_browser_is_refused(tmp_path: Path, origin: str) -> None:
+    """One that a browser never sends would be a hole in the list that nobody notices; `*` would be everyone."""
+    file = written(tmp_path, f"[pages]\norigins = [{json.dumps(origin)}]\n")
+    with pytest.raises(DeclarationError, match="is no origin"):
+        read_policy(file)
 
 
 @pytest.mark.parametrize(

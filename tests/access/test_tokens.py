@@ -90,7 +90,8 @@ def test_a_sound_token_is_taken_by_pem_and_by_set(made: Made, kind: str, algorit
     token = sign(kind, algorithm, exp=until)
     for content in (public_pem(kind), b"a line before\n" + public_pem(kind), [jwk(kind)], [jwk(kind, kid="k")]):
         found = made(content, algorithm).check(token)
-        assert found == ("bob", Grants((), ("a",)), until + LEEWAY_S)
+        assert found[:3] == ("bob", Grants((), ("a",)), until + LEEWAY_S)
+        assert found.claims["sub"] == "bob"
 
 
 @pytest.mark.parametrize(

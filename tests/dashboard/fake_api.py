@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
@@ -17,13 +17,14 @@ import msgspec
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.dashboard import routes
 
 Row = dict[str, Any]
+Message = dict[str, Any]
 T = TypeVar("T")
 START_S_MAX = 10.0
 
@@ -105,7 +106,9 @@ class FakeApi:
     def application(self) -> Starlette:
         paths = [
             Route("/v1/app", self._describe),
+            Route("/v1/health", self._health),
             Route("/v1/streams/{name}", self._page),
+            Route("/v1/{kind}/{name}/live", self._events),
             WebSocketRoute("/v1/live", self._live),
         ]
         return Starlette(routes=[*paths, *routes()])
@@ -120,11 +123,31 @@ class FakeApi:
         events = self.streams.get(request.path_params["name"])
         if events is None:
             return Response(status_code=404)
+        if "last" in request.query_params:
+            return _json({"events": events[-int(request.query_params["last"]) :], "cursor": str(len(events))})
         since, limit = request.query_params.get("since", "earliest"), int(request.query_params.get("limit", "1000"))
         first = {"earliest": 0, "latest": len(events)}.get(since)
         start = int(since) if first is None else first
         page = events[start : start + limit]
         return _json({"events": page, "cursor": str(start + len(page))})
+
+    async def _health(self, _: Request) -> Response:
+        return Response(status_code=503) if self.down else _json({"ready": True})
+
+    async def _events(self, request: Request) -> Response:
+        if self.down:
+            return Response(status_code=503)
+        if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
+            return Response(msgspec.json.encode({"code": "unauthorized", "detail": "no"}), 401)
+        kind, name = request.path_params["kind"], request.path_params["name"]
+
+        async def lines() -> AsyncIterator[bytes]:
+            async for each in self._messages(kind.removesuffix("s"), name, request.query_params.get("since")):
+                data = msgspec.json.encode(each["data"]).decode()
+                self.sent.append({**each, "of": name})
+                yield f"event: {each['event']}\nid: {each['cursor']}\ndata: {data}\n\n".encode()
+
+        return StreamingResponse(lines(), media_type="text/event-stream")
 
     async def _live(self, websocket: WebSocket) -> None:
         if self.down:
@@ -156,35 +179,41 @@ class FakeApi:
             tasks.pop(message["id"]).cancel()
 
     async def _follow(self, websocket: WebSocket, message: dict[str, Any]) -> None:
-        name, since = message.get("view") or message["stream"], message.get("since")
+        kind = "view" if "view" in message else "stream"
+        name = message[kind]
 
-        async def send(event: str, cursor: int | None = None, data: Any = None) -> None:
-            answer = {
-                "id": message["id"],
-                "event": event,
-                "cursor": None if cursor is None else str(cursor),
-                "data": data,
-            }
-            await websocket.send_text(msgspec.json.encode(answer).decode())
-            self.sent.append({**answer, "of": name})
+        async def send(each: Message) -> None:
+            await websocket.send_text(msgspec.json.encode({"id": message["id"], **each}).decode())
+            self.sent.append({"id": message["id"], **each, "of": name})
 
-        view, events = self.views.get(name), self.streams.get(name)
-        if (view if "view" in message else events) is None:
-            await send("error", data={"code": "not_found", "detail": f"no view or stream is named {name}"})
+        if name not in (self.views if kind == "view" else self.streams):
+            problem = {"status": 404, "code": "not_found", "detail": f"no view or stream is named {name}"}
+            await send({"event": "error", "data": problem})
             return
-        await send("subscribed")
-        source: list[Any] = view.changes if view is not None else events or []
-        place = len(source) if since in (None, "latest") else int(since)
+        await send({"event": "subscribed"})
+        async for each in self._messages(kind, name, message.get("since")):
+            await send(each)
+
+    async def _messages(self, kind: str, name: str, since: str | None) -> AsyncIterator[Message]:
+        """What a follower gets, without end."""
+
+        def message(event: str, data: Any) -> Message:
+            return {"event": event, "cursor": str(place), "data": data}
+
+        view = self.views[name] if kind == "view" else None
+        source: list[Any] = self.streams[name] if view is None else view.changes
+        place = len(source) if since is None or since == "latest" else int(since)
         if view is not None and (since is None or view.rebuilt):
             if since is not None:
-                await send("reset", place, {"reason": "the view was made anew"})
-            await send("snapshot", place, {"rows": list(view.rows.values())})
+                yield message("reset", {"reason": "the view was made anew"})
+            yield message("snapshot", {"rows": list(view.rows.values())})
         elif view is None:
-            await send("progress", place)
+            yield message("progress", {})
         while True:
             while place < len(source):
                 place += 1
-                await send("change", place, source[place - 1] if view is not None else {"events": [source[place - 1]]})
+                change = source[place - 1]
+                yield message("change", change if view is not None else {"events": [change]})
             await self.moved.wait()
 
 

@@ -72,7 +72,7 @@ def test_every_import_and_link_is_a_file_that_is_served() -> None:
     assets = load()
     for name, asset in assets.items():
         for target in (
-            re.findall(r"""(?:from|import)\s+"([^"]+)";""", asset.body.decode()) if name.endswith("js") else []
+            re.findall(r"""^import [^"]*"([^"]+)";""", asset.body.decode(), re.MULTILINE) if name.endswith("js") else []
         ):
             assert target.startswith("."), f"{name} imports {target}"
             found = (STATIC / name).parent.joinpath(target).resolve().relative_to(STATIC.resolve())

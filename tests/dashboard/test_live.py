@@ -136,7 +136,7 @@ def test_a_view_goes_on_from_its_cursor_after_a_break(page: Page, market: Runnin
     api.come_back()
     expect(page.locator("tbody tr").first).to_contain_text("10,003.5")
     expect(connection(page)).to_have_text("live")
-    assert api.asked[-1] == {"op": "subscribe", "id": api.asked[-1]["id"], "view": "price-by-minute", "since": "1"}
+    assert api.asked[-1].items() >= {"op": "subscribe", "view": "price-by-minute", "since": "1"}.items()
     sent = [(each["event"], each["cursor"]) for each in api.sent if each["event"] != "subscribed"]
     assert sent == [("snapshot", "0"), ("change", "1"), ("change", "2"), ("change", "3")]
     assert "sort=high" in page.url

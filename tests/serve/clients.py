@@ -46,40 +46,53 @@ async def read_events(response: httpx.Response) -> AsyncIterator[Received]:
         fields = {}
 
 
+def _together(changes: list[Any]) -> Any:
+    """Changes of a view with the key `k` as one: they have one cursor, so a client takes all of them or none."""
+    rows: dict[str, Any] = {}
+    for change in changes:
+        rows |= {row["k"]: ("upserts", row) for row in change["upserts"]}
+        rows |= {key["k"]: ("deletes", key) for key in change["deletes"]}
+    return {kind: [row for found, row in rows.values() if found == kind] for kind in ("upserts", "deletes")}
+
+
 @asynccontextmanager
-async def pages(port: int, kind: str, since: str | None) -> AsyncIterator[AsyncIterator[Received]]:
-    """A stream read by polling, each answer as if it were a delivery."""
+async def polls(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
+    """Long polling, each answer as if it were a delivery."""
 
     async def deliveries(client: httpx.AsyncClient) -> AsyncIterator[Received]:
         cursor = since
         while True:
-            given: dict[str, str | int] = {"limit": 7 if cursor else 1000} | ({"since": cursor} if cursor else {})
-            answer = (await client.get(f"/v1/{kind}s/x", params=given)).raise_for_status().json()
+            given: dict[str, Any] = {"limit": 7, "since": cursor, "wait": 1} if cursor else {"limit": 1000}
+            answer = (await client.get(f"/v1/{kind}s/x", params=given | filter)).raise_for_status().json()
             cursor = answer["cursor"]
-            if kind == "stream":
-                yield Received("change", answer["cursor"], answer)
-            elif "rows" in answer:
+            if answer.get("reset"):
+                yield Received("reset", answer["cursor"], {})
+            if "rows" in answer:
                 yield Received("snapshot", answer["cursor"], answer)
+            elif "events" in answer:
+                yield Received("change" if answer["events"] else "progress", answer["cursor"], answer)
+            elif answer["changes"]:
+                yield Received("change", answer["cursor"], _together(answer["changes"]))
             else:
-                upserts = [row for change in answer["changes"] for row in change["upserts"]]
-                yield Received("change", answer["cursor"], {"upserts": upserts, "deletes": []})
+                yield Received("progress", answer["cursor"], {})
 
     async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=False) as client:
         yield deliveries(client)
 
 
 @asynccontextmanager
-async def events(port: int, kind: str, since: str | None) -> AsyncIterator[AsyncIterator[Received]]:
+async def events(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
     """Server-sent events, resumed as a browser would."""
     headers = {"Last-Event-ID": since} if since else {}
+    url = f"http://127.0.0.1:{port}/v1/{kind}s/x/live"
     async with httpx.AsyncClient(timeout=30, verify=False) as client:
-        async with client.stream("GET", f"http://127.0.0.1:{port}/v1/{kind}s/x/live", headers=headers) as response:
+        async with client.stream("GET", url, headers=headers, params=filter) as response:
             response.raise_for_status()
             yield read_events(response)
 
 
 @asynccontextmanager
-async def socket(port: int, kind: str, since: str | None) -> AsyncIterator[AsyncIterator[Received]]:
+async def socket(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
     """One subscription on a WebSocket."""
 
     async def deliveries(connection: ClientConnection) -> AsyncIterator[Received]:
@@ -90,7 +103,7 @@ async def socket(port: int, kind: str, since: str | None) -> AsyncIterator[Async
                 yield Received(message["event"], message["cursor"], message["data"])
 
     async with open_socket(port) as connection:
-        await say(connection, op="subscribe", id="1", **{kind: "x"}, since=since)
+        await say(connection, op="subscribe", id="1", **{kind: "x"}, since=since, **filter)
         yield deliveries(connection)
 
 
@@ -122,4 +135,4 @@ async def hear(connection: ClientConnection) -> dict[str, Any]:
             return message
 
 
-TRANSPORTS = {"page": pages, "sse": events, "websocket": socket}
+TRANSPORTS = {"poll": polls, "sse": events, "websocket": socket}

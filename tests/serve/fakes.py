@@ -19,7 +19,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.access import ANYONE, CALLER, Caller
 from penstock.columns import tick_batch, to_batch
-from penstock.contracts import Change, Channel, Delivery, Snapshot
+from penstock.contracts import Change, Channel, Delivery, Page, Snapshot, Style
 from penstock.errors import BadCursor
 from penstock.schema import Event, event_schema
 from penstock.serve.connections import Connections
@@ -137,7 +137,9 @@ class FakeLog:
 class FakeView:
     """A `LiveView` over a dictionary of rows keyed by `k`."""
 
-    def __init__(self, kept: int = 1_000_000) -> None:
+    def __init__(self, kept: int = 1_000_000, *, remembers: bool = True) -> None:
+        """One that does not remember knows of no change what was there before it."""
+        self.remembers = remembers
         self.generation = 1
         self.version = 0
         self.rows: dict[str, bytes] = {}
@@ -145,7 +147,12 @@ class FakeView:
         self._kept = kept
         self._news = asyncio.Event()
 
+    @property
+    def schema(self) -> pa.Schema | None:
+        return pa.schema([("k", pa.string()), ("v", pa.int64())])
+
     def put(self, upserts: Mapping[str, Any], deletes: Sequence[str] = ()) -> None:
+        before = tuple(map(self.rows.get, [*upserts, *deletes])) if self.remembers else None
         rows = {key: json.dumps({"k": key, "v": value}).encode() for key, value in upserts.items()}
         self.rows.update(rows)
         for key in deletes:
@@ -153,7 +160,7 @@ class FakeView:
         self.version += 1
         keys = [json.dumps({"k": key}).encode() for key in deletes]
         data = b'{"upserts":[' + b",".join(rows.values()) + b'],"deletes":[' + b",".join(keys) + b"]}"
-        self._changes = [*self._changes, Change(self.version, data)][-self._kept :]
+        self._changes = [*self._changes, Change(self.version, data, before)][-self._kept :]
         self._news.set()
         self._news = asyncio.Event()
 
@@ -179,6 +186,25 @@ class FakeView:
         except TimeoutError:
             return False
         return True
+
+
+class NoChannel:
+    """A `Channel` of which a test makes what it needs."""
+
+    def through(self, where: str | None, select: str | None) -> Channel:
+        raise AssertionError("not asked for")
+
+    def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
+        raise AssertionError("not asked for")
+
+    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+        raise AssertionError("not asked for")
+
+    async def last(self, limit: int) -> Page:
+        raise AssertionError("not asked for")
+
+    def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
+        raise AssertionError("not asked for")
 
 
 def numbers(delivery: Delivery) -> list[int]:

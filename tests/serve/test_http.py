@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.contracts import Delivery
+from penstock.contracts import Delivery, Page, Style
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.errors import Damaged
 from penstock.serve.deps import Deps
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
-from tests.serve.fakes import QUICK, FakeLog, FakeView, application, make_deps, run
+from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, application, make_deps, run
 
 
 @asynccontextmanager
@@ -163,11 +163,11 @@ def test_damage_is_told_without_its_details() -> None:
 def test_a_bug_is_a_problem_too() -> None:
     """An error that nobody foresaw has the code `internal` and shows nothing of itself."""
 
-    class Broken:
-        async def page(self, since: str | None, limit: int) -> bytes:
+    class Broken(NoChannel):
+        async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
             raise ValueError("a secret")
 
-        async def follow(self, since: str | None) -> AsyncIterator[Delivery]:
+        async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
             raise ValueError("a secret")
             yield Delivery("progress", b"{}", "")
 

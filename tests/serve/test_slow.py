@@ -74,7 +74,7 @@ def test_those_who_do_not_read_cost_little_and_delay_no_one(transport: str) -> N
             async with AsyncExitStack() as stack:
                 for _ in range(READERS):
                     await stack.enter_async_context(mute(port, transport, "stream"))
-                await until(lambda: source._tail._followers == READERS)
+                await until(lambda: source._tail.lenses.readers == READERS)
                 async with events(port, "stream", "latest") as deliveries:
                     await anext(deliveries)
                     base = tracemalloc.get_traced_memory()[0]

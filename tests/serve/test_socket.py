@@ -11,7 +11,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
-from penstock.contracts import Delivery
+from penstock.contracts import Delivery, Style
 from penstock.cursor import stream_cursor
 from penstock.errors import Damaged
 from penstock.serve.connections import Connections
@@ -21,7 +21,7 @@ from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.clients import closing_code, hear, open_socket, say
-from tests.serve.fakes import QUICK, FakeLog, FakeView, make_deps, run, serving, until
+from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, make_deps, run, serving, until
 
 CALM = Settings(heartbeat_s=600)
 
@@ -249,13 +249,10 @@ def test_a_shutdown_closes_sockets_with_a_reason() -> None:
     run(main())
 
 
-class Endless:
+class Endless(NoChannel):
     """A channel that always has something to say."""
 
-    async def page(self, since: str | None, limit: int) -> bytes:
-        raise AssertionError("not asked for")
-
-    async def follow(self, since: str | None) -> AsyncIterator[Delivery]:
+    async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         while True:
             yield Delivery("change", b'{"events":["' + b"x" * 1000 + b'"]}', "c")
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from penstock.contracts import Delivery
+from penstock.contracts import Delivery, Style
 from penstock.cursor import stream_cursor
 from penstock.errors import Damaged
 from penstock.serve.connections import Connections
@@ -18,7 +18,7 @@ from penstock.serve.sse import encode
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from tests.serve.clients import events, read_events
-from tests.serve.fakes import QUICK, FakeLog, FakeView, make_deps, run, serving, until
+from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, make_deps, run, serving, until
 
 
 def test_an_event_has_its_kind_its_cursor_and_its_data() -> None:
@@ -156,11 +156,8 @@ def test_a_failure_on_the_way_is_the_last_event() -> None:
 def test_a_bug_in_a_channel_is_told_without_its_details() -> None:
     """An error that nobody foresaw is `internal`, and its text stays in the log."""
 
-    class Broken:
-        async def page(self, since: str | None, limit: int) -> bytes:
-            raise AssertionError("not asked for")
-
-        async def follow(self, since: str | None) -> AsyncIterator[Delivery]:
+    class Broken(NoChannel):
+        async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
             yield Delivery("progress", b"{}", "c")
             raise ValueError("a secret")
 
@@ -187,7 +184,7 @@ def test_a_client_that_goes_is_noticed_without_a_write() -> None:
             writer.close()
             await writer.wait_closed()
             await until(lambda: deps.connections.open == 0)
-            assert source._tail._followers == 0
+            assert source._tail.lenses.readers == 0
 
     run(main())
 

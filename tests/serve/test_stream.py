@@ -29,7 +29,7 @@ def channel(log: FakeLog, settings: Settings = CALM) -> StreamChannel:
 
 
 async def page(source: StreamChannel, since: str | None = None, limit: int = 100) -> Any:
-    return json.loads(await source.page(since, limit))
+    return json.loads((await source.page(since, limit)).body)
 
 
 async def next_change(deliveries: AsyncIterator[Delivery]) -> Delivery:

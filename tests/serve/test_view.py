@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from dataclasses import replace
@@ -11,11 +12,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.contracts import Delivery
+from penstock.contracts import Change, Delivery
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.errors import BadCursor
 from penstock.serve import view as view_module
 from penstock.serve.connections import following
+from penstock.serve.cuts import cut
 from penstock.serve.view import ViewChannel, merge
 from penstock.settings import Settings
 from tests.serve.fakes import QUICK, FakeView, body, run
@@ -28,7 +30,7 @@ def channel(view: FakeView, settings: Settings = CALM) -> ViewChannel:
 
 
 async def page(source: ViewChannel, since: str | None = None, limit: int = 100) -> Any:
-    return json.loads(await source.page(since, limit))
+    return json.loads((await source.page(since, limit)).body)
 
 
 def fold(rows: dict[str, Any], delivery: Delivery) -> dict[str, Any]:
@@ -295,8 +297,8 @@ def test_a_merged_change_has_the_effect_of_all(plan: list[tuple[dict[str, int], 
         changes = view.changes(0, len(plan))
         assert changes is not None
         merged = merge(changes, ("k",))
-        assert fold({}, Delivery("change", merged.data, "")) == held(view)
-        data = json.loads(merged.data)
+        assert fold({}, Delivery("change", merged, "")) == held(view)
+        data = json.loads(merged)
         keys = [row["k"] for row in [*data["upserts"], *data["deletes"]]]
         assert len(keys) == len(set(keys))
 
@@ -328,5 +330,81 @@ def test_a_client_that_comes_and_goes_always_ends_with_the_view(seed: int) -> No
         async with following(source, cursor) as deliveries:
             while rows != held(view):
                 rows = fold(rows, await anext(deliveries))
+
+    run(main())
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+def test_one_with_limited_sight_never_hears_of_other_rows(remembers: bool) -> None:
+    """A row that it could not see before and cannot see now is not deleted for it. If that is not known any more, it
+    gets a `reset` and what it sees."""
+
+    async def main() -> None:
+        view = FakeView(remembers=remembers)
+        view.put({"mine": 1, "theirs": 10})
+        source = channel(view).limited("v < claim('limit')", {"limit": 5})
+        rows: dict[str, Any] = {}
+        async with following(source, None) as deliveries:
+            rows = fold(rows, await anext(deliveries))
+            view.put({"theirs": 11})
+            view.put({"more": 2}, ["theirs"])
+            view.put({"mine": 20})
+            view.put({"end": 3})
+            while "end" not in rows:
+                delivery = await anext(deliveries)
+                assert b"theirs" not in delivery.data
+                assert delivery.kind in (("change",) if remembers else ("change", "reset", "snapshot"))
+                rows = fold(rows, delivery)
+        assert rows == {"more": 2, "end": 3}
+        answer = json.loads((await source.page(view_cursor(1, 1), 100)).body)
+        assert b"theirs" not in json.dumps(answer).encode()
+        assert ("reset" in answer) is not remembers
+
+    run(main())
+
+
+def test_a_selection_that_has_not_changed_is_not_told() -> None:
+    """Who looks at one column hears nothing when another changes."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 10})
+        source = channel(view).through(None, "v / 10 AS tens")
+        async with following(source, None) as deliveries:
+            assert body(await anext(deliveries))["rows"] == [{"k": "a", "tens": 1.0}]
+            view.put({"a": 10})
+            view.put({"a": 20})
+            assert body(await anext(deliveries))["upserts"] == [{"k": "a", "tens": 2.0}]
+
+    run(main())
+
+
+def test_those_with_the_same_filter_share_its_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However many follow through a filter, each change is looked at once."""
+    looks: list[int] = []
+
+    def counted(change: Change, *others: Any) -> Change | None:
+        looks.append(change.version)
+        return cut(change, *others)
+
+    monkeypatch.setattr(view_module, "cut", counted)
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view)
+
+        async def follow() -> None:
+            async with following(source.through("v > 1", None), "latest") as deliveries:
+                await anext(deliveries)
+                for number in (2, 3):
+                    assert body(await anext(deliveries))["upserts"] == [{"k": "a", "v": number}]
+
+        readers = [asyncio.create_task(follow()) for _ in range(20)]
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        for number in (1, 2, 3):
+            view.put({"a": number})
+        await asyncio.gather(*readers)
+        assert looks == [1, 2, 3]
 
     run(main())

@@ -5,36 +5,33 @@ import { html, render } from "./html.js";
 import { Feeds } from "./model/feeds.js";
 import { Figures } from "./model/figures.js";
 import { key } from "./model/key.js";
-import { Live } from "./model/live.js";
 import { Place } from "./model/place.js";
+import { Signal } from "./model/signal.js";
 import { Page } from "./parts/page.js";
+import { connect } from "./penstock.js";
 
-const HIDDEN_GRACE_MS = 10_000; // a glance at another tab does not cost a reconnect
-
-const live = new Live();
-const figures = new Figures();
+const penstock = connect(document.baseURI, {
+  key: () => key.value,
+  pauseHidden: true,
+  state: (state) => (connection.value = state),
+});
+const connection = new Signal(penstock.state);
+const figures = new Figures(penstock);
 const place = new Place();
-let leaving = null;
 
-function follow() {
-  clearTimeout(leaving);
-  if (document.hidden) {
-    figures.stop();
-    leaving = setTimeout(() => live.pause(), HIDDEN_GRACE_MS);
-  } else {
-    figures.start();
-    live.open();
-  }
+function look() {
+  if (document.hidden) figures.stop();
+  else figures.start();
 }
 
 key.subscribe(() => {
-  live.pause();
+  penstock.pause();
   figures.restart();
-  follow();
+  look();
+  penstock.resume();
 });
-document.addEventListener("visibilitychange", follow);
-addEventListener("online", follow);
+document.addEventListener("visibilitychange", look);
 const root = document.getElementById("page");
 root.replaceChildren();
-render(html`<${Page} ...${{ live, figures, place, feeds: new Feeds(live) }} />`, root);
-follow();
+render(html`<${Page} ...${{ penstock, connection, figures, place, feeds: new Feeds(penstock) }} />`, root);
+look();

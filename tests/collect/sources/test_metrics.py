@@ -182,7 +182,7 @@ def test_a_stream_of_metrics_can_be_declared_and_keeps_all_that_a_metric_has() -
     app.source("statsd", statsd(), into=metrics)
     app.source("graphite", graphite(), into=metrics)
     assert check(app) == []
-    assert [(each.source.kind, each.source.address) for each in app.feeds] == [
+    assert [(each.source.kind, each.source.address) for each in app.inlets] == [
         ("statsd", "udp://127.0.0.1:8125"),
         ("graphite", "udp://127.0.0.1:2003"),
     ]

@@ -2,7 +2,6 @@
 
 import { key } from "./key.js";
 import { Signal } from "./signal.js";
-import { get } from "./wire.js";
 
 const POLL_MS = 1_000;
 const TIMEOUT_MS = 5_000;
@@ -11,9 +10,14 @@ export const SAMPLES = 60;
 export class Figures {
   /** {app: the last answer or null, error: why there is no newer one or null, status: 401 or 403 if it was refused}. */
   state = new Signal({ app: null, error: null, status: null });
+  #penstock;
   #timer = null;
   #running = false;
   #rates = new Map();
+
+  constructor(penstock) {
+    this.#penstock = penstock;
+  }
 
   start() {
     if (this.#running) return;
@@ -41,7 +45,7 @@ export class Figures {
   async #poll() {
     const asker = key.value;
     try {
-      const app = await get("v1/app", TIMEOUT_MS);
+      const app = await this.#penstock.get("v1/app", {}, { timeout_ms: TIMEOUT_MS });
       if (asker !== key.value) return;
       this.#remember(app);
       this.state.value = { app, error: null, status: null };

@@ -16,13 +16,3 @@ export function signOut() {
   sessionStorage.removeItem(PLACE);
   key.value = null;
 }
-
-/** What goes with a request. */
-export function headers() {
-  return key.value ? { Authorization: `Bearer ${key.value}` } : {};
-}
-
-/** What goes with a WebSocket, for which a page can set no header: the protocol, and the key as if it were another. */
-export function protocols() {
-  return key.value ? ["penstock.v1", `penstock.key.${key.value}`] : [];
-}

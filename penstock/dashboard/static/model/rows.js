@@ -1,5 +1,6 @@
 // The rows of one view, kept up to date from its snapshot and changes.
 
+import { Following } from "./following.js";
 import { Signal, paced } from "./signal.js";
 
 const HELD_MAX = 20_000; // rows in memory; of a larger view the first ones are held, and the page says how many
@@ -14,15 +15,21 @@ export class Rows {
   behind = 0;
   #key;
   #entries = new Map();
-  #subscription = null;
-  #cursor = null;
+  #following;
   #readers = 0;
+  #outdated = false;
   #draw = paced(() => (this.drawn.value += 1), DRAW_MS);
 
-  constructor(live, name, key) {
-    this.live = live;
-    this.name = name;
+  constructor(penstock, name, key) {
     this.#key = key;
+    this.#following = new Following(penstock, "views", name, {}, {
+      snapshot: ({ rows }) => this.#took(() => this.#replace(rows)),
+      change: (change) => this.#took(() => this.#apply(change)),
+      progress: () => this.#took(),
+      stall: ({ behind }) => this.#took(() => (this.behind = behind)),
+      reset: () => this.#took(() => (this.#outdated = true)),
+      error: ({ message }) => this.#took(() => (this.error = message)),
+    });
   }
 
   /** Entries {id, row, changes}: a new object for each change of a row, so that identity tells what to draw. */
@@ -30,24 +37,19 @@ export class Rows {
     return this.#entries;
   }
 
-
   /** One more reader. The first one subscribes, from where the last one left. */
   attach() {
-    if (this.#readers++ > 0) return;
-    this.#subscription = this.live.subscribe({ view: this.name }, this.#cursor, (message) => this.#take(message));
+    if (this.#readers++ === 0) this.#following.open();
   }
 
   detach() {
-    if (--this.#readers > 0) return;
-    this.#cursor = this.#subscription.cursor;
-    this.#subscription.close();
+    if (--this.#readers === 0) this.#following.close();
   }
 
-  #take({ event, data }) {
-    if (event === "snapshot") this.#replace(data.rows);
-    else if (event === "change") this.#apply(data);
-    this.error = event === "error" ? (data?.detail ?? "the server refused this view") : null;
-    this.behind = event === "stall" ? (data?.behind ?? 0) : 0;
+  #took(step = () => {}) {
+    this.error = null;
+    this.behind = 0;
+    step();
     this.#draw();
   }
 
@@ -58,11 +60,13 @@ export class Rows {
   #replace(rows) {
     const fresh = rows.slice(0, HELD_MAX).map((row) => ({ id: this.#identity(row), row, changes: 0 }));
     this.#entries = new Map(fresh.map((entry) => [entry.id, entry]));
+    this.#outdated = false;
     this.known = true;
   }
 
+  /** After a reset the rows stay on the page until there are others: a snapshot, or changes of an empty view. */
   #apply({ upserts = [], deletes = [] }) {
-    for (const key of deletes) this.#entries.delete(this.#identity(key));
+    if (this.#outdated) this.#replace([]);
     for (const row of upserts) {
       const id = this.#identity(row);
       const before = this.#entries.get(id);
@@ -71,5 +75,6 @@ export class Rows {
         this.#entries.set(id, { id, row, changes: (before?.changes ?? 0) + 1 });
       }
     }
+    for (const key of deletes) this.#entries.delete(this.#identity(key));
   }
 }

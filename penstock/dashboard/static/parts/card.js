@@ -6,7 +6,7 @@ import { link } from "../model/place.js";
 import { Sparkline } from "./sparkline.js";
 
 const TONES = {
-  running: "good", connected: "good", ready: "good", live: "good",
+  running: "good", connected: "good", ready: "good", live: "good", idle: "good",
   starting: "wait", connecting: "wait", waiting: "wait", degraded: "wait", stopping: "wait", paused: "wait",
   failed: "bad", gone: "bad",
 };

@@ -5,7 +5,7 @@ import * as format from "../model/format.js";
 import { key, signOut } from "../model/key.js";
 import { tone } from "./card.js";
 
-export function Header({ app, live, error }) {
+export function Header({ app, penstock, connection, error }) {
   const collected = app?.streams.filter(({ handler }) => !handler) ?? [];
   const total = collected.reduce((sum, { rate }) => sum + (rate ?? 0), 0);
   return html`<header class="top">
@@ -13,7 +13,7 @@ export function Header({ app, live, error }) {
       <img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1>
     </a>
     ${app ? html`<span class="pill ${error ? "" : tone(app.state)}">${error ? "no answer" : app.state}</span>` : null}
-    ${live ? html`<${Connection} live=${live} error=${error} />` : null}
+    ${connection ? html`<${Connection} ...${{ penstock, connection, error }} />` : null}
     ${key.value ? html`<button type="button" class="sign-out" onClick=${signOut}>sign out</button>` : null}
     ${app ? html`<dl class="totals">
       <div><dt>events/s</dt><dd>${format.rate(total)}</dd></div>
@@ -24,21 +24,21 @@ export function Header({ app, live, error }) {
   </header>`;
 }
 
-const WORDS = { connecting: "connecting…", live: "live", waiting: "reconnecting", paused: "paused" };
+const WORDS = { idle: "live", connecting: "connecting…", live: "live", waiting: "reconnecting", paused: "paused" };
 
 /** The state of the live connection, said aloud when it changes; while it is broken, a button tries at once. */
 class Connection extends Connected {
   signals() {
-    return [this.props.live.state];
+    return [this.props.connection];
   }
 
-  render({ live, error }) {
-    const { phase } = live.state.value;
-    const lost = phase === "waiting" || (phase === "live" && error);
+  render({ penstock, connection, error }) {
+    const { phase } = connection.value;
+    const lost = phase === "waiting" || (["live", "idle"].includes(phase) && error);
     const shown = lost ? "waiting" : phase;
     return html`<span class="connection">
       <span class="pill ${tone(shown)}" role="status">${WORDS[shown]}</span>
-      ${phase === "waiting" ? html`<button type="button" onClick=${() => live.open()}>try now</button>` : null}
+      ${phase === "waiting" ? html`<button type="button" onClick=${() => penstock.resume()}>try now</button>` : null}
     </span>`;
   }
 }

@@ -24,14 +24,14 @@ export class Page extends Connected {
     this.selection = selection;
   }
 
-  render({ figures, live, feeds, place }) {
+  render({ figures, penstock, connection, feeds, place }) {
     const { app, error, status } = figures.state.value;
     const where = place.state.value;
     if (status) return html`<${Header} app=${null} /><main><${SignIn} status=${status} reason=${error} /></main>`;
-    return html`<${Header} app=${app} live=${live} error=${error} />
+    return html`<${Header} ...${{ app, penstock, connection, error }} />
       ${app ? html`<${Notices} app=${app} />` : html`<${Waiting} error=${error} />`}
       ${app?.streams.length ? html`<${Pipe} app=${app} figures=${figures} place=${where} />` : null}
-      <main ref=${this.main}>${app ? html`<${Content} ...${{ app, where, live, feeds, place }} />` : null}</main>`;
+      <main ref=${this.main}>${app ? html`<${Content} ...${{ app, where, penstock, feeds, place }} />` : null}</main>`;
   }
 }
 
@@ -39,15 +39,17 @@ function Waiting({ error }) {
   return html`<p class="empty">${error ? `No answer yet from the app: ${error}` : "Loading…"}</p>`;
 }
 
-function Content({ app, where, live, feeds, place }) {
+function Content({ app, where, penstock, feeds, place }) {
   const { kind, name, tab, sort } = where;
   const found = kind === "overview" ? null : app[kind].find((each) => each.name === name);
-  if (found && kind === "streams") return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} live=${live} whole />`;
+  if (found && kind === "streams") {
+    return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} penstock=${penstock} whole />`;
+  }
   if (found) {
     const onSort = (next) => place.sort(next);
     return html`<${ViewPanel} key=${identity(found)} view=${found} ...${{ app, feeds, sort, onSort, whole: true }} />`;
   }
-  if (!name) return html`<${Overview} app=${app} feeds=${feeds} live=${live} />`;
+  if (!name) return html`<${Overview} app=${app} feeds=${feeds} penstock=${penstock} />`;
   const noun = kind.slice(0, -1);
   return html`<p class="empty">This app has no ${noun} named ${name}. <a href="#/">Show the overview</a></p>`;
 }
@@ -57,7 +59,7 @@ function identity(view) {
   return JSON.stringify([view.name, view.key]);
 }
 
-function Overview({ app, feeds, live }) {
+function Overview({ app, feeds, penstock }) {
   const [first] = app.streams;
   if (!first) return html`<${EmptyApp} app=${app} />`;
   const emitted = app.streams.filter((stream) => stream.handler && !stream.name.endsWith(".failed"));
@@ -67,7 +69,7 @@ function Overview({ app, feeds, live }) {
   }
   return html`<div class="panels">
     ${app.views.map((view) => html`<${ViewPanel} key=${identity(view)} view=${view} app=${app} feeds=${feeds} />`)}
-    ${emitted.map((stream) => html`<${StreamPanel} key=${stream.name} stream=${stream} live=${live} />`)}
+    ${emitted.map((stream) => html`<${StreamPanel} key=${stream.name} stream=${stream} penstock=${penstock} />`)}
   </div>`;
 }
 

@@ -13,10 +13,9 @@ import { Table } from "./table.js";
 const ROWS_MAX = 100;
 const RAW_MAX = 2_000;
 
-export function StreamPanel({ stream, tab, live, whole }) {
+export function StreamPanel({ stream, tab, penstock, whole }) {
   const name = tab === "rejected" ? `${stream.name}.rejected` : stream.name;
   const events = tab === "rejected" ? DeadLetters : LatestEvents;
-  const kept = tab === "rejected" ? stream.rejected : stream.events;
   return html`<section class="panel" aria-label="Stream ${stream.name}">
     <div class="panel-head">
       <h2><span class="dot ${tone(stateOf(stream))}"></span>${stream.name} <${Strained} stream=${stream} /></h2>
@@ -28,7 +27,7 @@ export function StreamPanel({ stream, tab, live, whole }) {
     <${Tabs} stream=${stream} tab=${tab} />
     ${tab === "send"
       ? html`<${PostHint} key=${stream.name} stream=${stream} />`
-      : html`<${Following} key=${name} ...${{ name, kept, live, stream, events }} />`}
+      : html`<${Following} key=${name} ...${{ name, penstock, stream, events }} />`}
   </section>`;
 }
 
@@ -60,12 +59,12 @@ class Following extends Component {
 
   constructor(props) {
     super(props);
-    this.tail = new Tail(props.live, props.name);
+    this.tail = new Tail(props.penstock, props.name);
   }
 
   componentDidMount() {
     this.stop = this.tail.drawn.subscribe(() => this.state.frozen || this.setState({}));
-    this.tail.open(this.props.kept ?? 0);
+    this.tail.open();
   }
 
   componentWillUnmount() {
@@ -81,7 +80,7 @@ class Following extends Component {
     const entries = (frozen ?? this.tail.entries).slice(0, ROWS_MAX);
     const { error, loading, partial } = this.tail;
     return html`${error ? html`<${Failure} error=${error} />` : null}
-      <${events} ...${{ entries, stream, loading, partial }} />
+      <${events} ...${{ entries, stream, loading }} />
       ${entries.length ? html`<p class="count">
         newest first, ${format.plural(entries.length, "event")} shown${partial ? "; older ones are not" : ""}
         <button type="button" onClick=${() => this.toggle()}>${frozen ? "resume" : "pause"}</button>
@@ -89,9 +88,8 @@ class Following extends Component {
   }
 }
 
-function LatestEvents({ entries, stream, loading, partial }) {
+function LatestEvents({ entries, stream, loading }) {
   if (!entries.length && loading) return html`<p class="empty">Loading…</p>`;
-  if (!entries.length && partial) return html`<p class="empty">New events show here as they come.</p>`;
   if (!entries.length && stream.handler) {
     return html`<p class="empty">No events yet: the handler ${stream.handler} has emitted none.</p>`;
   }

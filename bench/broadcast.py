@@ -1,0 +1,98 @@
+"""The two servers of the fan-out benchmark, each a process: `python -m bench.broadcast gateway|bare FOLDER`.
+
+The gateway serves a view that another process writes. The bare one, with the same server and the same protocol, does
+nothing but send the same bytes to the same number of connections. Prints its port, and serves until its standard input
+ends; each line there, two numbers, asks the bare one for so many changes a second for so many seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import sys
+import time
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+import uvloop
+
+from bench.changes import app, city, row
+from penstock.cursor import view_cursor
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.gateway import SWITCH_INTERVAL_S, Gateway, server_config
+from penstock.settings import from_environment
+
+BACKLOG = 1024
+
+
+async def gateway(listener: socket.socket, folder: Path) -> None:
+    directory = DataDirectory(folder)
+    directory.make()
+    found = Gateway(app, directory, from_environment())
+    serving = asyncio.create_task(found.run(listener))
+    while await asyncio.to_thread(sys.stdin.readline):
+        print("done", flush=True)
+    found.stop()
+    await serving
+
+
+class Bare:
+    """Sends each change to those who asked for its city, in a loop: the least that a broadcast does."""
+
+    def __init__(self) -> None:
+        self._senders: dict[str, list[Any]] = defaultdict(list)
+        self._count = 0
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await receive()
+        await send({"type": "websocket.accept"})
+        asked = msgspec.json.decode((await receive())["text"])
+        cities = [asked["where"].split("'")[1]] if "where" in asked else [city(each) for each in range(10)]
+        for each in cities:
+            self._senders[each].append(send)
+        while (await receive())["type"] == "websocket.receive":
+            pass
+        for each in cities:
+            self._senders[each].remove(send)
+
+    def _message(self) -> tuple[str, dict[str, str]]:
+        self._count += 1
+        made = row(self._count)
+        data = {"upserts": [made], "deletes": []}
+        whole = {"id": "1", "event": "change", "cursor": view_cursor(1 << 60, self._count), "data": data}
+        return city(self._count), {"type": "websocket.send", "text": msgspec.json.encode(whole).decode()}
+
+    async def broadcast(self, per_second: float, seconds: float) -> None:
+        began = time.monotonic()
+        for done in range(int(per_second * seconds)):
+            await asyncio.sleep(max(0.0, began + done / per_second - time.monotonic()))
+            where, message = self._message()
+            for send in tuple(self._senders[where]):
+                await send(message)
+
+
+async def bare(listener: socket.socket) -> None:
+    broadcaster = Bare()
+    server = uvicorn.Server(server_config(broadcaster, from_environment()))
+    serving = asyncio.create_task(server._serve([listener]))
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        began = time.monotonic()
+        per_second, seconds = map(float, line.split())
+        await broadcaster.broadcast(per_second, seconds)
+        print(per_second * seconds / (time.monotonic() - began), flush=True)
+    server.should_exit = True
+    await serving
+
+
+async def main(kind: str, folder: Path) -> None:
+    listener = socket.create_server(("127.0.0.1", 0), backlog=BACKLOG)
+    print(listener.getsockname()[1], flush=True)
+    await (gateway(listener, folder) if kind == "gateway" else bare(listener))
+
+
+if __name__ == "__main__":
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    uvloop.run(main(sys.argv[1], Path(sys.argv[2])))

@@ -1,0 +1,103 @@
+"""The view of the fan-out benchmark, and the process that changes it: `python -m bench.changes FOLDER`.
+
+Each line on standard input, two numbers, asks for so many changes a second for so many seconds; it is answered with a
+line when they are all in the file. A change is a version of one row, committed as the engine commits.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+
+from penstock import App, Event
+from penstock.contracts import Output
+from penstock.runtime.clock import WallClock
+from penstock.runtime.directory import DataDirectory
+from penstock.settings import Settings
+from penstock.store import ViewSpec, ViewTable
+
+VIEW = "fixes"
+KEYS = 1_000
+CITIES = 10
+"""As many as there are filters: each change is seen through one of them."""
+PADDING = "x" * 64
+
+
+class Fix(Event):
+    vehicle: str
+
+
+app = App("fanout")
+_fixes = app.stream("reports", Fix)
+
+
+@app.view(VIEW, reads=_fixes, key="vehicle")
+def fixes(reports: DataFrame) -> DataFrame:
+    return reports
+
+
+SCHEMA = pa.schema(
+    [
+        ("vehicle", pa.string()),
+        ("city", pa.string()),
+        ("number", pa.int64()),
+        ("at_ns", pa.int64()),
+        ("speed", pa.float64()),
+        ("text", pa.string()),
+    ]
+)
+
+
+def city(number: int) -> str:
+    return f"city{number % CITIES}"
+
+
+def row(number: int) -> dict[str, object]:
+    """The row of a change, with the time at which it was made, by the clock that all processes share."""
+    return {
+        "vehicle": f"vehicle{number % KEYS:04}",
+        "city": city(number),
+        "number": 1_000_000 + number,
+        "at_ns": time.monotonic_ns(),
+        "speed": 13.5,
+        "text": PADDING,
+    }
+
+
+def table(folder: Path) -> ViewTable:
+    chosen = Settings()
+    view = app.views[0]
+    spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, chosen.changes_kept, chosen.changes_bytes)
+    return ViewTable(DataDirectory(folder).view_file(view.name), spec, clock=WallClock())
+
+
+def main(folder: Path) -> None:
+    written = table(folder)
+    count = 0
+
+    def commit() -> None:
+        nonlocal count
+        one = pa.Table.from_pylist([row(count)], SCHEMA)
+        written.commit(Output(count, f"{count}", f"{count + 1}", 1, one))
+        count += 1
+
+    for _ in range(KEYS):
+        commit()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        per_second, seconds = map(float, line.split())
+        began, first = time.monotonic(), count
+        while (done := count - first) < per_second * seconds:
+            early_s = began + done / per_second - time.monotonic()
+            if early_s > 0:
+                time.sleep(early_s)
+            commit()
+        print((count - first) / (time.monotonic() - began), flush=True)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

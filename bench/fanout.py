@@ -1,0 +1,217 @@
+"""One view, a thousand subscribers: deliveries a second, their age, memory, and what one that stops reading does.
+
+Baseline: a bare broadcast of the same bytes with the same server and protocol, paced the same. The subscribers are raw
+sockets in a process of their own, the changes are written by a third one, into the file that the gateway follows. The
+age of a delivery counts from just before its change is committed; a bare one's from just before it is sent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.changes import CITIES, VIEW, city
+from bench.report import Absent, Figure
+from bench.subscribers import HEAD, Running, Told, Wish, allow_many_files, frame, subscribing
+
+SUBSCRIBERS = 1_000
+PER_SECOND = 1_000.0
+CALM_PER_SECOND = 300.0
+"""What both servers keep up with, so that the age of a delivery says something."""
+SECONDS = 8.0
+WARM_S = 2.0
+IDLE = 5_000
+ENVIRON = {"PENSTOCK_CONNECTIONS_MAX": str(IDLE + 100), "PENSTOCK_RATE_MAX": "0"}
+
+
+def subscription(number: int) -> str:
+    said = {"op": "subscribe", "id": "1", "view": VIEW, "since": "latest", "where": f"city = '{city(number)}'"}
+    return json.dumps(said)
+
+
+SAYS = [subscription(number) for number in range(CITIES)]
+
+
+class Child:
+    """A process that answers each line with a line."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.pid = process.pid
+
+    def read(self) -> str:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "a process of the benchmark ended"
+        return line.strip()
+
+    def say(self, line: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{line}\n")
+        self._process.stdin.flush()
+
+    @property
+    def busy_s(self) -> float:
+        """Processor time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def resident_kib(self) -> float:
+        found = Path(f"/proc/{self.pid}/status").read_text().split("VmRSS:")[1].split()[0]
+        return float(found)
+
+
+@contextlib.contextmanager
+def child(*command: str) -> Iterator[Child]:
+    with subprocess.Popen(
+        [sys.executable, "-m", *command],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | ENVIRON,
+    ) as process:
+        yield Child(process)
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(30)
+
+
+@dataclass
+class Side:
+    """One of the two servers: who makes the changes of it, and who hears them."""
+
+    server: Child
+    maker: Child
+    port: int
+
+    def measure(self, crowd: Running, per_second: float, seconds: float = SECONDS) -> Measured:
+        """Make changes, let it warm up, and tell what came in the time after."""
+        self.maker.say(f"{per_second} {WARM_S + seconds + 1}")
+        time.sleep(WARM_S)
+        crowd.told()
+        busy = self.server.busy_s
+        time.sleep(seconds)
+        told, busy = crowd.told(), self.server.busy_s - busy
+        made = float(self.maker.read())
+        time.sleep(0.5)
+        return Measured(told, busy, made)
+
+
+@dataclass(frozen=True)
+class Measured:
+    told: Told
+    busy_s: float
+    made_per_second: float
+
+    @property
+    def per_second(self) -> float:
+        return self.told.messages / self.told.elapsed_s
+
+    @property
+    def each_us(self) -> float:
+        """Processor time of the server for a delivery."""
+        return self.busy_s * 1e6 / max(1, self.told.messages)
+
+
+@contextlib.contextmanager
+def side(kind: str) -> Iterator[Side]:
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, contextlib.ExitStack() as stack:
+        server = stack.enter_context(child("bench.broadcast", kind, folder))
+        port = int(server.read())
+        maker = server
+        if kind == "gateway":
+            maker = stack.enter_context(child("bench.changes", folder))
+            maker.read()
+            time.sleep(1.0)
+        yield Side(server, maker, port)
+
+
+@contextlib.contextmanager
+def deaf(port: int) -> Iterator[None]:
+    """A subscriber to everything who reads nothing."""
+    client = socket.socket()
+    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    with client:
+        client.connect(("127.0.0.1", port))
+        client.sendall(HEAD)
+        client.recv(4096)
+        said = {"op": "subscribe", "id": "1", "view": VIEW, "since": "latest"}
+        client.sendall(frame(json.dumps(said).encode()))
+        yield
+
+
+def crowd(port: int, count: int = SUBSCRIBERS, says: list[str] = SAYS) -> contextlib.AbstractContextManager[Running]:
+    return subscribing(Wish(port, count, says))
+
+
+def run() -> Iterator[Figure | Absent]:
+    allow_many_files()
+    with side("bare") as bare, crowd(bare.port) as hearers:
+        full = bare.measure(hearers, PER_SECOND)
+        calm = bare.measure(hearers, CALM_PER_SECOND)
+    with side("gateway") as ours:
+        before = ours.server.resident_kib
+        with crowd(ours.port) as hearers:
+            each_kib = (ours.server.resident_kib - before) / SUBSCRIBERS
+            yield from _busy(ours.measure(hearers, PER_SECOND), full)
+            alone = ours.measure(hearers, CALM_PER_SECOND)
+            yield from _ages(alone, calm)
+            with deaf(ours.port):
+                beside = ours.measure(hearers, CALM_PER_SECOND)
+            yield Figure(
+                "fanout: the same p99, beside one that reads nothing",
+                beside.told.age(0.99),
+                "ms",
+                alone.told.age(0.99),
+                "without it",
+                "the same",
+            )
+        yield Figure("fanout: memory for a subscriber", each_kib, "KiB")
+    yield from _idle()
+
+
+def _busy(ours: Measured, bare: Measured) -> Iterator[Figure]:
+    name, against = f"fanout: {SUBSCRIBERS:,} subscribers, {CITIES} filters", "bare broadcast, same bytes"
+    yield Figure(f"{name}, deliveries", ours.per_second, "deliveries/s", bare.per_second, against, "70%")
+    yield Figure("fanout: a delivery, processor time of the server", ours.each_us, "us", bare.each_us, against)
+    yield Figure("fanout: changes made meanwhile", ours.made_per_second, "changes/s", bare.made_per_second, against)
+    yield Figure("fanout: marks other than changes meanwhile, of 50", ours.told.others, "messages")
+    share, base = (each.told.busy_s / each.told.elapsed_s * 100 for each in (ours, bare))
+    yield Figure("fanout: a core's time that the subscribers' process took", share, "%", base, against)
+
+
+def _ages(ours: Measured, bare: Measured) -> Iterator[Figure]:
+    against = "bare broadcast, same bytes"
+    for name, share in (("p50", 0.5), ("p99", 0.99)):
+        yield Figure(
+            f"fanout: {name} from change to receipt, {CALM_PER_SECOND:.0f} changes/s",
+            ours.told.age(share),
+            "ms",
+            bare.told.age(share),
+            against,
+        )
+    yield Figure("fanout: deliveries then", ours.per_second, "deliveries/s", bare.per_second, against)
+
+
+def _idle() -> Iterator[Figure]:
+    """Connections that hear nothing for a while."""
+    with side("gateway") as ours:
+        before = ours.server.resident_kib
+        with crowd(ours.port, IDLE):
+            time.sleep(2.0)
+            each = (ours.server.resident_kib - before) / IDLE
+            busy = ours.server.busy_s
+            time.sleep(5.0)
+            share = (ours.server.busy_s - busy) / 5.0 * 100
+        yield Figure(f"fanout: {IDLE:,} idle connections, memory for one", each, "KiB")
+        yield Figure("fanout: the same, processor", share, "% of a core")

@@ -1,0 +1,200 @@
+"""Many subscribers in one process, as cheap as they can be: `python -m bench.subscribers JSON`.
+
+Raw sockets. Most are looked at a few times a second, and their frames are only counted; some are watched all the time,
+and of their frames the age is taken from the time that is in them. A line on standard input is answered with one that
+tells what came since the last; at its end the process stops.
+"""
+
+from __future__ import annotations
+
+import base64
+import resource
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+SWEEP_S = 0.02
+WATCHED = 50
+BETWEEN = 50
+"""Sockets of a sweep after which the watched ones are looked at."""
+PIECE = 256 * 1024
+HEAD = (
+    b"GET /v1/live HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: %b\r\n\r\n" % base64.b64encode(bytes(16))
+)
+
+
+class Wish(msgspec.Struct):
+    """Whom to connect to, how many, and what each of them says, in turn."""
+
+    port: int
+    count: int
+    says: list[str]
+
+
+class Told(msgspec.Struct):
+    """What came since the last time: messages, bytes, the ages of those that were watched, in ms, in order; marks other
+    than changes among those; seconds that it took, and seconds that this process worked."""
+
+    messages: int
+    bytes: int
+    ages_ms: list[float]
+    others: int
+    elapsed_s: float
+    busy_s: float
+
+    def age(self, share: float) -> float:
+        return self.ages_ms[min(len(self.ages_ms) - 1, int(len(self.ages_ms) * share))] if self.ages_ms else 0.0
+
+
+class Subscriber:
+    """One connection. Counts whole frames, and keeps what is left of the last."""
+
+    def __init__(self, port: int, says: str) -> None:
+        self.socket = socket.create_connection(("127.0.0.1", port), 30)
+        self.socket.sendall(HEAD)
+        head = b""
+        while b"\r\n\r\n" not in head:
+            head += self.socket.recv(4096)
+        assert head.startswith(b"HTTP/1.1 101"), head
+        self._rest = head.partition(b"\r\n\r\n")[2]
+        self.socket.sendall(frame(says.encode()))
+        self.socket.setblocking(False)
+
+    def frames(self) -> tuple[int, Iterator[bytes]]:
+        """The bytes that came, and the payloads of whole frames."""
+        try:
+            got = self.socket.recv(PIECE)
+        except BlockingIOError:
+            return 0, iter(())
+        assert got, "the server closed a connection"
+        return len(got), self._payloads(self._rest + got)
+
+    def _payloads(self, data: bytes) -> Iterator[bytes]:
+        at, end = 0, len(data)
+        while end - at >= 2:
+            size, begin = data[at + 1], at + 2
+            if size == 126:
+                size, begin = int.from_bytes(data[at + 2 : at + 4], "big"), at + 4
+            elif size == 127:
+                size, begin = int.from_bytes(data[at + 2 : at + 10], "big"), at + 10
+            if begin + size > end:
+                break
+            if data[at] & 0x0F == 9:
+                self.socket.sendall(frame(data[begin : begin + size], 0x8A))
+            else:
+                yield data[begin : begin + size]
+            at = begin + size
+        self._rest = data[at:]
+
+
+def frame(data: bytes, opcode: int = 0x81) -> bytes:
+    """A client's frame; a mask of zeros leaves the data as it is."""
+    size = bytes([0x80 | len(data)]) if len(data) < 126 else bytes([0x80 | 126]) + len(data).to_bytes(2, "big")
+    return bytes([opcode]) + size + bytes(4) + data
+
+
+class Crowd:
+    """All subscribers of a wish."""
+
+    def __init__(self, wish: Wish) -> None:
+        self._all = [Subscriber(wish.port, wish.says[each % len(wish.says)]) for each in range(wish.count)]
+        self._watched = {each.socket.fileno(): each for each in self._all[:WATCHED]}
+        self._poll = select.epoll()
+        self._poll.register(sys.stdin.fileno(), select.EPOLLIN)
+        for number in self._watched:
+            self._poll.register(number, select.EPOLLIN)
+        self._forget()
+
+    def _forget(self) -> None:
+        self._told = Told(0, 0, [], 0, time.monotonic(), time.process_time())
+
+    def run(self) -> None:
+        sweep = time.monotonic()
+        while True:
+            if not self._look(max(0.0, sweep - time.monotonic())):
+                return
+            if time.monotonic() >= sweep:
+                sweep = time.monotonic() + SWEEP_S
+                for index in range(WATCHED, len(self._all), BETWEEN):
+                    for each in self._all[index : index + BETWEEN]:
+                        self._count(each)
+                    self._look(0)
+
+    def _look(self, timeout_s: float) -> bool:
+        """Take from those that are watched; False at the end of standard input."""
+        for number, _ in self._poll.poll(timeout_s):
+            if number != sys.stdin.fileno():
+                self._watch(self._watched[number])
+            elif not sys.stdin.buffer.raw.read(1):  # type: ignore[attr-defined]
+                return False
+            else:
+                self._tell()
+        return True
+
+    def _count(self, subscriber: Subscriber) -> None:
+        size, payloads = subscriber.frames()
+        self._told.bytes += size
+        if size:
+            self._told.messages += sum(1 for _ in payloads)
+
+    def _watch(self, subscriber: Subscriber) -> None:
+        size, payloads = subscriber.frames()
+        now = time.monotonic_ns()
+        self._told.bytes += size
+        for payload in payloads:
+            self._told.messages += 1
+            times = payload.split(b'"at_ns":')[1:]
+            if len(times) == 1 and b'"event":"change"' in payload[:64]:
+                self._told.ages_ms.append((now - int(times[0].partition(b",")[0])) / 1e6)
+            else:
+                self._told.others += 1
+
+    def _tell(self) -> None:
+        told = self._told
+        told.elapsed_s, told.busy_s = time.monotonic() - told.elapsed_s, time.process_time() - told.busy_s
+        told.ages_ms.sort()
+        print(msgspec.json.encode(told).decode(), flush=True)
+        self._forget()
+
+
+class Running:
+    """A process of subscribers."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+
+    def told(self) -> Told:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(b".")
+        self._process.stdin.flush()
+        return msgspec.json.decode(self._process.stdout.readline(), type=Told)
+
+
+@contextmanager
+def subscribing(wish: Wish) -> Iterator[Running]:
+    command = [sys.executable, "-m", "bench.subscribers", msgspec.json.encode(wish).decode()]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        running = Running(process)
+        running.told()  # all are connected
+        yield running
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(30)
+
+
+def allow_many_files() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
+if __name__ == "__main__":
+    allow_many_files()
+    Crowd(msgspec.json.decode(sys.argv[1], type=Wish)).run()

@@ -1,0 +1,166 @@
+"""What a consumer has done, in a file: how far it has come, what its handler wrote, and what it still intends to do."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.client.durable import DurableFile
+from penstock.client.errors import ClientError
+from penstock.files import checksum, get_record, put_record
+
+POSITION, TARGET = "position", "target"
+TABLE = "penstock_intents"
+_TABLES = (
+    f"CREATE TABLE IF NOT EXISTS {TABLE} (number INTEGER PRIMARY KEY AUTOINCREMENT, effect TEXT NOT NULL,"
+    " crc INTEGER NOT NULL, payload BLOB NOT NULL, failed TEXT)",
+    f"CREATE INDEX IF NOT EXISTS {TABLE}_open ON {TABLE} (effect, number) WHERE failed IS NULL",
+)
+
+
+class Intent(NamedTuple):
+    """Something to be done elsewhere. `id` is the same on each try and like no other: give it to the other side as the
+    key by which it knows a repetition. `failed` is why it was given up, None if it was not."""
+
+    id: str
+    effect: str
+    payload: Any
+    failed: str | None = None
+
+
+class Tx:
+    """The transaction of one message. What is written with it is there exactly if the message counts as done.
+
+    The tables are yours to make; those that begin with `penstock_` are not yours. Do not commit.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, generation: int, effects: frozenset[str]) -> None:
+        self._connection = connection
+        self._generation = generation
+        self._effects = effects
+
+    def execute(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
+        """As `sqlite3.Connection.execute`."""
+        return self._connection.execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> sqlite3.Cursor:
+        """As `sqlite3.Connection.executemany`."""
+        return self._connection.executemany(sql, parameters)
+
+    def intend(self, effect: str, payload: Any) -> str:
+        """Note that something is to be done elsewhere, once this message counts as done. Returns the id that it has.
+        `payload` is anything that JSON has."""
+        if effect not in self._effects:
+            raise ClientError(f"the consumer has no effect {effect!r}")
+        data = msgspec.json.encode(payload)
+        added = self._connection.execute(
+            f"INSERT INTO {TABLE} (effect, crc, payload) VALUES (?, ?, ?)",
+            (effect, checksum(effect.encode(), data), data),
+        )
+        return _id(self._generation, int(added.lastrowid or 0))
+
+
+class Ledger:
+    """The file of one consumer. Every method blocks, for as long as a sync of the disk takes."""
+
+    def __init__(self, path: str | os.PathLike[str], target: dict[str, Any]) -> None:
+        """`ClientError` if the file is of a consumer of something else."""
+        self._file = DurableFile(path, "consumer", *_TABLES)
+        try:
+            self.generation = self._file.generation
+            self._claim(target)
+        except BaseException:
+            self._file.close()
+            raise
+
+    @property
+    def connection(self) -> sqlite3.Connection:
+        return self._file.connection
+
+    def _claim(self, target: dict[str, Any]) -> None:
+        known = get_record(self.connection, self._file.path, TARGET)
+        if known is None:
+            with self._file.transaction() as connection:
+                put_record(connection, TARGET, target)
+        elif known != target:
+            raise ClientError(f"{self._file.path} is of a consumer of {known}, not of {target}")
+
+    def position(self) -> str | None:
+        """The cursor of the last message that is done; None before the first."""
+        found = get_record(self.connection, self._file.path, POSITION)
+        return None if found is None else str(found)
+
+    def begin(self) -> None:
+        with self._file.errors():
+            self.connection.execute("BEGIN IMMEDIATE")
+
+    def commit(self, position: str) -> None:
+        """The message is done: durable on return."""
+        with self._file.errors():
+            put_record(self.connection, POSITION, position)
+            self.connection.execute("COMMIT")
+
+    def rollback(self) -> None:
+        if self.connection.in_transaction:
+            with self._file.errors():
+                self.connection.execute("ROLLBACK")
+
+    def counts(self) -> dict[str, int]:
+        """Open intents by effect."""
+        rows = self._select(f"SELECT effect, count(*) FROM {TABLE} WHERE failed IS NULL GROUP BY effect")
+        return {effect: int(count) for effect, count in rows}
+
+    def oldest(self, effect: str) -> Intent | None:
+        """The next one of an effect that is to be done."""
+        rows = self._select(
+            f"SELECT number, effect, crc, payload, failed FROM {TABLE} WHERE failed IS NULL AND effect = ?"
+            " ORDER BY number LIMIT 1",
+            effect,
+        )
+        return self._intent(rows[0]) if rows else None
+
+    def failed(self) -> list[Intent]:
+        rows = self._select(
+            f"SELECT number, effect, crc, payload, failed FROM {TABLE} WHERE failed IS NOT NULL ORDER BY number"
+        )
+        return [self._intent(row) for row in rows]
+
+    def settle(self, intent: Intent, failed: str | None = None) -> None:
+        """It is done, or given up for a reason. Durable on return."""
+        with self._file.transaction() as connection:
+            if failed is None:
+                connection.execute(f"DELETE FROM {TABLE} WHERE number = ?", (_number(intent.id),))
+            else:
+                connection.execute(f"UPDATE {TABLE} SET failed = ? WHERE number = ?", (failed, _number(intent.id)))
+
+    def reopen(self, intent: Intent) -> bool:
+        """One that was given up is to be done after all, with its old id."""
+        with self._file.transaction() as connection:
+            changed = connection.execute(
+                f"UPDATE {TABLE} SET failed = NULL WHERE number = ? AND failed IS NOT NULL", (_number(intent.id),)
+            )
+            return changed.rowcount == 1
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _select(self, sql: str, *parameters: Any) -> list[Any]:
+        with self._file.errors():
+            return self.connection.execute(sql, parameters).fetchall()
+
+    def _intent(self, row: Sequence[Any]) -> Intent:
+        number, effect, crc, payload, failed = row
+        self._file.checked(crc, effect.encode(), payload)
+        return Intent(_id(self.generation, number), effect, msgspec.json.decode(payload), failed)
+
+
+def _id(generation: int, number: int) -> str:
+    return f"{generation:012x}-{number}"
+
+
+def _number(id: str) -> int:
+    return int(id.rpartition("-")[2])

@@ -1,0 +1,66 @@
+"""The answers of long polling, as messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.client.asking import EARLIEST
+from penstock.client.errors import Lost, ServerError
+from penstock.client.messages import Delivery, Row
+
+_encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+def deliveries_of(page: Any, asked: str | None) -> list[Delivery]:
+    """The messages of an answer to a GET with this `since`; none if it says nothing new."""
+    if not isinstance(page, dict) or not isinstance(cursor := page.get("cursor"), str):
+        raise Lost("this is no page: it has no cursor")
+    if page.get("truncated"):
+        raise ServerError(200, "truncated", "the view has more rows than a page holds; follow it another way")
+    kind, data = _content(page)
+    if kind == "progress" and cursor == asked:
+        return []
+    first = [Delivery("reset", {"reason": ""}, EARLIEST)] if page.get("reset") else []
+    return [*first, Delivery(kind, data, cursor)]
+
+
+def _content(page: Row) -> tuple[str, Row]:
+    for name in ("events", "rows", "changes"):
+        items = page.get(name)
+        if isinstance(items, list):
+            break
+    else:
+        raise Lost("this is no page: it has neither events nor rows nor changes")
+    if name == "rows":
+        return "snapshot", {"rows": items}
+    if not items:
+        return "progress", {}
+    if name == "events":
+        return "change", {"events": items}
+    return "change", merged(items)
+
+
+def merged(changes: Sequence[Row]) -> Row:
+    """One change with the effect of all of them: of each key the last that was said of it."""
+    names = next((list(key) for change in changes for key in change["deletes"]), None)
+    if names is None:
+        return {"upserts": [row for change in changes for row in change["upserts"]], "deletes": []}
+    last: dict[bytes, tuple[str, Row]] = {}
+    for change in changes:
+        for part in ("upserts", "deletes"):
+            for row in change[part]:
+                name = key_of(row, names)
+                last.pop(name, None)
+                last[name] = (part, row)
+    return {part: [row for said, row in last.values() if said == part] for part in ("upserts", "deletes")}
+
+
+def key_of(row: Row, names: Sequence[str]) -> bytes:
+    """The key of a row, as something to compare: equal for equal JSON, whatever the order of an object's fields."""
+    try:
+        return _encode([row[name] for name in names])
+    except KeyError as error:
+        raise Lost(f"a row without its key column {error}") from None

@@ -1,0 +1,182 @@
+// Requests, and the two ways to follow that need nothing but them: server-sent events and long polling.
+
+import { Broken, EventStream, Refused, given, messageOf, messagesOf, parse, pollOf, requestOf } from "./protocol.js";
+
+/** @typedef {import("./protocol.js").Message} Message */
+/** @typedef {import("./protocol.js").Target} Target */
+
+const ANSWER_MS = 60_000;
+const FIRST_MS = 10_000; // an event stream begins at once: if it does not, something between holds it back
+const SILENCE_MS = 45_000; // three heartbeats of the server
+const POLL_MS = 2_000; // between polls that do not wait at the server
+
+/** An event stream that does not come through here, though answers do. */
+export class Unstreamed extends Broken {}
+
+/** Requests to one gateway, with the key of whoever asks. */
+export class Http {
+  #address;
+  #key;
+
+  /** @param {URL} address ends with a slash @param {() => Promise<string | null>} key */
+  constructor(address, key) {
+    this.#address = address;
+    this.#key = key;
+  }
+
+  /**
+   * An answer that is no refusal.
+   * @param {string} path @param {Record<string, any>} [query] @param {RequestInit} [init] @returns {Promise<Response>}
+   */
+  async request(path, query = {}, init = {}) {
+    const address = new URL(path, this.#address);
+    for (const [name, value] of Object.entries(given(query))) address.searchParams.set(name, String(value));
+    const key = await this.#key();
+    const headers = { ...init.headers, ...(key ? { Authorization: `Bearer ${key}` } : {}) };
+    const asking = fetch(address, { cache: "no-store", redirect: "manual", ...init, headers });
+    const answer = await unbroken(asking, init.signal);
+    if (!answer.ok) throw await refusal(answer);
+    return answer;
+  }
+
+  /**
+   * The JSON answer to a GET, or to what `options` say.
+   * @param {string} path @param {Record<string, any>} [query] @param {RequestInit & {timeout_ms?: number}} [options]
+   * @returns {Promise<any>}
+   */
+  async json(path, query = {}, { timeout_ms = ANSWER_MS, signal, ...init } = {}) {
+    const watchdog = new Watchdog(signal);
+    const asking = this.request(path, query, { ...init, signal: watchdog.signal });
+    const text = await watchdog.over(asking.then((answer) => unbroken(answer.text(), watchdog.signal)), timeout_ms);
+    try {
+      return parse(text);
+    } catch {
+      throw new Broken("the answer is not JSON");
+    }
+  }
+
+  /**
+   * A target by server-sent events.
+   * @param {Target} target @param {string | null} since @param {AbortSignal} signal
+   * @param {(retry_ms: number) => void} retry @returns {AsyncGenerator<Message>}
+   */
+  async *events(target, since, signal, retry) {
+    const { path, query } = requestOf(target, since);
+    const watchdog = new Watchdog(signal, Unstreamed);
+    const headers = { Accept: "text/event-stream" };
+    const asking = this.request(`${path}/live`, query, { headers, signal: watchdog.signal });
+    const answer = await watchdog.over(asking, FIRST_MS);
+    const events = new EventStream();
+    let patience_ms = FIRST_MS;
+    for await (const text of texts(answer, watchdog, () => patience_ms)) {
+      for (const { event, data, id } of events.push(text)) {
+        patience_ms = SILENCE_MS;
+        watchdog.error = Broken;
+        if (event === "error") throw new Refused(parse(data));
+        const message = /** @type {Message} */ (messageOf(data, { event, id }));
+        if (message.cursor) yield message;
+      }
+      if (events.retry_ms !== null) retry(events.retry_ms);
+    }
+    throw new Broken("the event stream ended");
+  }
+
+  /**
+   * A target by GETs. With `wait`, each waits at the server until there is something.
+   * @param {Target} target @param {string | null} since @param {AbortSignal} signal @param {boolean} wait
+   * @returns {AsyncGenerator<Message>}
+   */
+  async *pages(target, since, signal, wait) {
+    for (let asked = since; ; ) {
+      const { path, query } = pollOf(target, asked);
+      const began_ms = Date.now();
+      const page = await this.json(path, wait ? query : { ...query, wait: null }, { signal });
+      const messages = messagesOf(page, asked);
+      yield* messages;
+      asked = page.cursor;
+      const waited = wait && Date.now() - began_ms > 1_000;
+      if (!messages.length && !waited) await sleep(POLL_MS, signal);
+    }
+  }
+}
+
+/** Aborts what waits for bytes that do not come. */
+class Watchdog {
+  #controller = new AbortController();
+
+  /** @param {AbortSignal | null} [signal] @param {typeof Broken} [error] */
+  constructor(signal, error = Broken) {
+    this.signal = signal ? AbortSignal.any([signal, this.#controller.signal]) : this.#controller.signal;
+    this.error = error;
+  }
+
+  /** @template T @param {Promise<T>} waiting @param {number} patience_ms @returns {Promise<T>} */
+  async over(waiting, patience_ms) {
+    const timer = setTimeout(() => this.#controller.abort(new this.error("nothing came for too long")), patience_ms);
+    try {
+      return await waiting;
+    } finally {
+      clearTimeout(timer);
+    }
+  }
+}
+
+/** The text of an event stream as it comes. @param {Response} answer @param {Watchdog} watchdog
+ * @param {() => number} patience_ms @returns {AsyncGenerator<string>} */
+async function* texts(answer, watchdog, patience_ms) {
+  if (!answer.body || !answer.headers.get("content-type")?.startsWith("text/event-stream")) {
+    throw new Unstreamed("the answer is no event stream");
+  }
+  const reader = answer.body.getReader();
+  const decoder = new TextDecoder();
+  try {
+    for (;;) {
+      const { value, done } = await watchdog.over(unbroken(reader.read(), watchdog.signal), patience_ms());
+      if (done) return;
+      yield decoder.decode(value, { stream: true });
+    }
+  } finally {
+    reader.cancel().catch(() => {});
+  }
+}
+
+/** What waits for the network; its failures as `Broken`, unless it was given up on purpose. @template T
+ * @param {Promise<T>} waiting @param {AbortSignal | null} [signal] @returns {Promise<T>} */
+async function unbroken(waiting, signal) {
+  try {
+    return await waiting;
+  } catch (error) {
+    signal?.throwIfAborted();
+    throw new Broken(`no answer: ${/** @type {Error} */ (error).message}`);
+  }
+}
+
+/** @param {Response} answer */
+async function refusal(answer) {
+  if (answer.type === "opaqueredirect") {
+    return new Refused({ status: 0, code: "redirected", detail: "the answer leads elsewhere, and a key must not" });
+  }
+  const text = await answer.text().catch(() => "");
+  const after_s = Number(answer.headers.get("retry-after")) || 0;
+  try {
+    return new Refused({ ...JSON.parse(text), status: answer.status }, after_s);
+  } catch {
+    return new Refused({ status: answer.status, detail: `${answer.status} ${text.slice(0, 200)}` }, after_s);
+  }
+}
+
+/** @param {number} delay_ms @param {AbortSignal | null} [signal] @returns {Promise<void>} */
+export function sleep(delay_ms, signal) {
+  return new Promise((resolve, reject) => {
+    const stop = () => {
+      clearTimeout(timer);
+      reject(signal?.reason);
+    };
+    const timer = setTimeout(() => {
+      signal?.removeEventListener("abort", stop);
+      resolve();
+    }, delay_ms);
+    signal?.addEventListener("abort", stop, { once: true });
+    if (signal?.aborted) stop();
+  });
+}

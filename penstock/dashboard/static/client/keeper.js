@@ -1,0 +1,122 @@
+// Keeps a copy and its cursor in a store, a little behind the page and always together.
+
+import { LEASE_MS } from "./stores.js";
+
+/** @typedef {import("./copy.js").Copy} Copy */
+/** @typedef {import("./copy.js").Id} Id */
+/** @typedef {import("./stores.js").Store} Store */
+
+const KEEP_MS = 500; // between two writes
+const UNKEPT_MS = 30_000; // after one that failed, for want of room or otherwise
+
+export class Keeper {
+  #store;
+  #name;
+  #what;
+  #copy;
+  #unkept;
+  /** @type {string | null} */
+  #stamp = null;
+  /** @type {string | null} */
+  #cursor = null;
+  /** Changed since the last write; null: everything. @type {Set<Id> | null} */
+  #changed = new Set();
+  #dirty = false;
+  #writing = Promise.resolve();
+  /** @type {ReturnType<typeof setTimeout> | null} */
+  #timer = null;
+  #told = false;
+
+  /** @param {Store} store @param {string} name @param {unknown} what is kept: what was kept of something else is not
+   * taken for it @param {Copy} copy @param {(error: Error) => void} unkept */
+  constructor(store, name, what, copy, unkept) {
+    this.#store = store;
+    this.#name = name;
+    this.#what = JSON.stringify(what);
+    this.#copy = copy;
+    this.#unkept = unkept;
+    globalThis.addEventListener?.("pagehide", this.#leaving);
+    globalThis.document?.addEventListener("visibilitychange", this.#leaving);
+  }
+
+  /** Fill the copy with what was kept. The cursor, or null if there is nothing. @returns {Promise<string | null>} */
+  async load() {
+    try {
+      const found = await this.#store.load(this.#name);
+      if (found?.what !== this.#what || !found.cursor) return null;
+      this.#copy.fill(found.rows);
+      this.#stamp = found.stamp;
+      return found.cursor;
+    } catch (error) {
+      this.#tell(error);
+      return null;
+    }
+  }
+
+  /** The page stands here now. @param {string | null} cursor @param {Id[] | null} changed null: everything */
+  note(cursor, changed) {
+    this.#cursor = cursor;
+    if (changed === null) this.#changed = null;
+    else for (const id of changed) this.#changed?.add(id);
+    this.#dirty = true;
+    this.#timer ??= setTimeout(() => this.flush(), KEEP_MS);
+  }
+
+  /** What is kept is of something else now. @param {unknown} what */
+  turn(what) {
+    this.#what = JSON.stringify(what);
+    this.#changed = null;
+  }
+
+  /** Write now what is to be written, after what is being written. */
+  flush() {
+    if (this.#timer) clearTimeout(this.#timer);
+    this.#timer = null;
+    this.#writing = this.#writing.then(() => this.#write());
+    return this.#writing;
+  }
+
+  close() {
+    globalThis.removeEventListener?.("pagehide", this.#leaving);
+    globalThis.document?.removeEventListener("visibilitychange", this.#leaving);
+    return this.flush();
+  }
+
+  #leaving = () => {
+    if (this.#dirty) this.flush();
+  };
+
+  async #write() {
+    if (!this.#dirty) return;
+    const { rows } = this.#copy;
+    const changed = [...(this.#changed ?? [])];
+    const stamp = crypto.getRandomValues(new Uint32Array(4)).join("-");
+    const place = { what: this.#what, cursor: this.#cursor, stamp, at_ms: Date.now() };
+    const after = this.#changed && this.#stamp;
+    const put = changed.flatMap((id) => (rows.has(id) ? [/** @type {[Id, any]} */ ([id, rows.get(id)])] : []));
+    const drop = changed.filter((id) => !rows.has(id));
+    const all = () => /** @type {[Id, any][]} */ ([...rows]);
+    this.#changed = new Set();
+    this.#dirty = false;
+    let again_ms = LEASE_MS;
+    try {
+      if (await this.#store.save(this.#name, { place, after, put, drop, all })) {
+        this.#stamp = place.stamp;
+        return;
+      }
+    } catch (error) {
+      this.#tell(error);
+      again_ms = UNKEPT_MS;
+    }
+    this.#changed = null; // what is there now is not what this page wrote last
+    this.#dirty = true;
+    this.#timer ??= setTimeout(() => this.flush(), again_ms);
+  }
+
+  /** Once is enough. @param {unknown} error */
+  #tell(error) {
+    if (this.#told) return;
+    this.#told = true;
+    this.#unkept(error instanceof Error ? error : new Error(String(error)));
+  }
+}

@@ -1,0 +1,223 @@
+// Penstock in a browser: follow streams and views, hold a live copy of a view, send events. No dependencies.
+//
+//     import { connect } from "https://plant.example/penstock.js";
+//     const sales = connect().table("sales", { key: ["product"], keep: "sales" });
+//     sales.watch(() => draw(sales.rows));
+//
+// Each message of the server carries a cursor. After any break the client asks for what comes after the last one, so
+// nothing is missed and nothing comes twice. What is kept in the browser's storage is kept together with its cursor, so
+// this holds for a page that is loaded again.
+
+import { Copy } from "./copy.js";
+import { sleep } from "./http.js";
+import { Keeper } from "./keeper.js";
+import { Link } from "./link.js";
+import { Broken, Refused, backoff_ms } from "./protocol.js";
+import { storeOf } from "./stores.js";
+import { Subscription } from "./subscription.js";
+import { Table } from "./table.js";
+
+/** @typedef {import("./link.js").State} State */
+/** @typedef {import("./link.js").Transport} Transport */
+/** @typedef {import("./protocol.js").Row} Row */
+/** @typedef {import("./stores.js").Store} Store */
+/** @typedef {import("./subscription.js").Handlers} Handlers */
+
+/**
+ * @typedef {object} Options
+ * @property {string | null | (() => string | null | Promise<string | null>)} [key] an API key or token, or what gives
+ *   one, asked for each request and connection; it goes into a header, never into an address
+ * @property {"indexeddb" | "local" | "session" | Store} [storage] where what is kept is kept; IndexedDB unless given
+ * @property {boolean} [pauseHidden] let go of the connection while the page is not seen
+ * @property {Transport[]} [transports] those that may be used, best first
+ * @property {(state: State) => void} [state] called when the state of the connection changes
+ */
+/**
+ * @typedef {object} Filter
+ * @property {string} [where] a condition in SQL
+ * @property {string} [select] a list of columns in SQL
+ */
+/**
+ * @typedef {object} Following
+ * @property {string} [since] a cursor, `earliest` or `latest`
+ * @property {number} [last] of a stream: begin with so many of its latest events
+ * @property {string} [keep] the name under which place and content are kept in the browser's storage
+ * @property {string[]} [key] the key columns of a view, which `keep` needs
+ */
+/**
+ * @typedef {object} Tabling
+ * @property {string[]} key the key columns of the view
+ * @property {import("./table.js").Order} [order] columns, `-` before one that is to be from large to small, or a
+ *   function that compares two rows; by key unless given
+ * @property {string} [keep] the name under which rows and place are kept in the browser's storage
+ * @property {number} [most] rows that are held at most, 100,000 unless given
+ */
+
+const ROWS_MAX = 100_000;
+const HIDDEN_MS = 10_000; // a glance at another tab does not cost a reconnect
+const PUBLISHES_MAX = 1_000; // calls of `publish` that wait for one stream; one more is refused
+
+/**
+ * A client of the gateway at `address`, by default the one that this module came from. It connects when it is first
+ * asked to follow something.
+ * @param {string | URL} [address] @param {Options} [options]
+ */
+export function connect(address = new URL(".", import.meta.url), options = {}) {
+  return new Penstock(address, options);
+}
+
+export class Penstock {
+  #link;
+  #storage;
+  /** @type {Store | null} */
+  #store = null;
+  /** @type {Set<Subscription>} */
+  #subscriptions = new Set();
+  /** @type {Map<string, {waiting: number, last: Promise<any>}>} */
+  #lanes = new Map();
+  #closing = new AbortController();
+  #wanted = true;
+  #seen = true;
+  /** @type {ReturnType<typeof setTimeout> | undefined} */
+  #leaving;
+
+  /** @param {string | URL} address @param {Options} options */
+  constructor(address, { key = null, storage = "indexeddb", pauseHidden = false, transports, state } = {}) {
+    const base = new URL(address, globalThis.document?.baseURI);
+    if (!base.pathname.endsWith("/")) base.pathname += "/";
+    this.#storage = storage;
+    const ask = async () => (typeof key === "function" ? await key() : key);
+    this.#link = new Link(base, ask, transports ?? ["websocket", "sse", "poll"], state ?? (() => {}));
+    const { signal } = this.#closing;
+    const retry = () => this.#link.retry();
+    for (const back of ["online", "pageshow"]) globalThis.addEventListener?.(back, retry, { signal });
+    if (pauseHidden) globalThis.document?.addEventListener("visibilitychange", () => this.#look(), { signal });
+  }
+
+  /** How the connection is. */
+  get state() {
+    return this.#link.state;
+  }
+
+  /**
+   * Follow a stream or a view. Messages come one after the other, each once.
+   * @param {"views" | "streams"} kind @param {string} name
+   * @param {Filter & Following} [options] @param {Handlers} [handlers]
+   */
+  follow(kind, name, { where, select, since, last = 0, keep, key } = {}, handlers = {}) {
+    const view = kind === "views";
+    if (keep && view && !key) throw new TypeError("to keep a view, say its key columns, as in key: ['product']");
+    const copy = keep ? new Copy(view ? (key ?? []) : null, view ? ROWS_MAX : last) : null;
+    return this.#follow({ kind, name, where, select }, handlers, { since, last, copy, keep });
+  }
+
+  /**
+   * A live copy of a view.
+   * @param {string} view @param {Filter & Tabling} options
+   */
+  table(view, { key, order = key, where, select, keep, most = ROWS_MAX }) {
+    const copy = new Copy(key, most);
+    const target = { kind: /** @type {const} */ ("views"), name: view, where, select };
+    return new Table(key, copy, order, (handlers, after) => this.#follow(target, handlers, { copy, keep, after }));
+  }
+
+  /** @param {import("./protocol.js").Target} target @param {Handlers} handlers
+   * @param {{since?: string, last?: number, copy: Copy | null, keep?: string, after?: () => void}} more */
+  #follow(target, handlers, { since, last, copy, keep, after }) {
+    const unkept = handlers.unkept ?? ((error) => console.warn("Penstock cannot keep", target.name, error));
+    const keeper = copy && keep ? new Keeper(this.#kept(), keep, [this.#link.address, target], copy, unkept) : null;
+    const closed = (/** @type {Subscription} */ each) => void this.#subscriptions.delete(each);
+    const subscription = new Subscription(this.#link, target, handlers, { since, last, copy, keeper, after }, closed);
+    this.#subscriptions.add(subscription);
+    return subscription;
+  }
+
+  #kept() {
+    this.#store ??= storeOf(this.#storage);
+    return this.#store;
+  }
+
+  /**
+   * Send an event, or an array of them; gives the answer once they are durable. Sent again after a break under the same
+   * key, so each is taken once; those of one stream go one call after the other. Throws `Refused` if no retry helps.
+   * @param {string} stream @param {Row | Row[]} events
+   * @param {{idempotencyKey?: string, signal?: AbortSignal}} [options] @returns {Promise<any>}
+   */
+  publish(stream, events, { idempotencyKey = randomKey(), signal } = {}) {
+    const lane = this.#lanes.get(stream) ?? { waiting: 0, last: Promise.resolve() };
+    if (lane.waiting >= PUBLISHES_MAX) return Promise.reject(new Error(`${PUBLISHES_MAX} calls wait for ${stream}`));
+    const [path, body] = [`v1/streams/${encodeURIComponent(stream)}`, JSON.stringify(events)];
+    const until = AbortSignal.any([this.#closing.signal, ...(signal ? [signal] : [])]);
+    const sent = lane.last.then(() => this.#post(path, body, idempotencyKey, until));
+    lane.waiting++;
+    lane.last = sent.catch(() => {}).then(() => --lane.waiting || this.#lanes.delete(stream));
+    this.#lanes.set(stream, lane);
+    return sent;
+  }
+
+  /** @param {string} path @param {string} body @param {string} key @param {AbortSignal} signal */
+  async #post(path, body, key, signal) {
+    const headers = { "Content-Type": "application/json", "Idempotency-Key": key };
+    for (let failures = 0; ; failures++) {
+      try {
+        return await this.#link.http.json(path, {}, { method: "POST", body, headers, signal });
+      } catch (error) {
+        signal.throwIfAborted();
+        const refused = error instanceof Refused ? error : null;
+        if (!(refused?.retry || error instanceof Broken)) throw error;
+        await sleep(backoff_ms(failures, Math.random(), undefined, (refused?.retryAfter_s ?? 0) * 1_000), signal);
+      }
+    }
+  }
+
+  /**
+   * The JSON answer to a GET, as of `v1/app`. Throws `Refused`.
+   * @param {string} path @param {Record<string, any>} [query]
+   * @param {{signal?: AbortSignal, timeout_ms?: number}} [options] @returns {Promise<any>}
+   */
+  get(path, query, options) {
+    return this.#link.http.json(path, query, options);
+  }
+
+  /** Let go of the connection, and hold every place, until `resume`. */
+  pause() {
+    this.#wanted = false;
+    this.#link.pause();
+  }
+
+  /** Connect, or connect now instead of at the end of the back-off. */
+  resume() {
+    this.#wanted = true;
+    if (this.#seen) this.#link.resume();
+  }
+
+  /** Forget what was kept under a name. @param {string} name */
+  forget(name) {
+    return this.#kept().forget(name);
+  }
+
+  /** End everything. What is to be kept is written down first; what was to be sent and is not is given up. */
+  async close() {
+    this.#closing.abort(new Broken("the client was closed"));
+    clearTimeout(this.#leaving);
+    await Promise.all([...this.#subscriptions].map((subscription) => subscription.close()));
+    this.#link.pause();
+  }
+
+  #look() {
+    clearTimeout(this.#leaving);
+    const leave = () => {
+      this.#seen = false;
+      this.#link.pause();
+    };
+    if (document.hidden) this.#leaving = setTimeout(leave, HIDDEN_MS);
+    else {
+      this.#seen = true;
+      if (this.#wanted) this.#link.resume();
+    }
+  }
+}
+
+function randomKey() {
+  return [...crypto.getRandomValues(new Uint8Array(16))].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+}

@@ -1,0 +1,206 @@
+// The protocol as plain functions and values: docs/protocol.md in code, checked against its vectors.
+
+/** @typedef {Record<string, any>} Row */
+/** @typedef {{event: string, cursor: string, data: any}} Message */
+/** @typedef {{kind: "views" | "streams", name: string, where?: string, select?: string}} Target */
+
+export const BACKOFF = { base_ms: 250, cap_ms: 30_000 };
+const MESSAGES = new Set(["snapshot", "change", "progress", "stall", "reset"]);
+const RETRY = new Set([408, 425, 429, 500, 502, 503, 504, 507]);
+const NO_USE = new Set(["damaged", "newer_format", "ledger_mismatch", "no_reply_yet"]);
+const WAIT_S = 30; // how long a poll waits at the server
+const ANSWER_ROWS_MAX = 10_000;
+const EVENT_CHARS_MAX = 2 ** 28; // of one server-sent event: about what a string of the browser can hold
+
+/** An answer, or a message, that is a refusal: `status`, `code` and the whole `problem`; `retry` if one helps. */
+export class Refused extends Error {
+  /** @param {any} problem @param {number} [retryAfter_s] */
+  constructor(problem, retryAfter_s = 0) {
+    super(String(problem?.detail ?? problem?.title ?? "the server refused this"));
+    this.name = "Refused";
+    this.problem = problem;
+    this.status = Number(problem?.status ?? 0);
+    /** @type {string | null} */
+    this.code = problem?.code ?? null;
+    this.retryAfter_s = retryAfter_s;
+    this.retry = retriable(this.status, this.code);
+  }
+}
+
+/** A connection that ended, or could not be made. `counted` if the back-off has begun already, or none is needed. */
+export class Broken extends Error {
+  /** @param {string} message @param {boolean} [counted] */
+  constructor(message, counted = false) {
+    super(message);
+    this.name = "Broken";
+    this.counted = counted;
+  }
+}
+
+/** Whether to try again after an error. @param {number} status @param {string | null} code */
+export function retriable(status, code) {
+  return RETRY.has(status) && !NO_USE.has(code ?? "");
+}
+
+/** How long to wait after so many failures in a row. Part of it is left to chance, or all clients would come at once.
+ * @param {number} failures @param {number} random */
+export function backoff_ms(failures, random, { base_ms, cap_ms } = BACKOFF, retryAfter_ms = 0) {
+  const bound = Math.min(cap_ms, base_ms * 2 ** failures);
+  return Math.max(bound * (0.5 + 0.5 * random), retryAfter_ms * (1 + 0.5 * random));
+}
+
+const LONG_NUMBER = /\d{16}/;
+const STRING_OR_NUMBER = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
+
+/**
+ * JSON.parse that loses no whole number: one past 2^53 becomes its text, so that two keys that differ in the last digit
+ * stay two. The slower way is taken only if there is a long run of digits.
+ * @param {string} text
+ */
+export function parse(text) {
+  if (!LONG_NUMBER.test(text)) return JSON.parse(text);
+  return JSON.parse(text.replace(STRING_OR_NUMBER, (found) => {
+    const whole = /^-?\d+$/.test(found);
+    return whole && !Number.isSafeInteger(Number(found)) ? `"${found}"` : found;
+  }));
+}
+
+/** A message from its text, or from the data of an event; `Broken` if it is none. @param {string} text
+ * @param {{event: string, id: string}} [of] @returns {{id?: string, event: string, cursor?: string, data?: any}} */
+export function messageOf(text, of) {
+  let message;
+  try {
+    message = of ? { event: of.event, cursor: of.id, data: parse(text) } : parse(text);
+  } catch {
+    throw new Broken("what came is not JSON");
+  }
+  const whole = typeof message?.event === "string" && (!MESSAGES.has(message.event) || message.cursor);
+  if (!whole) throw new Broken("what came is no message");
+  return message;
+}
+
+/** Server-sent events, parsed by the rules of the HTML standard from text that comes in pieces of any size. */
+export class EventStream {
+  /** The last `retry` field. @type {number | null} */
+  retry_ms = null;
+  /** The id of the last event that came whole. */
+  lastId = "";
+  #id = "";
+  #type = "";
+  /** @type {string[]} */
+  #data = [];
+  /** @type {string[]} */
+  #line = [];
+  #afterReturn = false;
+  #size = 0;
+
+  /** The events that this piece completes.
+   * @param {string} text @returns {{event: string, data: string, id: string}[]} */
+  push(text) {
+    if (text === "") return [];
+    const rest = this.#afterReturn && text.startsWith("\n") ? text.slice(1) : text;
+    this.#afterReturn = text.endsWith("\r");
+    this.#size += text.length;
+    if (this.#size > EVENT_CHARS_MAX) throw new Broken("an event is larger than a page can hold");
+    /** @type {{event: string, data: string, id: string}[]} */
+    const found = [];
+    const [first, ...others] = rest.split(/\r\n|\r|\n/);
+    this.#line.push(first);
+    for (const next of others) {
+      this.#take(this.#line.join(""), found);
+      this.#line = [next];
+    }
+    return found;
+  }
+
+  /** @param {string} line @param {{event: string, data: string, id: string}[]} found */
+  #take(line, found) {
+    if (line === "") return this.#dispatch(found);
+    const colon = line.indexOf(":");
+    const field = colon < 0 ? line : line.slice(0, colon);
+    const value = colon < 0 ? "" : line.slice(colon + (line[colon + 1] === " " ? 2 : 1));
+    if (field === "event") this.#type = value;
+    else if (field === "data") this.#data.push(value);
+    else if (field === "id" && !value.includes("\0")) this.#id = value;
+    else if (field === "retry" && /^[0-9]+$/.test(value)) this.retry_ms = Number(value);
+  }
+
+  /** @param {{event: string, data: string, id: string}[]} found */
+  #dispatch(found) {
+    this.lastId = this.#id;
+    if (this.#data.length) found.push({ event: this.#type || "message", data: this.#data.join("\n"), id: this.#id });
+    this.#type = "";
+    this.#data = [];
+    this.#size = 0;
+  }
+}
+
+/** The path and the parameters that ask for a target. @param {Target} target @param {string | null} [since] */
+export function requestOf({ kind, name, where, select }, since) {
+  return { path: `v1/${kind}/${encodeURIComponent(name)}`, query: given({ since, where, select }) };
+}
+
+/** The same for polling, which waits for what comes after a cursor.
+ * @param {Target} target @param {string | null} since */
+export function pollOf(target, since) {
+  const words = ["earliest", "latest", null];
+  const rows = target.kind === "views" && (since === null || since === "earliest");
+  const { path, query } = requestOf(target, rows ? null : (since ?? "latest"));
+  const more = given({ limit: rows ? ANSWER_ROWS_MAX : null, wait: words.includes(since) ? null : WAIT_S });
+  return { path, query: { ...query, ...more } };
+}
+
+/** What subscribes to a target on a WebSocket, but for its id and window. @param {Target} target
+ * @param {string | null} [since] */
+export function subscriptionOf({ kind, name, where, select }, since) {
+  return { op: "subscribe", [kind === "views" ? "view" : "stream"]: name, ...given({ since, where, select }) };
+}
+
+/** Those that have a value. @param {Record<string, any>} values @returns {Record<string, any>} */
+export function given(values) {
+  return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined && value !== null));
+}
+
+/** The answer to a GET with `since` = `asked`, as messages. @param {any} page @param {string | null} [asked]
+ * @returns {Message[]} */
+export function messagesOf(page, asked) {
+  const { cursor } = page;
+  if (page.truncated) {
+    throw new Refused({ status: 400, code: "truncated", detail: "the view has more rows than an answer may have" });
+  }
+  const messages = page.reset ? [{ event: "reset", cursor: "earliest", data: { reason: "" } }] : [];
+  if (page.rows) return [...messages, { event: "snapshot", cursor, data: { rows: page.rows } }];
+  const data = page.events ? page.events.length && { events: page.events } : merged(page.changes);
+  if (data) return [...messages, { event: "change", cursor, data }];
+  return cursor === asked ? messages : [...messages, { event: "progress", cursor, data: {} }];
+}
+
+/** Changes as one with the same effect; null if there are none. @param {{upserts: Row[], deletes: Row[]}[]} changes */
+function merged(changes) {
+  if (changes.length < 2) return changes[0] ?? null;
+  const gone = changes.find(({ deletes }) => deletes.length)?.deletes[0];
+  if (!gone) return { upserts: changes.flatMap(({ upserts }) => upserts), deletes: [] };
+  const key = Object.keys(gone);
+  const last = new Map();
+  for (const { upserts, deletes } of changes) {
+    for (const row of upserts) last.set(identity(row, key), { row, left: false });
+    for (const row of deletes) last.set(identity(row, key), { row, left: true });
+  }
+  const said = [...last.values()];
+  return {
+    upserts: said.filter(({ left }) => !left).map(({ row }) => row),
+    deletes: said.filter(({ left }) => left).map(({ row }) => row),
+  };
+}
+
+/** A row's key as a text: equal keys have equal texts. @param {Row} row @param {string[]} key */
+export function identity(row, key) {
+  return JSON.stringify(key.map((column) => settled(row[column] ?? null)));
+}
+
+/** A value whose objects have their names in order: the order says nothing. @param {any} value @returns {any} */
+function settled(value) {
+  if (value === null || typeof value !== "object") return value;
+  if (Array.isArray(value)) return value.map(settled);
+  return Object.fromEntries(Object.keys(value).sort().map((name) => [name, settled(value[name])]));
+}

@@ -1,0 +1,164 @@
+// One WebSocket with many subscriptions.
+
+import { Broken, Refused, messageOf, subscriptionOf } from "./protocol.js";
+
+/** @typedef {import("./protocol.js").Message} Message */
+/** @typedef {import("./protocol.js").Target} Target */
+
+const OPEN_MS = 10_000;
+const PING_MS = 15_000;
+const UNANSWERED_MAX = 3; // a peer that is silent for so many pings is gone
+export const WINDOW = 16; // messages of a subscription that may be under way, or wait to be taken
+const INBOX_MAX = 1_000; // from a server that does not heed the window: asked anew from the place, once these are taken
+
+const DATA = new Set(["snapshot", "change"]);
+
+/** What has come and waits to be taken. */
+class Inbox {
+  /** @type {Message[]} */
+  #items = [];
+  /** @type {Error | null} */
+  #error = null;
+  #wake = () => {};
+
+  /** @param {Message} item */
+  push(item) {
+    if (this.#items.length >= INBOX_MAX) this.end(new Broken("more has come than the page can take", true));
+    else if (!this.#error) this.#items.push(item);
+    this.#wake();
+  }
+
+  /** Nothing more comes; what is there is taken first. @param {Error} error */
+  end(error) {
+    this.#error ??= error;
+    this.#wake();
+  }
+
+  /** What is there is not wanted any more. @param {Error} error */
+  drop(error) {
+    this.#items = [];
+    this.end(error);
+  }
+
+  async *[Symbol.asyncIterator]() {
+    for (;;) {
+      const item = this.#items.shift();
+      if (item) yield item;
+      else if (this.#error) throw this.#error;
+      else await new Promise((resolve) => (this.#wake = () => resolve(null)));
+    }
+  }
+}
+
+export class Socket {
+  /** @type {Map<string, Inbox>} */
+  #inboxes = new Map();
+  #lastId = 0;
+  #unanswered = 0;
+  #pinger;
+  #ended;
+
+  /** @param {WebSocket} socket an open one @param {number} window
+   * @param {() => void} ended called once, if it ends without `close` */
+  constructor(socket, window, ended) {
+    this.socket = socket;
+    this.window = window;
+    this.#ended = ended;
+    this.#pinger = setInterval(() => this.#ping(), PING_MS);
+    socket.onmessage = ({ data }) => this.#hear(data);
+    socket.onclose = () => this.#over();
+  }
+
+  /** @param {string} address @param {string[]} protocols @returns {Promise<WebSocket>} */
+  static open(address, protocols) {
+    return new Promise((resolve, reject) => {
+      const socket = new WebSocket(address, protocols);
+      const timer = setTimeout(() => socket.close(), OPEN_MS);
+      socket.onopen = () => {
+        clearTimeout(timer);
+        resolve(socket);
+      };
+      socket.onclose = () => {
+        clearTimeout(timer);
+        reject(new Broken("the WebSocket could not be opened"));
+      };
+    });
+  }
+
+  /**
+   * The messages of one subscription. The one before counts as done when the next is asked for.
+   * @param {Target} target @param {string | null} since @param {AbortSignal} signal @returns {AsyncGenerator<Message>}
+   */
+  async *follow(target, since, signal) {
+    const id = String(++this.#lastId);
+    const inbox = new Inbox();
+    const leave = () => inbox.drop(signal.reason);
+    let done = 0;
+    let unsaid = ""; // the last one done that is to be acknowledged: marks need not be, and the server knows none of them
+    this.#inboxes.set(id, inbox);
+    signal.addEventListener("abort", leave);
+    this.#say({ ...subscriptionOf(target, since), id, window: this.window });
+    try {
+      for await (const message of inbox) {
+        if (message.event === "error") throw new Refused(message.data);
+        yield message;
+        if (DATA.has(message.event)) unsaid = message.cursor;
+        if (++done < Math.ceil(this.window / 2)) continue;
+        if (unsaid) this.#say({ op: "ack", id, cursor: unsaid });
+        done = 0;
+        unsaid = "";
+      }
+    } finally {
+      signal.removeEventListener("abort", leave);
+      if (this.#inboxes.delete(id)) this.#say({ op: "unsubscribe", id });
+    }
+  }
+
+  /** End it for good, without a word to `ended`. */
+  close() {
+    this.#ended = () => {};
+    this.#over();
+  }
+
+  /** @param {object} message */
+  #say(message) {
+    if (this.socket.readyState === WebSocket.OPEN) this.socket.send(JSON.stringify(message));
+  }
+
+  #ping() {
+    if (++this.#unanswered > UNANSWERED_MAX) return this.#over();
+    this.#say({ op: "ping" });
+  }
+
+  /** @param {string} text */
+  #hear(text) {
+    this.#unanswered = 0;
+    try {
+      const message = messageOf(text);
+      if (message.event === "error") this.#refused(message);
+      else if (message.cursor) this.#inboxes.get(message.id ?? "")?.push(/** @type {Message} */ (message));
+    } catch {
+      this.#over();
+    }
+  }
+
+  /** An error ends its subscription. One without an id is about what the server could not read: it ends all of them.
+   * @param {{id?: string, data?: any}} message */
+  #refused({ id, data }) {
+    for (const each of id === undefined ? [...this.#inboxes.keys()] : [id]) {
+      this.#inboxes.get(each)?.push({ event: "error", cursor: "", data });
+      this.#inboxes.delete(each);
+    }
+  }
+
+  #over() {
+    clearInterval(this.#pinger);
+    this.socket.onclose = this.socket.onmessage = null;
+    this.socket.close();
+    for (const inbox of this.#inboxes.values()) inbox.end(new Broken("the connection ended", true));
+    this.#inboxes.clear();
+    const ended = this.#ended;
+    this.#ended = () => {};
+    ended();
+  }
+}

@@ -1,0 +1,191 @@
+// One target that is followed, whatever breaks.
+
+import { Broken, Refused, requestOf } from "./protocol.js";
+
+/** @typedef {import("./copy.js").Copy} Copy */
+/** @typedef {import("./copy.js").Id} Id */
+/** @typedef {import("./keeper.js").Keeper} Keeper */
+/** @typedef {import("./link.js").Link} Link */
+/** @typedef {import("./link.js").State} State */
+/** @typedef {import("./protocol.js").Message} Message */
+/** @typedef {import("./protocol.js").Target} Target */
+
+/**
+ * @typedef {object} Handlers Each may return a promise: the next message waits for it. If one throws, the subscription
+ * ends, and has not moved past the message.
+ * @property {(data: any, about: {cursor: string | null, kept: boolean}) => unknown} [snapshot] `{rows}`, all of a view;
+ *   `{events}`, the latest of a stream, if `last` asks for them; `kept` if they come from the browser's storage
+ * @property {(data: any, about: {cursor: string}) => unknown} [change] `{upserts, deletes}`, or `{events}`
+ * @property {(data: any, about: {cursor: string}) => unknown} [reset] the position is gone: forget what you have
+ * @property {(data: any, about: {cursor: string}) => unknown} [stall] `{behind}`: how far
+ * @property {(data: any, about: {cursor: string}) => unknown} [progress] nothing new
+ * @property {(state: State) => void} [state] how it is
+ * @property {(error: Error) => void} [error] it has ended, and no retry helps
+ * @property {(error: Error) => void} [unkept] the place cannot be kept in the browser's storage; all else goes on
+ */
+
+/** What a handler of the page threw. */
+class Failed extends Error {}
+
+export class Subscription {
+  /** Where the page stands: after the last message that its handlers are done with. @type {string | null} */
+  cursor = null;
+  /** @type {State} */
+  state = { phase: "connecting", transport: null, retryAt_ms: null, error: null };
+  #link;
+  #target;
+  #handlers;
+  #since;
+  #last;
+  #copy;
+  #keeper;
+  #after;
+  #closed;
+  #run = new AbortController();
+  /** @type {Promise<void>} */
+  #running;
+  #kept = false;
+
+  /**
+   * @param {Link} link @param {Target} target @param {Handlers} handlers
+   * @param {{since?: string, last?: number, copy?: Copy | null, keeper?: Keeper | null, after?: () => void}} more
+   * @param {(closed: Subscription) => void} closed
+   */
+  constructor(link, target, handlers, { since, last, copy = null, keeper = null, after = () => {} }, closed) {
+    this.#link = link;
+    this.#target = target;
+    this.#handlers = handlers;
+    this.#since = since ?? null;
+    this.#last = target.kind === "streams" && !since ? (last ?? 0) : 0;
+    this.#copy = copy;
+    this.#keeper = keeper;
+    this.#after = after;
+    this.#closed = closed;
+    this.#running = this.#restore().then(() => this.#loop());
+  }
+
+  /** End it, and write down what is to be kept. */
+  async close() {
+    this.#stop("ended");
+    await this.#running;
+    await this.#keeper?.close();
+    this.#closed(this);
+  }
+
+  /** Take nothing until `resume`, and hold the place. */
+  pause() {
+    this.#stop("paused");
+  }
+
+  /** Go on after a pause, or after an error, from the same place. */
+  resume() {
+    if (!this.#run.signal.aborted) return;
+    this.#run = new AbortController();
+    this.#running = this.#running.then(() => this.#loop());
+  }
+
+  /** Change the filter. A stream goes on from where it is, a view begins with a new snapshot.
+   * @param {{where?: string, select?: string}} filter */
+  filter({ where, select }) {
+    this.#target = { ...this.#target, where, select };
+    this.#keeper?.turn([this.#link.address, this.#target]);
+    this.#stop("connecting");
+    if (this.#target.kind === "views") this.#running = this.#running.then(() => this.#forget());
+    this.resume();
+  }
+
+  #forget() {
+    this.cursor = this.#since = null;
+  }
+
+  /** @param {import("./link.js").Phase} phase @param {Error | null} [error] */
+  #stop(phase, error = null) {
+    this.#run.abort(new Broken("not wanted any more", true));
+    this.#enter({ phase, transport: null, retryAt_ms: null, error });
+  }
+
+  /** @param {State} state */
+  #enter(state) {
+    const { phase, transport } = this.state;
+    this.state = state;
+    if (phase !== state.phase || transport !== state.transport) this.#handlers.state?.(state);
+  }
+
+  async #restore() {
+    const cursor = (await this.#keeper?.load()) ?? null;
+    if (cursor === null || !this.#copy) return;
+    this.#kept = true;
+    this.cursor = cursor;
+    try {
+      if (this.#copy.holds) await this.#handlers.snapshot?.(this.#copy.data, { cursor, kept: true });
+      this.#after();
+    } catch (error) {
+      this.#end(error);
+    }
+  }
+
+  /** One run, until it is stopped. */
+  async #loop() {
+    const { signal } = this.#run;
+    while (!signal.aborted) {
+      try {
+        await this.#link.ready(signal);
+        if (this.#last && this.cursor === null) await this.#begin(signal);
+        const since = this.cursor ?? this.#since;
+        for await (const message of this.#link.messages(this.#target, since, signal)) await this.#take(message);
+      } catch (error) {
+        if (!signal.aborted) this.#broke(error);
+      }
+    }
+  }
+
+  /** Take the latest events of a stream. @param {AbortSignal} signal */
+  async #begin(signal) {
+    const { path, query } = requestOf(this.#target);
+    const { events, cursor } = await this.#link.http.json(path, { ...query, last: this.#last }, { signal });
+    await this.#take({ event: "snapshot", cursor, data: { events } });
+  }
+
+  /** @param {Message} message */
+  async #take({ event, cursor, data }) {
+    this.#link.heard();
+    this.#enter(this.#link.state);
+    const handlers = /** @type {Record<string, Function | undefined>} */ (this.#handlers);
+    const known = ["snapshot", "change", "reset", "stall", "progress"].includes(event);
+    try {
+      if (known) await handlers[event]?.(data, event === "snapshot" ? { cursor, kept: false } : { cursor });
+    } catch (cause) {
+      throw new Failed("a handler failed", { cause });
+    }
+    const changed = this.#copy?.take(event, data) ?? null;
+    this.cursor = cursor;
+    this.#kept = false;
+    this.#keeper?.note(cursor, changed);
+    this.#after();
+  }
+
+  /** @param {unknown} error */
+  #broke(error) {
+    if (error instanceof Failed) return this.#end(error.cause);
+    if (error instanceof Refused && error.code === "bad_cursor" && this.#kept) return this.#startOver();
+    const passes = error instanceof Broken || (error instanceof Refused && error.retry);
+    if (!passes) return this.#end(error);
+    if (!(error instanceof Broken && error.counted)) this.#link.failed(error);
+    this.#enter({ ...this.#link.state, error });
+  }
+
+  /** What was kept is of a stream or view that is no more. */
+  #startOver() {
+    this.#kept = false;
+    this.cursor = null;
+    this.#copy?.take("reset", {});
+  }
+
+  /** @param {unknown} cause */
+  #end(cause) {
+    const error = cause instanceof Error ? cause : new Error(String(cause));
+    this.#stop("ended", error);
+    if (this.#handlers.error) this.#handlers.error(error);
+    else console.error("Penstock:", this.#target.name, error);
+  }
+}

@@ -1,0 +1,47 @@
+// A stream or view that the page follows, and goes on following: what is refused now may be there later.
+
+const REFUSED_RETRY_MS = 5_000;
+
+export class Following {
+  #penstock;
+  #kind;
+  #name;
+  #options;
+  #handlers;
+  #tell;
+  #cursor = null;
+  #subscription = null;
+  #timer = null;
+
+  /** `options` and `handlers` are those of the client's `follow`; `handlers.error` is called at each refusal. */
+  constructor(penstock, kind, name, options, handlers) {
+    this.#penstock = penstock;
+    this.#kind = kind;
+    this.#name = name;
+    this.#options = options;
+    this.#handlers = { ...handlers, error: (error) => this.#refused(error) };
+    this.#tell = handlers.error;
+  }
+
+  /** Begin, or go on from where it was left. */
+  open() {
+    const options = this.#cursor ? { since: this.#cursor } : this.#options;
+    this.#subscription = this.#penstock.follow(this.#kind, this.#name, options, this.#handlers);
+  }
+
+  /** Let go, and remember the place. */
+  close() {
+    clearTimeout(this.#timer);
+    this.#cursor = this.#subscription.cursor;
+    this.#subscription.close();
+  }
+
+  /** A cursor that the server does not know is given up at once; any other refusal is asked again after a while. */
+  #refused(error) {
+    this.#tell(error);
+    this.close();
+    const stale = error.code === "bad_cursor" && this.#cursor !== null;
+    if (stale) this.#cursor = null;
+    this.#timer = setTimeout(() => this.open(), stale ? 0 : REFUSED_RETRY_MS);
+  }
+}

@@ -1,0 +1,109 @@
+"""Comparisons and what joins them. What compares with NULL is NULL; AND, OR and NOT are SQL's, of three values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from decimal import ROUND_FLOOR, Decimal, localcontext
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.filters.alike import INT_MAX, INT_MIN, alike
+from penstock.filters.kinds import TRUTH, Kind, Mistake, Operand, Run, constant
+from penstock.filters.limits import IN_MAX
+
+_COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
+    "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
+}  # fmt: skip
+_TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def result(kind: Kind, run: Run, position: int, shown: str = "a condition") -> Operand:
+    return Operand(kind, run, position, shown)
+
+
+def truth(operand: Operand) -> Run:
+    """What is true, false or unknown."""
+    if operand.kind.name == "null":
+        return constant(TRUTH, None, operand.position, operand.shown).run
+    if operand.kind.name != "truth":
+        raise Mistake(operand.position, f"{operand.shown} is no condition: compare it with something")
+    return operand.run
+
+
+def joined(name: str, operands: Sequence[Operand]) -> Operand:
+    join = pc.and_kleene if name == "and" else pc.or_kleene
+    first, *others = [truth(each) for each in operands]
+
+    def run(batch: pa.RecordBatch) -> Any:
+        found = first(batch)
+        for other in others:
+            found = join(found, other(batch))
+        return found
+
+    return result(TRUTH, run, operands[0].position)
+
+
+def negated(operand: Operand) -> Operand:
+    run = truth(operand)
+    return result(TRUTH, lambda batch: pc.invert(run(batch)), operand.position)
+
+
+def is_null(operand: Operand) -> Operand:
+    run = operand.run if operand.raw is None else operand.raw[1]
+    return result(TRUTH, lambda batch: pc.is_null(run(batch)), operand.position)
+
+
+def compared(name: str, left: Operand, right: Operand) -> Operand:
+    if isinstance(right.written, Decimal) and left.written is None and left.kind.name in ("whole", "decimal"):
+        return _bounded(name, left, right.written)
+    if isinstance(left.written, Decimal) and right.written is None and right.kind.name in ("whole", "decimal"):
+        return _bounded(_TURNED[name], right, left.written)
+    one, other = alike((left, right))
+    compare, first, second = _COMPARE[name], one.run, other.run
+    return result(TRUTH, lambda batch: compare(first(batch), second(batch)), left.position)
+
+
+def _bounded(name: str, operand: Operand, bound: Decimal) -> Operand:
+    """Compared with a number exactly, also with one that the column could not hold: what is less than 2.5 is at most
+    2, and everything is less than 1e30."""
+    arrow, run = operand.kind.arrow, operand.run
+    scale = 0 if operand.kind.name == "whole" else arrow.scale
+    with localcontext(prec=700):
+        nearest = bound.quantize(Decimal(1).scaleb(-scale), ROUND_FLOOR)
+    if nearest != bound:
+        if name in ("=", "<>"):
+            return _always(name == "<>", operand)
+        name = "<=" if name in ("<", "<=") else ">"
+    low, high = _range(operand.kind)
+    if not low <= nearest <= high:
+        return _always(name in (("<>", "<", "<=") if nearest > high else ("<>", ">", ">=")), operand)
+    value = pa.scalar(int(nearest) if operand.kind.name == "whole" else nearest, arrow)
+    compare = _COMPARE[name]
+    return result(TRUTH, lambda batch: compare(run(batch), value), operand.position)
+
+
+def _range(kind: Kind) -> tuple[Decimal, Decimal]:
+    if kind.name == "whole":
+        return Decimal(INT_MIN), Decimal(INT_MAX)
+    high = (Decimal(10) ** kind.arrow.precision - 1).scaleb(-kind.arrow.scale)
+    return -high, high
+
+
+def _always(holds: bool, operand: Operand) -> Operand:
+    """The same for every row, but NULL where the operand is."""
+    run, yes, no = operand.run, pa.scalar(holds), pa.scalar(None, pa.bool_())
+    return result(TRUTH, lambda batch: pc.if_else(pc.is_valid(run(batch)), yes, no), operand.position)
+
+
+def between(this: Operand, low: Operand, high: Operand) -> Operand:
+    return joined("and", (compared(">=", this, low), compared("<=", this, high)))
+
+
+def among(this: Operand, items: Sequence[Operand]) -> Operand:
+    if not items:
+        raise Mistake(this.position, "IN needs values: IN ('a', 'b')")
+    if len(items) > IN_MAX:
+        raise Mistake(items[IN_MAX].position, f"there are more than {IN_MAX} values in IN")
+    return joined("or", [compared("=", this, each) for each in items])

@@ -1,0 +1,100 @@
+"""Fields, elements of lists and values of maps. They work on any slice of a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.filters import logic, texts
+from penstock.filters.alike import is_whole
+from penstock.filters.functions import Function, anything, computed, need
+from penstock.filters.kinds import TEXT, TRUTH, WHOLE, Mistake, Operand, kind_of, loaded
+
+INDEX_MAX = 2**31 - 1
+
+
+def element(this: Operand, which: Operand) -> Operand:
+    """`tags[1]`, the first, `tags[-1]`, the last, or `attrs['color']`; NULL if there is none."""
+    if this.kind.name == "list":
+        return _of_list(this, which)
+    if this.kind.name == "map" and kind_of(this.kind.arrow.key_type) == TEXT:
+        return _of_map(this, which)
+    raise Mistake(this.position, f"{this.typed} has no elements to take by [ ]")
+
+
+def _of_list(this: Operand, which: Operand) -> Operand:
+    number = which.written
+    if not isinstance(number, Decimal) or not is_whole(number) or not 0 < abs(number) <= INDEX_MAX:
+        raise Mistake(which.position, f"an element of {this.shown} has a number: 1 is the first, -1 the last")
+    run, index = this.run, int(number)
+    shown = f"{this.shown}[{index}]"
+    return loaded(this.kind.arrow.value_type, lambda batch: _taken(run(batch), index), this.position, shown)
+
+
+def _taken(lists: Any, index: int) -> Any:
+    """Of what stands behind a list that is NULL, nothing is taken."""
+    starts, ends, lengths = _spans(lists)
+    base, offset = (starts, index - 1) if index > 0 else (ends, index)
+    place = pc.add(base, pa.scalar(offset, pa.int64()))
+    there = pc.greater_equal(lengths, abs(index))
+    return lists.values.take(pc.if_else(there, place, pa.scalar(None, pa.int64())))
+
+
+def _spans(lists: Any) -> tuple[Any, Any, Any]:
+    """Where each list begins and ends among the elements of all, and how long it is (NULL if the list is)."""
+    offsets = lists.offsets.cast(pa.int64())
+    starts, ends = offsets.slice(0, len(lists)), offsets.slice(1, len(lists))
+    lengths = pc.if_else(lists.is_valid(), pc.subtract(ends, starts), pa.scalar(None, pa.int64()))
+    return starts, ends, lengths
+
+
+def _of_map(this: Operand, which: Operand) -> Operand:
+    key = which.written
+    if not isinstance(key, str):
+        raise Mistake(which.position, f"a value of {this.shown} has a name: {this.shown}['color']")
+    run, shown = this.run, f"{this.shown}[{key[:40]!r}]"
+    name = pa.scalar(key, this.kind.arrow.key_type)
+    return loaded(
+        this.kind.arrow.item_type, lambda batch: pc.map_lookup(run(batch), name, "last"), this.position, shown
+    )
+
+
+def length(operands: Sequence[Operand]) -> Operand:
+    (this,) = operands
+    if this.kind.name in ("list", "map"):
+        run = this.run
+        return computed(WHOLE, lambda batch: _spans(run(batch))[2], this.position)
+    return texts.length(this)
+
+
+def contains(operands: Sequence[Operand]) -> Operand:
+    this, what = operands
+    if this.kind.name != "list":
+        return texts.contains([need("text")("contains", each) for each in operands])
+    if what.fixed is None:
+        raise Mistake(what.position, "contains takes a value here that is written: contains(tags, 'new')")
+    inner = loaded(this.kind.arrow.value_type, lambda values: values, this.position, f"an element of {this.shown}")
+    run, hit = this.run, logic.compared("=", inner, what).run
+    return computed(TRUTH, lambda batch: _any_of(run(batch), hit), this.position)
+
+
+def _any_of(lists: Any, hit: Any) -> Any:
+    """By running totals of the hits: a list has one if the total at its end is more than at its beginning."""
+    starts, ends, lengths = _spans(lists)
+    first, last = (starts[0].as_py(), ends[-1].as_py()) if len(lists) else (0, 0)
+    hits = pc.cast(hit(lists.values.slice(first, last - first)).fill_null(False), pa.int64())
+    totals = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(hits)])
+    count = pc.subtract(totals.take(pc.subtract(ends, first)), totals.take(pc.subtract(starts, first)))
+    return pc.if_else(pc.is_valid(lengths), pc.greater(count, 0), pa.scalar(None, pa.bool_()))
+
+
+_LONG = need("text", "list", "map")
+FUNCTIONS: Mapping[str, Function] = {
+    "contains": Function(anything, contains, 2),
+    "len": Function(_LONG, length, 1),
+    "length": Function(_LONG, length, 1),
+}

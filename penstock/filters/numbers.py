@@ -1,0 +1,179 @@
+"""Arithmetic and functions of numbers. What has no result, or none that fits, is NULL: never an error at run time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.filters.alike import INT_MAX, INT_MIN, alike, as_number, is_whole
+from penstock.filters.functions import Function, computed, need
+from penstock.filters.kinds import NUMBERS, REAL, WHOLE, Kind, Mistake, Operand, constant, full
+
+_CHECKED: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": pc.add_checked, "-": pc.subtract_checked, "*": pc.multiply_checked,
+}  # fmt: skip
+_PLAIN: Mapping[str, Callable[[Any, Any], Any]] = {
+    "+": pc.add, "-": pc.subtract, "*": pc.multiply, "/": pc.divide,
+}  # fmt: skip
+_WIDE = pa.decimal256(19, 0)
+EARTH_RADIUS_M = 6_371_008.8
+DIGITS_MAX = 15
+
+
+def arithmetic(name: str, left: Operand, right: Operand) -> Operand:
+    for each in (left, right):
+        if each.kind.name not in (*NUMBERS, "null"):
+            raise Mistake(each.position, f"{each.typed} cannot be computed with by {name}")
+    one, other = alike((left, right))
+    if one.kind.name == "decimal" and name in "+-":
+        return _decimal_sum(name, one, other)
+    if one.kind.name != "whole" or name == "/":
+        one, other = as_real(one), as_real(other)
+    first, second, position = one.run, other.run, left.position
+    if name == "%":
+        rest = _rest_whole if one.kind == WHOLE else _rest_real
+        return computed(one.kind, lambda batch: rest(full(first(batch), batch.num_rows), second(batch)), position)
+    if one.kind == WHOLE:
+        return computed(WHOLE, lambda batch: whole(name, first(batch), second(batch)), position)
+    plain = _PLAIN[name]
+    return computed(REAL, lambda batch: finite(plain(first(batch), second(batch))), position)
+
+
+def as_real(operand: Operand) -> Operand:
+    if isinstance(operand.written, Decimal):
+        return constant(REAL, float(operand.written), operand.position, operand.shown)
+    if operand.kind.name == "null":
+        return constant(REAL, None, operand.position, operand.shown)
+    return as_number(operand, REAL)
+
+
+def finite(values: Any) -> Any:
+    """Where the result is no number, or too large for one, it is NULL."""
+    return pc.if_else(pc.is_finite(values), values, pa.scalar(None, pa.float64()))
+
+
+def whole(name: str, first: Any, second: Any) -> Any:
+    """A sum, difference or product of whole numbers; NULL where it has more than 64 bits. That is rare, so it is
+    looked for only if the quick way finds that it happens."""
+    try:
+        return _CHECKED[name](first, second)
+    except pa.ArrowInvalid:
+        exact = _PLAIN[name](pc.cast(first, _WIDE), pc.cast(second, _WIDE))
+        return within(exact, INT_MIN, INT_MAX).cast(pa.int64())
+
+
+def within(values: Any, low: int, high: int) -> Any:
+    """The values, but NULL where they are beyond a bound."""
+    bounds = [pa.scalar(each, pa.int64()).cast(values.type) for each in (low, high)]
+    fits = pc.and_(pc.greater_equal(values, bounds[0]), pc.less_equal(values, bounds[1]))
+    return pc.if_else(fits, values, pa.scalar(None, values.type))
+
+
+def _decimal_sum(name: str, one: Operand, other: Operand) -> Operand:
+    digits, scale = one.kind.arrow.precision, one.kind.arrow.scale
+    if digits + 1 > 76:
+        first, second = as_real(one).run, as_real(other).run
+        plain = _PLAIN[name]
+        return computed(REAL, lambda batch: finite(plain(first(batch), second(batch))), one.position)
+    kind = Kind("decimal", pa.decimal128(digits + 1, scale) if digits < 38 else pa.decimal256(digits + 1, scale))
+    first, second, plain = one.run, other.run, _PLAIN[name]
+    wide = pa.decimal256(digits, scale)
+
+    def run(batch: pa.RecordBatch) -> Any:
+        return pc.cast(plain(pc.cast(first(batch), wide), pc.cast(second(batch), wide)), kind.arrow)
+
+    return computed(kind, run, one.position)
+
+
+def _rest_whole(values: Any, by: Any) -> Any:
+    """By 0 it is NULL. By -1 it is 0, as by 1, and dividing the least number by -1 would overflow."""
+    nothing = pa.scalar(None, pa.int64())
+    divisor = full(by, len(values))
+    divisor = pc.if_else(pc.equal(divisor, 0), nothing, divisor)
+    divisor = pc.if_else(pc.equal(divisor, -1), pa.scalar(1, pa.int64()), divisor)
+    return pc.subtract(values, pc.multiply(pc.divide(values, divisor), divisor))
+
+
+def _rest_real(values: Any, by: Any) -> Any:
+    pairs = zip(values.to_pylist(), full(by, len(values)).to_pylist(), strict=True)
+    return pa.array([_rest(*pair) for pair in pairs], pa.float64())
+
+
+def _rest(value: float | None, by: float | None) -> float | None:
+    if value is None or not by or not math.isfinite(value) or math.isnan(by):
+        return None
+    return math.fmod(value, by)
+
+
+def negative(operand: Operand) -> Operand:
+    return arithmetic("-", constant(WHOLE, 0, operand.position, "0", Decimal(0)), operand)
+
+
+def _absolute(operands: Sequence[Operand]) -> Operand:
+    (operand,) = operands
+    run, kind = operand.run, operand.kind
+    if kind == WHOLE:
+        return computed(WHOLE, lambda batch: pc.abs(within(run(batch), -INT_MAX, INT_MAX)), operand.position)
+    if kind.name == "decimal":
+        return computed(kind, lambda batch: pc.abs(run(batch)), operand.position)
+    return _of_real(pc.abs)(operands)
+
+
+def _of_real(function: Callable[..., Any], **options: Any) -> Callable[[Sequence[Operand]], Operand]:
+    """A function of one number; a whole number stays one."""
+
+    def build(operands: Sequence[Operand]) -> Operand:
+        operand = operands[0]
+        if operand.kind == WHOLE:
+            return computed(WHOLE, operand.run, operand.position)
+        run = as_real(operand).run
+        return computed(REAL, lambda batch: finite(function(run(batch), **options)), operand.position)
+
+    return build
+
+
+def _rounded(operands: Sequence[Operand]) -> Operand:
+    digits = 0
+    if len(operands) == 2:
+        written = operands[1].written
+        if not isinstance(written, Decimal) or not is_whole(written) or not 0 <= written <= DIGITS_MAX:
+            raise Mistake(operands[1].position, f"round takes how many digits to keep, a number from 0 to {DIGITS_MAX}")
+        digits = int(written)
+    return _of_real(pc.round, ndigits=digits, round_mode="half_towards_infinity")(operands)
+
+
+def _distance(operands: Sequence[Operand]) -> Operand:
+    runs = [as_real(each).run for each in operands]
+
+    def run(batch: pa.RecordBatch) -> Any:
+        lat, lon, other_lat, other_lon = (pc.multiply(each(batch), math.pi / 180) for each in runs)
+        return finite(_haversine(lat, lon, other_lat, other_lon))
+
+    return computed(REAL, run, operands[0].position)
+
+
+def _haversine(lat: Any, lon: Any, other_lat: Any, other_lon: Any) -> Any:
+    """Metres along a great circle of a sphere as large as the earth on average; the earth itself is up to 0.5% off."""
+    across = pc.multiply(pc.cos(lat), pc.multiply(pc.cos(other_lat), _half_squared(other_lon, lon)))
+    root = pc.sqrt(pc.add(_half_squared(other_lat, lat), across))
+    return pc.multiply(2 * EARTH_RADIUS_M, pc.asin(pc.min_element_wise(root, 1.0, skip_nulls=False)))
+
+
+def _half_squared(one: Any, other: Any) -> Any:
+    sine = pc.sin(pc.divide(pc.subtract(one, other), 2.0))
+    return pc.multiply(sine, sine)
+
+
+_ONE = need(*NUMBERS)
+FUNCTIONS: Mapping[str, Function] = {
+    "abs": Function(_ONE, _absolute, 1),
+    "floor": Function(_ONE, _of_real(pc.floor), 1),
+    "ceil": Function(_ONE, _of_real(pc.ceil), 1),
+    "round": Function(_ONE, _rounded, 1, 2),
+    "distance": Function(_ONE, _distance, 4),
+}

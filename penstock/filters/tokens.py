@@ -1,0 +1,153 @@
+"""A text as tokens of a small alphabet. What is not in it, the parser never sees.
+
+The tokenizer knows all of SQL. Here every word but twelve becomes a plain name: a column may be called `end` or `date`,
+and SELECT or CASE mean nothing. An interval becomes a call of the function `interval`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NoReturn
+
+from sqlglot import Token, Tokenizer, TokenType
+from sqlglot.errors import SqlglotError
+
+from penstock.errors import BadExpression
+from penstock.filters.limits import DEPTH_MAX, LENGTH_MAX
+
+_WORDS = frozenset(
+    getattr(TokenType, name)
+    for name in ("AND", "OR", "NOT", "IN", "IS", "LIKE", "ILIKE", "BETWEEN", "ESCAPE", "NULL", "TRUE", "FALSE")
+)
+_OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
+_CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
+_SIGNS = (
+    _OPENING
+    | _CLOSING
+    | frozenset(
+        getattr(TokenType, name)
+        for name in (
+            "COMMA",
+            "DOT",
+            "EQ",
+            "NEQ",
+            "LT",
+            "LTE",
+            "GT",
+            "GTE",
+            "PLUS",
+            "DASH",
+            "STAR",
+            "SLASH",
+            "MOD",
+            "DPIPE",
+        )
+    )
+)
+_VALUES = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER, TokenType.VAR})
+_PREFIXES = frozenset({TokenType.NOT, TokenType.DASH})
+_HINTS = {
+    "SELECT": "a sub-query", "CASE": "CASE", "WHEN": "CASE", "EXISTS": "EXISTS", "UNION": "UNION", "OVER": "a window",
+    "CAST": "a cast", "RLIKE": "a regular expression", "REGEXP": "a regular expression", "DISTINCT": "DISTINCT",
+}  # fmt: skip
+_UNITS = frozenset({"millisecond", "second", "minute", "hour", "day", "week", "month", "year"})
+EXCERPT = 24
+
+
+def refused(part: str, text: str, position: int, sentence: str) -> BadExpression:
+    """The error about a character of the text. Its message shows what stands there."""
+    there = repr(text[position : position + EXCERPT]) if position < len(text) else "the end"
+    return BadExpression(f"{sentence} (in {part} at {there})", part=part, position=min(position, len(text)))
+
+
+class Tokens:
+    """The tokens of a text, checked."""
+
+    def __init__(self, part: str, text: str) -> None:
+        self.part, self.text = part, text
+        if not isinstance(text, str) or len(text) > LENGTH_MAX:
+            raise BadExpression(f"an expression is text of at most {LENGTH_MAX} characters", part=part, position=0)
+        self.all = list(_with_intervals([self._plain(token) for token in self._raw()]))
+        if not self.all:
+            self.refuse(0, "there is nothing in it; write a condition such as speed > 30")
+        self._require_shallow()
+
+    def refuse(self, position: int, sentence: str) -> NoReturn:
+        raise refused(self.part, self.text, position, sentence)
+
+    def _raw(self) -> Sequence[Token]:
+        try:
+            self.text.encode()
+            return Tokenizer().tokenize(self.text)
+        except (SqlglotError, UnicodeEncodeError):
+            quote = max(self.text.rfind("'"), self.text.rfind('"'), 0)
+            return self.refuse(quote, "it cannot be read: is there a quote that is not closed?")
+
+    def _plain(self, token: Token) -> Token:
+        kind, word = token.token_type, token.text
+        if token.comments:
+            self.refuse(token.start, "comments are not allowed")
+        if kind in _WORDS or kind in _SIGNS or kind in (TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER):
+            return token
+        if word.isidentifier() and self.text[token.start] == word[0]:
+            return _token(TokenType.VAR, word, token)
+        hint = _HINTS.get(word.split(" ")[0].upper())
+        return self.refuse(token.start, f"{hint or 'something'} is not allowed here")
+
+    def _require_shallow(self) -> None:
+        depth = signs = 0
+        for token in self.all:
+            kind = token.token_type
+            depth += (kind in _OPENING) - (kind in _CLOSING)
+            signs = signs + 1 if kind in _PREFIXES else 0
+            if depth + signs > DEPTH_MAX:
+                self.refuse(token.start, f"it is nested more than {DEPTH_MAX} deep")
+
+    def items(self) -> Iterator[list[Token]]:
+        """The parts between commas that stand in no parentheses."""
+        depth, item = 0, list[Token]()
+        for token in self.all:
+            kind = token.token_type
+            depth += (kind in _OPENING) - (kind in _CLOSING)
+            if kind == TokenType.COMMA and not depth:
+                yield self._item(item, token.start)
+                item = []
+            else:
+                item.append(token)
+        yield self._item(item, len(self.text))
+
+    def _item(self, item: list[Token], position: int) -> list[Token]:
+        return item or self.refuse(position, "something is missing before this")
+
+
+def _token(kind: TokenType, word: str, where: Token) -> Token:
+    return Token(kind, word, where.line, where.col, where.start, where.end)
+
+
+def _is_word(token: Token, word: str) -> bool:
+    return token.token_type == TokenType.VAR and token.text.upper() == word
+
+
+def _with_intervals(tokens: list[Token]) -> Iterator[Token]:
+    """`INTERVAL '1 hour'`, `INTERVAL '1' HOUR` and `INTERVAL 1 HOUR` as `interval('1 HOUR')`."""
+    left = iter([*tokens, None])
+    following = iter([*tokens[1:], None])
+    after = iter([*tokens[2:], None, None])
+    for token, second, third in zip(left, following, after, strict=False):
+        if token is None:
+            return
+        if second is None or not _is_word(token, "INTERVAL"):
+            yield token
+            continue
+        if second.token_type not in (TokenType.STRING, TokenType.NUMBER):
+            yield token
+            continue
+        text = second.text
+        next(left), next(following), next(after)
+        if third is not None and third.text.lower().removesuffix("s") in _UNITS:
+            text = f"{text} {third.text}"
+            next(left), next(following), next(after)
+        yield token
+        yield _token(TokenType.L_PAREN, "(", second)
+        yield _token(TokenType.STRING, text, second)
+        yield _token(TokenType.R_PAREN, ")", second)

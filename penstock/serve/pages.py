@@ -1,0 +1,100 @@
+"""`GET /v1/streams/{name}` and `GET /v1/views/{name}`: pages, long polling, and 304 where nothing has changed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.access import caller_of
+from penstock.contracts import Channel, Page
+from penstock.errors import BadParameter, NotFound, Stopping
+from penstock.serve.connections import first_of
+from penstock.serve.deps import Deps, parameters
+from penstock.serve.problems import HEADERS
+
+COMMON = ("since", "limit", "wait", "where", "select")
+
+
+class PageEndpoint:
+    """Pages of a `stream` or `view`."""
+
+    def __init__(self, deps: Deps, kind: str) -> None:
+        self._deps = deps
+        self._kind = kind
+        self._known = (*COMMON, "last" if kind == "stream" else "order")
+
+    async def __call__(self, request: Request) -> Response:
+        if request.method == "POST":  # the front door's, which comes first; named here so that `Allow` has it
+            raise NotFound("events are not taken here")
+        channel = self._deps.channel(self._kind, request.path_params["name"], caller_of(request.scope))
+        given = parameters(request.query_params.multi_items(), *self._known)
+        if "where" in given or "select" in given:
+            channel = channel.through(given.get("where"), given.get("select"))
+        page = await self._page(channel, given, request)
+        tag = f'W/"{page.tag}"'
+        if tag in _tags(request.headers.get("if-none-match", "")):
+            return Response(None, 304, headers=HEADERS | {"ETag": tag})
+        return Response(page.body, headers=HEADERS | {"ETag": tag}, media_type="application/json")
+
+    async def _page(self, channel: Channel, given: dict[str, str], request: Request) -> Page:
+        if "last" in given:
+            if "since" in given or "wait" in given:
+                raise BadParameter("last is the end of the stream: it goes without since and wait", parameter="last")
+            return await channel.last(self._count("last", given))
+        since, limit = given.get("since"), self._count("limit", given)
+        if "order" in given and since is not None:
+            raise BadParameter("changes come in their own order: order goes without since", parameter="order")
+        if "order" in given:
+            return await channel.page(since, limit, order=given["order"])
+        wait_s = self._wait_s(given)
+        if wait_s == 0:
+            return await channel.page(since, limit)
+        with self._deps.connections.one():
+            return await self._while_heard(channel.page(since, limit, wait_s), request)
+
+    async def _while_heard(self, waiting: Coroutine[Any, Any, Page], request: Request) -> Page:
+        """Wait for a page, unless the client goes, or the gateway."""
+        page = asyncio.create_task(waiting)
+        gone = asyncio.create_task(_disconnected(request))
+        closing = asyncio.create_task(self._deps.closing.wait())
+        await first_of(page, gone, closing)
+        if page.cancelled():
+            raise Stopping("the app is stopping; ask again with the same cursor")
+        return page.result()
+
+    def _wait_s(self, given: dict[str, str]) -> float:
+        text, most = given.get("wait"), self._deps.settings.wait_s_max
+        if text is None:
+            return 0
+        if "since" not in given:
+            raise BadParameter("wait needs since: a cursor, or latest", parameter="wait")
+        try:
+            found = float(text)
+        except ValueError:
+            found = -1
+        if len(text) > 20 or not 0 <= found <= most:
+            raise BadParameter(f"wait must be a number of seconds from 0 to {most:g}", parameter="wait")
+        return found
+
+    def _count(self, name: str, given: dict[str, str]) -> int:
+        text, most = given.get(name), self._deps.settings.page_events_max
+        if text is None:
+            return min(self._deps.settings.page_events, most)
+        if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
+            raise BadParameter(f"{name} must be a whole number from 1 to {most}", parameter=name)
+        return int(text)
+
+
+def _tags(header: str) -> list[str]:
+    """The tags of an `If-None-Match`. They are compared weakly, as the standard says."""
+    tags = [each.strip() for each in header[:4096].split(",")]
+    return [each if each.startswith("W/") else f"W/{each}" for each in tags]
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

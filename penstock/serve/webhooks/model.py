@@ -1,0 +1,106 @@
+"""What is known of a webhook: what was registered, where it stands, what became of its messages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+from enum import StrEnum
+
+import msgspec
+
+
+class State(StrEnum):
+    """`PENDING`: its address has not proved that it wants to be called. `PAUSED`: by its owner. `DISABLED`: by the
+    receiver, with 410. `STOPPED`: it may not, or cannot, go on; `reason` says why."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    PAUSED = "paused"
+    DISABLED = "disabled"
+    STOPPED = "stopped"
+
+
+class Signing(msgspec.Struct, frozen=True):
+    """A secret; one that was replaced signs beside the new one until some time."""
+
+    secret: str
+    until: datetime | None = None
+
+
+class Hook(msgspec.Struct, frozen=True):
+    """What was registered. `owner` is the name of the caller that it belongs to; an app's own has none, and its secret
+    is not kept here."""
+
+    id: str
+    url: str
+    kind: str
+    of: str
+    owner: str
+    created: datetime
+    name: str = ""
+    where: str | None = None
+    select: str | None = None
+    batch: int = 1
+    declared: bool = False
+    state: State = State.PENDING
+    reason: str | None = None
+    verified: bool = False
+    secrets: Sequence[Signing] = ()
+
+    def __repr__(self) -> str:
+        return f"Hook({self.id!r}, {self.state.value})"
+
+    def signing(self, now: datetime) -> list[str]:
+        """The secrets that sign now, the newest first."""
+        return [each.secret for each in self.secrets if each.until is None or each.until > now]
+
+
+class Place(msgspec.Struct, frozen=True):
+    """How far the channel was read: everything before `cursor` is done, waits in the store, or was given up.
+    `sequence` is the number of the next message."""
+
+    cursor: str
+    sequence: int = 1
+
+
+class Tally(msgspec.Struct, frozen=True):
+    """What became of messages since the webhook was registered. `forgotten`: dead letters that had to make room."""
+
+    delivered: int = 0
+    failures: int = 0
+    forgotten: int = 0
+    last_success: datetime | None = None
+    last_error: str | None = None
+    last_error_at: datetime | None = None
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message, but for its bytes. Those of the same `lane` go out one after the other; one without a lane goes
+    when all before it are done, and before all that come after it."""
+
+    number: int
+    digest: str
+    size: int
+    lane: bytes | None
+
+    def id(self, hook: str) -> str:
+        """The same on every try, and of no other message: the digest tells it from one that had its number before a
+        backup was restored."""
+        return f"msg_{hook}_{self.number}_{self.digest}"
+
+
+class Tries(msgspec.Struct, frozen=True):
+    """The tries of a message that were in vain: how many, since when, and when the next is due."""
+
+    count: int
+    first: datetime
+    due: datetime
+    error: str
+
+
+class Dead(msgspec.Struct, frozen=True):
+    """A message that was given up."""
+
+    at: datetime
+    tries: int
+    error: str

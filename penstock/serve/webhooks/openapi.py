@@ -1,0 +1,128 @@
+"""What the OpenAPI document says of webhooks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.serve.pieces import LATEST
+from penstock.serve.webhooks.address import URL_LENGTH_MAX
+from penstock.serve.webhooks.messages import BATCH_MAX
+from penstock.serve.webhooks.model import State
+from penstock.serve.webhooks.routes import DEAD_PAGE, DEAD_PAGE_MAX, NAME_LENGTH_MAX
+
+Object = dict[str, Any]
+_TEXT: Object = {"type": ["string", "null"]}
+_COUNT: Object = {"type": "integer", "minimum": 0}
+_ID: Object = {
+    "name": "id",
+    "in": "path",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1},
+    "description": "The id of a webhook.",
+}
+_DEAD: tuple[Object, ...] = (
+    {"name": "after", "in": "query", "schema": _COUNT, "description": "The number of the last one that was seen."},
+    {
+        "name": "limit",
+        "in": "query",
+        "schema": {"type": "integer", "minimum": 0, "maximum": DEAD_PAGE_MAX, "default": DEAD_PAGE},
+    },
+)
+_WANTED: Object = {
+    "type": "object",
+    "required": ["url"],
+    "additionalProperties": False,
+    "properties": {
+        "url": {"type": "string", "maxLength": URL_LENGTH_MAX, "description": "Where messages are posted."},
+        "stream": _TEXT,
+        "view": _TEXT,
+        "where": _TEXT,
+        "select": _TEXT,
+        "since": {"type": "string", "minLength": 1, "default": LATEST},
+        "name": {"type": "string", "maxLength": NAME_LENGTH_MAX, "pattern": "^[ -~]*$"},
+        "batch": {"type": "integer", "minimum": 1, "maximum": BATCH_MAX, "default": 1},
+    },
+}
+_FIGURES = ("pending", "retrying", "delivered", "failures", "dead", "forgotten", "secrets", "batch")
+_TIMES = ("last_success", "last_error_at", "created")
+_TEXTS = ("stream", "view", "where", "select", "reason", "last_error", "secret")
+WEBHOOK_SCHEMAS: Object = {
+    "Webhook": {
+        "type": "object",
+        "required": ["id", "url", "state", "cursor", "pending", "dead"],
+        "properties": {
+            "id": {"type": "string"},
+            "name": {"type": "string"},
+            "url": {"type": "string"},
+            "owner": {"type": "string"},
+            "declared": {"type": "boolean"},
+            "cursor": {"type": "string"},
+            "state": {"type": "string", "enum": [state.value for state in State]},
+            "lag": {"type": ["integer", "null"]},
+            **dict.fromkeys(_FIGURES, _COUNT),
+            **dict.fromkeys((*_TIMES, *_TEXTS), _TEXT),
+        },
+    },
+}
+
+
+def webhook_paths(operation: Callable[..., Object]) -> Object:
+    """The paths, each made by the function that makes all of them."""
+    one: Object = {"$ref": "#/components/schemas/Webhook"}
+    listed = _answer(webhooks={"type": "array", "items": one})
+    found = {
+        "/v1/webhooks": {
+            "get": operation("Webhooks of the caller", {"200": listed}),
+            "post": _taking(_WANTED, operation("Register a webhook", {"201": _shown(one)}, also=_REFUSED)),
+        },
+        "/v1/webhooks/{id}": {
+            "get": operation("A webhook", {"200": _shown(one)}, also=("404",)),
+            "delete": operation(
+                "Remove a webhook", {"204": {"description": "It is gone."}}, also=("404", "409", "507")
+            ),
+        },
+        "/v1/webhooks/{id}/dead": {
+            "get": operation(
+                "Messages that were given up",
+                {"200": _answer(dead={"type": "array", "items": {"type": "object"}})},
+                parameters=_DEAD,
+                also=("404",),
+            )
+        },
+    }
+    actions = (
+        ("pause", "Send nothing for now", None, one),
+        ("resume", "Go on", None, one),
+        ("verify", "Send a challenge now", None, one),
+        ("rotate", "A new secret", None, one),
+        ("redrive", "Go on from another cursor", _fields(since={"type": "string", "minLength": 1}), one),
+        ("dead/redrive", "Try what was given up again", _fields((), number={"type": ["integer", "null"]}), None),
+    )
+    for path, summary, wanted, shown in actions:
+        answer = _answer(redriven=_COUNT) if shown is None else _shown(shown)
+        made = operation(summary, {"200": answer}, also=_REFUSED)
+        found[f"/v1/webhooks/{{id}}/{path}"] = {"post": made if wanted is None else _taking(wanted, made)}
+    return {path: ({"parameters": [_ID]} if "{id}" in path else {}) | item for path, item in found.items()}
+
+
+_REFUSED = ("404", "409", "413", "507")
+_GONE: Object = {"description": "It is gone."}
+
+
+def _fields(required: tuple[str, ...] | None = None, **properties: Object) -> Object:
+    chosen = list(properties) if required is None else list(required)
+    return {"type": "object", "required": chosen, "additionalProperties": False, "properties": properties}
+
+
+def _taking(schema: Object, made: Object) -> Object:
+    needed = bool(schema["required"])
+    return made | {"requestBody": {"required": needed, "content": {"application/json": {"schema": schema}}}}
+
+
+def _answer(**properties: Object) -> Object:
+    return _shown({"type": "object", "required": list(properties), "properties": properties})
+
+
+def _shown(schema: Object) -> Object:
+    return {"description": "As asked.", "content": {"application/json": {"schema": schema}}}

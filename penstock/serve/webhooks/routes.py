@@ -1,0 +1,193 @@
+"""The routes of webhooks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+
+import msgspec
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from penstock.access import Caller, caller_of
+from penstock.errors import BadParameter, MalformedBody, TooLarge
+from penstock.serve.deps import parameters
+from penstock.serve.pieces import LATEST
+from penstock.serve.problems import HEADERS
+from penstock.serve.webhooks.messages import BATCH_MAX
+from penstock.serve.webhooks.model import Hook
+from penstock.serve.webhooks.registry import Registry
+
+BODY_BYTES_MAX = 64 * 1024
+DEAD_PAGE, DEAD_PAGE_MAX = 100, 1_000
+NAME_LENGTH_MAX = 64
+Endpoint = Callable[[Request], Awaitable[Response]]
+S = TypeVar("S", bound=msgspec.Struct)
+_number = re.compile(r"[0-9]{1,15}", re.ASCII).fullmatch
+_name = re.compile(r"[ -~]*").fullmatch
+
+
+class _Wanted(msgspec.Struct, forbid_unknown_fields=True):
+    url: str
+    stream: str | None = None
+    view: str | None = None
+    where: str | None = None
+    select: str | None = None
+    since: str = LATEST
+    name: str = ""
+    batch: int = 1
+
+
+class _Since(msgspec.Struct, forbid_unknown_fields=True):
+    since: str
+
+
+class _Which(msgspec.Struct, forbid_unknown_fields=True):
+    number: int | None = None
+
+
+class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
+    pass
+
+
+def webhook_routes(registry: Registry) -> list[BaseRoute]:
+    """All of them, for `Starlette(routes=...)`."""
+    found = _Routes(registry)
+    one = "/v1/webhooks/{id}"
+    return [
+        Route("/v1/webhooks", found.all, methods=["GET", "POST"]),
+        Route(one, found.one, methods=["GET", "DELETE"]),
+        Route(f"{one}/pause", _post(found.pause), methods=["POST"]),
+        Route(f"{one}/resume", _post(found.resume), methods=["POST"]),
+        Route(f"{one}/verify", _post(found.verify), methods=["POST"]),
+        Route(f"{one}/rotate", _post(found.rotate), methods=["POST"]),
+        Route(f"{one}/redrive", _post(found.redrive), methods=["POST"]),
+        Route(f"{one}/dead", found.dead, methods=["GET"]),
+        Route(f"{one}/dead/redrive", _post(found.revive), methods=["POST"]),
+    ]
+
+
+Call = Callable[[Caller, str, bytes], Awaitable[Response]]
+
+
+def _post(call: Call) -> Endpoint:
+    async def answer(request: Request) -> Response:
+        caller = _admitted(request)
+        return await call(caller, request.path_params["id"], await _body(request))
+
+    return answer
+
+
+class _Routes:
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    async def all(self, request: Request) -> Response:
+        if request.method != "POST":
+            parameters(request.query_params.multi_items())
+            return _json({"webhooks": self._registry.listed(caller_of(request.scope))})
+        caller = _admitted(request)
+        wanted = _decoded(await _body(request), _Wanted)
+        told, secret = await self._registry.register(caller, _hook(wanted), wanted.since)
+        return _json({**told, "secret": secret}, 201)
+
+    async def one(self, request: Request) -> Response:
+        parameters(request.query_params.multi_items())
+        caller, id = caller_of(request.scope), request.path_params["id"]
+        if request.method == "DELETE":
+            await self._registry.remove(caller, id)
+            return Response(status_code=204, headers=HEADERS)
+        return _json(self._registry.get(caller, id))
+
+    async def pause(self, caller: Caller, id: str, body: bytes) -> Response:
+        _decoded(body, _Nothing)
+        return _json(await self._registry.pause(caller, id))
+
+    async def resume(self, caller: Caller, id: str, body: bytes) -> Response:
+        _decoded(body, _Nothing)
+        return _json(await self._registry.resume(caller, id))
+
+    async def verify(self, caller: Caller, id: str, body: bytes) -> Response:
+        _decoded(body, _Nothing)
+        return _json(await self._registry.verify(caller, id))
+
+    async def rotate(self, caller: Caller, id: str, body: bytes) -> Response:
+        _decoded(body, _Nothing)
+        told, secret = await self._registry.rotate(caller, id)
+        return _json({**told, "secret": secret})
+
+    async def redrive(self, caller: Caller, id: str, body: bytes) -> Response:
+        since = _decoded(body, _Since).since
+        return _json(await self._registry.redrive(caller, id, _since(since)))
+
+    async def revive(self, caller: Caller, id: str, body: bytes) -> Response:
+        number = _decoded(body, _Which).number
+        return _json({"redriven": await self._registry.revive(caller, id, number)})
+
+    async def dead(self, request: Request) -> Response:
+        given = parameters(request.query_params.multi_items(), "after", "limit")
+        after = _whole(given.get("after", "0"), "after", 10**15)
+        limit = _whole(given.get("limit", str(DEAD_PAGE)), "limit", DEAD_PAGE_MAX)
+        found = await self._registry.dead(caller_of(request.scope), request.path_params["id"], after, limit)
+        return _json({"dead": found})
+
+
+def _admitted(request: Request) -> Caller:
+    """Who posts: counted against the rate here, as posts are not before."""
+    parameters(request.query_params.multi_items())
+    caller = caller_of(request.scope)
+    caller.require_room()
+    caller.spend(1)
+    return caller
+
+
+async def _body(request: Request) -> bytes:
+    found = b""
+    try:
+        async for piece in request.stream():
+            found += piece
+            if len(found) > BODY_BYTES_MAX:
+                raise TooLarge(f"the body is over {BODY_BYTES_MAX} bytes")
+    except ClientDisconnect:
+        raise MalformedBody("the body is not whole") from None
+    return found
+
+
+def _decoded(body: bytes, cls: type[S]) -> S:
+    try:
+        return msgspec.json.decode(body or b"{}", type=cls)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedBody(f"the body: {error}") from None
+
+
+def _hook(wanted: _Wanted) -> Hook:
+    """What is wanted, as far as it can be said without looking around."""
+    named = [(kind, of) for kind, of in (("stream", wanted.stream), ("view", wanted.view)) if of is not None]
+    if len(named) != 1:
+        raise BadParameter("give either `stream` or `view`", parameter="stream")
+    if not 1 <= wanted.batch <= BATCH_MAX:
+        raise BadParameter(f"batch must be a whole number from 1 to {BATCH_MAX}", parameter="batch")
+    if len(wanted.name) > NAME_LENGTH_MAX or not _name(wanted.name):
+        raise BadParameter(f"name must be at most {NAME_LENGTH_MAX} plain characters", parameter="name")
+    _since(wanted.since)
+    (kind, of), now = named[0], datetime.now(UTC)
+    return Hook("", wanted.url, kind, of, "", now, wanted.name, wanted.where, wanted.select, wanted.batch)
+
+
+def _since(text: str) -> str:
+    if not text:
+        raise BadParameter("since must be a cursor, 'earliest' or 'latest'", parameter="since")
+    return text
+
+
+def _whole(text: str, name: str, most: int) -> int:
+    if not _number(text) or int(text) > most:
+        raise BadParameter(f"{name} must be a whole number up to {most}", parameter=name)
+    return int(text)
+
+
+def _json(value: Any, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(value), status, headers=HEADERS, media_type="application/json")

@@ -1,0 +1,47 @@
+"""A server of the serve tier on fakes, and a client of it: what the tests of following share."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from penstock.client import Client, Timing
+from penstock.serve.stream import StreamChannel
+from penstock.serve.view import ViewChannel
+from penstock.settings import Settings
+from tests.serve.fakes import FakeLog, FakeView, make_deps, serving
+
+QUICK = Timing(base_s=0.005, cap_s=0.05, wait_s=0.2, call_s=10)
+LIVELY = Settings(heartbeat_s=0.05, page_events=6, buffered_changes=8)
+TRANSPORTS: tuple[Literal["websocket", "sse", "poll"], ...] = ("websocket", "sse", "poll")
+
+
+@dataclass
+class Stage:
+    """A stream `x` and a view `x`, whose key is `k`, with their server."""
+
+    log: FakeLog
+    view: FakeView
+    stream: StreamChannel
+    port: int
+
+    def write(self, *numbers: int, partition: int = 0) -> None:
+        self.log.write(partition, *numbers)
+        self.stream.wake()
+
+
+@asynccontextmanager
+async def staged(settings: Settings = LIVELY, **options: Any) -> AsyncIterator[Stage]:
+    log, view = FakeLog(), FakeView(**options)
+    stream = StreamChannel("x", log, settings)
+    views = {"x": ViewChannel("x", view, settings, key=["k"])}
+    async with serving(make_deps(streams={"x": stream}, views=views, settings=settings)) as port:
+        yield Stage(log, view, stream, port)
+
+
+@asynccontextmanager
+async def connected(port: int, timing: Timing = QUICK, **options: Any) -> AsyncIterator[Client]:
+    async with Client(f"http://127.0.0.1:{port}", timing=timing, **options) as client:
+        yield client

@@ -1,0 +1,174 @@
+"""The producer: what it has taken arrives once, in order."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.client import ClientError, OutboxFull, ServerError
+from penstock.client.producer import Producer
+from penstock.errors import AlreadyRunning
+from tests.client.suite import connected
+from tests.collect.served import Served, serving
+from tests.collect.support import fix
+from tests.serve.fakes import run, until
+
+by_both_ways = pytest.mark.parametrize("transport", ["websocket", "post"])
+
+
+def ids(served: Served, stream: str = "fixes") -> list[str]:
+    return [row["fix_id"] for row in served.log.events(stream)]
+
+
+@asynccontextmanager
+async def producing(served: Served, path: Path, stream: str = "fixes", **options: Any) -> AsyncIterator[Producer]:
+    async with connected(served.port) as client, Producer(client, stream, path / "outbox.db", **options) as producer:
+        yield producer
+
+
+@by_both_ways
+def test_events_arrive_in_the_order_in_which_they_were_sent(tmp_path: Path, transport: Any) -> None:
+    async def main() -> None:
+        with serving() as served:
+            async with producing(served, tmp_path, transport=transport) as producer:
+                for number in range(50):
+                    await producer.send(fix(number))
+                await producer.send([fix(50), fix(51)])
+                await producer.flush(10)
+                assert producer.pending == 0
+            assert ids(served) == [f"f{number}" for number in range(52)]
+
+    run(main())
+
+
+@by_both_ways
+def test_what_was_taken_while_the_server_was_away_is_sent_by_the_next_producer(tmp_path: Path, transport: Any) -> None:
+    async def main() -> None:
+        async with connected(1) as client, Producer(client, "fixes", tmp_path / "outbox.db") as producer:
+            for number in range(20):
+                await producer.send(fix(number))
+            with pytest.raises(TimeoutError):
+                await producer.flush(0.05)
+        with serving() as served:
+            async with producing(served, tmp_path, transport=transport) as producer:
+                assert producer.pending == 20
+                await producer.send(fix(20))
+                await producer.flush(10)
+            assert ids(served) == [f"f{number}" for number in range(21)]
+
+    run(main())
+
+
+@by_both_ways
+def test_an_event_that_does_not_fit_is_kept_and_told_and_blocks_nobody(tmp_path: Path, transport: Any) -> None:
+    async def main() -> None:
+        told: list[Any] = []
+        with serving() as served:
+            async with producing(served, tmp_path, transport=transport, on_rejected=told.append) as producer:
+                await producer.send(fix(1))
+                await producer.send({"fix_id": "no more"})
+                await producer.send([fix(2), {"vehicle": 7}])
+                await producer.send(fix(3))
+                await producer.flush(10)
+                kept = await producer.rejected()
+                assert [(each.events, [error["index"] for error in each.errors]) for each in kept] == [
+                    ([{"fix_id": "no more"}], [0]),
+                    ([fix(2), {"vehicle": 7}], [1]),
+                ]
+                assert told == kept
+                await producer.forget_rejected(kept[0])
+                assert await producer.rejected() == kept[1:]
+            assert ids(served) == ["f1", "f2", "f3"]
+
+    run(main())
+
+
+def test_a_full_outbox_refuses_if_it_was_told_to(tmp_path: Path) -> None:
+    async def main() -> None:
+        path = tmp_path / "outbox.db"
+        async with connected(1) as client:
+            async with Producer(client, "fixes", path, bytes_max=500, when_full="refuse") as producer:
+                for number in range(4):
+                    await producer.send(fix(number))
+                with pytest.raises(OutboxFull):
+                    await producer.send(fix(4))
+                before = producer.pending
+            async with Producer(client, "fixes", path, bytes_max=500, when_full="refuse") as producer:
+                assert producer.pending == before, "what was refused is not there, what was taken is"
+                with pytest.raises(OutboxFull):
+                    await producer.send(fix(10))
+
+    run(main())
+
+
+def test_a_full_outbox_waits_until_something_has_arrived(tmp_path: Path) -> None:
+    async def main() -> None:
+        with serving() as served:
+            served.log.gate.clear()
+            async with producing(served, tmp_path, bytes_max=500) as producer:
+                sending = asyncio.create_task(send_all(producer, 40))
+                await until(lambda: 500 - producer.pending * 150 < 150)
+                assert not sending.done()
+                assert producer.pending < 10
+                served.log.gate.set()
+                await sending
+                await producer.flush(10)
+            assert ids(served) == [f"f{number}" for number in range(40)]
+
+    run(main())
+
+
+async def send_all(producer: Producer, count: int) -> None:
+    for number in range(count):
+        await producer.send(fix(number))
+
+
+@by_both_ways
+def test_a_stream_that_is_not_there_is_told_and_the_events_stay(tmp_path: Path, transport: Any) -> None:
+    async def main() -> None:
+        with serving() as served:
+            async with producing(served, tmp_path, "elsewhere", transport=transport) as producer:
+                await producer.send(fix(1))
+                with pytest.raises(ServerError) as raised:
+                    await producer.flush(10)
+                assert raised.value.code == "not_found"
+                assert producer.pending == 1
+
+    run(main())
+
+
+def test_one_file_has_one_producer(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(1) as client, Producer(client, "fixes", tmp_path / "outbox.db"):
+            with pytest.raises(AlreadyRunning):
+                await Producer(client, "fixes", tmp_path / "outbox.db").__aenter__()
+
+    run(main())
+
+
+def test_a_message_that_the_server_would_not_take_is_refused_at_once(tmp_path: Path) -> None:
+    async def main() -> None:
+        async with connected(1) as client, Producer(client, "raw", tmp_path / "outbox.db") as producer:
+            with pytest.raises(ClientError, match="at most"):
+                await producer.send({"text": "x" * (1024 * 1024)})
+            assert producer.pending == 0
+
+    run(main())
+
+
+@by_both_ways
+def test_an_event_of_a_stream_without_a_class_is_sent_as_it_is(tmp_path: Path, transport: Any) -> None:
+    async def main() -> None:
+        with serving() as served:
+            async with producing(served, tmp_path, "raw", transport=transport) as producer:
+                await producer.send({"reading": 1})
+                await producer.flush(10)
+            assert [json.loads(row["data"]) for row in served.log.events("raw")] == [{"reading": 1}]
+
+    run(main())

@@ -1,0 +1,220 @@
+"""The vectors of the written protocol, against the parts of the Python client that do what it says."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.client.asking import Target
+from penstock.client.backoff import Backoff, Timing
+from penstock.client.errors import Lost, ServerError, from_answer, retry_helps
+from penstock.client.flight import Flight
+from penstock.client.hub import Hub, Subscription
+from penstock.client.messages import Delivery
+from penstock.client.pages import deliveries_of
+from penstock.client.sse import SseEvent, SseParser
+from penstock.client.table import Table
+from tests.harness import ROOT
+
+FOLDER = ROOT / "docs/vectors"
+Case = dict[str, Any]
+
+
+def cases(name: str) -> pytest.MarkDecorator:
+    listed = json.loads((FOLDER / f"{name}.json").read_text())["cases"]
+    assert len({case["name"] for case in listed}) == len(listed)
+    return pytest.mark.parametrize("case", listed, ids=[case["name"] for case in listed])
+
+
+def target_of(case: Case) -> Target:
+    kind = "stream" if "stream" in case else "view"
+    return Target(kind, case[kind], case.get("where"), case.get("select"))  # type: ignore[arg-type]
+
+
+def as_delivery(message: Case) -> Delivery:
+    return Delivery(message["kind"], message["data"], message["cursor"])
+
+
+def test_every_file_of_vectors_is_tested_here_and_listed_on_its_page() -> None:
+    files = {path.stem for path in FOLDER.glob("*.json")}
+    assert files == {
+        "positions", "table", "backoff", "errors", "requests", "sse", "pages", "socket", "publish",
+    }  # fmt: skip
+    listed, page = (FOLDER / "README.md").read_text(), (ROOT / "docs/protocol.md").read_text()
+    for name in files:
+        assert f"`{name}.json`" in listed
+        assert f"(vectors/{name}.json)" in page
+
+
+@cases("positions")
+def test_a_connection_begins_where_the_last_whole_message_stands(case: Case) -> None:
+    hub = Hub(100)
+    since = case["since"]
+    name = {"stream": "x"} if case["kind"] == "stream" else {"view": "x"}
+    for count, expected in enumerate(case["positions"]):
+        given: list[Any] = []
+        subscription = Subscription(target_of(name), since, given.append)
+        hub.opened()
+        hub.add(subscription)
+        for message in case["messages"][:count]:
+            if "broken" in message:
+                with pytest.raises((Lost, json.JSONDecodeError)):
+                    hub.hear({"id": subscription.id, **json.loads(message["broken"])})
+            else:
+                heard = {"id": subscription.id, "event": message["kind"], **message}
+                hub.hear(heard)
+        hub.lost()
+        [said] = hub.opened()
+        assert said.get("since") == expected
+        hub.remove(subscription)
+
+
+@cases("table")
+def test_a_table_has_these_rows_after_each_message(case: Case) -> None:
+    table = Table(case["key"], lambda rows: rows)
+    for message, expected in zip(case["messages"], case["after"], strict=True):
+        table.apply(as_delivery(message))
+        assert sorted(map(json.dumps, table.rows)) == sorted(map(json.dumps, expected))
+
+
+@cases("backoff")
+def test_the_wait_after_each_failure_is_this(case: Case) -> None:
+    drawn = [0.0]
+    backoff = Backoff(Timing(base_s=case["base_s"], cap_s=case["cap_s"], draw=lambda: drawn[0]))
+    for step in case["steps"]:
+        if "message" in step:
+            backoff.succeeded()
+        elif "retry_ms" in step:
+            backoff.retry(step["retry_ms"])
+        else:
+            drawn[0] = step["random"]
+            assert backoff.failed(step.get("retry_after_s")) == pytest.approx(step["delay_s"], abs=1e-6)
+
+
+def test_thousands_of_failures_do_not_overflow() -> None:
+    backoff = Backoff(Timing(cap_s=30))
+    assert all(backoff.failed() <= 30 for _ in range(5000))
+
+
+@cases("errors")
+def test_an_error_is_tried_again_or_not(case: Case) -> None:
+    assert retry_helps(case["status"], case["code"]) is case["retry"]
+    problem = json.dumps({"status": case["status"], "code": case["code"], "detail": "x"}).encode()
+    media_type = "application/problem+json" if case["code"] else "text/html"
+    found = from_answer(case["status"], media_type, problem, "3")
+    assert (found.retry, found.code, found.retry_after_s) == (case["retry"], case["code"], 3)
+
+
+@cases("requests")
+def test_this_is_asked(case: Case) -> None:
+    target, request = target_of(case["target"]), case["request"]
+    if case["transport"] == "websocket":
+        said = target.subscription("7", case["since"], 9)
+        assert (said.pop("id"), said.pop("window")) == ("7", 9)
+        assert said == request["say"]
+        return
+    path, query = target.live(case["since"]) if case["transport"] == "sse" else target.page(case["since"], 30)
+    assert (path, query) == (request["path"], request["query"])
+    assert httpx.URL("http://x" + path).raw_path.decode() == path, "nobody encodes it twice"
+
+
+@cases("sse")
+def test_these_bytes_have_these_events(case: Case) -> None:
+    raw = bytes.fromhex(case["hex"]) if "hex" in case else case["text"].encode()
+    expected = [SseEvent(each["type"], each["data"], each["id"]) for each in case["events"]]
+    ways = [[raw[:cut], raw[cut:]] for cut in range(len(raw) + 1)] + [[bytes([each]) for each in raw]]
+    for pieces in ways:
+        parser = SseParser()
+        assert [event for piece in pieces for event in parser.feed(piece)] == expected, pieces
+        assert (parser.last_id, parser.retry_ms) == (case["last_id"], case["retry_ms"])
+
+
+def test_an_event_that_never_ends_is_refused() -> None:
+    parser = SseParser(event_bytes_max=100)
+    line = b"data: 1234567890\n"
+    assert all(list(parser.feed(line)) == [] for _ in range(100 // len(line)))
+    with pytest.raises(ValueError, match="more than 100"):
+        list(parser.feed(line))
+
+
+@cases("pages")
+def test_a_page_is_these_messages(case: Case) -> None:
+    if case["error"]:
+        with pytest.raises(ServerError) as raised:
+            deliveries_of(case["page"], case["asked"])
+        assert raised.value.code == case["error"]
+    else:
+        assert deliveries_of(case["page"], case["asked"]) == [as_delivery(each) for each in case["messages"]]
+
+
+class Listener:
+    """One user of a hub, who is given messages in order and is done with them one at a time."""
+
+    def __init__(self, since: str | None, target: Target) -> None:
+        self.given: list[Any] = []
+        self.subscription = Subscription(target, since, self.given.append)
+
+    def news(self) -> list[str | None]:
+        told = [each.code if isinstance(each, ServerError) else each.cursor for each in self.given]
+        self.given.clear()
+        return told
+
+
+@cases("socket")
+def test_this_is_said_and_given_on_a_websocket(case: Case) -> None:
+    hub, by_id, listeners = Hub(case["window"]), dict[str, Listener](), list[Listener]()
+    assert hub.opened() == []
+    for step in case["steps"]:
+        said = play(hub, step, by_id, listeners)
+        by_id |= {each.subscription.id: each for each in listeners if each.subscription.id is not None}
+        assert said == step["say"], step
+        told = [(each, code) for each in listeners for code in each.news()]
+        assert told == ([(by_id[step["given"][0]], step["given"][1])] if "given" in step else []), step
+
+
+def play(hub: Hub, step: Case, by_id: dict[str, Listener], listeners: list[Listener]) -> list[Case]:
+    if "subscribe" in step:
+        listeners.append(Listener(step["since"], target_of(step["subscribe"])))
+        return hub.add(listeners[-1].subscription)
+    if "hear" in step:
+        ended = hub.hear(step["hear"])
+        return [] if ended is None else hub.again(ended)
+    if "take" in step:
+        return hub.take(by_id[step["take"]].subscription)
+    if "lost" in step:
+        hub.lost()
+        return []
+    return hub.opened()
+
+
+@cases("publish")
+def test_these_messages_of_a_publisher_go_out_and_these_are_held(case: Case) -> None:
+    flight = Flight()
+    for step in case["steps"]:
+        heard = step.get("hear", {}).get("event")
+        sent: list[int] = []
+        if "add" in step:
+            sent = flight.add(step["add"])
+        elif heard == "open":
+            sent = flight.opened(step["hear"]["window"])
+        elif heard == "ack":
+            sent = flight.acknowledged(step["hear"]["seq"])
+        elif "lost" in step:
+            flight.lost()
+        assert (sent, flight.held) == (step["sent"], step["held"]), step
+
+
+def test_messages_of_an_earlier_connection_are_not_acknowledged_on_a_later_one() -> None:
+    hub, subscription = Hub(4), Subscription(Target("stream", "x"), None, lambda _: None)
+    hub.add(subscription)
+    for id, cursors in (("1", "ab"), ("2", "cd")):
+        hub.opened()
+        for cursor in cursors:
+            hub.hear({"id": id, "event": "change", "cursor": cursor, "data": {}})
+        if id == "1":
+            hub.lost()
+    said = [hub.take(subscription) for _ in "abcd"]
+    assert said == [[], [], [], [{"op": "ack", "id": "2", "cursor": "d"}]]

@@ -1,0 +1,132 @@
+"""A gateway that can be killed, a bad network before it, and what a page does there."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pyarrow as pa
+from playwright.sync_api import Page
+
+from penstock.contracts import Output
+from penstock.store.table import ViewTable
+from tests.gateway import VIEW, RunningGateway, running_gateway
+from tests.network import Proxy, listening
+
+SCRIPT = Path(__file__).with_name("client") / "page.mjs"
+BYTES_MAX = 6_000
+"""Of one connection, both ways: room for a message, and not for many."""
+DEADLINE_S = 60.0
+
+
+class WallClock:
+    def now(self) -> datetime:
+        return datetime.now(UTC)
+
+    def monotonic(self) -> float:
+        return datetime.now(UTC).timestamp()
+
+
+@dataclass
+class World:
+    """`notes` are the names of the events that were acknowledged, in order, `rows` those of the view."""
+
+    gateway: RunningGateway
+    proxy: Proxy
+    table: ViewTable
+    notes: list[str]
+    rows: dict[str, int]
+
+    @property
+    def address(self) -> str:
+        return f"http://127.0.0.1:{self.proxy.port}"
+
+    def append(self, count: int) -> None:
+        """Events go in past the bad network; each is tried until it is acknowledged."""
+        with httpx.Client(base_url=f"http://127.0.0.1:{self.gateway.port}", timeout=DEADLINE_S) as client:
+            for _ in range(count):
+                name = f"n{len(self.notes)}"
+                answer = client.post("/v1/streams/notes", json={"name": name}, headers={"Idempotency-Key": name})
+                assert answer.raise_for_status().json()["accepted"] == 1
+                self.notes.append(name)
+
+    def change(self, draw: random.Random, count: int) -> None:
+        """The view changes as the engine would change it."""
+        for _ in range(count):
+            batch = (self.table.last().batch_id if self.table.last() else -1) + 1  # type: ignore[union-attr]
+            names = draw.sample("abcdefghijkl", 3)
+            self.rows |= dict.fromkeys(names, batch)
+            rows = pa.table({"name": names, "n": [batch] * 3})
+            self.table.commit(Output(batch, str(batch), str(batch + 1), 1, rows))
+
+    def restart(self) -> None:
+        self.gateway.kill()
+        self.gateway.start()
+
+    def open(self, page: Page, **options: Any) -> None:
+        """Load a page at the gateway's own address, which follows the stream and the view."""
+        calm, self.proxy.calm = self.proxy.calm, True
+        page.goto(f"{self.address}/v1/health")
+        page.evaluate("async (text) => { window.module = URL.createObjectURL(new Blob([text], {type: 'text/javascript'})) }",
+                      SCRIPT.read_text().replace('"/penstock.js"', f'"{self.address}/penstock.js"'))  # fmt: skip
+        page.evaluate("async (options) => (await import(window.module)).follow(options)", options)
+        self.proxy.calm = calm
+
+    def settled(self, page: Page) -> dict[str, Any]:
+        """What the page has seen, once it has everything."""
+        wanted = [[name, self.rows[name]] for name in sorted(self.rows)]
+        page.wait_for_function(
+            "([count, rows]) => seen.errors.length || (seen.notes.length >= count && JSON.stringify(seen.rows) === rows)",
+            arg=[len(self.notes), _json(wanted)],
+            timeout=DEADLINE_S * 1000,
+        )
+        found: dict[str, Any] = page.evaluate("({...seen, transports: [...seen.transports]})")
+        return found
+
+
+def _json(value: Any) -> str:
+    return str(value).replace("'", '"').replace(" ", "")
+
+
+@contextmanager
+def faulty(folder: Path, draw: random.Random, **environ: str) -> Iterator[World]:
+    with running_gateway(folder, PENSTOCK_HEARTBEAT_S="1", **environ) as gateway:
+        with _proxied(Proxy(lambda: gateway.port, draw, BYTES_MAX)) as proxy:
+            gateway.view_file.parent.mkdir(parents=True, exist_ok=True)
+            table = ViewTable(gateway.view_file, VIEW, clock=WallClock())
+            try:
+                yield World(gateway, proxy, table, [], {})
+            finally:
+                table.close()
+
+
+@contextmanager
+def _proxied(proxy: Proxy) -> Iterator[Proxy]:
+    """The proxy in a loop and a thread of its own: Playwright has those of the test."""
+    started: Future[asyncio.Event] = Future()
+
+    async def serve() -> None:
+        stop = asyncio.Event()
+        async with listening(proxy):
+            loops.append(asyncio.get_running_loop())
+            started.set_result(stop)
+            await stop.wait()
+
+    loops: list[asyncio.AbstractEventLoop] = []
+    thread = threading.Thread(target=lambda: asyncio.run(serve()), name="proxy")
+    thread.start()
+    try:
+        stop = started.result(DEADLINE_S)
+        yield proxy
+    finally:
+        loops[0].call_soon_threadsafe(stop.set)
+        thread.join(DEADLINE_S)

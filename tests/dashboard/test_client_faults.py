@@ -1,0 +1,55 @@
+"""A page in a real browser through a bad day: it ends with exactly the right events and rows."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.dashboard.faulty import faulty
+
+pytestmark = pytest.mark.browser
+TRANSPORTS = {
+    "websocket": ["websocket"],
+    "sse": ["sse"],
+    "poll": ["poll"],
+    "any": ["websocket", "sse", "poll"],
+}
+ROUNDS = ["kill", "kill", "load", "load", "catch up", "catch up", "catch up", "nothing"]
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_page_ends_with_exactly_what_happened_whatever_breaks(transport: str, page: Page, tmp_path: Path) -> None:
+    """Connections are cut at any byte, the gateway is killed with -9, the page is loaded again: nothing is missed,
+    nothing comes twice, and a page that is loaded again shows what it had before it has a connection."""
+    seed = random.randrange(10**6)
+    print(f"seed {seed}")
+    draw = random.Random(seed)
+    options = {"transports": TRANSPORTS[transport]}
+    with faulty(tmp_path, random.Random(seed)) as world:
+        world.append(5)
+        world.change(draw, 3)
+        world.open(page, **options)
+        world.settled(page)
+        world.proxy.calm = False
+        for what in draw.sample(ROUNDS, len(ROUNDS)):
+            world.append(draw.randrange(1, 40))
+            world.change(draw, draw.randrange(1, 20))
+            if what == "kill":
+                world.restart()
+            if what == "load":
+                world.open(page, **options)
+            if what == "catch up":
+                assert world.settled(page)["notes"] == world.notes
+        assert world.settled(page)["errors"] == []
+        world.proxy.calm = True
+        page.evaluate("penstock.close()")  # writes down what it has
+        world.open(page, **options)
+        found = world.settled(page)
+        assert found["notes"] == found["kept"] == world.notes
+        assert found["rows"] == [[name, world.rows[name]] for name in sorted(world.rows)]
+        assert (found["resets"], found["errors"]) == (0, [])
+        assert set(found["transports"]) <= set(TRANSPORTS[transport])
+        assert world.proxy.cuts > 0

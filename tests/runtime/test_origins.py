@@ -1,0 +1,102 @@
+"""Pages of other sites: those that are listed may use the API, and a browser is told nothing that lets others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from penstock.access import Policy
+from tests.runtime.guarded import Running, running
+
+LISTED, OTHER = "https://shop.example", "https://evil.example"
+ASKS = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "authorization,idempotency-key"}
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    with running(tmp_path_factory.mktemp("data"), Policy(origins=frozenset({LISTED}))) as found:
+        yield found
+
+
+def ask(gateway: Running, method: str, path: str, origin: str | None, **headers: str) -> httpx.Response:
+    sent = {**headers, **({"Origin": origin} if origin else {})}
+    with gateway.client() as client:
+        return client.request(method, path, headers=sent, json={"k": "x"} if method == "POST" else None)
+
+
+def allowed(answer: httpx.Response) -> str | None:
+    """The origin that a browser would let read the answer."""
+    assert "access-control-allow-credentials" not in answer.headers
+    found = answer.headers.get_list("access-control-allow-origin")
+    assert len(found) < 2
+    return found[0] if found else None
+
+
+PATHS = ["/v1/streams/a", "/v1/views/v", "/v1/streams/nothing", "/v1/app", "/v1/health", "/penstock.js", "/nothing"]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_a_listed_page_may_read_every_answer_and_no_other_page_any(gateway: Running, path: str) -> None:
+    """Refusals too: a page must be able to tell its user what is wrong. Caches are told that origins differ."""
+    for origin, wanted in [(LISTED, LISTED), (OTHER, None), ("null", None), (None, None), (f"{LISTED}.evil", None)]:
+        answer = ask(gateway, "GET", path, origin)
+        assert allowed(answer) == wanted
+        assert "Origin" in answer.headers.get_list("vary")
+
+
+def test_a_listed_page_may_post_and_another_may_not(gateway: Running) -> None:
+    mine = ask(gateway, "POST", "/v1/streams/a", LISTED, **{"Idempotency-Key": "one"})
+    assert (mine.status_code, mine.json()["accepted"], allowed(mine)) == (200, 1, LISTED)
+    assert "Retry-After" in mine.headers["access-control-expose-headers"]
+    refused = ask(gateway, "POST", "/v1/streams/a", OTHER)
+    assert (refused.status_code, refused.json()["code"], allowed(refused)) == (403, "forbidden", None)
+
+
+def test_a_browser_that_asks_first_is_told_what_a_listed_page_may_send(gateway: Running) -> None:
+    answer = ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, **ASKS)
+    assert (answer.status_code, answer.content, allowed(answer)) == (204, b"", LISTED)
+    assert answer.headers["access-control-allow-methods"] == "GET, HEAD, POST"
+    listed = answer.headers["access-control-allow-headers"].split(", ")
+    assert {"authorization", "content-type", "idempotency-key", "if-none-match", "last-event-id"} == set(listed)
+    assert "*" not in answer.headers.values()
+
+
+@pytest.mark.parametrize("origin", [OTHER, "null", None])
+def test_a_browser_that_asks_first_for_another_page_is_told_nothing(gateway: Running, origin: str | None) -> None:
+    answer = ask(gateway, "OPTIONS", "/v1/streams/a", origin, **ASKS)
+    assert (answer.status_code, allowed(answer)) == (405, None)
+    assert "access-control-allow-methods" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/v1/live", "/v1/streams/a/publish"])
+def test_a_listed_page_may_open_a_websocket_and_another_may_not(gateway: Running, path: str) -> None:
+    assert gateway.opened(path, additional_headers={"Origin": LISTED}) == 101
+    assert gateway.opened(path, additional_headers={"Origin": OTHER}) == 403
+
+
+def test_being_listed_is_no_key(tmp_path: Path) -> None:
+    """A listed page is asked for a key like everyone; the question before, which has none, is answered."""
+    with running(tmp_path, Policy(origins=frozenset({LISTED}))) as gateway:
+        key = gateway.add("reader", "consume:a")
+        refused = ask(gateway, "GET", "/v1/streams/a", LISTED)
+        assert (refused.status_code, allowed(refused)) == (401, LISTED)
+        assert ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, **ASKS).status_code == 204
+        answer = ask(gateway, "GET", "/v1/streams/a", LISTED, Authorization=f"Bearer {key}")
+        assert (answer.status_code, allowed(answer)) == (200, LISTED)
+        assert ask(gateway, "GET", "/penstock.js", None).status_code == 200
+
+
+def test_without_a_list_there_is_no_word_of_it(tmp_path: Path) -> None:
+    with running(tmp_path) as gateway:
+        answer = ask(gateway, "GET", "/v1/streams/a", LISTED)
+        assert not [name for name in answer.headers if name.startswith("access-control") or name == "vary"]
+        assert ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, **ASKS).status_code == 405
+
+
+def test_a_name_that_was_made_to_point_here_is_no_way_round(gateway: Running) -> None:
+    """The Host is checked as ever, for a listed page too: its requests name this machine."""
+    assert ask(gateway, "GET", "/v1/streams/a", LISTED, Host="shop.example").status_code == 403
+    assert ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, Host="shop.example", **ASKS).status_code == 403

@@ -1,0 +1,91 @@
+"""Who sees which rows: the rules of the access file, on every way to a row."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.access import Policy
+from tests.runtime.guarded import Running, running
+
+RULES = {"a": "k = claim('sub') OR n IN (claim('numbers'))", "b*": "k = claim('nothing')"}
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path, policy=Policy(rows=RULES)) as found:
+        yield found
+
+
+def get(gateway: Running, path: str, key: str, **params: Any) -> httpx.Response:
+    with gateway.client(key) as client:
+        return client.get(path, params=params)
+
+
+def post(gateway: Running, stream: str, key: str, *events: Any) -> httpx.Response:
+    return gateway.post(stream, key, list(events))
+
+
+def test_each_sees_its_own_rows_and_an_admin_all(gateway: Running) -> None:
+    """A filter of the reader's own sees nothing more, and `claim` is no word of theirs."""
+    ops = gateway.add("ops", "admin")
+    ann, bob = gateway.add("ann", "consume:*"), gateway.add("bob", "consume:a")
+    post(gateway, "a", ops, {"k": "ann"}, {"k": "bob"}, {"k": "bob", "n": 1})
+    post(gateway, "b", ops, {"k": "ann"})
+
+    def seen(key: str, **params: Any) -> list[str]:
+        return [event["k"] for event in get(gateway, "/v1/streams/a", key, **params).json()["events"]]
+
+    assert sorted(seen(ops)) == ["ann", "bob", "bob"]
+    assert seen(ann) == ["ann"]
+    assert seen(bob) == ["bob", "bob"]
+    assert seen(ann, where="k = 'bob' OR TRUE") == ["ann"]
+    assert seen(ann, last=10) == ["ann"]
+    assert get(gateway, "/v1/streams/b", ann).json()["events"] == [], "a claim that nobody has is equal to nothing"
+    refused = get(gateway, "/v1/streams/a", ann, where="k = claim('sub')")
+    assert (refused.status_code, refused.json()["code"]) == (400, "bad_expression")
+
+
+def test_a_cursor_of_another_shows_no_row_of_theirs(gateway: Running) -> None:
+    """A cursor is a place and no right."""
+    ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:a")
+    start = get(gateway, "/v1/streams/a", ops, since="latest").json()["cursor"]
+    post(gateway, "a", ops, {"k": "bob"}, {"k": "ann"})
+    page = get(gateway, "/v1/streams/a", ann, since=start).json()
+    assert [event["k"] for event in page["events"]] == ["ann"]
+
+
+def test_what_cannot_be_shown_in_part_is_refused(gateway: Running) -> None:
+    """Dead letters of a limited stream, replies and states: none of them by the back door."""
+    ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*", "produce:a")
+    post(gateway, "a", ops, {"k": 5})
+    letters = get(gateway, "/v1/streams/a.rejected", ann)
+    assert (letters.status_code, letters.json()["code"]) == (403, "forbidden")
+    assert get(gateway, "/v1/streams/a.rejected", ops).status_code == 200
+    ack = post(gateway, "a", ann, {"k": "ann"}).json()["ack"]
+    told = get(gateway, f"/v1/acks/{ack}", ann)
+    assert told.status_code == 200
+    assert "ann" not in json.dumps(told.json()["processed"])
+
+
+def test_followers_see_no_more_than_pages_do(gateway: Running) -> None:
+    """By server-sent events and by WebSocket."""
+    ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:a")
+    post(gateway, "a", ops, {"k": "bob"}, {"k": "ann"}, {"k": "bob"}, {"k": "ann", "n": 7})
+    found = list[str]()
+    with gateway.client(ann) as client, client.stream("GET", "/v1/streams/a/live?since=earliest") as response:
+        for line in response.iter_lines():
+            if line.startswith("data: "):
+                found += [event["k"] for event in json.loads(line.removeprefix("data: ")).get("events", ())]
+            if len(found) == 2:
+                break
+    assert found == ["ann", "ann"]
+    with gateway.socket("/v1/live", ann) as connection:
+        connection.send(json.dumps({"op": "subscribe", "id": "1", "stream": "a", "since": "earliest"}))
+        told = [json.loads(connection.recv(10)) for _ in range(2)]
+    assert [event["n"] for event in told[1]["data"]["events"]] == [0, 7]

@@ -1,0 +1,138 @@
+"""Frames that no good client sends. What the Autobahn suite judges is in `tests/soak/test_autobahn.py`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from penstock.serve.protocol import FRAGMENTS_MAX
+from penstock.serve.view import ViewChannel
+from tests.serve.fakes import QUICK, FakeView, make_deps, run, serving, until
+from tests.serve.test_slow import frame, request
+
+TEXT, CONTINUED, CLOSE, COMPRESSED = 0x81, 0x00, 0x88, 0xC1
+PROTOCOL, POLICY = 1002, 1008
+OFFER = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\r\n"
+
+
+@contextmanager
+def upgraded(port: int, extra: bytes = b"") -> Iterator[tuple[socket.socket, bytes]]:
+    """An open WebSocket, and the head of the answer that opened it."""
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
+        asked = request("websocket", "view")
+        client.sendall(asked.removesuffix(b"\r\n") + extra if extra else asked)
+        head = client.recv(4096)
+        assert head.startswith(b"HTTP/1.1 101")
+        yield client, head
+
+
+def received(client: socket.socket) -> list[tuple[int, bytes]]:
+    """The frames of the server until it ends the connection: opcode and data, each of less than 64 KiB."""
+    data = b""
+    while piece := client.recv(65536):
+        data += piece
+    found = []
+    while data:
+        long = data[1] == 126
+        size, begin = (int.from_bytes(data[2:4], "big"), 4) if long else (data[1], 2)
+        found.append((data[0], data[begin : begin + size]))
+        data = data[begin + size :]
+    return found
+
+
+def code(closing: tuple[int, bytes]) -> int:
+    assert closing[0] == CLOSE
+    return int.from_bytes(closing[1][:2], "big")
+
+
+@pytest.mark.parametrize("data", [b"", b" "], ids=["empty", "one byte"])
+def test_a_hundred_thousand_fragments_are_not_gathered(data: bytes) -> None:
+    """The connection is closed with the reason when there are too many; what was sent after that is not read."""
+
+    def attack(port: int) -> list[tuple[int, bytes]]:
+        with upgraded(port) as (client, _):
+            client.sendall(frame(0x01, data) + frame(CONTINUED, data) * (FRAGMENTS_MAX + 1))
+            return received(client)
+
+    def flood(port: int) -> bool:
+        with upgraded(port) as (client, _):
+            try:
+                client.sendall(frame(0x01, data) + frame(CONTINUED, data) * 100_000)
+                client.sendall(frame(0x80, data))
+                return client.recv(100)[:1] in (b"", b"\x88")
+            except ConnectionError:
+                return True
+
+    async def main() -> None:
+        deps = make_deps()
+        async with serving(deps) as port:
+            [closing] = await asyncio.to_thread(attack, port)
+            assert code(closing) == POLICY
+            assert b"fragments" in closing[1]
+            assert await asyncio.to_thread(flood, port)
+            await until(lambda: deps.connections.open == 0)
+
+    run(main())
+
+
+def test_nothing_is_obeyed_or_sent_after_a_close() -> None:
+    """A client that says good-bye and goes on talking is answered with its own code, and that is all."""
+    subscribe = json.dumps({"op": "subscribe", "id": "1", "view": "x"}).encode()
+
+    def attack(port: int) -> list[tuple[int, bytes]]:
+        with upgraded(port) as (client, _):
+            client.sendall(frame(CLOSE, (1001).to_bytes(2, "big")) + frame(TEXT, subscribe) * 10)
+            return received(client)
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1})
+        deps = make_deps(views={"x": ViewChannel("x", view, QUICK, key=["k"])})
+        async with serving(deps) as port:
+            [closing] = await asyncio.to_thread(attack, port)
+            assert code(closing) == 1001
+            await until(lambda: deps.connections.open == 0)
+
+    run(main())
+
+
+def test_a_client_may_leave_in_the_middle_of_a_message() -> None:
+    """A close between two fragments is no error: it is answered with its own code."""
+
+    def leave(port: int) -> list[tuple[int, bytes]]:
+        with upgraded(port) as (client, _):
+            client.sendall(frame(0x01, b'{"op":') + frame(CLOSE, (1000).to_bytes(2, "big")) + frame(0x80, b'"ping"}'))
+            return received(client)
+
+    async def main() -> None:
+        async with serving(make_deps()) as port:
+            [closing] = await asyncio.to_thread(leave, port)
+            assert code(closing) == 1000
+
+    run(main())
+
+
+def test_compression_is_not_agreed_on_and_a_bomb_is_not_opened() -> None:
+    """A client that offers it gets none; a frame that is compressed anyway ends the connection."""
+    packer = zlib.compressobj(wbits=-15)
+    bomb = packer.compress(bytes(1024 * 1024)) + packer.flush(zlib.Z_SYNC_FLUSH)
+    assert len(bomb) < 2000
+
+    def attack(port: int) -> tuple[bytes, list[tuple[int, bytes]]]:
+        with upgraded(port, OFFER) as (client, head):
+            client.sendall(bytes([COMPRESSED, 0x80 | 126]) + len(bomb).to_bytes(2, "big") + bytes(4) + bomb)
+            return head, received(client)
+
+    async def main() -> None:
+        async with serving(make_deps()) as port:
+            head, [closing] = await asyncio.to_thread(attack, port)
+            assert b"sec-websocket-extensions" not in head.lower()
+            assert code(closing) == PROTOCOL
+
+    run(main())

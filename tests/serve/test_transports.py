@@ -1,0 +1,218 @@
+"""What every transport promises: a client that comes back with its cursor gets the next change, no gap, no repeat; one
+whose place is gone is told so; and a filter shows the same on all of them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from typing import Any
+
+import pytest
+
+from penstock.cursor import stream_cursor, view_cursor
+from penstock.schema import event_schema
+from penstock.serve.stream import StreamChannel
+from penstock.serve.view import ViewChannel
+from penstock.settings import Settings
+from tests.serve.clients import TRANSPORTS, Received
+from tests.serve.fakes import FakeLog, FakeView, Reading, background, make_deps, run, serving
+
+LIVELY = Settings(heartbeat_s=0.05, page_events=6, buffered_changes=8)
+TOTAL = 200
+
+
+@pytest.mark.parametrize("seed", random.sample(range(10**6), 2))
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_stream_is_resumed_at_every_position(transport: str, seed: int) -> None:
+    """Two clients leave after a random number of deliveries, again and again, while events are written."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    async def write(log: FakeLog, source: StreamChannel) -> None:
+        number = 0
+        while number < TOTAL:
+            count = min(TOTAL - number, chance.randrange(1, 6))
+            log.write(chance.randrange(2), *range(number, number + count), at_s=number)
+            log.tick(chance.randrange(2), at_s=number)
+            source.wake()
+            number += count
+            await asyncio.sleep(chance.random() * 0.01)
+
+    async def read(port: int, cursor: str) -> list[int]:
+        found: list[int] = []
+        while len(found) < TOTAL:
+            async with TRANSPORTS[transport](port, "stream", cursor) as deliveries:
+                for _ in range(chance.randrange(1, 8)):
+                    received = await anext(deliveries)
+                    cursor = received.cursor
+                    assert received.kind in ("change", "progress")
+                    found += [event["n"] for event in received.data.get("events", ())]
+        return found
+
+    async def main() -> None:
+        log = FakeLog()
+        source = StreamChannel("x", log, LIVELY)
+        async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
+            async with background(write(log, source)):
+                results = await asyncio.gather(read(port, "earliest"), read(port, "earliest"))
+        for found in results:
+            assert sorted(found) == list(range(TOTAL))
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", random.sample(range(10**6), 2))
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_view_is_resumed_at_every_position(transport: str, seed: int) -> None:
+    """A client that leaves and resumes at random sees each value of a counter once, and ends with the view's rows."""
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+
+    async def write(view: FakeView) -> None:
+        for number in range(1, TOTAL + 1):
+            view.put({str(number): number})
+            if chance.random() < 0.3:
+                await asyncio.sleep(chance.random() * 0.01)
+
+    async def main() -> None:
+        view = FakeView()
+        source = ViewChannel("x", view, Settings(heartbeat_s=0.05), key=["k"])
+        seen: list[int] = []
+        cursor: str | None = None
+        async with serving(make_deps(views={"x": source})) as port:
+            async with background(write(view)):
+                while TOTAL not in seen:
+                    async with TRANSPORTS[transport](port, "view", cursor) as deliveries:
+                        for _ in range(chance.randrange(1, 8)):
+                            received = await anext(deliveries)
+                            cursor = received.cursor
+                            seen += rows_of(received.data)
+        assert seen == list(range(1, TOTAL + 1))
+
+    def rows_of(data: Any) -> list[int]:
+        return [row["v"] for row in [*data.get("rows", ()), *data.get("upserts", ())]]
+
+    run(main())
+
+
+def folded(rows: dict[str, int], received: Received) -> dict[str, int]:
+    """The rows of a view that a client holds after a delivery."""
+    if received.kind == "reset":
+        return {}
+    if received.kind == "snapshot":
+        return {row["k"]: row["v"] for row in received.data["rows"]}
+    if received.kind == "change":
+        gone = {key["k"] for key in received.data["deletes"]}
+        kept = {key: value for key, value in rows.items() if key not in gone}
+        return kept | {row["k"]: row["v"] for row in received.data["upserts"]}
+    return rows
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_filtered_stream_gives_each_event_that_fits_once(transport: str) -> None:
+    """Clients leave and resume while events are written; the cursor moves on past events that they do not see."""
+    chance = random.Random(7)
+
+    async def write(log: FakeLog, source: StreamChannel) -> None:
+        for number in range(TOTAL):
+            log.write(chance.randrange(2), number, at_s=number, text="even" if number % 2 == 0 else "odd")
+            source.wake()
+            await asyncio.sleep(chance.random() * 0.005)
+
+    async def read(port: int) -> list[Any]:
+        cursor, found = "earliest", list[Any]()
+        while len(found) < TOTAL // 4:
+            filter = {"where": "text = 'even' AND n % 4 = 0", "select": "n * 10 AS tens"}
+            async with TRANSPORTS[transport](port, "stream", cursor, **filter) as deliveries:
+                for _ in range(chance.randrange(1, 8)):
+                    received = await anext(deliveries)
+                    cursor = received.cursor
+                    found += received.data.get("events", ())
+        return found
+
+    async def main() -> None:
+        log = FakeLog()
+        source = StreamChannel("x", log, LIVELY, lambda: event_schema(Reading))
+        async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
+            async with background(write(log, source)):
+                results = await asyncio.gather(read(port), read(port))
+        for found in results:
+            assert sorted(event["tens"] for event in found) == list(range(0, TOTAL * 10, 40))
+            assert all(set(event) == {"tens"} for event in found)
+
+    run(main())
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_filtered_view_leads_to_exactly_the_rows_that_fit(transport: str, remembers: bool) -> None:
+    """Rows come to fit and cease to, while a client leaves and resumes; also if nobody knows what was there before."""
+    chance = random.Random(11)
+
+    async def write(view: FakeView) -> None:
+        for _ in range(TOTAL):
+            put = {str(chance.randrange(10)): chance.randrange(100) for _ in range(chance.randrange(3))}
+            gone = [key for key in map(str, range(10)) if chance.random() < 0.05 and key not in put]
+            view.put(put, gone)
+            await asyncio.sleep(chance.random() * 0.005)
+        view.put({"end": 99})
+
+    async def main() -> None:
+        view = FakeView(remembers=remembers)
+        source = ViewChannel("x", view, LIVELY, key=["k"])
+        rows: dict[str, int] = {}
+        cursor: str | None = None
+        async with serving(make_deps(views={"x": source}, settings=LIVELY)) as port:
+            async with background(write(view)):
+                while "end" not in rows:
+                    async with TRANSPORTS[transport](port, "view", cursor, where="v >= 50") as deliveries:
+                        for _ in range(chance.randrange(1, 8)):
+                            received = await anext(deliveries)
+                            cursor, rows = received.cursor, folded(rows, received)
+        held = {key: json.loads(row)["v"] for key, row in view.rows.items()}
+        assert rows == {key: value for key, value in held.items() if value >= 50}
+
+    run(main())
+
+
+@pytest.mark.parametrize("filter", [{}, {"where": "n >= 0"}])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_place_that_is_gone_is_told_and_then_comes_what_there_is(transport: str, filter: dict[str, str]) -> None:
+    """The log was trimmed under a reader: `reset`, and then every event that is kept."""
+
+    async def main() -> None:
+        log = FakeLog(1)
+        log.write(0, *range(10))
+        cursor = stream_cursor(1, {0: 2})
+        log.trim(0, 5)
+        source = StreamChannel("x", log, LIVELY, lambda: event_schema(Reading))
+        async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
+            async with TRANSPORTS[transport](port, "stream", cursor, **filter) as deliveries:
+                assert (await anext(deliveries)).kind == "reset"
+                found = list[int]()
+                while len(found) < 5:
+                    found += [event["n"] for event in (await anext(deliveries)).data.get("events", ())]
+        assert found == [5, 6, 7, 8, 9]
+
+    run(main())
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_view_that_was_made_anew_is_told_and_then_comes_its_snapshot(transport: str) -> None:
+    """A cursor of before leads to `reset` and the rows of now."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"old": 1})
+        cursor = view_cursor(view.generation, view.version)
+        view.remake()
+        view.put({"new": 2})
+        source = ViewChannel("x", view, LIVELY, key=["k"])
+        async with serving(make_deps(views={"x": source}, settings=LIVELY)) as port:
+            async with TRANSPORTS[transport](port, "view", cursor) as deliveries:
+                kinds = [await anext(deliveries), await anext(deliveries)]
+        assert [each.kind for each in kinds] == ["reset", "snapshot"]
+        assert kinds[1].data["rows"] == [{"k": "new", "v": 2}]
+
+    run(main())
