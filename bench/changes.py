@@ -77,6 +77,7 @@ def table(folder: Path) -> ViewTable:
 
 def main(folder: Path) -> None:
     written = table(folder)
+    written.describe(SCHEMA)
     count = 0
 
     def commit() -> None:

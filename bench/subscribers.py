@@ -8,6 +8,7 @@ tells what came since the last; at its end the process stops.
 from __future__ import annotations
 
 import base64
+import os
 import resource
 import select
 import socket
@@ -132,7 +133,7 @@ class Crowd:
         for number, _ in self._poll.poll(timeout_s):
             if number != sys.stdin.fileno():
                 self._watch(self._watched[number])
-            elif not sys.stdin.buffer.raw.read(1):  # type: ignore[attr-defined]
+            elif not os.read(sys.stdin.fileno(), 1):
                 return False
             else:
                 self._tell()

@@ -6,7 +6,7 @@ A tier never imports another tier. It is handed one of these by `runtime`, the o
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -268,12 +268,14 @@ class LiveView(Protocol):
 @dataclass(frozen=True)
 class Delivery:
     """One message to a client. `data` is a JSON object; `cursor` is where the client stands once it has it. `count` is
-    the number of events in a change of a stream."""
+    the number of events in a change of a stream. `made` has what a transport has made of it, for all who get the same;
+    how many that may be is the transport's to bound."""
 
     kind: Literal["snapshot", "change", "progress", "reset", "stall"]
     data: bytes
     cursor: str
     count: int = 0
+    made: dict[str, bytes] = field(default_factory=dict, compare=False, repr=False)
 
 
 class Page(NamedTuple):
@@ -287,9 +289,12 @@ class Page(NamedTuple):
 @dataclass
 class Style:
     """How a follower wants its deliveries; it may change its mind at any time. With `merge`, the changes of a view that
-    wait for it come as one, with the latest row of each key."""
+    wait for it come as one, with the latest row of each key. With `take`, changes may be handed to it the moment they
+    come, while it waits for one, all that came together: it returns True if it has taken them, and is then not given
+    them again; False if it took none, and is given them one by one."""
 
     merge: bool = False
+    take: Callable[[Sequence[Delivery]], bool] | None = None
 
 
 class Channel(Protocol):

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from penstock.errors import BadExpression
-from penstock.expression import columns_of, compiled
-from penstock.schema import Event, Field
+from penstock.errors import BadExpression, DeclarationError
+from penstock.schema import Event, Field, event_schema
 
 
 @dataclass(frozen=True)
@@ -39,10 +38,18 @@ def problems(shed: Any, event: type[Event], kinds: dict[str, Field]) -> Iterator
     if shed.weight is not None:
         yield from _weight(shed, event, kinds)
     if shed.unless is not None:
-        try:
-            compiled(shed.unless, columns_of(event))
-        except BadExpression as error:
-            yield f"Shed(unless={str(shed.unless)[:80]!r}): {error.message}"
+        yield from _condition(shed.unless, event)
+
+
+def _condition(unless: str, event: type[Event]) -> Iterator[str]:
+    from penstock.filters import compiled  # not before it is needed: it loads Arrow
+
+    try:
+        compiled(event_schema(event), unless, None)
+    except BadExpression as error:
+        yield f"Shed(unless={str(unless)[:80]!r}): {error.message}"
+    except DeclarationError:
+        return  # of a field without a type, which is told by itself
 
 
 def _weight(shed: Shed, event: type[Event], kinds: dict[str, Field]) -> Iterator[str]:

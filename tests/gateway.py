@@ -34,8 +34,8 @@ VIEW = ViewSpec("latest", ("name",), None, None, None, changes_kept=10_000, chan
 
 
 class RunningGateway:
-    """Two streams: `notes`, whose events have no id, and `fixes`, whose events do; and a view, `latest`, that has what is
-    written to its file."""
+    """Two streams: `notes`, whose events have no id, and `fixes`, whose events do; and a view, `latest`, that has what
+    is written to its file."""
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder

@@ -221,8 +221,7 @@ def _first_event(url: str) -> list[str]:
     its beginning."""
     headers = {"Last-Event-ID": "earliest"} if "/streams/" in url else {}
     with httpx.stream("GET", url, headers=headers, timeout=30) as response:
-        shown = [line for line in _until_data(response.iter_lines()) if line.startswith(("event:", "data:"))]
-    return shown
+        return [line for line in _until_data(response.iter_lines()) if line.startswith(("event:", "data:"))]
 
 
 def _until_data(lines: Iterator[str]) -> Iterator[str]:

@@ -247,10 +247,10 @@ def test_what_a_query_reads_is_found_in_its_text(query: str, names: tuple[str, .
             for name in ("vehicle", "heavy", "bare", "maybe", "whole")
         ),
         (Shed(unless="severity > 1", weight="weight"), "a weight needs keep"),
-        (Shed(unless="sevrity > 1"), "there is no column 'sevrity' to compare; there are vehicle"),
-        (Shed(unless="severity > 'high'"), "cannot be compared with severity (a number)"),
-        (Shed(unless="java_method('a', 'b')"), "has something that is not allowed (Anonymous)"),
-        (Shed(unless=3), "an expression is text"),  # type: ignore[arg-type]
+        (Shed(unless="sevrity > 1"), "there is no column 'sevrity'; did you mean severity?"),
+        (Shed(unless="severity > 'high'"), "severity (a number) cannot be compared with 'high' (text)"),
+        (Shed(unless="java_method('a', 'b')"), "there is no function 'java_method'"),
+        (Shed(unless=3), "where is not text"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_wrong_with_shedding_is_found_where_the_stream_is_declared(shed: Any, expected: str) -> None:

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
-    "contracts", "comparing", "expression", "access", "filters", "signing",
+    "contracts", "access", "filters", "signing",
 }  # fmt: skip
 DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity", "shed"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}

@@ -21,9 +21,10 @@ import msgspec
 
 from penstock.collect.intake import Hooks, Receipt, Request, StreamIntake, Waiter
 from penstock.collect.writer import Target, texts_of
+from penstock.columns import some_columns
 from penstock.contracts import Clock, Log
-from penstock.expression import columns_of, compiled
-from penstock.schema import Event
+from penstock.filters import Filter, compiled
+from penstock.schema import Event, event_schema
 from penstock.settings import Settings
 from penstock.shed import Shed
 
@@ -44,7 +45,9 @@ class Sieve:
     """Which events of a request are kept, and what they weigh."""
 
     def __init__(self, shed: Shed, event: type[Event], random: Random) -> None:
-        self._is_important = None if shed.unless is None else compiled(shed.unless, columns_of(event))
+        self._event = event
+        self._unless: Filter | None = None if shed.unless is None else compiled(event_schema(event), shed.unless, None)
+        self._looked_at: tuple[Sequence[Any], list[bool]] = ((), [])
         self._keep = shed.keep or 0.0
         self._bound = int(self._keep * 2 ** (8 * HASH_BYTES))
         self._weight = shed.weight
@@ -54,14 +57,25 @@ class Sieve:
 
     def expected(self, events: Sequence[Any]) -> int:
         """How many of the events are to be kept, about; the same each time for the same events."""
-        important = 0 if self._is_important is None else sum(map(self._is_important, events))
+        important = sum(self._important(events))
         return important + math.ceil((len(events) - important) * self._keep)
+
+    def _important(self, events: Sequence[Any]) -> list[bool]:
+        """For which events `unless` holds. Of the last ones that were asked for it is remembered: a request is looked
+        at once to see whether there is room for it, and once more to sift it."""
+        if self._unless is None:
+            return [False] * len(events)
+        if self._looked_at[0] is not events:
+            mask = self._unless.mask(some_columns(self._event, events, self._unless.asked))
+            self._looked_at = events, mask.to_pylist()
+        return self._looked_at[1]
 
     def sift(self, request: Request) -> None:
         """Leave in a request what is kept of it. To be done once: a request that is offered again is as it was."""
         kept, places = [], []
-        for place, (event, name) in enumerate(zip(request.events, self._names(request), strict=True)):
-            if self._is_important is not None and self._is_important(event):
+        important, names = self._important(request.events), self._names(request)
+        for place, (event, is_important, name) in enumerate(zip(request.events, important, names, strict=True)):
+            if is_important:
                 kept.append(event)
             elif self._keep and self._draws(name):
                 kept.append(self._weighed(event))
@@ -71,6 +85,7 @@ class Sieve:
         request.size = request.size * len(kept) // len(request.events)
         request.shed = len(request.events) - len(kept)
         request.events, request.places = kept, places
+        self._looked_at = (), []
 
     def _names(self, request: Request) -> Sequence[str | None]:
         """What each event is known by if it is sent again."""

@@ -132,10 +132,11 @@ def _field(of: Operand, node: Field) -> Operand:
 
 def _missing(sort: str, name: str, there: Sequence[str]) -> str:
     near = get_close_matches(name, there, 1) if len(name) <= 2 * _SHOWN_MAX else []
-    help = f"did you mean {near[0]}?" if near else f"there are {', '.join(there[:_NAMES_SHOWN]) or 'none'}"
-    more = ", ..." if not near and len(there) > _NAMES_SHOWN else ""
-    quoted = ", and text stands in 'single quotes'" if sort == "column" else ""
-    return f"there is no {sort} {name[:_SHOWN_MAX]!r}; {help}{more}{quoted}"
+    if near:
+        return f"there is no {sort} {name[:_SHOWN_MAX]!r}; did you mean {near[0]}?"
+    names = ", ".join(there[:_NAMES_SHOWN]) + (", ..." if len(there) > _NAMES_SHOWN else "")
+    quotes = ", and text stands in 'single quotes'" if sort == "column" else ""
+    return f"there is no {sort} {name[:_SHOWN_MAX]!r}; there are {names or 'none'}{quotes}"
 
 
 def _literal(node: Literal) -> Operand:

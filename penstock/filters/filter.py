@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import BadExpression
 from penstock.filters.kinds import Run, full
 from penstock.filters.limits import CACHE_FILTERS, ROW_BYTES_MAX, SLICE_ROWS
 
@@ -40,7 +41,7 @@ class Filter:
         if self._condition is None:
             return pa.repeat(pa.scalar(True), batch.num_rows)
         condition = self._condition
-        return _whole([full(condition(part), part.num_rows).fill_null(False) for part in _parts(batch)])
+        return _whole([_known(full(condition(part), part.num_rows)) for part in _parts(batch)])
 
     def project(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """The selected columns of all rows; the batch itself if none are selected."""
@@ -57,6 +58,10 @@ class Filter:
             for index in () if fits is None else self._grown:
                 arrays[index] = pc.if_else(fits, arrays[index], pa.scalar(None, arrays[index].type))
         return arrays
+
+
+def _known(truths: Any) -> Any:
+    return truths.fill_null(False) if truths.null_count else truths
 
 
 def _is_small(texts: Sequence[Any]) -> Any:
@@ -98,6 +103,9 @@ def compiled(
     should be: `part` says which, "where" or "select", and `position` at which of its characters. Some milliseconds for
     a new text of the longest kind.
     """
+    for part, text in (("where", where), ("select", select)):
+        if text is not None and not isinstance(text, str):
+            raise BadExpression(f"{part} is not text", part=part, position=0)
     name = (schema, where, select, tuple(key), None if claims is None else repr(sorted(claims.items())))
     with _lock:
         found = _cache.get(name)

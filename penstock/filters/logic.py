@@ -9,13 +9,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.filters.alike import INT_MAX, INT_MIN, alike
+from penstock.filters.alike import INT_MAX, INT_MIN, alike, is_whole
 from penstock.filters.kinds import TRUTH, Kind, Mistake, Operand, Run, constant
 from penstock.filters.limits import IN_MAX
 
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
     "=": pc.equal, "<>": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
 }  # fmt: skip
+_LOOKED_UP = ("whole", "real", "text", "time", "local time", "date")
+_FEW = 2
+"""So many values are compared faster than looked up."""
+_UNKNOWN = pa.scalar(None, pa.bool_())
 _TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
@@ -68,20 +72,28 @@ def compared(name: str, left: Operand, right: Operand) -> Operand:
 def _bounded(name: str, operand: Operand, bound: Decimal) -> Operand:
     """Compared with a number exactly, also with one that the column could not hold: what is less than 2.5 is at most
     2, and everything is less than 1e30."""
-    arrow, run = operand.kind.arrow, operand.run
-    scale = 0 if operand.kind.name == "whole" else arrow.scale
-    with localcontext(prec=700):
-        nearest = bound.quantize(Decimal(1).scaleb(-scale), ROUND_FLOOR)
+    kind, run = operand.kind, operand.run
+    nearest = _nearest(kind, bound)
     if nearest != bound:
         if name in ("=", "<>"):
             return _always(name == "<>", operand)
         name = "<=" if name in ("<", "<=") else ">"
-    low, high = _range(operand.kind)
+    low, high = _range(kind)
     if not low <= nearest <= high:
         return _always(name in (("<>", "<", "<=") if nearest > high else ("<>", ">", ">=")), operand)
-    value = pa.scalar(int(nearest) if operand.kind.name == "whole" else nearest, arrow)
-    compare = _COMPARE[name]
+    value, compare = _scalar(kind, nearest), _COMPARE[name]
     return result(TRUTH, lambda batch: compare(run(batch), value), operand.position)
+
+
+def _nearest(kind: Kind, value: Decimal) -> Decimal:
+    """The number itself, or the next lower one that has no more digits behind the point than the kind."""
+    scale = 0 if kind.name == "whole" else kind.arrow.scale
+    with localcontext(prec=700):
+        return value.quantize(Decimal(1).scaleb(-scale), ROUND_FLOOR)
+
+
+def _scalar(kind: Kind, value: Decimal) -> pa.Scalar:
+    return pa.scalar(int(value) if kind.name == "whole" else value, kind.arrow)
 
 
 def _range(kind: Kind) -> tuple[Decimal, Decimal]:
@@ -106,4 +118,34 @@ def among(this: Operand, items: Sequence[Operand]) -> Operand:
         raise Mistake(this.position, "IN needs values: IN ('a', 'b')")
     if len(items) > IN_MAX:
         raise Mistake(items[IN_MAX].position, f"there are more than {IN_MAX} values in IN")
-    return joined("or", [compared("=", this, each) for each in items])
+    apart = [compared("=", this, each) for each in items]
+    if this.fixed is not None or this.kind.name not in _LOOKED_UP or len(items) <= _FEW:
+        return joined("or", apart)
+    members = [_member(this, each) for each in items]
+    others = [each for each, member in zip(apart, members, strict=True) if member is None]
+    known = [each.as_py() for each in members if each is not None]
+    found = _looked_up(this, pa.array(known, this.kind.arrow))
+    return joined("or", [found, *others])
+
+
+def _member(this: Operand, item: Operand) -> pa.Scalar | None:
+    """The item as a value that is looked for in the column itself; None if it must be compared."""
+    if item.fixed is None or item.kind.name == "null":
+        return None
+    if isinstance(item.written, Decimal) and this.kind.name == "whole":
+        return _scalar(this.kind, item.written) if is_whole(item.written) else None
+    one, other = alike((this, item))
+    return other.fixed if one is this else None
+
+
+def _looked_up(this: Operand, values: pa.Array) -> Operand:
+    run, is_real = this.run, this.kind.name == "real"
+
+    def found(batch: pa.RecordBatch) -> Any:
+        column = run(batch)
+        if is_real:
+            column = pc.add(column, 0.0)  # -0.0 is 0.0, and would not be found
+        hits = pc.is_in(column, value_set=values)
+        return pc.if_else(pc.is_valid(column), hits, _UNKNOWN) if column.null_count else hits
+
+    return result(TRUTH, found, this.position)

@@ -131,26 +131,33 @@ class _Reader:
             (tree,) = parser.parse_into(exp.Condition, tokens, self.tokens.text)
         except ParseError as error:
             start = len(error.errors[0].get("start_context") or "") if error.errors else 0
-            return self.tokens.refuse(start, "it cannot be read")
+            return self.tokens.refuse_unread(tokens, start)
         except (RecursionError, ValueError):
             return self.tokens.refuse(self._place, "it cannot be read")
         return self._node(tree)
 
     def _node(self, tree: Any) -> Node:
-        self._place = place = tree.meta.get("start", self._place) if tree is not None else self._place
-        name = type(tree).__name__
-        surplus = set() if tree is None else {part for part, value in tree.args.items() if value}
-        if name not in _PARTS or surplus - _PARTS[name]:
-            self.tokens.refuse(place, f"something is not allowed here; {_HELP}")
+        self._require_allowed(tree)
+        self._place = tree.meta.get("start", self._place)
         self._count += 1
         if self._count > NODES_MAX:
-            self.tokens.refuse(place, f"there are more than {NODES_MAX} names, values and operations in it")
+            self.tokens.refuse(self._place, f"there are more than {NODES_MAX} names, values and operations in it")
         self._level += 1
         if self._level > LEVELS_MAX:
-            self.tokens.refuse(place, f"it is more than {LEVELS_MAX} operations deep")
-        found: Node = getattr(self, f"_{name.lower()}", self._binary)(tree)
+            self.tokens.refuse(self._place, f"it is more than {LEVELS_MAX} operations deep")
+        found: Node = getattr(self, f"_{type(tree).__name__.lower()}", self._binary)(tree)
         self._level -= 1
         return found
+
+    def _require_allowed(self, tree: Any) -> None:
+        """Not all of the parser's nodes know their place: what is refused begins with the first part that does."""
+        name = type(tree).__name__
+        if tree is not None and name in _PARTS:
+            surplus = {part for part, value in tree.args.items() if value} - _PARTS[name]
+            if not surplus:
+                return
+        places = [] if tree is None else [each.meta["start"] for each in tree.walk() if "start" in each.meta]
+        self.tokens.refuse(min(places, default=self._place), f"something is not allowed here; {_HELP}")
 
     def _binary(self, tree: Any) -> Node:
         return self._call(_BINARY[type(tree).__name__], tree.this, tree.expression)
@@ -164,6 +171,9 @@ class _Reader:
         return self._node(tree.this)
 
     def _column(self, tree: Any) -> Node:
+        for each in tree.parts:
+            if type(each).__name__ != "Identifier":
+                self._node(each)
         first, *others = tree.parts
         node: Node = Name(first.this, first.meta.get("start", self._place))
         for each in others:

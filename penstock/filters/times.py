@@ -32,7 +32,7 @@ _SECONDS = {
 _UNITS = ("second", "minute", "hour", "day", "week", "month", "quarter", "year")
 _DATE_UNITS = _UNITS[_UNITS.index("day") :]
 _PART = re.compile(r"\s*([+-]?\d{1,12}(?:\.\d{1,6})?)\s*([a-zA-Z]{1,12})\s*")
-INTERVAL_MAX = timedelta(days=3_660_000)
+INTERVAL_S_MAX = 3_660_000 * 86_400
 """Some ten thousand years."""
 
 
@@ -56,18 +56,18 @@ def _truncated(operands: Sequence[Operand]) -> Operand:
 def _interval(operands: Sequence[Operand]) -> Operand:
     """What is written after INTERVAL: '1 hour 30 minutes'. Only units that are always as long as each other."""
     (operand,) = operands
-    text, total, place = written_text("INTERVAL", operand), timedelta(0), 0
+    text, seconds, place = written_text("INTERVAL", operand), 0.0, 0
     while place < len(text) or not text:
         found = _PART.match(text, place)
         unit = "" if found is None else found[2].lower().removesuffix("s")
         if found is None or unit not in _SECONDS:
             units = ", ".join(_SECONDS)
             raise Mistake(operand.position, f"{operand.shown} is no interval; write '90 minutes', in {units}s")
-        total += timedelta(seconds=float(found[1]) * _SECONDS[unit])
+        seconds += float(found[1]) * _SECONDS[unit]
         place = found.end()
-        if abs(total) > INTERVAL_MAX:
+        if abs(seconds) > INTERVAL_S_MAX:
             raise Mistake(operand.position, f"{operand.shown} is too long an interval")
-    return constant(INTERVAL, total, operand.position, operand.shown)
+    return constant(INTERVAL, timedelta(seconds=seconds), operand.position, operand.shown)
 
 
 def shifted(name: str, left: Operand, right: Operand) -> Operand | None:

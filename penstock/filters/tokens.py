@@ -47,8 +47,8 @@ _SIGNS = (
 _VALUES = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER, TokenType.VAR})
 _PREFIXES = frozenset({TokenType.NOT, TokenType.DASH})
 _HINTS = {
-    "SELECT": "a sub-query", "CASE": "CASE", "WHEN": "CASE", "EXISTS": "EXISTS", "UNION": "UNION", "OVER": "a window",
-    "CAST": "a cast", "RLIKE": "a regular expression", "REGEXP": "a regular expression", "DISTINCT": "DISTINCT",
+    "SELECT": "a sub-query", "CASE": "CASE", "EXISTS": "EXISTS", "UNION": "UNION", "OVER": "a window", "CAST": "a cast",
+    "TRY_CAST": "a cast", "RLIKE": "a regular expression", "REGEXP": "a regular expression", "DISTINCT": "DISTINCT",
 }  # fmt: skip
 _UNITS = frozenset({"millisecond", "second", "minute", "hour", "day", "week", "month", "year"})
 EXCERPT = 24
@@ -56,8 +56,9 @@ EXCERPT = 24
 
 def refused(part: str, text: str, position: int, sentence: str) -> BadExpression:
     """The error about a character of the text. Its message shows what stands there."""
+    position = min(position, len(text))
     there = repr(text[position : position + EXCERPT]) if position < len(text) else "the end"
-    return BadExpression(f"{sentence} (in {part} at {there})", part=part, position=min(position, len(text)))
+    return BadExpression(f"{sentence} (character {position + 1}: {there})", part=part, position=position)
 
 
 class Tokens:
@@ -65,8 +66,8 @@ class Tokens:
 
     def __init__(self, part: str, text: str) -> None:
         self.part, self.text = part, text
-        if not isinstance(text, str) or len(text) > LENGTH_MAX:
-            raise BadExpression(f"an expression is text of at most {LENGTH_MAX} characters", part=part, position=0)
+        if len(text) > LENGTH_MAX:
+            self.refuse(LENGTH_MAX, f"it has more than {LENGTH_MAX} characters")
         self.all = list(_with_intervals([self._plain(token) for token in self._raw()]))
         if not self.all:
             self.refuse(0, "there is nothing in it; write a condition such as speed > 30")
@@ -91,8 +92,15 @@ class Tokens:
             return token
         if word.isidentifier() and self.text[token.start] == word[0]:
             return _token(TokenType.VAR, word, token)
-        hint = _HINTS.get(word.split(" ")[0].upper())
-        return self.refuse(token.start, f"{hint or 'something'} is not allowed here")
+        return self.refuse(token.start, f"{word[:20]!r} is not allowed here")
+
+    def refuse_unread(self, tokens: Sequence[Token], position: int) -> NoReturn:
+        """Because the parser made nothing of it. If a word is in it that is SQL and not a filter, that will be why."""
+        for token in tokens:
+            hint = _HINTS.get(token.text.upper()) if token.token_type == TokenType.VAR else None
+            if hint is not None:
+                self.refuse(token.start, f"{hint} is not allowed in a filter")
+        self.refuse(position, "it cannot be read")
 
     def _require_shallow(self) -> None:
         depth = signs = 0

@@ -142,6 +142,7 @@ class Gateway:
             **{name: each.describe for name, each in self.views.items()},
         }
         self.status.webhooks = self.webhooks.describe
+        self.status.webhooks_broken = lambda: self.webhooks.broken is not None
 
     def _table(self, view: View) -> LiveTable:
         chosen = self.settings

@@ -76,6 +76,7 @@ class Status:
     readings: Mapping[str, Callable[[], dict[str, int]]] = field(default_factory=dict)
     """How each stream and view is read."""
     webhooks: Callable[[], list[dict[str, Any]]] = list
+    webhooks_broken: Callable[[], bool] = bool
     _told: dict[str, Any] = field(default_factory=dict)
 
     def note_commit(self, stream: str) -> None:
@@ -150,6 +151,7 @@ class Status:
             if each["state"] == "failed"
         ]
         failed += [f"view {name}: {table.error}" for name, table in self.tables.items() if table.error]
+        failed += ["there are no webhooks: their file cannot be used"] if self.webhooks_broken() else []
         failed += [f"stream {name}: {error}" for name, error in self.door.broken.items()]
         failed += [
             f"source {name} failed: {each.error}" for name, each in self.sources.items() if each.state == "failed"

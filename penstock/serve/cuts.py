@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -37,32 +38,54 @@ class Unknown(Exception):
 
 
 def cut(change: Change, lens: Lens, key: tuple[str, ...]) -> Change | None:
-    """A change as it is seen through a lens; None if it is not. A row that is no longer seen is a delete.
+    """A change as it is seen through a lens; None if it is not."""
+    return cut_all([change], lens, key)[0]
 
-    If the rows before the change are not known, what is not seen now counts as gone: a client may be told to delete
-    what it never had.
+
+def cut_all(changes: Sequence[Change], lens: Lens, key: tuple[str, ...]) -> list[Change | None]:
+    """Each change as it is seen through a lens; None for one that is not. A row that is no longer seen is a delete.
+
+    Their rows are looked at together: a look costs much more than a row. If the rows before a change are not known,
+    what is not seen now counts as gone: a client may be told to delete what it never had.
     """
-    data = decode_data(change.data)
-    if change.before is None and lens.strict:
+    if lens.strict and any(change.before is None for change in changes):
         raise Unknown
-    rows = [bytes(row) for row in data.upserts]
-    before = change.before if change.before is not None else [None] * (len(rows) + len(data.deletes))
-    seen = lens.json_rows([*rows, *(row for row in before if row is not None)])
-    rest = iter(seen[len(rows) :])
-    earlier = [None if row is None else next(rest) for row in before]
-    guessed = change.before is None
-    upserts, deletes = list[bytes](), list[bytes]()
-    for row, now, then in zip(rows, seen, earlier, strict=False):
-        if now is not None and now != then:
-            upserts.append(now)
-        elif now is None and (guessed or then is not None):
-            deletes.append(_key_of(row, key))
-    for name, then in zip(data.deletes, earlier[len(rows) :], strict=True):
-        if guessed or then is not None:
-            deletes.append(bytes(name))
-    if not upserts and not deletes:
-        return None
-    return Change(change.version, changed(upserts, deletes))
+    parts = [_Part.of(change) for change in changes]
+    seen = iter(lens.json_rows([row for part in parts for row in part.looked_at()]))
+    return [part.cut(change, seen, key) for part, change in zip(parts, changes, strict=True)]
+
+
+@dataclass(frozen=True)
+class _Part:
+    """The rows of one change, and those that stood there before, of which None was."""
+
+    rows: list[bytes]
+    deletes: list[msgspec.Raw]
+    before: Sequence[bytes | None]
+
+    @classmethod
+    def of(cls, change: Change) -> _Part:
+        data = decode_data(change.data)
+        before = change.before if change.before is not None else (None,) * (len(data.upserts) + len(data.deletes))
+        return cls([bytes(row) for row in data.upserts], data.deletes, before)
+
+    def looked_at(self) -> list[bytes]:
+        return [*self.rows, *(row for row in self.before if row is not None)]
+
+    def cut(self, change: Change, seen: Iterator[bytes | None], key: tuple[str, ...]) -> Change | None:
+        now = [next(seen) for _ in self.rows]
+        earlier = [None if row is None else next(seen) for row in self.before]
+        guessed = change.before is None
+        upserts, deletes = list[bytes](), list[bytes]()
+        for row, shown, then in zip(self.rows, now, earlier, strict=False):
+            if shown is not None and shown != then:
+                upserts.append(shown)
+            elif shown is None and (guessed or then is not None):
+                deletes.append(_key_of(row, key))
+        for name, then in zip(self.deletes, earlier[len(self.rows) :], strict=True):
+            if guessed or then is not None:
+                deletes.append(bytes(name))
+        return Change(change.version, changed(upserts, deletes)) if upserts or deletes else None
 
 
 def changed(upserts: Sequence[bytes], deletes: Sequence[bytes]) -> bytes:

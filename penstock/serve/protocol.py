@@ -7,15 +7,17 @@ traceback into the log for each text that is not UTF-8.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
+from websockets.protocol import State
 from websockets.server import ServerProtocol
 
 from penstock.access import CERTIFIED, certified_names
+from penstock.serve.frames import WRITER
 from penstock.serve.socket import MESSAGE_BYTES_MAX
 
 FRAGMENTS_MAX = 1_000
@@ -52,6 +54,27 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().handle_connect(event)
         if not self.handshake_complete:
             self.scope["state"][CERTIFIED] = certified_names(self.transport)
+            self.scope["extensions"][WRITER] = self  # type: ignore[assignment]
+
+    def write(self, frames: Sequence[bytes]) -> bool:
+        """As a `FrameWriter`. What uvicorn's `send` would do, without a copy for each connection."""
+        if not self.writable.is_set() or not self._is_open():
+            return False
+        if len(frames) == 1:
+            self.transport.write(frames[0])
+        else:
+            self.transport.writelines(frames)
+        return True
+
+    async def drained(self) -> None:
+        """As a `FrameWriter`."""
+        await self.writable.wait()
+        if not self._is_open():
+            raise ConnectionError("the client has gone")
+
+    def _is_open(self) -> bool:
+        """Whether a frame may still be sent: the handshake is over, and neither side has said good-bye."""
+        return self.conn.state is State.OPEN and not (self.close_sent or self.transport.is_closing())
 
     async def send(self, message: Any) -> None:
         """A WebSocket that is refused with an answer has had all that it will get; uvicorn would log it as an error of

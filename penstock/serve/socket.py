@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -32,11 +33,14 @@ from penstock.errors import (
 )
 from penstock.serve.connections import FAREWELL_S, first_of, following
 from penstock.serve.deps import Deps
+from penstock.serve.frames import WRITER, FrameWriter, delivered, framed
 from penstock.serve.problems import problem_response, unexpected
 from penstock.serve.subscription import EVERY_S_MAX, WINDOW_MAX, Message, Subscription
 
 MESSAGE_BYTES_MAX = 64 * 1024
 ID_LENGTH_MAX = 128
+AT_ONCE_BYTES_MAX = 64 * 1024
+"""Of what comes together, so much is sent at once; more goes one by one, as the client takes it."""
 BAD_MESSAGES_MAX = 20
 """Bad messages in a row before the connection is closed with POLICY."""
 GONE, POLICY, RESTART = 1006, 1008, 1012
@@ -86,6 +90,7 @@ class _Session:
         self._deps = deps
         self._caller = caller_of(websocket.scope)
         self._subscriptions: dict[str, Subscription] = {}
+        self._writer: FrameWriter = websocket.scope["extensions"][WRITER]
         self._turn = asyncio.Lock()  # wakes those who wait in the order they came
         self._over = asyncio.Event()
         self._ops: dict[str, Callable[[Message], Awaitable[None]]] = {
@@ -157,6 +162,7 @@ class _Session:
         if message.window is not None and not 1 <= message.window <= WINDOW_MAX:
             raise BadParameter(f"a window is a whole number from 1 to {WINDOW_MAX}")
         chosen = Subscription(message, self._channel(message))
+        chosen.style.take = partial(self._take, id, chosen)
         self._subscriptions[id] = chosen
         chosen.task = asyncio.create_task(self._follow(id, chosen, "subscribed"))
 
@@ -254,25 +260,23 @@ class _Session:
         self, id: str | None, event: str, delivery: Delivery | None = None, problem: dict[str, Any] | None = None
     ) -> None:
         """Send one message when its turn comes. A client that does not take it in time has gone."""
-        async with self._turn:  # encoded in its turn: those who wait hold only what all share
+        async with self._turn:
             try:
-                text = encode(id, event, delivery, problem)
-                await self._deps.connections.sent(self._websocket.send_text(text))
-            except (TimeoutError, RuntimeError, WebSocketDisconnect) as error:
+                while not self._writer.write([framed(id, event, delivery, problem)]):
+                    await self._deps.connections.sent(self._writer.drained())
+            except (TimeoutError, ConnectionError) as error:
                 self._over.set()
                 raise WebSocketDisconnect(GONE) from error
 
-
-def encode(id: str | None, event: str, delivery: Delivery | None = None, problem: dict[str, Any] | None = None) -> str:
-    """A message of the server. The data of a delivery is put in as it is: it was encoded once, for all."""
-    parts = [] if id is None else [b'"id":' + msgspec.json.encode(id)]
-    parts.append(b'"event":' + msgspec.json.encode(event))
-    if delivery is not None:
-        parts.append(b'"cursor":' + msgspec.json.encode(delivery.cursor))
-        parts.append(b'"data":' + delivery.data)
-    if problem is not None:
-        parts.append(b'"data":' + msgspec.json.encode(problem, enc_hook=str))
-    return (b"{" + b",".join(parts) + b"}").decode()
+    def _take(self, id: str, chosen: Subscription, deliveries: Sequence[Delivery]) -> bool:
+        """Send what has just come, if it is no one else's turn and nothing is waiting to go out."""
+        if self._turn.locked() or not chosen.is_free:
+            return False
+        frames = [delivered(each, id) for each in deliveries]
+        if (len(frames) > 1 and sum(map(len, frames)) > AT_ONCE_BYTES_MAX) or not self._writer.write(frames):
+            return False
+        chosen.cursor = deliveries[-1].cursor
+        return True
 
 
 def _outcome(reading: asyncio.Task[bool]) -> bool:

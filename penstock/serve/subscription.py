@@ -90,6 +90,11 @@ class Subscription:
         self._next_at = _now() + every_s
         self._wake()
 
+    @property
+    def is_free(self) -> bool:
+        """Whether anything may go out at any time, and need not be counted."""
+        return not self._paused and self._window is None and not self._every_s
+
     async def ready(self) -> None:
         """Return when the next delivery may go out."""
         while True:

@@ -15,13 +15,12 @@ from penstock.contracts import Change, Delivery, LiveView, Page, Style
 from penstock.cursor import ViewCursor, decode, view_cursor
 from penstock.errors import BadCursor, Busy
 from penstock.serve.cuts import Cuts, Unknown, changed, cut, decode_data
+from penstock.serve.front import CHECK_S, Front, Fronts
 from penstock.serve.lens import NOTHING, InUse, Lens, lens_on
 from penstock.serve.ordering import ordered
 from penstock.serve.pieces import EARLIEST, LATEST, join
 from penstock.settings import Settings
 
-CHECK_S = 1.0
-"""How often a waiting follower looks whether the view was made anew: `wait` tells of versions only."""
 MERGE_BYTES_MAX = 4 * 1024 * 1024
 """Changes merged into one for a reader that is behind: about 20 ms of a worker thread."""
 _ANEW, _GONE = "the view was made anew", "the changes after this position are no longer kept"
@@ -39,6 +38,7 @@ class _Place:
     version: int
     lost: bool = False
     stalled: bool = False
+    given_at: float = 0.0
 
     @property
     def cursor(self) -> str:
@@ -54,6 +54,7 @@ class _Shared:
         self.rows: Cuts[list[bytes]] = Cuts(lambda rows: 64 * len(rows) + sum(map(len, rows)))
         self.encoded: Delivery | None = None
         self.lenses = InUse(name, settings.filters_max)
+        self.fronts = Fronts(name, view, key, self.lenses, kept_max=max(1, settings.buffered_changes))
 
 
 class ViewChannel:
@@ -167,7 +168,7 @@ class ViewChannel:
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a snapshot, a change, or else a progress mark."""
         style = style or Style()
-        with self._shared.lenses.one(self._lens):
+        with self._shared.fronts.attached(self._lens) as front:
             if since in (None, EARLIEST):
                 place = _Place(self._view.generation, 0, lost=True)
             elif (found := self._locate(since)) is not None:
@@ -178,9 +179,9 @@ class ViewChannel:
             if since == LATEST:
                 yield _progress(place)
             else:
-                yield await self._next(place, style, 0)
+                yield await self._next(place, front, style, 0)
             while True:
-                yield await self._next(place, style, self._heartbeat_s)
+                yield await self._next(place, front, style, self._heartbeat_s)
 
     def _locate(self, since: str | None) -> _Place | None:
         """The place that a cursor or `latest` names; None if it is of an earlier making of the view."""
@@ -192,27 +193,29 @@ class ViewChannel:
             raise BadCursor("this cursor is of a stream, not of a view")
         return _Place(generation, cursor.version) if cursor.generation == generation else None
 
-    async def _next(self, place: _Place, style: Style, silence_s: float) -> Delivery:
+    async def _next(self, place: _Place, front: Front, style: Style, silence_s: float) -> Delivery:
         """The next delivery of a follower; a progress mark if there is none for so long."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + silence_s
+        place.given_at = clock()
         while True:
             version = place.version
-            delivery = await self._step(place, style)
+            delivery = await self._step(place, front, style)
             if delivery is not None:
                 return delivery
-            left_s = deadline - clock()
+            left_s = place.given_at + silence_s - clock()
             if left_s <= 0:
                 return _progress(place)
             if place.version == version:
-                await self._view.wait(place.version, min(left_s, CHECK_S))
+                await front.wait(place, None if style.merge else style.take, left_s)
 
-    async def _step(self, place: _Place, style: Style) -> Delivery | None:
+    async def _step(self, place: _Place, front: Front, style: Style) -> Delivery | None:
         """What can be given now; None if that is nothing, or nothing that is seen."""
         if self._view.generation != place.generation:
             return self._start_over(place, _ANEW)
         if place.lost:
             return await self._snapshot(place)
+        if place.version <= self._view.version and front.covers(place):
+            return await self._from_front(place, front, style)
         behind = self._view.version - place.version
         if behind == 0:
             return None
@@ -231,23 +234,34 @@ class ViewChannel:
         place.version = change.version if change is not None else pending[-1].version
         return None if change is None or not change.data else Delivery("change", change.data, place.cursor)
 
+    async def _from_front(self, place: _Place, front: Front, style: Style) -> Delivery | None:
+        """What the front has after a place: the next, or all of it if it is to be merged."""
+        if front.error is not None:
+            raise front.error
+        merges = style.merge or place.stalled
+        found = front.after(place.version, self._behind_max if merges else 1)
+        if not found:
+            place.version, place.stalled = max(place.version, front.reached), False
+            return None
+        if len(found) == 1:
+            place.version, delivery = found[0]
+            return delivery
+        chosen = _first([Change(version, delivery.data) for version, delivery in found])
+        place.version = chosen[-1].version
+        return Delivery("change", await self._as_one(chosen), place.cursor)
+
     async def _merged(self, pending: Sequence[Change]) -> Change:
         """The changes as one, as many of them as the bound on bytes allows, and at least the first. It has no data if
         nothing of them is seen."""
-        size, chosen = 0, list[Change]()
-        version = pending[0].version
-        for change in pending:
-            size += len(change.data)
-            if chosen and size > MERGE_BYTES_MAX:
-                break
-            seen = await self._cut(change)
-            version = change.version
-            if seen is not None:
-                chosen.append(seen)
+        some = _first(pending)
+        seen = [each for change in some if (each := await self._cut(change)) is not None]
+        return Change(some[-1].version, await self._as_one(seen))
+
+    async def _as_one(self, seen: Sequence[Change]) -> bytes:
+        if len(seen) < 2:
+            return seen[0].data if seen else b""
         self._shared.lenses.merges += 1
-        if len(chosen) < 2:
-            return Change(version, chosen[0].data if chosen else b"")
-        return Change(version, await asyncio.to_thread(merge, chosen, self._shared.key))
+        return await asyncio.to_thread(merge, seen, self._shared.key)
 
     async def _snapshot(self, place: _Place) -> Delivery:
         """All rows that are seen, encoded once for all who see all of them at the same version."""
@@ -282,6 +296,16 @@ def merge(changes: Sequence[Change], key: tuple[str, ...]) -> bytes:
     upserts = [bytes(row) for deleted, row in rows.values() if not deleted]
     deletes = [bytes(row) for deleted, row in rows.values() if deleted]
     return changed(upserts, deletes)
+
+
+def _first(changes: Sequence[Change]) -> Sequence[Change]:
+    """As many of the first changes as the bound on bytes allows to be merged, and at least one."""
+    size = 0
+    for count, change in enumerate(changes):
+        size += len(change.data)
+        if count and size > MERGE_BYTES_MAX:
+            return changes[:count]
+    return changes
 
 
 def _name(item: msgspec.Raw, key: tuple[str, ...]) -> bytes:

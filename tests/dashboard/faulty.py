@@ -23,6 +23,16 @@ from tests.gateway import VIEW, RunningGateway, running_gateway
 from tests.network import Proxy, listening
 
 SCRIPT = Path(__file__).with_name("client") / "page.mjs"
+OPEN = """
+    async ([client, script, options]) => {
+        const module = URL.createObjectURL(new Blob([script], { type: "text/javascript" }));
+        (await import(module)).follow((await import(client)).connect, options);
+    }
+"""
+COMPLETE = """
+    ([count, rows]) =>
+        seen.errors.length || (seen.notes.length >= count && JSON.stringify(seen.rows) === JSON.stringify(rows))
+"""
 BYTES_MAX = 6_000
 """Of one connection, both ways: room for a message, and not for many."""
 DEADLINE_S = 60.0
@@ -76,25 +86,15 @@ class World:
         """Load a page at the gateway's own address, which follows the stream and the view."""
         calm, self.proxy.calm = self.proxy.calm, True
         page.goto(f"{self.address}/v1/health")
-        page.evaluate("async (text) => { window.module = URL.createObjectURL(new Blob([text], {type: 'text/javascript'})) }",
-                      SCRIPT.read_text().replace('"/penstock.js"', f'"{self.address}/penstock.js"'))  # fmt: skip
-        page.evaluate("async (options) => (await import(window.module)).follow(options)", options)
+        page.evaluate(OPEN, [f"{self.address}/penstock.js", SCRIPT.read_text(), options])
         self.proxy.calm = calm
 
     def settled(self, page: Page) -> dict[str, Any]:
         """What the page has seen, once it has everything."""
         wanted = [[name, self.rows[name]] for name in sorted(self.rows)]
-        page.wait_for_function(
-            "([count, rows]) => seen.errors.length || (seen.notes.length >= count && JSON.stringify(seen.rows) === rows)",
-            arg=[len(self.notes), _json(wanted)],
-            timeout=DEADLINE_S * 1000,
-        )
+        page.wait_for_function(COMPLETE, arg=[len(self.notes), wanted], timeout=DEADLINE_S * 1000)
         found: dict[str, Any] = page.evaluate("({...seen, transports: [...seen.transports]})")
         return found
-
-
-def _json(value: Any) -> str:
-    return str(value).replace("'", '"').replace(" ", "")
 
 
 @contextmanager
@@ -103,6 +103,7 @@ def faulty(folder: Path, draw: random.Random, **environ: str) -> Iterator[World]
         with _proxied(Proxy(lambda: gateway.port, draw, BYTES_MAX)) as proxy:
             gateway.view_file.parent.mkdir(parents=True, exist_ok=True)
             table = ViewTable(gateway.view_file, VIEW, clock=WallClock())
+            table.describe(pa.schema({"name": pa.string(), "n": pa.int64()}))
             try:
                 yield World(gateway, proxy, table, [], {})
             finally:

@@ -288,7 +288,7 @@ def _comparisons(one: st.SearchStrategy[Expr], other: st.SearchStrategy[Expr]) -
     return st.one_of(
         st.builds(_compared, _signs, one, other),
         st.builds(_compared, _signs, other, one),
-        st.builds(_among, one, st.lists(other, min_size=1, max_size=3), st.booleans()),
+        st.builds(_among, one, st.lists(other, min_size=1, max_size=5), st.booleans()),
         st.builds(_between, one, other, other, st.booleans()),
         st.builds(_is_null, one, st.booleans()),
     )

@@ -30,7 +30,7 @@ from tests.fuzz.gateway import RunningGateway, gateway
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 SEED = int(os.environ["TEST_SEED"])
-OPERATIONS = 10
+OPERATIONS = 21
 """Those of the document, without itself, and without the two that are followed below."""
 LIVE = ("/v1/streams/{name}/live", "/v1/views/{name}/live")
 CHECKS: list[Any] = [

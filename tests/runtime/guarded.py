@@ -137,7 +137,9 @@ class Running:
 
 
 @contextmanager
-def running(root: Path, policy: Policy | None = None, settings: Settings | None = None) -> Iterator[Running]:
+def running(
+    root: Path, policy: Policy | None = None, settings: Settings | None = None, app: App | None = None
+) -> Iterator[Running]:
     """A gateway on a free port; everything that it did not catch fails the test."""
     directory = DataDirectory(root)
     directory.make()
@@ -145,7 +147,7 @@ def running(root: Path, policy: Policy | None = None, settings: Settings | None 
 
     def serve() -> None:
         with asyncio.Runner(loop_factory=Loop) as runner:
-            runner.run(_serve(directory, policy or Policy(), settings or Settings(), started))
+            runner.run(_serve(app or make_app(), directory, policy or Policy(), settings or Settings(), started))
 
     thread = threading.Thread(target=serve)
     thread.start()
@@ -161,10 +163,12 @@ def running(root: Path, policy: Policy | None = None, settings: Settings | None 
         assert not thread.is_alive()
 
 
-async def _serve(directory: DataDirectory, policy: Policy, settings: Settings, started: Future[Running]) -> None:
+async def _serve(
+    app: App, directory: DataDirectory, policy: Policy, settings: Settings, started: Future[Running]
+) -> None:
     loop = asyncio.get_running_loop()
     try:
-        gateway = Gateway(make_app(), directory, settings, policy)
+        gateway = Gateway(app, directory, settings, policy)
         application, asgi = gateway.asgi(), list[str]()
 
         async def observed(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -177,6 +181,7 @@ async def _serve(directory: DataDirectory, policy: Policy, settings: Settings, s
         found = Running(gateway, listener.getsockname()[1], loop, server, asgi)
         loop.set_exception_handler(lambda _, context: found.errors.append(context))
         await asyncio.gather(*(table.load() for table in gateway.tables.values()))
+        await gateway.webhooks.start(gateway.deps.channel)
         tables = [asyncio.create_task(table.run()) for table in gateway.tables.values()]
         serving = asyncio.create_task(server._serve([listener]))
         await until(lambda: server.started)
@@ -188,6 +193,7 @@ async def _serve(directory: DataDirectory, policy: Policy, settings: Settings, s
     for task in tables:
         task.cancel()
     await asyncio.gather(*tables, return_exceptions=True)
+    await gateway.webhooks.close()
     await gateway.door.close()
     gateway.acks.close()
     gateway.log.close()

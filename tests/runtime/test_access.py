@@ -50,6 +50,16 @@ ROUTES: dict[str, tuple[int, ...]] = {
     "GET /v1/acks/B": (*NOT_KNOWN, 403, 403, 200, 200),
     "GET /v1/acks/MADE_UP_B": (*NOT_KNOWN, 403, 403, 404, 404),
     "GET /v1/acks/rubbish": (*NOT_KNOWN, 404, 404, 404, 404),
+    "GET /v1/webhooks": (*NOT_KNOWN, 200, 200, 200, 200),
+    "POST /v1/webhooks": (*NOT_KNOWN, 400, 400, 400, 400),
+    "GET /v1/webhooks/none": (*NOT_KNOWN, 404, 404, 404, 404),
+    "GET /v1/webhooks/none/dead": (*NOT_KNOWN, 404, 404, 404, 404),
+    "POST /v1/webhooks/none/pause": (*NOT_KNOWN, 400, 400, 400, 400),
+    "POST /v1/webhooks/none/resume": (*NOT_KNOWN, 400, 400, 400, 400),
+    "POST /v1/webhooks/none/verify": (*NOT_KNOWN, 400, 400, 400, 400),
+    "POST /v1/webhooks/none/rotate": (*NOT_KNOWN, 400, 400, 400, 400),
+    "POST /v1/webhooks/none/redrive": (*NOT_KNOWN, 400, 400, 400, 400),
+    "POST /v1/webhooks/none/dead/redrive": (*NOT_KNOWN, 400, 400, 400, 400),
     "GET /v1/app": (*NOT_KNOWN, 403, 403, 200, 200),
     "GET /v1/openapi.json": (*NOT_KNOWN, 200, 200, 200, 200),
     "GET /metrics": (*NOT_KNOWN, 403, 403, 200, 200),
@@ -110,7 +120,7 @@ def test_every_route_of_the_gateway_is_in_the_table(gateway: Running) -> None:
     assert [each["name"] for each in document["streams"]] == ["a", "b", "h", "h.failed"]
     known = {path.partition("?")[0] for path in (route.split()[1] for route in ROUTES)}
     listed = gateway.get("/v1/openapi.json", _boss(gateway)).json()["paths"]
-    examples = {"name": "a", "key": "x", "ack": "A"}
+    examples = {"name": "a", "key": "x", "ack": "A", "id": "none"}
     for path in listed:
         name = "v" if "views" in path else "h" if "handlers" in path else "a"
         assert path.format(**(examples | {"name": name})) in known, f"{path} is missing in the table of this test"

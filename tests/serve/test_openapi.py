@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from datetime import datetime
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,6 +14,9 @@ from starlette.routing import Route, WebSocketRoute
 from penstock.schema import EpochMillis, Event, Raw, Record
 from penstock.serve.http import routes
 from penstock.serve.openapi import document
+from penstock.serve.webhooks.crew import Around
+from penstock.serve.webhooks.registry import Registry
+from penstock.serve.webhooks.routes import webhook_routes
 from penstock.settings import Settings
 from tests.serve.fakes import Reading, make_deps, run
 
@@ -67,7 +71,8 @@ def test_the_document_has_every_route_and_no_other() -> None:
 
     async def main() -> set[tuple[str, str]]:
         found = {("/v1/streams/{name}", "post")}
-        for route in routes(make_deps()):
+        registry = Registry(Path("none"), Settings(), Around(lambda name: None, lambda kind, of: ()))
+        for route in (*routes(make_deps()), *webhook_routes(registry)):
             if isinstance(route, Route):
                 path = route.path.replace(":path}", "}")
                 found |= {(path, method.lower()) for method in (route.methods or ()) if method != "HEAD"}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from penstock.contracts import Change, Delivery
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.errors import BadCursor
+from penstock.serve import front as front_module
 from penstock.serve import view as view_module
 from penstock.serve.connections import following
-from penstock.serve.cuts import cut
+from penstock.serve.cuts import cut_all
 from penstock.serve.view import ViewChannel, merge
 from penstock.settings import Settings
 from tests.serve.fakes import QUICK, FakeView, body, run
@@ -181,7 +183,7 @@ def test_a_client_that_got_a_reset_but_not_the_snapshot_can_come_back() -> None:
 
 def test_a_view_made_anew_resets_its_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower of the file that was not there yet, or of an earlier one, starts over with the new one."""
-    monkeypatch.setattr(view_module, "CHECK_S", 0.01)
+    monkeypatch.setattr(front_module, "CHECK_S", 0.01)
 
     async def main() -> None:
         view = FakeView()
@@ -383,11 +385,11 @@ def test_those_with_the_same_filter_share_its_work(monkeypatch: pytest.MonkeyPat
     """However many follow through a filter, each change is looked at once."""
     looks: list[int] = []
 
-    def counted(change: Change, *others: Any) -> Change | None:
-        looks.append(change.version)
-        return cut(change, *others)
+    def counted(changes: Sequence[Change], *others: Any) -> list[Change | None]:
+        looks.extend(change.version for change in changes)
+        return cut_all(changes, *others)
 
-    monkeypatch.setattr(view_module, "cut", counted)
+    monkeypatch.setattr(front_module, "cut_all", counted)
 
     async def main() -> None:
         view = FakeView()

@@ -60,7 +60,7 @@ export interface Place {
 export interface Change {
   place: Place;
   after: string | null;
-  put: [string | number, Row][];
+  put: [string | number, Row][] | null;
   drop: (string | number)[];
   all: () => [string | number, Row][];
 }
@@ -105,13 +105,14 @@ export interface Receipt {
 
 export interface Penstock {
   readonly state: State;
-  follow(kind: "views" | "streams", name: string, options?: Following, handlers?: Handlers): Subscription;
+  follow(kind: "views" | "streams" | "queries", name: string, options?: Following, handlers?: Handlers): Subscription;
   table(view: string, options: Tabling): Table;
   publish(
     stream: string,
     events: Row | Row[],
     options?: { idempotencyKey?: string; signal?: AbortSignal },
   ): Promise<Receipt>;
+  query(sql: string, options?: { limit?: number; signal?: AbortSignal; timeout_ms?: number }): Promise<any>;
   get(path: string, query?: Record<string, any>, options?: { signal?: AbortSignal; timeout_ms?: number }): Promise<any>;
   pause(): void;
   resume(): void;

@@ -17,8 +17,9 @@ from typing import TypeVar
 
 from msgspec.structs import replace
 
-from penstock.contracts import Delivery
-from penstock.errors import BadParameter, Busy, RequestError
+from penstock.access import Caller
+from penstock.contracts import Channel, Delivery
+from penstock.errors import BadParameter, Busy, NotFound, RequestError
 from penstock.serve.connections import first_of, following
 from penstock.serve.webhooks.address import Allowed, Endpoint, endpoint
 from penstock.serve.webhooks.lanes import Lanes
@@ -38,6 +39,7 @@ HELD_BYTES_MAX = 1024 * 1024
 FAILURES_MAX = 3
 """After so many failures in a row the receiver is taken as down: one message at a time, with pauses between."""
 PAUSE_S_MAX = 60.0
+NOT_YET_S = 1.0
 GONE = 410
 _ASKING = (429, 503)
 T = TypeVar("T")
@@ -97,18 +99,25 @@ class Courier:
 
     async def _read(self) -> None:
         while True:
-            caller = self._orders.caller()
             try:
-                async with following(self._orders.channel(caller), self.place.cursor) as deliveries:
-                    async for delivery in deliveries:
-                        if self._orders.caller() is not caller:
-                            break  # what it may read has changed: ask for the channel again
-                        await self._take(delivery)
-                        await self._room()
+                caller = self._orders.caller()
+                await self._follow(caller, self._orders.channel(caller))
             except Busy as error:  # the columns of a view are not known yet, or too many filters are in use
                 await asyncio.sleep(error.retry_after_s)
             except RequestError as error:  # the stream is gone, the filter no longer fits, the grant was taken away
                 raise Halt(State.STOPPED, error.message) from None
+
+    async def _follow(self, caller: Caller, channel: Channel) -> None:
+        """Take what comes, until what the caller may read has changed: then the channel must be asked for again."""
+        try:
+            async with following(channel, self.place.cursor) as deliveries:
+                async for delivery in deliveries:
+                    if self._orders.caller() is not caller:
+                        return
+                    await self._take(delivery)
+                    await self._room()
+        except NotFound:  # the engine has not made it yet
+            await asyncio.sleep(NOT_YET_S)
 
     async def _take(self, delivery: Delivery) -> None:
         """Keep what a delivery has, and where it ends."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from penstock.errors import NotFound, PenstockError
 from penstock.serve.connections import following
 from penstock.serve.pieces import EARLIEST, LATEST
 from penstock.serve.webhooks.crew import APP, Crew
@@ -16,6 +18,7 @@ from penstock.serve.webhooks.model import Hook, Place, State
 from penstock.serve.webhooks.office import Known
 
 OWNER = "app"
+_log = logging.getLogger("penstock.webhooks")
 
 
 @dataclass(frozen=True)
@@ -36,17 +39,24 @@ class Declared:
 async def bring_into_line(crew: Crew, declared: Sequence[Declared]) -> None:
     """Add those that are new, change those that are changed, stop those that the app no longer has."""
     for each in declared:
-        known = crew.entries.get(each.name)
-        entry = await _added(crew, each) if known is None else await _changed(crew, known, each)
-        entry.given = each.secrets
-        if each.wrong is not None:
-            await crew.become(entry, State.STOPPED, each.wrong)
-        elif entry.hook.state == State.STOPPED:
-            await crew.become(entry, State.ACTIVE if entry.hook.verified else State.PENDING, None)
+        try:
+            await _bring(crew, each)
+        except PenstockError as error:  # a damaged stream must not keep the gateway from starting
+            _log.error("the webhook %s, which the app declares, is left out: %s", each.name, error)
     names = {each.name for each in declared}
     for entry in crew.entries.values():
         if entry.hook.declared and entry.hook.id not in names:
             await crew.become(entry, State.STOPPED, "the app does not declare it any more")
+
+
+async def _bring(crew: Crew, each: Declared) -> None:
+    known = crew.entries.get(each.name)
+    entry = await _added(crew, each) if known is None else await _changed(crew, known, each)
+    entry.given = each.secrets
+    if each.wrong is not None:
+        await crew.become(entry, State.STOPPED, each.wrong)
+    elif entry.hook.state == State.STOPPED:
+        await crew.become(entry, State.ACTIVE if entry.hook.verified else State.PENDING, None)
 
 
 async def _added(crew: Crew, each: Declared) -> Entry:
@@ -84,6 +94,10 @@ async def _changed(crew: Crew, entry: Entry, each: Declared) -> Entry:
 
 
 async def _latest(crew: Crew, each: Declared) -> str:
-    """Where the channel ends now. A filter does not matter, and may not be known yet."""
-    async with following(crew.channel(each.kind, each.of, APP), LATEST) as deliveries:
-        return (await anext(deliveries)).cursor
+    """Where the channel ends now. A filter does not matter, and may not be known yet. A stream that a handler has still
+    to make has nothing that could come before."""
+    try:
+        async with following(crew.channel(each.kind, each.of, APP), LATEST) as deliveries:
+            return (await anext(deliveries)).cursor
+    except NotFound:
+        return EARLIEST

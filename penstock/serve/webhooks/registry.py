@@ -86,7 +86,6 @@ class Registry:
         if self._crew is not None:
             await self._crew.close()
             await self._crew.office.store.close()
-        self._transport.close()
 
     def describe(self) -> list[Told]:
         """For `/v1/app` and the metrics."""

@@ -11,9 +11,9 @@ import asyncio
 import ipaddress
 import socket
 import ssl
+import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,8 +24,8 @@ from penstock import __version__
 from penstock.serve.webhooks.address import Address, Allowed, Endpoint, as_address
 
 ANSWER_BYTES_MAX = 64 * 1024
-RESOLVERS = 8
-"""Threads that look up names. A name server that does not answer must not hold up anything but webhooks."""
+LOOK_UPS_MAX = 8
+"""Names that are looked up at once. A name server that does not answer must not hold up anything but webhooks."""
 CONNECTS_MAX = 2
 """Addresses of a host that one try goes to."""
 Resolver = Callable[[str, int], Awaitable[list[str]]]
@@ -58,8 +58,8 @@ class Transport:
     ) -> None:
         self._allowed = allowed
         self._timeout_s = timeout_s
-        self._pool = ThreadPoolExecutor(RESOLVERS, "webhook names") if resolver is None else None
         self._resolver = resolver or self._resolve
+        self._look_ups = asyncio.Semaphore(LOOK_UPS_MAX)
         self._tls = tls
 
     async def post(self, target: Endpoint, headers: Mapping[str, str], body: bytes) -> Answer:
@@ -75,10 +75,6 @@ class Transport:
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
             raise Unreachable(f"{type(error).__name__}: {_without_addresses(error)}") from None
 
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False, cancel_futures=True)
-
     async def _checked(self, target: Endpoint) -> list[Address]:
         """The addresses of the host, all of which may be connected to. `ValueError` if one may not."""
         literal = as_address(target.host)
@@ -90,13 +86,26 @@ class Transport:
         return found
 
     async def _resolve(self, host: str, port: int) -> list[str]:
-        assert self._pool is not None
+        """In a thread that nobody waits for at the end: the system may take half a minute to give up, and cannot be
+        told to stop. Its place is free when it is done, not when we have stopped to wait for it."""
         loop = asyncio.get_running_loop()
-        try:
-            found = await loop.run_in_executor(self._pool, _look_up, host, port)
-        except OSError:
-            raise ValueError("the name of the host cannot be resolved") from None
-        return list(dict.fromkeys(found))
+        future: asyncio.Future[list[str]] = loop.create_future()
+        await self._look_ups.acquire()
+
+        def done(found: list[str] | None) -> None:
+            self._look_ups.release()
+            if not future.done() and found is not None:
+                future.set_result(found)
+            elif not future.done():
+                future.set_exception(ValueError("the name of the host cannot be resolved"))
+
+        def look_up() -> None:
+            found = _look_up(host, port)
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(done, found)
+
+        threading.Thread(target=look_up, name=f"look up {host[:40]}", daemon=True).start()
+        return await future
 
     async def _exchange(
         self, target: Endpoint, addresses: list[Address], headers: Mapping[str, str], body: bytes
@@ -173,8 +182,12 @@ class _Pinned(httpcore.AnyIOBackend):
         raise httpcore.ConnectError("a webhook goes to the network")
 
 
-def _look_up(host: str, port: int) -> list[str]:
-    return [str(found[4][0]) for found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)]
+def _look_up(host: str, port: int) -> list[str] | None:
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError):
+        return None
+    return list(dict.fromkeys(str(each[4][0]) for each in found))
 
 
 def _trusting() -> ssl.SSLContext:

@@ -49,7 +49,7 @@ class Mosquitto:
         self._config = directory / "mosquitto.conf"
         self._log = directory / "mosquitto.log"
         common = ["persistence true", f"persistence_location {directory}/", "max_queued_messages 0", "user root"]
-        common += ["max_inflight_messages 0"]  # after some cuts it counts publishers' messages for ever, and takes no more
+        common += ["max_inflight_messages 0"]  # with a limit, it counts messages that were cut short for ever
         common += [f"log_dest file {self._log}", "log_type all", f"listener {self.port} 127.0.0.1"]
         self._config.write_text("\n".join([*common, *(options or ["allow_anonymous true"])]) + "\n")
         self._process: subprocess.Popen[bytes] | None = None

@@ -1,11 +1,9 @@
 // What a page of the tests does with the client. Everything is in `window.seen`, for the test to look at.
 
-import { connect } from "/penstock.js";
-
 window.seen = { notes: [], rows: [], kept: [], resets: 0, errors: [], states: [], transports: new Set() };
 
 /** Follow the stream and the view of the tests' gateway, kept under their names. */
-export function follow(options) {
+export function follow(connect, options) {
   const { seen } = window;
   const state = ({ phase, transport }) => {
     seen.states.push(phase);

@@ -281,6 +281,5 @@ def test_an_unknown_certificate_is_refused() -> None:
             with pytest.raises(Unreachable, match="certificate"):
                 await transport.post(endpoint(receiver.url, allowed), {}, b"{}")
             assert receiver.challenges == receiver.requests == []
-            transport.close()
 
     run(main())

@@ -87,6 +87,9 @@ export class Http {
    * @returns {AsyncGenerator<Message>}
    */
   async *pages(target, since, signal, wait) {
+    if (target.kind === "queries") {
+      throw new Refused({ code: "no_transport", detail: "a query is followed by WebSocket or server-sent events" });
+    }
     for (let asked = since; ; ) {
       const { path, query } = pollOf(target, asked);
       const began_ms = Date.now();

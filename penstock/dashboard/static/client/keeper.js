@@ -1,4 +1,6 @@
 // Keeps a copy and its cursor in a store, a little behind the page and always together.
+//
+// A page that is left at once has no time for a write to IndexedDB: then the last half second comes again.
 
 import { LEASE_MS } from "./stores.js";
 
@@ -22,6 +24,7 @@ export class Keeper {
   /** Changed since the last write; null: everything. @type {Set<Id> | null} */
   #changed = new Set();
   #dirty = false;
+  #wrote_ms = 0;
   #writing = Promise.resolve();
   /** @type {ReturnType<typeof setTimeout> | null} */
   #timer = null;
@@ -59,7 +62,7 @@ export class Keeper {
     if (changed === null) this.#changed = null;
     else for (const id of changed) this.#changed?.add(id);
     this.#dirty = true;
-    this.#timer ??= setTimeout(() => this.flush(), KEEP_MS);
+    this.#timer ??= setTimeout(() => this.flush(), Math.max(0, this.#wrote_ms + KEEP_MS - Date.now()));
   }
 
   /** What is kept is of something else now. @param {unknown} what */
@@ -89,18 +92,18 @@ export class Keeper {
   async #write() {
     if (!this.#dirty) return;
     const { rows } = this.#copy;
-    const changed = [...(this.#changed ?? [])];
+    const changed = this.#changed && [...this.#changed];
     const stamp = crypto.getRandomValues(new Uint32Array(4)).join("-");
     const place = { what: this.#what, cursor: this.#cursor, stamp, at_ms: Date.now() };
-    const after = this.#changed && this.#stamp;
-    const put = changed.flatMap((id) => (rows.has(id) ? [/** @type {[Id, any]} */ ([id, rows.get(id)])] : []));
-    const drop = changed.filter((id) => !rows.has(id));
+    const put = changed?.flatMap((id) => (rows.has(id) ? [/** @type {[Id, any]} */ ([id, rows.get(id)])] : [])) ?? null;
+    const drop = changed?.filter((id) => !rows.has(id)) ?? [];
     const all = () => /** @type {[Id, any][]} */ ([...rows]);
     this.#changed = new Set();
     this.#dirty = false;
+    this.#wrote_ms = place.at_ms;
     let again_ms = LEASE_MS;
     try {
-      if (await this.#store.save(this.#name, { place, after, put, drop, all })) {
+      if (await this.#store.save(this.#name, { place, after: this.#stamp, put, drop, all })) {
         this.#stamp = place.stamp;
         return;
       }

@@ -100,12 +100,12 @@ export class Penstock {
   }
 
   /**
-   * Follow a stream or a view. Messages come one after the other, each once.
-   * @param {"views" | "streams"} kind @param {string} name
+   * Follow a stream, a view or a query (whose name is its SQL). Messages come one after the other, each once.
+   * @param {"views" | "streams" | "queries"} kind @param {string} name
    * @param {Filter & Following} [options] @param {Handlers} [handlers]
    */
   follow(kind, name, { where, select, since, last = 0, keep, key } = {}, handlers = {}) {
-    const view = kind === "views";
+    const view = kind !== "streams";
     if (keep && view && !key) throw new TypeError("to keep a view, say its key columns, as in key: ['product']");
     const copy = keep ? new Copy(view ? (key ?? []) : null, view ? ROWS_MAX : last) : null;
     return this.#follow({ kind, name, where, select }, handlers, { since, last, copy, keep });
@@ -168,6 +168,17 @@ export class Penstock {
         await sleep(backoff_ms(failures, Math.random(), undefined, (refused?.retryAfter_s ?? 0) * 1_000), signal);
       }
     }
+  }
+
+  /**
+   * The answer to a query over views and recent streams, in SQL. Throws `Refused`.
+   * @param {string} sql @param {{limit?: number, signal?: AbortSignal, timeout_ms?: number}} [options]
+   * @returns {Promise<any>}
+   */
+  query(sql, { limit, ...options } = {}) {
+    const headers = { "Content-Type": "application/json" };
+    const body = JSON.stringify({ sql, limit });
+    return this.#link.http.json("v1/query", {}, { method: "POST", body, headers, ...options });
   }
 
   /**

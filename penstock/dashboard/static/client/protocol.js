@@ -2,7 +2,8 @@
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{event: string, cursor: string, data: any}} Message */
-/** @typedef {{kind: "views" | "streams", name: string, where?: string, select?: string}} Target */
+/** What is followed; the `name` of a query is its text.
+ * @typedef {{kind: "views" | "streams" | "queries", name: string, where?: string, select?: string}} Target */
 
 export const BACKOFF = { base_ms: 250, cap_ms: 30_000 };
 const MESSAGES = new Set(["snapshot", "change", "progress", "stall", "reset"]);
@@ -137,6 +138,7 @@ export class EventStream {
 
 /** The path and the parameters that ask for a target. @param {Target} target @param {string | null} [since] */
 export function requestOf({ kind, name, where, select }, since) {
+  if (kind === "queries") return { path: "v1/query", query: given({ sql: name, since }) };
   return { path: `v1/${kind}/${encodeURIComponent(name)}`, query: given({ since, where, select }) };
 }
 
@@ -153,7 +155,8 @@ export function pollOf(target, since) {
 /** What subscribes to a target on a WebSocket, but for its id and window. @param {Target} target
  * @param {string | null} [since] */
 export function subscriptionOf({ kind, name, where, select }, since) {
-  return { op: "subscribe", [kind === "views" ? "view" : "stream"]: name, ...given({ since, where, select }) };
+  const noun = { views: "view", streams: "stream", queries: "query" }[kind];
+  return { op: "subscribe", [noun]: name, ...given({ since, where, select }) };
 }
 
 /** Those that have a value. @param {Record<string, any>} values @returns {Record<string, any>} */

@@ -94,7 +94,7 @@ export class Socket {
     const inbox = new Inbox();
     const leave = () => inbox.drop(signal.reason);
     let done = 0;
-    let unsaid = ""; // the last one done that is to be acknowledged: marks need not be, and the server knows none of them
+    let unsaid = ""; // the cursor to acknowledge: of a snapshot or change, since marks are not counted by the server
     this.#inboxes.set(id, inbox);
     signal.addEventListener("abort", leave);
     this.#say({ ...subscriptionOf(target, since), id, window: this.window });

@@ -10,8 +10,8 @@
 /**
  * @typedef {object} Change
  * @property {Place} place what is to stand there
- * @property {string | null} after the stamp of the state that `put` and `drop` begin with
- * @property {[Id, Row][]} put @property {Id[]} drop
+ * @property {string | null} after the stamp of what this tab wrote or read last
+ * @property {[Id, Row][] | null} put what has changed since then, if that can be said @property {Id[]} drop what has gone
  * @property {() => [Id, Row][]} all everything
  */
 /**
@@ -26,9 +26,9 @@ const DATABASE = "penstock";
 
 /** Whether to add to what is there, write everything, or leave it. @param {Place | null | undefined} before
  * @param {Change} change @returns {"add" | "replace" | "leave"} */
-function choose(before, { place, after }) {
+function choose(before, { place, after, put }) {
   if (!before || before.what !== place.what) return "replace";
-  if (before.stamp === after) return "add";
+  if (before.stamp === after) return put ? "add" : "replace";
   const age_ms = place.at_ms - before.at_ms;
   return age_ms >= 0 && age_ms < LEASE_MS ? "leave" : "replace";
 }
@@ -59,7 +59,7 @@ export class IndexedStore {
       left = chosen === "leave";
       if (left) return;
       if (chosen === "replace") rows.delete(of(name));
-      for (const [id, row] of chosen === "add" ? change.put : change.all()) rows.put(row, [name, id]);
+      for (const [id, row] of (chosen === "add" && change.put) || change.all()) rows.put(row, [name, id]);
       for (const id of chosen === "add" ? change.drop : []) rows.delete([name, id]);
       places.put(change.place, name);
     };

@@ -1,0 +1,298 @@
+"""The browser client in a real browser, at a real gateway: what it promises to the page that uses it."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.dashboard.faulty import World, faulty
+
+pytestmark = pytest.mark.browser
+NO_WEBSOCKET = """
+    window.WebSocket = class {
+        static OPEN = 1;
+        constructor() { setTimeout(() => this.onclose?.()); }
+        close() {}
+    };
+"""
+NO_EVENTS = """
+    const plain = window.fetch;
+    window.fetch = (address, init) => String(address).includes("/live") ? new Promise((_, reject) => {
+        init.signal.addEventListener("abort", () => reject(init.signal.reason));
+    }) : plain(address, init);
+"""
+FULL = """
+    IDBObjectStore.prototype.put = function () {
+        this.transaction.abort();
+        throw new DOMException("no room", "QuotaExceededError");
+    };
+"""
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[World]:
+    """A gateway on a network that does nothing bad, with three events and some rows."""
+    with faulty(tmp_path, random.Random(1)) as found:
+        found.proxy.calm = True
+        found.append(3)
+        found.change(random.Random(1), 3)
+        yield found
+
+
+def client(page: Page, world: World, script: str, *given: Any) -> Any:
+    """What a script gives that has `penstock`, a new client, and the arguments `given`."""
+    if "/v1/health" not in page.url:
+        page.goto(f"{world.address}/v1/health")
+    opening = "const { connect } = await import('/penstock.js'); const penstock = connect();"
+    return page.evaluate(f"async (given) => {{ {opening} {script} }}", list(given))
+
+
+def test_without_a_websocket_it_goes_by_server_sent_events(page: Page, world: World) -> None:
+    page.add_init_script(NO_WEBSOCKET)
+    world.open(page)
+    world.append(2)
+    assert world.settled(page)["transports"] == ["sse"]
+
+
+def test_where_event_streams_are_held_back_it_polls(page: Page, world: World) -> None:
+    """Something between keeps an answer until it is whole: the first event does not come in ten seconds."""
+    page.add_init_script(NO_WEBSOCKET + NO_EVENTS)
+    world.open(page)
+    world.append(2)
+    found = world.settled(page)
+    assert (found["transports"], found["notes"]) == (["poll"], world.notes)
+
+
+def test_it_goes_back_to_a_websocket_when_there_is_one(page: Page, world: World) -> None:
+    """A lesser transport is taken for a minute; then a WebSocket is tried beside it, and takes over."""
+    page.clock.install()
+    page.add_init_script(f"window.real = WebSocket; {NO_WEBSOCKET}")
+    world.open(page)
+    page.wait_for_function("seen.transports.has('sse')")
+    page.evaluate("() => { window.WebSocket = window.real }")
+    page.clock.fast_forward(70_000)
+    page.wait_for_function("seen.transports.has('websocket')")
+    world.append(2)
+    assert world.settled(page)["notes"] == world.notes
+
+
+def test_events_are_sent_once_and_in_order_whatever_breaks(page: Page, world: World) -> None:
+    """Calls that are not answered are made again under the same key; one stream's go one after the other."""
+    page.goto(f"{world.address}/v1/health")
+    page.evaluate("async () => { window.client = await import('/penstock.js') }")
+    world.proxy.calm = False
+    sending = """
+        () => {
+            const penstock = client.connect();
+            const names = Array.from({ length: 40 }, (_, number) => `p${number}`);
+            window.sent = Promise.all(names.map((name) => penstock.publish("notes", { name })));
+        }
+    """
+    page.evaluate(sending)
+    world.restart()
+    receipts = page.evaluate("sent")
+    assert all(each["accepted"] + each["duplicates"] == 1 for each in receipts)
+    world.proxy.calm = True
+    script = "return (await penstock.get('v1/streams/notes', { last: 1000 })).events.map(({ name }) => name)"
+    assert client(page, world, script) == [*world.notes, *(f"p{number}" for number in range(40))]
+    assert world.proxy.cuts > 0
+
+
+def test_what_no_retry_helps_is_told_at_once(page: Page, world: World) -> None:
+    script = """
+        const told = {};
+        const errors = Promise.all(given.map(([kind, name, options]) => new Promise((resolve) => {
+            const subscription = penstock.follow(kind, name, options, { error: (error) => {
+                told[name] = [error.code, error.status, subscription.state.phase];
+                resolve();
+            } });
+        })));
+        await errors;
+        told.publish = await penstock.publish("nothing", {}).catch(({ code }) => code);
+        const rejected = ({ code, problem }) => [code, problem.rejected];
+        told.events = await penstock.publish("notes", { wrong: 1 }).catch(rejected);
+        return told;
+    """
+    targets = [["views", "nothing", {}], ["streams", "notes", {"where": "name ="}], ["views", "latest", {"since": "x"}]]
+    assert client(page, world, script, *targets) == {
+        "nothing": ["not_found", 404, "ended"],
+        "notes": ["bad_expression", 400, "ended"],
+        "latest": ["bad_cursor", 400, "ended"],
+        "publish": "not_found",
+        "events": ["invalid_events", 1],
+    }
+
+
+def test_a_slow_page_is_given_one_message_after_the_other(page: Page, world: World) -> None:
+    """The next one waits until the promise of a handler is kept; more than the window is not sent ahead."""
+    world.append(60)
+    script = """
+        const order = [];
+        let busy = 0;
+        await new Promise((resolve) => {
+            penstock.follow("streams", "notes", { since: "earliest" }, {
+                change: async ({ events }) => {
+                    order.push(busy++, ...events.map(({ name }) => name));
+                    await new Promise((go) => setTimeout(go, 20));
+                    busy--;
+                    if (order.includes(given[0])) resolve();
+                },
+            });
+        });
+        return order.filter((each) => each !== 0);
+    """
+    assert client(page, world, script, world.notes[-1]) == world.notes
+
+
+def test_a_handler_that_fails_ends_the_subscription_before_the_message(page: Page, world: World) -> None:
+    """It is not moved past what the page could not take: resumed, it gives the same message again."""
+    script = """
+        const taken = [];
+        let failures = 0;
+        await new Promise((resolve) => {
+            const subscription = penstock.follow("streams", "notes", { since: "earliest" }, {
+                change: ({ events }) => {
+                    if (failures === 0) throw new Error("the page is not ready");
+                    taken.push(...events.map(({ name }) => name));
+                    if (taken.length >= given[0]) resolve();
+                },
+                error: (error) => {
+                    failures++;
+                    taken.push(error.message, subscription.cursor);
+                    subscription.resume();
+                },
+            });
+        });
+        return taken;
+    """
+    assert client(page, world, script, 5) == ["the page is not ready", None, *world.notes]
+
+
+def test_a_filter_can_be_changed_on_the_way(page: Page, world: World) -> None:
+    """A stream goes on from where it is, a table begins with the rows that fit."""
+    script = """
+        const table = penstock.table("latest", { key: ["name"], where: "name = 'a'" });
+        const until = (condition) => new Promise((resolve, reject) => {
+            table.watch(() => (table.error ? reject(table.error) : condition() && resolve()));
+        });
+        await until(() => table.known);
+        const before = table.rows.map(({ name }) => name);
+        const more = until(() => table.size > 1);
+        table.subscription.filter({ where: "name < 'd'" });
+        await more;
+        return [before, table.rows.map(({ name }) => name)];
+    """
+    found = sorted(world.rows)
+    assert client(page, world, script) == [
+        [name for name in found if name == "a"],
+        [name for name in found if name < "d"],
+    ]
+
+
+def test_a_table_has_its_rows_in_order_and_by_key(page: Page, world: World) -> None:
+    script = """
+        const table = penstock.table("latest", { key: ["name"], order: ["-n", "name"] });
+        await new Promise((resolve) => table.watch(() => table.known && resolve()));
+        const rows = table.rows.map(({ name, n }) => [name, n]);
+        return [rows, table.get(given[0]), table.get("nobody") ?? null, table.size];
+    """
+    rows, found, missing, size = client(page, world, script, min(world.rows))
+    assert rows == [[name, n] for name, n in sorted(world.rows.items(), key=lambda item: (-item[1], item[0]))]
+    assert found == {"name": min(world.rows), "n": world.rows[min(world.rows)]}
+    assert (missing, size) == (None, len(world.rows))
+
+
+def test_a_page_that_is_not_seen_lets_go_and_catches_up(page: Page, world: World) -> None:
+    page.clock.install()
+    world.open(page, pauseHidden=True)
+    world.settled(page)
+    set_hidden(page, True)
+    page.clock.run_for(11_000)
+    assert page.evaluate("penstock.state.phase") == "paused"
+    world.append(4)
+    set_hidden(page, False)
+    assert world.settled(page)["notes"] == world.notes
+
+
+def set_hidden(page: Page, hidden: bool) -> None:
+    page.evaluate(
+        "hidden => { Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });"
+        " document.dispatchEvent(new Event('visibilitychange')); }",
+        hidden,
+    )
+
+
+@pytest.mark.parametrize("storage", ["indexeddb", "local", "session"])
+def test_a_page_that_is_loaded_again_shows_what_it_had_without_a_gateway(
+    page: Page, world: World, storage: str
+) -> None:
+    world.open(page, storage=storage)
+    world.settled(page)
+    page.evaluate("penstock.close()")
+    page.add_init_script(f"{NO_WEBSOCKET} window.fetch = () => Promise.reject(new TypeError('no network'))")
+    world.open(page, storage=storage)
+    found = world.settled(page)
+    assert found["kept"] == world.notes
+    assert "live" not in found["states"]
+
+
+def test_what_was_kept_is_forgotten_when_it_is_said_so(page: Page, world: World) -> None:
+    world.open(page)
+    world.settled(page)
+    page.evaluate("(async () => { await penstock.close(); await penstock.forget('notes') })()")
+    world.open(page)
+    assert world.settled(page)["kept"] == []
+
+
+def test_two_tabs_with_one_name_do_not_spoil_each_other(browser: Browser, world: World) -> None:
+    """Both follow and keep; one is closed, and the other goes on keeping. At any time there is in the storage what one
+    of them had at one cursor."""
+    context = browser.new_context()
+    first, second = context.new_page(), context.new_page()
+    world.open(first)
+    world.open(second)
+    for _ in range(5):
+        world.append(3)
+        world.change(random.Random(2), 2)
+        assert world.settled(first)["notes"] == world.settled(second)["notes"] == world.notes
+    first.evaluate("penstock.close()")
+    world.append(3)
+    world.settled(second)
+    second.evaluate("penstock.close()")
+    first.add_init_script(NO_WEBSOCKET + "window.fetch = () => Promise.reject(new TypeError('no network'))")
+    world.open(first)
+    kept = "() => seen.kept.length && seen.rows.length && [seen.kept, seen.rows]"
+    notes, rows = first.wait_for_function(kept).json_value()
+    assert notes == world.notes[: len(notes)]
+    assert len(notes) >= len(world.notes) - 3
+    assert rows == [[name, world.rows[name]] for name in sorted(world.rows)]
+    context.close()
+
+
+def test_a_storage_that_is_full_costs_what_was_to_be_kept_and_nothing_else(page: Page, world: World) -> None:
+    page.add_init_script(FULL)
+    warnings: list[str] = []
+    page.on("console", lambda message: warnings.append(message.text) if message.type == "warning" else None)
+    world.open(page)
+    world.append(3)
+    assert world.settled(page)["notes"] == world.notes
+    page.evaluate("penstock.close()")
+    assert [each for each in warnings if "Penstock cannot keep notes" in each]
+    assert len(warnings) == 2, "one for the stream, one for the view"
+    world.open(page)
+    assert world.settled(page)["kept"] == []
+
+
+def test_a_gateway_that_restarts_is_noticed_and_said(page: Page, world: World) -> None:
+    world.open(page)
+    world.settled(page)
+    world.restart()
+    page.wait_for_function("seen.states.includes('waiting') && seen.states.at(-1) === 'live'")
+    world.append(1)
+    world.settled(page)
+    expect(page.locator("body")).to_be_visible()

@@ -1,0 +1,424 @@
+"""Webhooks in a gateway: the API, whose they are, what becomes of them when a key goes, and those of the app."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import App
+from penstock.graph import check
+from penstock.runtime.webhooks import declared
+from penstock.settings import Settings
+from penstock.signing import new_secret, verify
+from tests.harness import wait_for
+from tests.runtime import guarded
+from tests.runtime.guarded import Reading, Running, running
+
+QUICK = Settings(
+    webhook_private="127.0.0.0/8",
+    webhook_backoff_s=0.01,
+    webhook_backoff_s_max=0.05,
+    webhook_tries_max=3,
+    heartbeat_s=0.5,
+)
+
+
+class Receiver(http.server.ThreadingHTTPServer):
+    """Answers challenges; `status` is what it says to messages. `bodies` are those that were signed with a secret."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
+        self.willing = True
+        self.secrets: list[str] = []
+        self.bodies: list[Any] = []
+        self.signatures: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/a/secret-path?token=hidden"
+
+    def events(self) -> list[Any]:
+        return [event for body in self.bodies for event in body["data"]["events"]]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["content-length"]))
+        body, answer, status = json.loads(raw), b"", self.server.status
+        if body["type"] == "webhook.challenge":
+            said = body["data"]["challenge"] if self.server.willing else "no"
+            answer, status = json.dumps({"challenge": said}).encode(), 200
+        else:
+            verify(self.server.secrets, dict(self.headers), raw)
+            self.server.signatures.append(self.headers["webhook-signature"])
+            if status == 200:
+                self.server.bodies.append(body)
+        self.send_response(status)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.02,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join(10)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path, settings=QUICK) as found:
+        yield found
+
+
+class Client:
+    def __init__(self, gateway: Running, key: str | None = None) -> None:
+        self._client = gateway.client(key)
+
+    def __call__(self, method: str, path: str = "", body: Any = None, expect: int = 200) -> Any:
+        answer = self._client.request(method, f"/v1/webhooks{path}", json=body)
+        assert answer.status_code == expect, answer.text
+        return answer.json() if answer.content else None
+
+
+@contextmanager
+def asking(gateway: Running, key: str | None = None) -> Iterator[Client]:
+    client = Client(gateway, key)
+    try:
+        yield client
+    finally:
+        client._client.close()
+
+
+def registered(ask: Client, receiver: Receiver, **more: Any) -> str:
+    """A webhook of stream `a` that is active."""
+    told = ask("POST", body={"url": receiver.url, "stream": "a"} | more, expect=201)
+    receiver.secrets.append(told["secret"])
+    state_is(ask, told["id"], "active")
+    return str(told["id"])
+
+
+def state_is(ask: Client, id: str, state: str) -> dict[str, Any]:
+    def look() -> Any:
+        told = ask("GET", f"/{id}")
+        return told if told["state"] == state else None
+
+    return dict(wait_for(look, 10, f"state {state}"))
+
+
+def test_a_webhook_is_registered_verified_told_paused_resumed_and_removed(gateway: Running, receiver: Receiver) -> None:
+    with asking(gateway) as ask:
+        told = ask("POST", body={"url": receiver.url, "stream": "a", "name": "mine"}, expect=201)
+        assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=", told["secret"])
+        receiver.secrets.append(told["secret"])
+        id = told["id"]
+        state_is(ask, id, "active")
+        gateway.post("a", events={"k": "one", "n": 1})
+        wait_for(lambda: len(receiver.bodies) == 1)
+        wait_for(lambda: ask("GET", f"/{id}")["delivered"] == 1)
+        told = ask("GET", f"/{id}")
+        assert "secret" not in told
+        assert (told["name"], told["stream"], told["pending"], told["lag"], told["dead"]) == ("mine", "a", 0, 0, 0)
+        assert ask("POST", f"/{id}/pause")["state"] == "paused"
+        gateway.post("a", events={"k": "one", "n": 2})
+        assert ask("GET", f"/{id}")["lag"] == 1
+        assert [each["id"] for each in ask("GET")["webhooks"]] == [id]
+        ask("POST", f"/{id}/resume")
+        wait_for(lambda: [event["n"] for event in receiver.events()] == [1, 2])
+        ask("POST", body={"url": receiver.url, "stream": "a", "name": "mine"}, expect=409)
+        ask("DELETE", f"/{id}", expect=204)
+        ask("GET", f"/{id}", expect=404)
+        gateway.post("a", events={"k": "one", "n": 3})
+        assert ask("GET") == {"webhooks": []}
+
+
+def test_a_webhook_waits_until_its_address_answers_the_challenge(gateway: Running, receiver: Receiver) -> None:
+    receiver.willing = False
+    with asking(gateway) as ask:
+        told = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)
+        receiver.secrets.append(told["secret"])
+        gateway.post("a", events={"k": "one", "n": 1})
+        wait_for(lambda: "another challenge" in (ask("GET", f"/{told['id']}")["reason"] or ""))
+        assert ask("POST", f"/{told['id']}/verify")["state"] == "pending"
+        assert receiver.bodies == []
+        receiver.willing = True
+        assert ask("POST", f"/{told['id']}/verify")["state"] == "active"
+        wait_for(lambda: len(receiver.bodies) == 1)
+        ask("POST", f"/{told['id']}/verify", expect=409)
+
+
+def test_dead_letters_are_shown_and_sent_again(gateway: Running, receiver: Receiver) -> None:
+    receiver.status = 500
+    with asking(gateway) as ask:
+        id = registered(ask, receiver)
+        gateway.post("a", events=[{"k": "one", "n": 1}, {"k": "one", "n": 2}])
+        wait_for(lambda: ask("GET", f"/{id}")["dead"] == 2)
+        dead = ask("GET", f"/{id}/dead")["dead"]
+        assert [each["message"]["data"]["events"][0]["n"] for each in dead] == [1, 2]
+        assert {each["error"] for each in dead} == {"it answered 500"}
+        assert ask("GET", f"/{id}/dead?after={dead[0]['number']}")["dead"] == dead[1:]
+        receiver.status = 200
+        assert ask("POST", f"/{id}/dead/redrive", {"number": dead[1]["number"]}) == {"redriven": 1}
+        wait_for(lambda: [event["n"] for event in receiver.events()] == [2])
+        assert ask("POST", f"/{id}/dead/redrive") == {"redriven": 1}
+        wait_for(lambda: [event["n"] for event in receiver.events()] == [2, 1])
+
+
+def test_after_rotation_both_secrets_sign(gateway: Running, receiver: Receiver) -> None:
+    with asking(gateway) as ask:
+        id = registered(ask, receiver)
+        [old] = receiver.secrets
+        new = ask("POST", f"/{id}/rotate")["secret"]
+        receiver.secrets = [new]
+        gateway.post("a", events={"k": "one", "n": 1})
+        wait_for(lambda: len(receiver.bodies) == 1)
+        receiver.secrets = [old]
+        gateway.post("a", events={"k": "one", "n": 2})
+        wait_for(lambda: len(receiver.bodies) == 2)
+        assert [len(each.split()) for each in receiver.signatures] == [2, 2]
+        assert ask("GET", f"/{id}")["secrets"] == 2
+
+
+def test_without_a_grace_period_the_old_secret_signs_no_more(tmp_path: Path, receiver: Receiver) -> None:
+
+    with running(tmp_path, settings=replace(QUICK, webhook_grace_hours=0.0)) as gateway, asking(gateway) as ask:
+        id = registered(ask, receiver)
+        receiver.secrets = [ask("POST", f"/{id}/rotate")["secret"]]
+        gateway.post("a", events={"k": "one"})
+        wait_for(lambda: len(receiver.bodies) == 1)
+        assert len(receiver.signatures[0].split()) == 1
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "malformed_body"),
+        ([], "malformed_body"),
+        ({"url": 1, "stream": "a"}, "malformed_body"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "more": 1}, "malformed_body"),
+        ({"url": "http://127.0.0.1/"}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "view": "v"}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "batch": 0}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "batch": 1001}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "name": "x" * 65}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "name": "a\nb"}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "since": ""}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "since": "rubbish"}, "bad_cursor"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "where": "k ="}, "bad_expression"),
+        ({"url": "http://127.0.0.1/", "stream": "a", "where": "nothing = 1"}, "bad_expression"),
+        ({"url": "https://10.0.0.1/", "stream": "a"}, "bad_parameter"),
+        ({"url": "http://127.0.0.1/", "stream": "none"}, "not_found"),
+        ({"url": "x" * 70_000, "stream": "a"}, "too_large"),
+    ],
+)
+def test_what_cannot_be_registered_is_refused_by_its_code(gateway: Running, body: Any, code: str) -> None:
+    with gateway.client() as client:
+        assert client.post("/v1/webhooks", json=body).json()["code"] == code
+        assert client.get("/v1/webhooks").json() == {"webhooks": []}
+
+
+def test_there_are_only_so_many_webhooks(tmp_path: Path, receiver: Receiver) -> None:
+
+    with running(tmp_path, settings=replace(QUICK, webhooks_max=1)) as gateway, asking(gateway) as ask:
+        registered(ask, receiver)
+        ask("POST", body={"url": receiver.url, "stream": "a"}, expect=503)
+
+
+def test_webhooks_of_others_are_not_there_for_anyone_but_an_admin(gateway: Running, receiver: Receiver) -> None:
+    """Two tenants: every path of one's webhook, asked by the other."""
+    mine, others, boss = (
+        gateway.add("mine", "consume:a"), gateway.add("others", "consume:*", "produce:b"), gateway.add("boss", "admin"),
+    )  # fmt: skip
+    with asking(gateway, mine) as ask, asking(gateway, others) as other, asking(gateway, boss) as admin:
+        id = registered(ask, receiver)
+        assert other("GET") == {"webhooks": []}
+        for method, path in (
+            ("GET", ""), ("DELETE", ""), ("GET", "/dead"), ("POST", "/pause"), ("POST", "/resume"), ("POST", "/verify"),
+            ("POST", "/rotate"), ("POST", "/dead/redrive"),
+        ):  # fmt: skip
+            other(method, f"/{id}{path}", expect=404)
+        other("POST", f"/{id}/redrive", {"since": "earliest"}, expect=404)
+        assert ask("GET", f"/{id}")["state"] == "active"
+        assert [each["id"] for each in admin("GET")["webhooks"]] == [id]
+        assert admin("POST", f"/{id}/pause")["state"] == "paused"
+        assert admin("POST", f"/{id}/resume")["owner"] == "key:mine"
+        ask("POST", body={"url": receiver.url, "stream": "b"}, expect=403)
+        ask("POST", body={"url": receiver.url, "view": "none"}, expect=403)
+
+
+def test_a_webhook_stops_when_its_owners_key_is_revoked(gateway: Running, receiver: Receiver) -> None:
+    mine, boss = gateway.add("mine", "consume:a"), gateway.add("boss", "admin")
+    with asking(gateway, mine) as ask, asking(gateway, boss) as admin:
+        id = registered(ask, receiver)
+        gateway.post("a", boss, {"k": "one", "n": 1})
+        wait_for(lambda: len(receiver.bodies) == 1)
+        gateway.keys.revoke("mine")
+        gateway.reload()
+        gateway.post("a", boss, {"k": "one", "n": 2})
+        told = state_is(admin, id, "stopped")
+        assert "key:mine may do nothing here any more" in told["reason"]
+        assert len(receiver.bodies) == 1
+        assert admin("POST", f"/{id}/resume")["owner"] == "key:boss"
+        wait_for(lambda: [event["n"] for event in receiver.events()] == [1, 2])
+
+
+def test_a_webhook_stops_though_nothing_is_to_be_sent(gateway: Running, receiver: Receiver) -> None:
+    mine, boss = gateway.add("mine", "consume:a"), gateway.add("boss", "admin")
+    with asking(gateway, mine) as ask, asking(gateway, boss) as admin:
+        id = registered(ask, receiver)
+        gateway.keys.revoke("mine")
+        gateway.reload()
+        state_is(admin, id, "stopped")
+
+
+def test_a_webhook_stops_when_its_owner_loses_the_grant_and_goes_on_under_a_key_that_was_rotated(
+    gateway: Running, receiver: Receiver
+) -> None:
+    mine, boss = gateway.add("mine", "consume:a"), gateway.add("boss", "admin")
+    with asking(gateway, mine) as ask, asking(gateway, boss) as admin:
+        id = registered(ask, receiver)
+        gateway.keys.rotate("mine", timedelta(0))
+        gateway.reload()
+        gateway.post("a", boss, {"k": "one", "n": 1})
+        wait_for(lambda: len(receiver.bodies) == 1)
+        gateway.keys.revoke("mine")
+        gateway.keys.add("mine", ["consume:b"])
+        gateway.reload()
+        told = state_is(admin, id, "stopped")
+        assert "may not consume 'a'" in told["reason"]
+
+
+def test_figures_tell_of_webhooks_without_paths_and_secrets(gateway: Running, receiver: Receiver) -> None:
+    with asking(gateway) as ask:
+        id = registered(ask, receiver)
+        app, metrics = gateway.get("/v1/app"), gateway.get("/metrics").text
+        [told] = app.json()["webhooks"]
+        assert (told["name"], told["of"], told["state"]) == (id, "a", "active")
+        assert told["address"] == f"http://127.0.0.1:{receiver.server_address[1]}"
+        assert f'penstock_webhook_active{{webhook="{id}"}} 1.0' in metrics
+        for text in (app.text, metrics):
+            assert "hidden" not in text
+            assert "secret-path" not in text
+            assert receiver.secrets[0] not in text
+
+
+def test_secrets_are_in_no_log(gateway: Running, receiver: Receiver, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
+    receiver.status = 410
+    with asking(gateway) as ask:
+        id = registered(ask, receiver)
+        ask("POST", f"/{id}/rotate")
+        receiver.secrets.append(ask("POST", f"/{id}/rotate")["secret"])
+        gateway.post("a", events={"k": "one"})
+        state_is(ask, id, "disabled")
+    assert "410" in caplog.text
+    assert "whsec_" not in caplog.text
+    assert not any(secret[6:] in caplog.text for secret in receiver.secrets)
+
+
+def make_app(receiver: Receiver, secret: str) -> App:
+    app = App("guarded")
+    stream = app.stream("a", Reading, key="k")
+    app.webhook("hook", of=stream, url=receiver.url, secret=secret, where="n > 1")
+    return app
+
+
+def test_a_webhook_that_the_app_declares_works_and_goes_on_after_a_restart(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    receiver.secrets.append(new_secret())
+    monkeypatch.setenv("HOOK_SECRET", receiver.secrets[0])
+    monkeypatch.setattr(guarded, "make_app", lambda: make_app(receiver, "HOOK_SECRET"))
+    for number in (2, 3):
+        with running(tmp_path, settings=QUICK) as gateway, asking(gateway) as ask:
+            told = state_is(ask, "hook", "active")
+            assert (told["declared"], told["owner"], told["where"]) == (True, "app", "n > 1")
+            gateway.post("a", events=[{"k": "one", "n": 0}, {"k": "one", "n": number}])
+            wait_for(lambda: receiver.events()[-1:] == [{"k": "one", "n": number}])  # noqa: B023
+            ask("DELETE", "/hook", expect=409)
+            ask("POST", "/hook/rotate", expect=409)
+    assert [event["n"] for event in receiver.events()] == [2, 3]
+    assert receiver.secrets[0].encode() not in b"".join(path.read_bytes() for path in tmp_path.glob("webhooks.db*"))
+
+
+def test_a_declared_webhook_without_its_secret_is_stopped_and_one_that_is_no_longer_declared_too(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(guarded, "make_app", lambda: make_app(receiver, "HOOK_SECRET"))
+    with running(tmp_path, settings=QUICK) as gateway, asking(gateway) as ask:
+        assert "no such environment variable" in state_is(ask, "hook", "stopped")["reason"]
+    monkeypatch.setattr(guarded, "make_app", lambda: _without(make_app(receiver, "HOOK_SECRET")))
+    with running(tmp_path, settings=QUICK) as gateway, asking(gateway) as ask:
+        assert "does not declare" in state_is(ask, "hook", "stopped")["reason"]
+        ask("DELETE", "/hook", expect=204)
+
+
+def _without(app: App) -> App:
+    app._webhooks.clear()
+    return app
+
+
+def test_a_declared_webhooks_secrets_may_be_in_a_file_and_be_two(tmp_path: Path, receiver: Receiver) -> None:
+    one, two = new_secret(), new_secret()
+    (tmp_path / "secret").write_text(f"{two}\n{one}\n")
+    [found] = declared(make_app(receiver, str(tmp_path / "secret")), {})
+    assert (found.secrets, found.wrong) == ((two, one), None)
+    (tmp_path / "secret").write_text("whsec_short")
+    [found] = declared(make_app(receiver, str(tmp_path / "secret")), {})
+    assert found.secrets == ()
+    assert "short" not in (found.wrong or "")
+    [found] = declared(make_app(receiver, str(tmp_path / "none")), {})
+    assert "No such file" in (found.wrong or "")
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"of": "none"}, "no stream, view or feed of this app"),
+        ({"url": "ftp://x"}, "https://"),
+        ({"secret": "whsec_abc"}, "not the secret itself"),
+        ({"secret": "not a name"}, "environment variable"),
+        ({"secret": "PENSTOCK_X"}, "does not begin with PENSTOCK_"),
+        ({"batch": 0}, "batch must be from 1"),
+        ({"where": "none = 1"}, "none"),
+        ({"name": "Bad Name"}, "malformed"),
+        ({"name": "a"}, "taken by"),
+    ],
+)
+def test_a_declaration_that_is_wrong_is_found_by_check(given: dict[str, Any], message: str) -> None:
+    app = App("test")
+    app.stream("a", Reading, key="k")
+    chosen = {"name": "hook", "of": "a", "url": "https://x.example/", "secret": "HOOK_SECRET"} | given
+    app.webhook(chosen.pop("name"), **chosen)
+    [problem] = check(app)
+    assert message in problem.message
+    assert problem.where.file.endswith("test_webhooks.py")
+
+
+def test_a_sound_declaration_has_no_problem() -> None:
+    app = App("test")
+    stream = app.stream("a", Reading, key="k")
+    feed = app.feed("part", of=stream, where="n > 1")
+    app.webhook("one", of=feed, url="https://x.example/", secret=Path("/run/secrets/hook"), select=["k"])
+    app.webhook("two", of="a", url="https://x.example/", secret="HOOK_SECRET", where="n > 1", batch=10)
+    assert check(app) == []

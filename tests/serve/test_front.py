@@ -1,0 +1,148 @@
+"""The front of a view: changes handed to those who wait, in one pass."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections.abc import Sequence
+
+import pytest
+
+from penstock.contracts import Change, Delivery, Style
+from penstock.serve import front as front_module
+from penstock.serve.connections import following
+from penstock.serve.cuts import cut_all
+from penstock.serve.frames import IDS_MAX, LARGE, delivered, frame
+from penstock.serve.lens import Lens
+from penstock.serve.view import ViewChannel
+from penstock.settings import Settings
+from tests.serve.fakes import FakeView, body, run, until
+
+CALM = Settings(heartbeat_s=600, buffered_changes=16)
+
+
+def channel(view: FakeView, settings: Settings = CALM) -> ViewChannel:
+    return ViewChannel("x", view, settings, key=["k"])
+
+
+def values(deliveries: Sequence[Delivery]) -> list[int]:
+    return [row["v"] for each in deliveries for row in body(each).get("upserts", ())]
+
+
+class Reader:
+    """One that takes what comes, unless it does not feel like it; and then is given it."""
+
+    def __init__(self, chance: float, source: random.Random) -> None:
+        self.style = Style(take=self.take)
+        self.got: list[Delivery] = []
+        self.taken = self.given = 0
+        self._chance, self._random = chance, source
+
+    def take(self, deliveries: Sequence[Delivery]) -> bool:
+        if self._random.random() >= self._chance:
+            return False
+        self.got += deliveries
+        self.taken += len(deliveries)
+        return True
+
+    async def follow(self, source: ViewChannel) -> None:
+        async with following(source, "latest", self.style) as deliveries:
+            async for delivery in deliveries:
+                if delivery.kind != "progress":
+                    self.got.append(delivery)
+                    self.given += 1
+                if self._random.random() < 0.2:
+                    await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("seed", random.sample(range(10**6), 3))
+def test_what_is_taken_is_not_given_again_and_what_is_refused_is_given(seed: int) -> None:
+    """Whoever takes some and refuses some has everything once, in order."""
+
+    async def main() -> None:
+        source = random.Random(seed)
+        view = FakeView()
+        shown = channel(view, Settings(heartbeat_s=600, buffered_changes=1_000)).through("v % 3 <> 1", None)
+        readers = [Reader(chance, source) for chance in (0.0, 0.3, 0.7, 0.95) for _ in range(5)]
+        tasks = [asyncio.create_task(each.follow(shown)) for each in readers]
+        await until(lambda: shown._shared.lenses.readers == len(readers))
+        for number in range(201):
+            view.put({f"{number}": number})
+            for _ in range(source.randrange(3)):
+                await asyncio.sleep(0)
+        await until(lambda: all(values(reader.got)[-1:] == [200] for reader in readers))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for reader in readers:
+            assert values(reader.got) == [number for number in range(201) if number % 3 != 1]
+        assert min(sum(each.taken for each in readers), sum(each.given for each in readers)) > 500
+
+    run(main())
+
+
+def test_a_filter_that_fails_fails_for_those_who_look_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others go on."""
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view)
+        failing, fine = source.through("v > 1", None), source.through("v > 2", None)
+
+        def broken(changes: Sequence[Change], lens: Lens, key: tuple[str, ...]) -> list[Change | None]:
+            if lens == failing._lens:
+                raise ArithmeticError("cannot be")
+            return cut_all(changes, lens, key)
+
+        monkeypatch.setattr(front_module, "cut_all", broken)
+        async with following(failing, "latest", None) as one, following(fine, "latest", None) as other:
+            await anext(one), await anext(other)
+            for number in (5, 6):
+                view.put({"a": number})
+                assert values([await anext(other)]) == [number]
+            with pytest.raises(ArithmeticError):
+                await anext(one)
+
+    run(main())
+
+
+def test_who_does_not_see_a_change_is_not_woken_for_it() -> None:
+    """A thousand changes that a filter does not show cost its readers nothing; their place moves on all the same."""
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view).through("v < 0", None)
+        async with following(source, "latest", None) as deliveries:
+            first = await anext(deliveries)
+            waiting = asyncio.ensure_future(anext(deliveries))
+            for number in range(1_000):
+                view.put({"a": number})
+                await asyncio.sleep(0)
+            assert not waiting.done()
+            view.put({"b": -1})
+            found = await waiting
+            assert (found.kind, values([found])) == ("change", [-1])
+            assert found.cursor != first.cursor
+
+    run(main())
+
+
+def test_a_frame_is_made_once_for_all_with_the_same_id() -> None:
+    """And kept for a few ids; for one, if it is large."""
+    small, large = (Delivery("change", json.dumps({"x": "y" * size}).encode(), "c") for size in (10, LARGE))
+    assert delivered(small, "1") is delivered(small, "1")
+    assert delivered(large, "1") is delivered(large, "1")
+    assert delivered(large, "2") is not delivered(large, "2")
+    for number in range(20):
+        assert json.loads(delivered(small, str(number))[2:])["id"] == str(number)
+    assert (len(small.made), len(large.made)) == (IDS_MAX, 1)
+
+
+@pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])
+def test_a_frame_has_the_length_that_the_standard_wants(size: int) -> None:
+    made = frame(bytes(size))
+    head = 2 if size < 126 else 4 if size < 65_536 else 10
+    assert (made[0], len(made)) == (0x81, head + size)
+    assert made[1] == (size if head == 2 else 126 if head == 4 else 127)
+    assert head == 2 or int.from_bytes(made[2:head], "big") == size
