@@ -15,7 +15,7 @@ from penstock import __version__
 from penstock.app import App
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
-from penstock.runtime import access
+from penstock.runtime import keys
 from penstock.runtime.loading import code_of, load, the_handler
 from penstock.settings import from_environment
 
@@ -82,8 +82,8 @@ def parser() -> argparse.ArgumentParser:
     state.add_argument("--handler", metavar="NAME", help="which handler, if the app has several")
     state.add_argument("--key", metavar="KEY", help="this key only")
 
-    keys = commands.add_parser("keys", help="make, list, rotate and revoke the keys of those who use an app")
-    access.add_keys(keys)
+    for_keys = commands.add_parser("keys", help="make, list, rotate and revoke the keys of those who use an app")
+    keys.add_keys(for_keys)
 
     commands.add_parser("doctor", help="say what is missing on this machine, and the command that mends it")
     return top
@@ -113,7 +113,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "replay": _replay,
         "rebuild": _rebuild,
         "state": _state,
-        "keys": access.keys,
+        "keys": keys.keys,
         "doctor": _doctor,
     }
     try:
@@ -149,7 +149,7 @@ def _run(arguments: argparse.Namespace) -> int:
         return 1
     if _report(list(problems(app, DataDirectory(arguments.data), code_of(arguments.target)))):
         return 1
-    policy = access.checked_policy(arguments.access, arguments.data, settings)
+    policy = keys.checked_policy(arguments.access, arguments.data, settings)
     guarded = policy.authenticates or DataDirectory(arguments.data).keys.exists()
     with listen(arguments.host, arguments.port, guarded=guarded) as listener:
         supervisor = Supervisor(
