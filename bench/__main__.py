@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 
 from bench.report import HEADER, machine
 
-NAMES = ("ingest", "dedupe", "view", "handlers", "peers", "restore", "recovery", "latency", "start", "idle")
+NAMES = ("ingest", "dedupe", "view", "handlers", "peers", "restore", "recovery", "latency", "start", "idle", "fanout")
 LONG = ("memory",)
 """Run only if they are named."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 
 import penstock
-from penstock import App, collect
+from penstock import App, client, collect
 
 
 def test_the_package_exports_these_names_and_no_others() -> None:
@@ -34,3 +34,20 @@ def test_the_parameters_of_the_declarations_are_these() -> None:
     assert [*inspect.signature(App.view).parameters][1:] == ["name", "reads", "key", "keep", "top", "by", "emit"]
     assert [*inspect.signature(App.handler).parameters][1:] == ["name", "reads", "key", "state", "emits"]
     assert [*inspect.signature(App.sql).parameters][1:] == ["name", "query", "key", "keep", "top", "by", "emit"]
+
+
+def test_the_client_exports_these_names_and_its_classes_have_these_methods() -> None:
+    assert client.__all__ == [
+        "Answer", "Change", "Client", "ClientError", "Column", "Consumer", "Events", "Flaw", "Following", "GaveUp",
+        "Intent", "LiveTable", "OutboxFull", "Page", "Producer", "Progress", "Receipt", "Rejection", "Reset", "Rows",
+        "ServerError", "Snapshot", "Stall", "Timing", "Tx", "Unreachable", "verify",
+    ]  # fmt: skip
+    public = {each: {name for name in vars(each) if not name.startswith("_")} for each in CLIENTS}
+    assert public == CLIENTS
+
+
+CLIENTS = {
+    client.Client: {"aclose", "publish", "rows", "events", "query", "follow", "table", "ask"},
+    client.Producer: {"aclose", "send", "flush", "pending", "rejected", "forget_rejected"},
+    client.Consumer: {"aclose", "run", "pending", "failed", "retry"},
+}

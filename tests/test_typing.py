@@ -53,6 +53,52 @@ visit = Visit(visit="1", at=datetime.now(), venue=Venue(name="hall"))
 rows: DataFrame = app.preview(everything, [visit])
 """
 
+CLIENT = """
+from penstock import Event
+from penstock.client import Change, Client, Consumer, Events, Intent, Producer, Progress, Reset, Snapshot, Stall, Tx
+
+class Visit(Event, id="visit"):
+    visit: str
+
+async def handle(message: Events[Visit] | Progress | Stall | Reset, tx: Tx) -> None:
+    if isinstance(message, Events):
+        tx.intend("greet", [visit.visit for visit in message.events])
+
+async def greet(intent: Intent) -> None:
+    print(intent.id, intent.payload)
+
+async def main() -> None:
+    async with Client("http://127.0.0.1:8080", key=lambda: "secret") as client:
+        receipt = await client.publish("visits", [Visit(visit="1"), {"visit": "2"}])
+        count: int = receipt.accepted
+        async for page in client.events("visits", of=Visit, limit=10):
+            last: Visit = page.events[-1]
+        name: object = (await client.rows("all", order="visit")).rows[0]["visit"]
+        async with client.follow(view="all", of=Visit, since="latest", transport="sse") as messages:
+            async for message in messages:
+                match message:
+                    case Snapshot(rows=rows) | Change(upserts=rows):
+                        first: Visit = rows[0]
+        async with client.table("all", of=Visit, key=["visit"]) as table:
+            seen: list[Visit] = table.rows
+        async with Producer(client, "visits", "outbox.db", when_full="refuse") as producer:
+            await producer.send(last)
+        visits = client.follow(stream="visits", of=Visit)
+        async with Consumer(visits, "visits.db", handle, effects={"greet": greet}) as consumer:
+            await consumer.run()
+"""
+
+CLIENT_WRONG = {
+    "client.follow()": "overload variants",
+    "client.follow(stream='a', view='b')": "No overload variant",
+    "client.follow(stream='a', transport='pigeon')": "No overload variant",
+    "await client.rows('all', since='latest')": "No overload variant",
+    "await client.publish('visits', 7)": "incompatible type",
+    "await producer.send('visit')": "incompatible type",
+    "Consumer(client.follow(stream='visits'), 'v.db', handle)": "incompatible type",
+    "message.cursor = 'x'": "read-only",
+}
+
 WRONG = {
     "visit.visit = '2'": "read-only",
     "Visit(visit=1, at=datetime.now())": "incompatible type",
@@ -82,5 +128,14 @@ def test_each_mistake_is_pointed_at(tmp_path: Path) -> None:
     found = check(tmp_path, GOOD + "\n".join(WRONG))
     first = GOOD.count("\n") + 1
     for number, (code, says) in enumerate(WRONG.items()):
+        lines = [line for line in found if f"user.py:{first + number}: error" in line]
+        assert any(says in line for line in lines), f"{code}: {found}"
+
+
+def test_right_code_of_a_client_passes_and_each_mistake_is_pointed_at(tmp_path: Path) -> None:
+    assert check(tmp_path, CLIENT) == []
+    found = check(tmp_path, CLIENT + "".join(f"        {code}\n" for code in CLIENT_WRONG))
+    first = CLIENT.count("\n") + 1
+    for number, (code, says) in enumerate(CLIENT_WRONG.items()):
         lines = [line for line in found if f"user.py:{first + number}: error" in line]
         assert any(says in line for line in lines), f"{code}: {found}"

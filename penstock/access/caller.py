@@ -99,6 +99,11 @@ class Caller:
     def may(self, right: Right, name: str) -> bool:
         return self._grants.may(right, name)
 
+    @property
+    def is_admin(self) -> bool:
+        """Whether it may do everything, also to what belongs to others."""
+        return self._grants.admin
+
     def sees(self, name: str) -> RowRule | None:
         """What the caller sees of the rows of a stream or view that it may read; None if it sees all of them."""
         return None if self._grants.admin else self._sight.rule(name)

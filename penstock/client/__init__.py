@@ -1,6 +1,6 @@
 """A client of a running app: it publishes, reads and follows, through every break, each message once."""
 
-from penstock.client.answers import Flaw, Page, Receipt, Rows
+from penstock.client.answers import Answer, Column, Flaw, Page, Receipt, Rows
 from penstock.client.backoff import Timing
 from penstock.client.client import Client
 from penstock.client.consumer import Consumer
@@ -11,9 +11,10 @@ from penstock.client.messages import Change, Events, Progress, Reset, Snapshot, 
 from penstock.client.outbox import Rejection
 from penstock.client.producer import Producer
 from penstock.client.table import LiveTable
+from penstock.signing import verify
 
 __all__ = [
-    "Change", "Client", "ClientError", "Consumer", "Events", "Flaw", "Following", "GaveUp", "Intent", "LiveTable",
-    "OutboxFull", "Page", "Producer", "Progress", "Receipt", "Rejection", "Reset", "Rows", "ServerError", "Snapshot",
-    "Stall", "Timing", "Tx", "Unreachable",
+    "Answer", "Change", "Client", "ClientError", "Column", "Consumer", "Events", "Flaw", "Following", "GaveUp",
+    "Intent", "LiveTable", "OutboxFull", "Page", "Producer", "Progress", "Receipt", "Rejection", "Reset", "Rows",
+    "ServerError", "Snapshot", "Stall", "Timing", "Tx", "Unreachable", "verify",
 ]  # fmt: skip

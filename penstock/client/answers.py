@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypedDict, TypeVar
 
 import msgspec
@@ -45,6 +45,22 @@ class Rows(msgspec.Struct, Generic[T], frozen=True):
 
     rows: Sequence[T]
     cursor: str
+    truncated: bool = False
+
+
+class Column(msgspec.Struct, frozen=True):
+    """A column of a query's result: its name and SQL type."""
+
+    name: str
+    type: str
+
+
+class Answer(msgspec.Struct, Generic[T], frozen=True):
+    """The result of a query, and where the streams and views stood that it read. `truncated`: there are more rows."""
+
+    rows: Sequence[T]
+    columns: Sequence[Column]
+    cursors: Mapping[str, str]
     truncated: bool = False
 
 

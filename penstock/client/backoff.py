@@ -52,5 +52,9 @@ class Backoff:
         drawn = self._timing.draw()
         return max(bound * (0.5 + 0.5 * drawn), (retry_after_s or 0.0) * (1 + 0.5 * drawn))
 
+    async def sleep(self, seconds: float) -> None:
+        await self._timing.sleep(seconds)
+
     async def pause(self, retry_after_s: float | None = None) -> None:
-        await self._timing.sleep(self.failed(retry_after_s))
+        """Count a failure, and wait."""
+        await self.sleep(self.failed(retry_after_s))

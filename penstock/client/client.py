@@ -15,11 +15,11 @@ from weakref import WeakSet
 import httpx
 import msgspec
 
-from penstock.client.answers import EventsWish, Page, Receipt, Rows, RowsWish, sound_page
+from penstock.client.answers import Answer, EventsWish, Page, Receipt, Rows, RowsWish, sound_page
 from penstock.client.asking import EARLIEST, Target
 from penstock.client.backoff import Backoff, Timing
 from penstock.client.encoding import Sent, encode
-from penstock.client.errors import ClientError, ServerError, Unreachable
+from penstock.client.errors import ClientError, ServerError, Unreachable, certificate_refused
 from penstock.client.following import Following, deliveries_by
 from penstock.client.link import Dialer, Link
 from penstock.client.messages import Row, StreamMessage, ViewMessage, message_of, reader
@@ -143,6 +143,18 @@ class Client:
             since = page["cursor"]
 
     @overload
+    async def query(self, sql: str, *, of: type[T], limit: int | None = None) -> Answer[T]: ...
+    @overload
+    async def query(self, sql: str, *, limit: int | None = None) -> Answer[Row]: ...
+    async def query(self, sql: str, *, of: type[Any] = dict, limit: int | None = None) -> Answer[Any]:
+        """The result of a SELECT over views and recent events."""
+        asked = {"sql": sql} | ({} if limit is None else {"limit": limit})
+        headers = {"Content-Type": "application/json", "Accept": "application/json"}
+        raw = await self.ask("POST", "/v1/query", content=msgspec.json.encode(asked), headers=headers)
+        found = msgspec.json.decode(raw, type=Answer[Any])
+        return msgspec.structs.replace(found, rows=reader(of)(found.rows))
+
+    @overload
     def follow(self, *, stream: str, of: type[T], **wish: Unpack[FollowWish]) -> Following[StreamMessage[T]]: ...
     @overload
     def follow(self, *, stream: str, **wish: Unpack[FollowWish]) -> Following[StreamMessage[Row]]: ...
@@ -206,6 +218,8 @@ class Client:
                 delay = backoff.failed(failure.retry_after_s)
             except (httpx.TransportError, httpx.DecodingError) as error:
                 failure = Unreachable(f"{method} {self.url}{path}: {error or type(error).__name__}")
+                if certificate_refused(error):
+                    raise failure from error
                 delay = backoff.failed()
             if time.monotonic() + delay > deadline:
                 raise failure

@@ -9,6 +9,7 @@ ClientError
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -65,6 +66,17 @@ class NotSpoken(Exception):
 def retry_helps(status: int, code: str | None) -> bool:
     """Whether an error with this status, and this code if it has a problem, is tried again."""
     return status in AGAIN and code not in NEVER
+
+
+def certificate_refused(error: BaseException) -> bool:
+    """Whether a connection failed because the other side's certificate is not to be trusted: that does not mend itself,
+    and must not be waited out in silence."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False
 
 
 def from_problem(problem: Any, status: int = 500) -> ServerError:

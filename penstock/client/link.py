@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import ssl
 from collections import deque
 from collections.abc import Callable
@@ -14,16 +15,25 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMes
 
 from penstock.client.asking import Target
 from penstock.client.backoff import Backoff, Timing
-from penstock.client.errors import Lost, NotSpoken, ServerError, from_answer
+from penstock.client.errors import Lost, NotSpoken, ServerError, Unreachable, certificate_refused, from_answer
 from penstock.client.hub import Hub, Said, Subscription
 from penstock.client.messages import Delivery
-from penstock.client.transports import Deliveries
+from penstock.client.transports import Deliveries, waited
 
 BROKEN = (OSError, TimeoutError, ConnectionClosed, EOFError, InvalidMessage, Lost)
 """What a connection that breaks looks like, whenever it does."""
 CLOSE_S = 1.0
 TOO_LARGE = 1009
+_quiet = logging.getLogger("penstock.client.websocket")
+_quiet.setLevel(logging.INFO)  # more would be the headers, and the key with them
 _encode = msgspec.json.Encoder().encode
+
+
+class _Direct(connect):
+    """Without redirects: a key must not go to whom it was not meant for."""
+
+    def process_redirect(self, exc: Exception) -> Exception | str:
+        return exc
 
 
 class Dialer:
@@ -45,7 +55,7 @@ class Dialer:
         half = self.timing.silence_s / 2
         options: dict[str, ssl.SSLContext] = {} if self._tls is None else {"ssl": self._tls}
         try:
-            return await connect(
+            return await _Direct(
                 self._url + path,
                 additional_headers=self._headers(),
                 compression=None,
@@ -54,6 +64,7 @@ class Dialer:
                 ping_interval=half,
                 ping_timeout=half,
                 max_size=message_bytes_max,
+                logger=_quiet,
                 **options,  # type: ignore[arg-type]
             )
         except InvalidStatus as refused:
@@ -133,21 +144,28 @@ class Link:
         if before is not None:
             await asyncio.wait([before])
         while not self._hub.empty:
-            retry_after_s = None
             try:
-                connection = await self._dialer.dial("/v1/live", self._most)
-                await self._serve(connection)
-            except BROKEN:
-                pass
-            except ServerError as error:
-                if not error.retry:
-                    self._hub.fail(error)
-                    return
-                retry_after_s = error.retry_after_s
-            except NotSpoken as error:
+                reason, retry_after_s = await self._connect()
+            except Exception as error:
                 self._hub.fail(error)
                 return
-            await self._backoff.pause(retry_after_s)
+            await waited(self._backoff, reason, retry_after_s)
+
+    async def _connect(self) -> tuple[Exception, float | None]:
+        """One connection. Returns why it ended, and what the server says of when to come back; raises what no retry
+        helps."""
+        try:
+            connection = await self._dialer.dial("/v1/live", self._most)
+            await self._serve(connection)
+        except BROKEN as error:
+            if certificate_refused(error):
+                raise Unreachable(str(error)) from error
+            return error, None
+        except ServerError as error:
+            if not error.retry:
+                raise
+            return error, error.retry_after_s
+        return Lost("it was closed"), None
 
     async def _serve(self, connection: ClientConnection) -> None:
         """One connection, until it breaks."""

@@ -16,8 +16,9 @@ from penstock.client.client import MIB, Client
 from penstock.client.encoding import Sent, encode
 from penstock.client.errors import ClientError, NotSpoken, OutboxFull, ServerError, Unreachable
 from penstock.client.link import BROKEN
-from penstock.client.outbox import Outbox, Rejection
-from penstock.client.sending import Post, Sender, Socket
+from penstock.client.outbox import Outbox, Queued, Rejection
+from penstock.client.sending import Desk, Post, Sender, Socket
+from penstock.errors import DiskFull
 from penstock.failpoints import reach
 
 T = TypeVar("T")
@@ -25,6 +26,8 @@ MESSAGE_BYTES_MAX = MIB
 EVENTS_MAX = 10_000
 OVERHEAD_BYTES = 64
 """What a message counts besides its own bytes, so that small ones are bounded too."""
+DISK_FULL_S = 1.0
+"""How long to leave a full disk alone before what is to be noted is tried again."""
 _log = logging.getLogger("penstock.client")
 
 
@@ -67,6 +70,7 @@ class Producer:
         self._failure: BaseException | None = None
         self._changed = asyncio.Condition()
         self._work = asyncio.Event()
+        self._order = asyncio.Lock()
 
     @property
     def pending(self) -> int:
@@ -97,15 +101,16 @@ class Producer:
 
     async def send(self, events: Sent | Sequence[Sent]) -> None:
         """Take an event, or several that are to be sent together. Returns when they are in the file, and synced: from
-        then on they arrive, once. Events are sent in the order in which `send` was called."""
+        then on they arrive, once. Events are sent in the order in which `send` was called. If it raises what the disk
+        says, or is cancelled, it is not known whether they were taken; `DiskFull` means that they were not."""
         body = encode(events)
         if len(body) > MESSAGE_BYTES_MAX or (isinstance(events, Sequence) and len(events) > EVENTS_MAX):
             raise ClientError(f"one send has at most {MESSAGE_BYTES_MAX} bytes and {EVENTS_MAX} events")
-        size = len(body) + OVERHEAD_BYTES
-        await self._room(size)
-        durable = asyncio.get_running_loop().create_future()
-        self._bytes += size
-        self._taken.append((body, durable))
+        async with self._order:  # those who wait for room keep their places
+            await self._room(len(body) + OVERHEAD_BYTES)
+            durable = asyncio.get_running_loop().create_future()
+            self._bytes += len(body) + OVERHEAD_BYTES
+            self._taken.append((body, durable))
         self._work.set()
         await durable
 
@@ -151,7 +156,11 @@ class Producer:
     def _fail(self, error: BaseException) -> None:
         """The file does not take any more: nothing more is promised."""
         self._failure = self._failure or error
-        for _, durable in self._taken:
+        self._not_taken(error)
+
+    def _not_taken(self, error: BaseException) -> None:
+        for body, durable in self._taken:
+            self._bytes -= len(body) + OVERHEAD_BYTES
             if not durable.done():
                 durable.set_exception(error)
         self._taken.clear()
@@ -165,7 +174,12 @@ class Producer:
             while True:
                 await self._work.wait()
                 self._work.clear()
-                await self._commit()
+                try:
+                    await self._commit()
+                except DiskFull as error:  # what was taken before is there, and there may be room later
+                    self._not_taken(error)
+                    await self._client.timing.sleep(DISK_FULL_S)
+                    self._work.set()
         except Exception as error:
             self._fail(error)
             async with self._changed:
@@ -224,24 +238,25 @@ class Producer:
         outbox = self._outbox
         name = f"{outbox.generation:012x}"
         way = Socket if websocket else Post
-        return way(self._client, self.stream, name, lambda *asked: self._in_thread(lambda: outbox.after(*asked)), self)
+
+        async def load(seq: int, count: int, bytes_max: int) -> list[Queued]:
+            return await self._in_thread(lambda: outbox.after(seq, count, bytes_max))
+
+        return way(self._client, self.stream, name, Desk(self._news, load, self._acknowledge, self._reject))
 
     async def _blocked(self, error: ClientError) -> None:
         self.error = error
         async with self._changed:
             self._changed.notify_all()
 
-    async def news(self, seq: int) -> None:
-        """For senders: return when there may be messages after this one."""
+    async def _news(self, seq: int) -> None:
         async with self._changed:
             await self._changed.wait_for(lambda: bool(self._sizes) and self._sizes[-1][0] > seq)
 
-    def acknowledge(self, seq: int) -> None:
-        """For senders: all up to this one are durable at the server."""
+    def _acknowledge(self, seq: int) -> None:
         self.error = None
         self._acknowledged = max(self._acknowledged, seq)
         self._work.set()
 
-    def reject(self, seq: int, errors: list[dict[str, Any]]) -> None:
-        """For senders: the server refuses events of this one. Comes before it is acknowledged."""
+    def _reject(self, seq: int, errors: list[dict[str, Any]]) -> None:
         self._rejections.append((seq, errors))

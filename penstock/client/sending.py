@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -26,22 +27,27 @@ Load = Callable[[int, int, int], Awaitable[list[Queued]]]
 """The next messages after a number: at most so many, with at most so many bytes, or one."""
 
 
-class Desk(Protocol):
-    """Who is told what became of messages."""
+@dataclass(frozen=True)
+class Desk:
+    """Where messages come from, and who is told what became of them.
 
-    async def news(self, seq: int) -> None: ...
-    def acknowledge(self, seq: int) -> None: ...
-    def reject(self, seq: int, errors: list[dict[str, Any]]) -> None: ...
+    `news` returns when there may be messages after a number, `load` gives the next of them. `acknowledge` is called
+    with the number up to which all are durable at the server; `reject`, before that, with what is wrong with one.
+    """
+
+    news: Callable[[int], Awaitable[None]]
+    load: Load
+    acknowledge: Callable[[int], None]
+    reject: Callable[[int, list[dict[str, Any]]], None]
 
 
 class Sender:
     """One of the ways. `progressed` is set when the server has acknowledged something."""
 
-    def __init__(self, client: Client, stream: str, name: str, load: Load, desk: Desk) -> None:
+    def __init__(self, client: Client, stream: str, name: str, desk: Desk) -> None:
         self._client = client
         self._path = Target("stream", stream).path
         self._name = name
-        self._load = load
         self._desk = desk
         self.progressed = False
 
@@ -60,7 +66,7 @@ class Post(Sender):
         seq = 0
         while True:
             await self._desk.news(seq)
-            for message in await self._load(seq, 100, FLIGHT_BYTES_MAX):
+            for message in await self._desk.load(seq, 100, FLIGHT_BYTES_MAX):
                 await self._post(message)
                 seq = message.seq
 
@@ -105,7 +111,7 @@ class Socket(Sender):
                 while len(bodies) >= window or sum(map(len, bodies.values())) >= FLIGHT_BYTES_MAX:
                     room.clear()
                     await room.wait()
-                for message in await self._load(last, window - len(bodies), FLIGHT_BYTES_MAX):
+                for message in await self._desk.load(last, window - len(bodies), FLIGHT_BYTES_MAX):
                     last = message.seq
                     bodies[last] = message.body
                     for seq in flight.add(last):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import Any, Protocol
@@ -11,7 +12,15 @@ import msgspec
 
 from penstock.client.asking import Target
 from penstock.client.backoff import Backoff, Timing
-from penstock.client.errors import Lost, NotSpoken, ServerError, from_answer, from_problem
+from penstock.client.errors import (
+    Lost,
+    NotSpoken,
+    ServerError,
+    Unreachable,
+    certificate_refused,
+    from_answer,
+    from_problem,
+)
 from penstock.client.messages import Delivery, delivery
 from penstock.client.pages import deliveries_of
 from penstock.client.sse import SseEvent, SseParser
@@ -20,6 +29,7 @@ Deliveries = AsyncGenerator[Delivery, None]
 AT_ONCE_S = 1.0
 """An answer to a long poll that says nothing new and comes so soon did not wait."""
 POLL_GRACE_S = 15.0
+_log = logging.getLogger("penstock.client")
 
 
 class Transport(Protocol):
@@ -52,9 +62,7 @@ async def refused(answer: httpx.Response) -> ServerError:
     )
 
 
-async def resumed(
-    once: Callable[[str | None, Backoff], Deliveries], since: str | None, timing: Timing, backoff: Backoff
-) -> Deliveries:
+async def resumed(once: Callable[[str | None, Backoff], Deliveries], since: str | None, backoff: Backoff) -> Deliveries:
     """One connection after the other, each from where the last one ended."""
     position = since
     while True:
@@ -69,9 +77,21 @@ async def resumed(
             if not error.retry:
                 raise
             retry_after_s = error.retry_after_s
-        except (Lost, httpx.TransportError, httpx.DecodingError):
-            pass
-        await backoff.pause(retry_after_s)
+            reason: Exception = error
+        except (Lost, httpx.TransportError, httpx.DecodingError) as error:
+            if certificate_refused(error):
+                raise Unreachable(str(error)) from error
+            reason = error
+        else:
+            reason = Lost("the answer ended")
+        await waited(backoff, reason, retry_after_s)
+
+
+async def waited(backoff: Backoff, reason: Exception, retry_after_s: float | None) -> None:
+    """Wait after a failure, and say so to whoever reads the log."""
+    delay_s = backoff.failed(retry_after_s)
+    _log.info("not connected (%s); trying again in %.2f s", reason or type(reason).__name__, delay_s)
+    await backoff.sleep(delay_s)
 
 
 class EventStreams:
@@ -85,7 +105,7 @@ class EventStreams:
         def once(position: str | None, backoff: Backoff) -> Deliveries:
             return self._once(target, position, backoff)
 
-        return resumed(once, since, self._http.timing, Backoff(self._http.timing))
+        return resumed(once, since, Backoff(self._http.timing))
 
     async def _once(self, target: Target, since: str | None, backoff: Backoff) -> Deliveries:
         path, query = target.live(since)
@@ -134,7 +154,7 @@ class Polling:
         def once(position: str | None, backoff: Backoff) -> Deliveries:
             return self._once(target, position, backoff)
 
-        return resumed(once, since, self._http.timing, Backoff(self._http.timing))
+        return resumed(once, since, Backoff(self._http.timing))
 
     async def _once(self, target: Target, since: str | None, backoff: Backoff) -> Deliveries:
         """Page after page, until one fails, or comes too soon with nothing."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.filters import logic, syntax
-from penstock.filters.claims import claimed
+from penstock.filters.claims import claimed, named
 from penstock.filters.compiler import Compiler
 from penstock.filters.filter import Filter
 from penstock.filters.kinds import SCALARS, TIME, Mistake, Operand, Run
@@ -22,15 +23,15 @@ from penstock.schema import SYSTEM_COLUMNS
 def built(
     schema: pa.Schema, where: str | None, select: str | None, key: Sequence[str], claims: Mapping[str, Any] | None
 ) -> Filter:
-    compiler = Compiler(schema)
-    condition = None if where is None else _condition(compiler, where, claims)
-    asked = frozenset(compiler.columns)
+    asking, selecting = Compiler(schema), Compiler(schema)
+    condition = None if where is None else _condition(asking, where, claims)
+    asked = frozenset(asking.columns)
     if select is None:
         return Filter(schema, frozenset(schema.names), asked, condition, None)
-    outputs = _with_key(compiler, _selected(compiler, select), key)
-    fields = [pa.field(each.name, each.type) for each in outputs]
+    outputs = _selected(selecting, select, key)
+    fields = pa.schema([pa.field(each.name, each.type) for each in outputs])
     runs, grown = tuple(each.run for each in outputs), tuple(i for i, each in enumerate(outputs) if each.grows)
-    return Filter(pa.schema(fields), frozenset(compiler.columns), asked, condition, runs, grown)
+    return Filter(fields, asked | selecting.columns, asked, condition, runs, grown)
 
 
 @contextmanager
@@ -47,6 +48,13 @@ def _condition(compiler: Compiler, text: str, claims: Mapping[str, Any] | None) 
         return logic.truth(compiler.operand(tree if claims is None else claimed(tree, claims)))
 
 
+@lru_cache(maxsize=256)
+def asked_of_reader(where: str) -> tuple[str, ...]:
+    """The claims that a condition asks for. Those are the operator's, and few."""
+    with _told("where", where):
+        return tuple(sorted(named(syntax.condition(where))))
+
+
 class _Output(NamedTuple):
     """A column that comes out. `grows` says that it is text which the batch does not have as it is."""
 
@@ -56,7 +64,8 @@ class _Output(NamedTuple):
     grows: bool = False
 
 
-def _selected(compiler: Compiler, text: str) -> list[_Output]:
+def _selected(compiler: Compiler, text: str, key: Sequence[str]) -> list[_Output]:
+    """What is selected; before it, what of the key is not."""
     with _told("select", text):
         found: dict[str, _Output] = {}
         paths: set[tuple[str, ...]] = set()
@@ -64,13 +73,16 @@ def _selected(compiler: Compiler, text: str) -> list[_Output]:
             name, path, operand = _name(item), _path(item.node), compiler.operand(item.node)
             if name in found:
                 raise Mistake(item.position, f"two columns are called {name!r}")
+            if name in key and path != (name,):
+                raise Mistake(item.position, f"{name!r} is of the key, and nothing else can be called so")
             if name in SYSTEM_COLUMNS:
-                raise Mistake(item.position, f"a column cannot be called {name!r}")
+                raise Mistake(item.position, f"a column cannot be called {name!r}: that is another one's name")
             if path in paths:
                 raise Mistake(item.node.position, f"{operand.shown} is selected twice as it is")
             paths |= {path} if path else set()
             found[name] = _output(name, operand, bool(path))
-        return list(found.values())
+    missing = [_output(name, compiler.operand(Name(name, 0)), True) for name in key if name not in found]
+    return [*missing, *found.values()]
 
 
 def _name(item: Item) -> str:
@@ -100,9 +112,3 @@ def _output(name: str, operand: Operand, is_path: bool) -> _Output:
         zoned = pa.timestamp("us", "UTC")
         return _Output(name, zoned, lambda batch: pc.cast(run(batch), zoned))
     return _Output(name, kind.arrow, run, kind.name in ("text", "bytes"))
-
-
-def _with_key(compiler: Compiler, outputs: list[_Output], key: Sequence[str]) -> list[_Output]:
-    there = {each.name for each in outputs}
-    first = [_output(name, compiler.operand(Name(name, 0)), True) for name in key if name not in there]
-    return first + outputs

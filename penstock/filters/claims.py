@@ -36,6 +36,15 @@ def claimed(node: Node, claims: Mapping[str, Any]) -> Node:
     return replace(node, arguments=tuple(arguments))
 
 
+def named(node: Node) -> frozenset[str]:
+    """The claims that a tree asks for."""
+    if isinstance(node, Field):
+        return named(node.of)
+    if not isinstance(node, Call):
+        return frozenset()
+    return frozenset({_name(node)}) if node.name == "claim" else frozenset().union(*map(named, node.arguments))
+
+
 def _name(call: Call) -> str:
     match call.arguments:
         case (Literal(str() as name),):
@@ -44,9 +53,18 @@ def _name(call: Call) -> str:
 
 
 def _literal(value: Any, position: int) -> Literal:
-    if isinstance(value, bool | str):
+    if isinstance(value, bool) or (isinstance(value, str) and _is_text(value)):
         return Literal(value, position)
     if isinstance(value, int | float):
         number = Decimal(repr(value))
         return Literal(number if number.is_finite() else None, position)
     return Literal(None, position)
+
+
+def _is_text(value: str) -> bool:
+    """Half of a surrogate pair, which JSON can say, is in no column."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

@@ -134,7 +134,7 @@ def _missing(sort: str, name: str, there: Sequence[str]) -> str:
     near = get_close_matches(name, there, 1) if len(name) <= 2 * _SHOWN_MAX else []
     if near:
         return f"there is no {sort} {name[:_SHOWN_MAX]!r}; did you mean {near[0]}?"
-    names = ", ".join(there[:_NAMES_SHOWN]) + (", ..." if len(there) > _NAMES_SHOWN else "")
+    names = ", ".join(each[:_SHOWN_MAX] for each in there[:_NAMES_SHOWN]) + ", ..." * (len(there) > _NAMES_SHOWN)
     quotes = ", and text stands in 'single quotes'" if sort == "column" else ""
     return f"there is no {sort} {name[:_SHOWN_MAX]!r}; there are {names or 'none'}{quotes}"
 

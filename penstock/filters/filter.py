@@ -97,16 +97,16 @@ def compiled(
 ) -> Filter:
     """The filter of a condition and a list of columns, typed against the schema.
 
-    The same texts and schema give the same object, as long as one of the last `CACHE_FILTERS`. `key` are columns that
-    `select` always keeps. With `claims`, `claim('name')` in a condition stands for the value of that name, a text, a
-    number, a truth or a list of those for IN, and for NULL if there is none. `BadExpression` if a text is not what it
-    should be: `part` says which, "where" or "select", and `position` at which of its characters. Some milliseconds for
-    a new text of the longest kind.
+    The same texts and schema give the same object, as long as one of the last `CACHE_FILTERS`; so do readers of whom
+    the same is known, as far as the condition asks. `key` are columns that `select` always keeps. With `claims`,
+    `claim('name')` in a condition stands for the value of that name, a text, a number, a truth or a list of those for
+    IN, and for NULL if there is none. `BadExpression` if a text is not what it should be: `part` says which, "where" or
+    "select", and `position` at which of its characters. Some milliseconds for a new text of the longest kind.
     """
     for part, text in (("where", where), ("select", select)):
         if text is not None and not isinstance(text, str):
             raise BadExpression(f"{part} is not text", part=part, position=0)
-    name = (schema, where, select, tuple(key), None if claims is None else repr(sorted(claims.items())))
+    name = (schema, where, select, tuple(key), _said(where, claims))
     with _lock:
         found = _cache.get(name)
         if found is not None:
@@ -120,3 +120,12 @@ def compiled(
         while len(_cache) > CACHE_FILTERS:
             _cache.popitem(last=False)
     return found
+
+
+def _said(where: str | None, claims: Mapping[str, Any] | None) -> str | None:
+    """What is known of a reader, as far as a condition asks for it. 1, 1.0, '1' and TRUE are written differently."""
+    if where is None or claims is None:
+        return None
+    from penstock.filters.building import asked_of_reader
+
+    return repr([claims.get(name) for name in asked_of_reader(where)])

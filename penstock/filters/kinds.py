@@ -105,7 +105,7 @@ def _loader(raw: pa.DataType) -> tuple[Kind, Callable[[Any], Any] | None]:
         return kind, None
     if pa.types.is_timestamp(raw):
         return kind, _load_time
-    return kind, lambda values: values.cast(kind.arrow)
+    return kind, lambda values: values.cast(kind.arrow, safe=False)
 
 
 def _after(first: Callable[[Any], Any], second: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
@@ -144,10 +144,10 @@ _SIMPLE: tuple[tuple[Callable[[Any], bool], Kind], ...] = (
     (pa.types.is_boolean, TRUTH),
     (lambda raw: pa.types.is_integer(raw) and raw != pa.uint64(), WHOLE),
     (pa.types.is_floating, REAL),
-    (lambda raw: raw in (pa.string(), pa.large_string(), pa.string_view()), TEXT),
+    (lambda raw: raw in (pa.string(), pa.large_string()), TEXT),
     (pa.types.is_date, DATE),
     (pa.types.is_duration, INTERVAL),
-    (lambda raw: raw in (pa.binary(), pa.large_binary(), pa.binary_view()), BYTES),
+    (lambda raw: raw in (pa.binary(), pa.large_binary()), BYTES),
 )
 _NESTED: tuple[tuple[Callable[[Any], bool], str], ...] = (
     (pa.types.is_struct, "struct"),

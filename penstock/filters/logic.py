@@ -10,7 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.filters.alike import INT_MAX, INT_MIN, alike, is_whole
-from penstock.filters.kinds import TRUTH, Kind, Mistake, Operand, Run, constant
+from penstock.filters.functions import computed
+from penstock.filters.kinds import TRUTH, Kind, Mistake, Operand, Run, constant, full
 from penstock.filters.limits import IN_MAX
 
 _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
@@ -19,12 +20,14 @@ _COMPARE: Mapping[str, Callable[[Any, Any], Any]] = {
 _LOOKED_UP = ("whole", "real", "text", "time", "local time", "date")
 _FEW = 2
 """So many values are compared faster than looked up."""
+_DIGITS = 700
+"""Enough for any number that is written, and any column's."""
 _UNKNOWN = pa.scalar(None, pa.bool_())
 _TURNED = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 
-def result(kind: Kind, run: Run, position: int, shown: str = "a condition") -> Operand:
-    return Operand(kind, run, position, shown)
+def _condition(run: Run, position: int) -> Operand:
+    return computed(TRUTH, run, position, "a condition")
 
 
 def truth(operand: Operand) -> Run:
@@ -46,17 +49,17 @@ def joined(name: str, operands: Sequence[Operand]) -> Operand:
             found = join(found, other(batch))
         return found
 
-    return result(TRUTH, run, operands[0].position)
+    return _condition(run, operands[0].position)
 
 
 def negated(operand: Operand) -> Operand:
     run = truth(operand)
-    return result(TRUTH, lambda batch: pc.invert(run(batch)), operand.position)
+    return _condition(lambda batch: pc.invert(run(batch)), operand.position)
 
 
 def is_null(operand: Operand) -> Operand:
     run = operand.run if operand.raw is None else operand.raw[1]
-    return result(TRUTH, lambda batch: pc.is_null(run(batch)), operand.position)
+    return _condition(lambda batch: pc.is_null(run(batch)), operand.position)
 
 
 def compared(name: str, left: Operand, right: Operand) -> Operand:
@@ -66,7 +69,7 @@ def compared(name: str, left: Operand, right: Operand) -> Operand:
         return _bounded(_TURNED[name], right, left.written)
     one, other = alike((left, right))
     compare, first, second = _COMPARE[name], one.run, other.run
-    return result(TRUTH, lambda batch: compare(first(batch), second(batch)), left.position)
+    return _condition(lambda batch: compare(first(batch), second(batch)), left.position)
 
 
 def _bounded(name: str, operand: Operand, bound: Decimal) -> Operand:
@@ -82,13 +85,13 @@ def _bounded(name: str, operand: Operand, bound: Decimal) -> Operand:
     if not low <= nearest <= high:
         return _always(name in (("<>", "<", "<=") if nearest > high else ("<>", ">", ">=")), operand)
     value, compare = _scalar(kind, nearest), _COMPARE[name]
-    return result(TRUTH, lambda batch: compare(run(batch), value), operand.position)
+    return _condition(lambda batch: compare(run(batch), value), operand.position)
 
 
 def _nearest(kind: Kind, value: Decimal) -> Decimal:
     """The number itself, or the next lower one that has no more digits behind the point than the kind."""
     scale = 0 if kind.name == "whole" else kind.arrow.scale
-    with localcontext(prec=700):
+    with localcontext(prec=_DIGITS):
         return value.quantize(Decimal(1).scaleb(-scale), ROUND_FLOOR)
 
 
@@ -99,14 +102,15 @@ def _scalar(kind: Kind, value: Decimal) -> pa.Scalar:
 def _range(kind: Kind) -> tuple[Decimal, Decimal]:
     if kind.name == "whole":
         return Decimal(INT_MIN), Decimal(INT_MAX)
-    high = (Decimal(10) ** kind.arrow.precision - 1).scaleb(-kind.arrow.scale)
-    return -high, high
+    with localcontext(prec=_DIGITS):
+        high = (Decimal(10) ** kind.arrow.precision - 1).scaleb(-kind.arrow.scale)
+        return -high, high
 
 
 def _always(holds: bool, operand: Operand) -> Operand:
     """The same for every row, but NULL where the operand is."""
-    run, yes, no = operand.run, pa.scalar(holds), pa.scalar(None, pa.bool_())
-    return result(TRUTH, lambda batch: pc.if_else(pc.is_valid(run(batch)), yes, no), operand.position)
+    run, known = operand.run, pa.scalar(holds)
+    return _condition(lambda batch: pc.if_else(pc.is_valid(run(batch)), known, _UNKNOWN), operand.position)
 
 
 def between(this: Operand, low: Operand, high: Operand) -> Operand:
@@ -142,10 +146,10 @@ def _looked_up(this: Operand, values: pa.Array) -> Operand:
     run, is_real = this.run, this.kind.name == "real"
 
     def found(batch: pa.RecordBatch) -> Any:
-        column = run(batch)
+        column = full(run(batch), batch.num_rows)
         if is_real:
             column = pc.add(column, 0.0)  # -0.0 is 0.0, and would not be found
         hits = pc.is_in(column, value_set=values)
         return pc.if_else(pc.is_valid(column), hits, _UNKNOWN) if column.null_count else hits
 
-    return result(TRUTH, found, this.position)
+    return _condition(found, this.position)

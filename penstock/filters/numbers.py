@@ -144,7 +144,14 @@ def _rounded(operands: Sequence[Operand]) -> Operand:
         if not isinstance(written, Decimal) or not is_whole(written) or not 0 <= written <= DIGITS_MAX:
             raise Mistake(operands[1].position, f"round takes how many digits to keep, a number from 0 to {DIGITS_MAX}")
         digits = int(written)
-    return _of_real(pc.round, ndigits=digits, round_mode="half_towards_infinity")(operands)
+    return _of_real(_to_digits, digits=digits)(operands)
+
+
+def _to_digits(values: Any, digits: int) -> Any:
+    """From 2**52 on a float has no digits behind the point, and Arrow would overflow on the largest."""
+    has_some = pc.less(pc.abs(values), 2.0**52)
+    small = pc.if_else(has_some, values, 0.0)
+    return pc.if_else(has_some, pc.round(small, ndigits=digits, round_mode="half_towards_infinity"), values)
 
 
 def _distance(operands: Sequence[Operand]) -> Operand:

@@ -210,7 +210,7 @@ class _Reader:
     def _neg(self, tree: Any) -> Node:
         inner = self._node(tree.this)
         if isinstance(inner, Literal) and isinstance(inner.value, Decimal):
-            return Literal(-inner.value, inner.position)
+            return Literal(inner.value.copy_negate(), inner.position)  # a minus would round to 28 digits
         return Call("negative", (inner,), inner.position)
 
     def _not(self, tree: Any) -> Node:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
 from penstock.contracts import Change, Delivery, LiveView
 from penstock.cursor import view_cursor
-from penstock.serve.cuts import INLINE_ROWS, Unknown, cut_all
+from penstock.serve.cuts import INLINE_ROWS, Offered, Unknown, cut_all, looks
 from penstock.serve.lens import InUse, Lens
+from penstock.serve.waiting import Waiting
 
 CHECK_S = 1.0
 """How often it looks whether the view was made anew: `wait` tells of versions only."""
@@ -23,7 +24,6 @@ PIECE_BYTES_MAX = 4 * 1024 * 1024
 """Changes that are looked at together: about 20 ms of a worker thread for each filter."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
 """Most that is kept of the latest deliveries, for each filter."""
-Take = Callable[[Sequence[Delivery]], bool]
 
 
 class Place(Protocol):
@@ -34,19 +34,6 @@ class Place(Protocol):
     given_at: float
 
 
-class _Waiter:
-    """A follower that has everything there is."""
-
-    __slots__ = ("place", "take", "woken")
-
-    def __init__(self, place: Place, take: Take | None, woken: asyncio.Future[None]) -> None:
-        self.place, self.take, self.woken = place, take, woken
-
-    def wake(self) -> None:
-        if not self.woken.done():
-            self.woken.set_result(None)
-
-
 class Front:
     """The latest deliveries of a view as they are seen through one lens: all there were after version `start` of a
     generation and up to version `reached`. Belongs to one event loop."""
@@ -55,7 +42,7 @@ class Front:
         self.lens = lens
         self.error: Exception | None = None
         self._kept_max = kept_max
-        self._waiting: set[_Waiter] = set()
+        self.waiting: Waiting[Place] = Waiting()
         self.skip(generation, version)
 
     def skip(self, generation: int, version: int) -> None:
@@ -64,12 +51,12 @@ class Front:
         self._versions: list[int] = []
         self._deliveries: list[Delivery] = []
         self._bytes = 0
-        self._wake()
+        self.waiting.wake()
 
     def fail(self, error: Exception) -> None:
         """What is seen can't be made: those who look through this lens are told."""
         self.error = error
-        self._wake()
+        self.waiting.wake()
 
     def covers(self, place: Place) -> bool:
         """Whether all that comes after a place is kept here."""
@@ -90,9 +77,9 @@ class Front:
         self._deliveries += made
         self._bytes += sum(len(each.data) for each in made)
         self._trim()
-        for waiter in tuple(self._waiting):
+        for waiter in self.waiting:
             place = waiter.place
-            if waiter.take is None or place.version >= seen[0].version or not waiter.take(made):
+            if place.version >= seen[0].version or not waiter.takes(made):
                 waiter.wake()
             else:
                 place.version, place.given_at = reached, now
@@ -105,23 +92,6 @@ class Front:
         if gone:
             self.start = self._versions[gone - 1]
             del self._versions[:gone], self._deliveries[:gone]
-
-    async def wait(self, place: Place, take: Take | None, timeout_s: float) -> None:
-        """Return when there may be something after a place, or when the time has passed. What `take` takes meanwhile
-        moves the place on."""
-        waiter = _Waiter(place, take, asyncio.get_running_loop().create_future())
-        self._waiting.add(waiter)
-        try:
-            async with asyncio.timeout(timeout_s):
-                await waiter.woken
-        except TimeoutError:
-            return
-        finally:
-            self._waiting.discard(waiter)
-
-    def _wake(self) -> None:
-        for waiter in self._waiting:
-            waiter.wake()
 
 
 class Fronts:
@@ -159,7 +129,8 @@ class Fronts:
     async def _pump(self) -> None:
         try:
             while True:
-                await self._view.wait(self._reached, CHECK_S)
+                if self._view.generation == self._generation:
+                    await self._view.wait(self._reached, CHECK_S)
                 await self._advance()
                 await asyncio.sleep(0)  # for those who read for themselves
         except Exception as error:
@@ -180,12 +151,14 @@ class Fronts:
             self._hand_out(seen)
 
     def _next_changes(self) -> Sequence[Change] | None:
-        """The next changes, as many as the bound on bytes allows; None if it is too far behind to go through them."""
-        if not 0 <= self._view.version - self._reached <= self._kept_max:
-            return None
-        changes = self._view.changes(self._reached, self._kept_max)
+        """The next changes, as many as the bound on bytes allows; None if they are not to be had, or it is too far
+        behind to go through them."""
+        behind = self._view.version - self._reached
+        if behind == 0:
+            return ()
+        changes = self._view.changes(self._reached, self._kept_max) if 0 < behind <= self._kept_max else None
         if not changes:
-            return changes
+            return None
         size = len(changes[0].data)
         for count, change in enumerate(changes[1:], 1):
             size += len(change.data)
@@ -199,12 +172,13 @@ class Fronts:
             front.skip(self._generation, self._reached)
 
     async def _cut(self, changes: Sequence[Change], lenses: Sequence[Lens]) -> Mapping[Lens, list[Change] | Exception]:
-        """What is seen of changes through each lens: in a thread if there are many rows."""
+        """What is seen of changes through each lens: in a thread if there are many rows, or many lenses."""
 
         def look() -> dict[Lens, list[Change] | Exception]:
-            return {lens: _seen(changes, lens, self._key) for lens in lenses}
+            offered = Offered(changes)
+            return {lens: _seen(offered, lens, self._key) for lens in lenses}
 
-        rows = sum(len(change.before) if change.before is not None else INLINE_ROWS for change in changes)
+        rows = sum(map(looks, changes)) * sum(map(bool, lenses))
         return look() if rows <= INLINE_ROWS else await asyncio.to_thread(look)
 
     def _hand_out(self, seen: Mapping[Lens, list[Change] | Exception]) -> None:
@@ -219,10 +193,10 @@ class Fronts:
                 front.add(self._reached, found, now)
 
 
-def _seen(changes: Sequence[Change], lens: Lens, key: tuple[str, ...]) -> list[Change] | Exception:
+def _seen(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change] | Exception:
     if not lens:
-        return list(changes)
+        return list(offered.changes)
     try:
-        return [each for each in cut_all(changes, lens, key) if each is not None]
+        return cut_all(offered, lens, key)
     except Exception as error:
         return error

@@ -62,11 +62,12 @@ class Lens:
             made[place] = row
         return made
 
-    def json_rows(self, rows: Sequence[bytes]) -> list[bytes | None]:
-        """The same for rows that are JSON already. Those of which no column is selected are given as they are."""
+    def json_rows(self, rows: Sequence[bytes], columns: pa.RecordBatch | None = None) -> list[bytes | None]:
+        """The same for rows that are JSON already. Those of which no column is selected are given as they are.
+        `columns` has those that are `asked` of the same rows, if somebody has read them already."""
         if not self.stages:
             return list(rows)
-        seen, places = self._seen(from_json_rows(rows, self.schema, self._names()))
+        seen, places = self._seen(from_json_rows(rows, self.schema, self.asked) if columns is None else columns)
         made: list[bytes | None] = [None] * len(rows)
         shown = json_rows(seen) if self._selects() else [rows[place] for place in places]
         for place, row in zip(places, shown, strict=True):
@@ -86,7 +87,8 @@ class Lens:
     def _selects(self) -> bool:
         return any(stage.selects for stage in self.stages)
 
-    def _names(self) -> list[str]:
+    @property
+    def asked(self) -> list[str]:
         """The columns of the rows that are needed at all. Filters behind one that selects see nothing else of them."""
         wanted = set[str]()
         for stage in self.stages:

@@ -112,6 +112,20 @@ def read_piece(
     return Piece(dict(start), after, order, {partition: run.events() for partition, run in runs.items()})
 
 
+def look_back(log: LogReader, stream: str, partition: int, kept: tuple[int, int], events: int, *, rows_max: int) -> int:
+    """The offset from which on a partition has so many events, or a little more; its first one if it has fewer. It may
+    be that nothing but ticks came for long: no more than about `rows_max` rows are looked at."""
+    first, end = kept
+    look = events
+    while True:
+        start = max(first, end - look)
+        batches = log.read(stream, partition, start, end)
+        found = sum(pc.sum(pc.equal(batch.column("_kind"), KIND_EVENT)).as_py() or 0 for batch in batches)
+        if found >= events or start == first or look >= rows_max:
+            return start
+        look *= 4
+
+
 def _merge(runs: dict[int, _Run], start: Mapping[int, int], events_max: int) -> list[Place]:
     """Take rows from the runs in served order; returns the place of each event taken.
 

@@ -16,8 +16,10 @@ from penstock.contracts import Delivery, LogReader, Page, Style
 from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor, BadParameter, Busy
 from penstock.serve.lens import NOTHING, Lens, lens_on
-from penstock.serve.pieces import EARLIEST, LATEST, Extent, Offsets, extent, join, locate, read_piece
+from penstock.serve.pieces import EARLIEST, LATEST, Extent, Offsets, extent, join, locate, look_back, read_piece
 from penstock.serve.tail import PIECE_BYTES_MAX, Tail, change_of
+from penstock.serve.threads import for_reader
+from penstock.serve.waiting import Take
 from penstock.settings import Settings
 
 PAGE_BYTES_MAX = 8 * 1024 * 1024
@@ -39,6 +41,7 @@ class _Place:
     offsets: Offsets
     number: int | None = None
     stalled: bool = False
+    given_at: float = 0.0
 
     @property
     def cursor(self) -> str:
@@ -119,11 +122,12 @@ class StreamChannel:
     async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
         if order is not None:
             raise BadParameter("events come in the order of the stream", parameter="order")
-        deadline = asyncio.get_running_loop().time() + wait_s
-        found = await asyncio.to_thread(self._find, EARLIEST if since is None else since, limit)
-        while wait_s > 0 and not found.rows and found.more and not found.gone:
-            found = await asyncio.to_thread(self._find, stream_cursor(found.generation, found.after), limit)
-        if wait_s <= 0 or found.rows or found.gone:
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + wait_s
+        found = await for_reader(self._find, EARLIEST if since is None else since, limit)
+        while not found.rows and found.more and not found.gone and clock() < deadline:
+            found = await for_reader(self._find, stream_cursor(found.generation, found.after), limit)
+        if found.rows or found.gone or clock() >= deadline:
             return found.page()
         return await self._awaited(_Place(found.generation, found.after), limit, deadline)
 
@@ -137,7 +141,7 @@ class StreamChannel:
                 if delivery.kind == "change" and delivery.count <= limit:
                     return _page(delivery.data[:-1], delivery.cursor)
                 if delivery.kind != "stall" and delivery.kind != "progress":
-                    return (await asyncio.to_thread(self._find, cursor, limit)).page()
+                    return (await for_reader(self._find, cursor, limit)).page()
                 if clock() >= deadline:
                     return _page(b'{"events":[]', place.cursor)
 
@@ -150,15 +154,21 @@ class StreamChannel:
                 rows, after = self._gather(start, now.ends, limit)
             except BadCursor:
                 continue
-            return _Found(now.generation, after, rows, gone is not None, after != now.ends)
+            if log.generation(name) == now.generation:
+                return _Found(now.generation, after, rows, gone is not None, after != now.ends)
         raise Busy(f"the oldest events of {name} go faster than they can be read")
 
     def _gather(self, start: Offsets, end: Offsets, limit: int) -> tuple[list[bytes], Offsets]:
         """Up to `limit` events that are seen, and the position after the last. Without a filter, those of one piece."""
-        most = max(limit, self._shared.settings.page_events) if self._lens else limit
+        log, most = self._shared.log, max(limit, self._shared.settings.page_events) if self._lens else limit
         rows, scanned, size = list[bytes](), 0, 0
         while True:
-            piece = read_piece(self._shared.log, self.name, start, end, events_max=most, bytes_max=PAGE_BYTES_MAX)
+            try:
+                piece = read_piece(log, self.name, start, end, events_max=most, bytes_max=PAGE_BYTES_MAX)
+            except BadCursor:
+                if scanned:  # what was read until here is good, and the rest is gone
+                    return rows, start
+                raise
             for index, row in enumerate(piece.rows(self._lens)):
                 if row is not None:
                     rows.append(row)
@@ -170,7 +180,7 @@ class StreamChannel:
                 return rows, start
 
     async def last(self, limit: int) -> Page:
-        return (await asyncio.to_thread(self._find_last, limit)).page()
+        return (await for_reader(self._find_last, limit)).page()
 
     def _find_last(self, limit: int) -> _Found:
         """The last events that are seen among the latest of each partition."""
@@ -178,23 +188,27 @@ class StreamChannel:
         log, name = self._shared.log, self.name
         for _ in range(TRIES_MAX):
             now = extent(log, name)
-            start = {each: max(first, now.ends[each] - look) for each, first in now.starts.items()}
             rows = list[bytes]()
             try:
+                start = {
+                    each: look_back(log, name, each, (first, now.ends[each]), look, rows_max=SCAN_EVENTS_MAX)
+                    for each, first in now.starts.items()
+                }
                 while start != now.ends:
                     piece = read_piece(log, name, start, now.ends, events_max=look, bytes_max=PAGE_BYTES_MAX)
                     rows = [*rows, *(row for row in piece.rows(self._lens) if row is not None)][-limit:]
                     start = piece.after
             except BadCursor:
                 continue
-            return _Found(now.generation, now.ends, rows, gone=False, more=False)
+            if log.generation(name) == now.generation:
+                return _Found(now.generation, now.ends, rows, gone=False, more=False)
         raise Busy(f"the oldest events of {name} go faster than they can be read")
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a change if there is one, else a progress mark."""
         now = await asyncio.to_thread(extent, self._shared.log, self.name)
         offsets, gone = locate(LATEST if since is None else since, now)
-        place = _Place(now.generation, offsets)
+        place, style = _Place(now.generation, offsets), style or Style()
         with self._tail.attached(self._lens):
             if gone:
                 self._tail.lenses.resets += 1
@@ -205,17 +219,18 @@ class StreamChannel:
                 await self._tail.ready()
                 yield await self._next(place, 0)
             while True:
-                yield await self._next(place, self._shared.settings.heartbeat_s)
+                yield await self._next(place, self._shared.settings.heartbeat_s, style.take)
 
-    async def _next(self, place: _Place, silence_s: float) -> Delivery:
+    async def _next(self, place: _Place, silence_s: float, take: Take | None = None) -> Delivery:
         """The next delivery of a follower; a progress mark if there is none for so long."""
         clock = asyncio.get_running_loop().time
-        deadline = clock() + silence_s
+        place.given_at = clock()
         while True:
-            delivery = await self._step(place, deadline)
+            delivery = await self._step(place, place.given_at + silence_s)
             if delivery is not None:
                 return delivery
-            if not await self._tail.news(deadline - clock()):
+            left_s = place.given_at + silence_s - clock()
+            if not await self._tail.news(place, self._lens, take, left_s) and place.given_at + silence_s <= clock():
                 return _progress(place)
 
     async def _step(self, place: _Place, deadline: float) -> Delivery | None:

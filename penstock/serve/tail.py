@@ -6,12 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Protocol
 
 from penstock.contracts import Delivery, LogReader
 from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor
 from penstock.serve.lens import InUse, Lens
 from penstock.serve.pieces import Extent, Offsets, Piece, extent, join, read_piece
+from penstock.serve.waiting import Take, Waiting
 
 POLL_S = 0.25
 """Another process may write the stream, and then nobody calls `wake`."""
@@ -25,6 +27,18 @@ def change_of(generation: int, piece: Piece, lens: Lens) -> Delivery | None:
     if not rows:
         return None
     return Delivery("change", b'{"events":' + join(rows) + b"}", stream_cursor(generation, piece.after), len(rows))
+
+
+class Place(Protocol):
+    """Where a follower stands: its next entry, None while it reads the log by itself; and when it last was given
+    something."""
+
+    offsets: Offsets
+    number: int | None
+    given_at: float
+
+
+_NOT_MADE = LookupError("this was not looked at through that lens")
 
 
 class Entry:
@@ -53,6 +67,10 @@ class Entry:
         except Exception as error:
             self._changes[lens] = error
 
+    def made(self, lens: Lens) -> Delivery | Exception | None:
+        """What is seen through a lens, if it was made before; an error if it was not, or could not be."""
+        return self._changes.get(lens, _NOT_MADE)
+
     async def change(self, lens: Lens) -> Delivery | None:
         """What is seen through a lens: at once if it was made before."""
         if lens not in self._changes:
@@ -78,11 +96,13 @@ class Tail:
         self.lenses = InUse(stream, filters_max)
         self._pump_task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._news = asyncio.Event()
+        self._waiting: dict[Lens, Waiting[Place]] = {}
+        self._looked = asyncio.Event()
         self.first = self.next = 0
         self._forget()
 
     def _forget(self) -> None:
+        self._looked.clear()
         self.now: Extent | None = None
         self.error: Exception | None = None
         self.position: Offsets = {}
@@ -102,8 +122,11 @@ class Tail:
                 if self._pump_task is None or self._pump_task.done():
                     self._forget()
                     self._pump_task = asyncio.create_task(self._pump(), name=f"tail of {self._stream}")
+                self._waiting.setdefault(lens, Waiting())
                 yield
         finally:
+            if lens not in self.lenses:
+                self._waiting.pop(lens, None)
             if not self.lenses.readers and self._pump_task is not None:
                 self._pump_task.cancel()
                 self._pump_task = None
@@ -116,16 +139,12 @@ class Tail:
     async def ready(self) -> None:
         """Return once the log was looked at, or could not be."""
         while self.now is None and self.error is None:
-            await self._news.wait()
+            await self._looked.wait()
 
-    async def news(self, timeout_s: float) -> bool:
-        """True as soon as anything of the tail has changed; False when `timeout_s` has passed."""
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._news.wait()
-        except TimeoutError:
-            return False
-        return True
+    async def news(self, place: Place, lens: Lens, take: Take | None, timeout_s: float) -> bool:
+        """True as soon as anything of the tail has changed that a follower must look at; False when `timeout_s` has
+        passed. What it does not see, and what it takes, moves its place on."""
+        return await self._waiting[lens].wait(place, take, timeout_s)
 
     def entry(self, number: int) -> Entry | None:
         """The entry of that number; None if it is not there yet, or no longer."""
@@ -183,7 +202,9 @@ class Tail:
             self.position = entry.after
             if not entry.empty:
                 self._push(entry)
-        if fresh or entry is None or not entry.empty:
+                self._hand_out(entry)
+                return
+        if fresh or entry is None:
             self._tell()
 
     def _push(self, entry: Entry) -> None:
@@ -195,9 +216,27 @@ class Tail:
             size -= self._ring.popleft().size
             self.first += 1
 
+    def _hand_out(self, entry: Entry) -> None:
+        """Give the latest entry to all who wait for it, in one pass."""
+        self._looked.set()
+        number, now = self.next - 1, asyncio.get_running_loop().time()
+        for lens, waiting in tuple(self._waiting.items()):
+            change = entry.made(lens)
+            if isinstance(change, Exception):
+                waiting.wake()
+                continue
+            for waiter in waiting:
+                place = waiter.place
+                if place.number != number or (change and not waiter.takes((change,))):
+                    waiter.wake()
+                    continue
+                place.offsets, place.number = entry.after, number + 1
+                place.given_at = now if change else place.given_at
+
     def _tell(self) -> None:
-        self._news.set()
-        self._news = asyncio.Event()
+        self._looked.set()
+        for waiting in self._waiting.values():
+            waiting.wake()
 
     async def _rest(self) -> None:
         try:

@@ -14,15 +14,18 @@ import msgspec
 from penstock.contracts import Change, Delivery, LiveView, Page, Style
 from penstock.cursor import ViewCursor, decode, view_cursor
 from penstock.errors import BadCursor, Busy
-from penstock.serve.cuts import Cuts, Unknown, changed, cut, decode_data
+from penstock.serve.cuts import INLINE_ROWS, Cuts, Offered, Unknown, changed, cut, cut_all, decode_data, looks
 from penstock.serve.front import CHECK_S, Front, Fronts
 from penstock.serve.lens import NOTHING, InUse, Lens, lens_on
 from penstock.serve.ordering import ordered
 from penstock.serve.pieces import EARLIEST, LATEST, join
+from penstock.serve.threads import for_reader
 from penstock.settings import Settings
 
 MERGE_BYTES_MAX = 4 * 1024 * 1024
 """Changes merged into one for a reader that is behind: about 20 ms of a worker thread."""
+PAGE_BYTES_MAX = 8 * 1024 * 1024
+"""Changes in one page, if they are more than one."""
 _ANEW, _GONE = "the view was made anew", "the changes after this position are no longer kept"
 _UNSEEN = "what of these changes you may see is no longer known"
 
@@ -116,18 +119,19 @@ class ViewChannel:
 
     async def _pending(self, place: _Place, limit: int) -> list[Change] | None:
         """Up to `limit` changes that are seen, and the place moved past them; None if some are no longer kept."""
-        found = list[Change]()
-        while len(found) < limit:
+        found, size = list[Change](), 0
+        while len(found) < limit and size < PAGE_BYTES_MAX:
             pending = self._view.changes(place.version, limit - len(found))
-            if pending is None:
+            if pending is None or self._view.generation != place.generation:
                 return None
             if not pending:
                 break
-            for change in pending:
-                seen = await self._cut(change)
-                place.version = change.version
-                if seen is not None:
-                    found.append(seen)
+            some = _first(pending, PAGE_BYTES_MAX - size)
+            seen = await self._cut_all(some, place.generation)
+            found += seen
+            size += sum(len(each.data) for each in seen)
+            place.version = some[-1].version
+            await asyncio.sleep(0)  # there may be thousands that are not seen
         return found
 
     async def _rows(self, limit: int, *, reset: bool, order: str | None) -> Page:
@@ -135,7 +139,7 @@ class ViewChannel:
         generation = self._view.generation
         version, rows = await self._seen_rows()
         if order is not None:
-            rows = await asyncio.to_thread(ordered, rows, self._lens_on().shown, order)
+            rows = await for_reader(ordered, rows, self._lens_on().shown, order)
         cursor = view_cursor(generation, version)
         listed = b'{"rows":' + join(rows[:limit])
         marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if len(rows) > limit else b"")
@@ -155,15 +159,22 @@ class ViewChannel:
         generation = self._view.generation
         return snapshot.version, await self._shared.rows.get(lens, generation, snapshot.version, len(rows), look)
 
-    async def _cut(self, change: Change) -> Change | None:
-        """The change as it is seen."""
-        if not self._lens:
-            return change
+    async def _cut_all(self, changes: Sequence[Change], generation: int) -> list[Change]:
+        """What is seen of changes, which are of this making of the view, though by now there may be another. A single
+        one is what many ask for at the same time; more of them are one reader's own way."""
         lens, key = self._lens, self._shared.key
-        rows = len(change.before) if change.before is not None else len(change.data) // 100
-        return await self._shared.changes.get(
-            lens, self._view.generation, change.version, rows, lambda: cut(change, lens, key)
-        )
+        if not lens:
+            return list(changes)
+        cost = sum(map(looks, changes))
+        if len(changes) == 1:
+            (change,) = changes
+            seen = await self._shared.changes.get(
+                lens, generation, change.version, cost, lambda: cut(change, lens, key)
+            )
+            return [] if seen is None else [seen]
+        if cost <= INLINE_ROWS:
+            return cut_all(Offered(changes), lens, key)
+        return await for_reader(lambda: cut_all(Offered(changes), lens, key))
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a snapshot, a change, or else a progress mark."""
@@ -206,7 +217,7 @@ class ViewChannel:
             if left_s <= 0:
                 return _progress(place)
             if place.version == version:
-                await front.wait(place, None if style.merge else style.take, left_s)
+                await front.waiting.wait(place, None if style.merge else style.take, left_s)
 
     async def _step(self, place: _Place, front: Front, style: Style) -> Delivery | None:
         """What can be given now; None if that is nothing, or nothing that is seen."""
@@ -227,12 +238,13 @@ class ViewChannel:
         pending = self._view.changes(place.version, self._behind_max if place.stalled or style.merge else 1)
         if not pending:
             return self._start_over(place, _GONE)
+        some = _first(pending, MERGE_BYTES_MAX)
         try:
-            change = await self._merged(pending) if len(pending) > 1 else await self._cut(pending[0])
+            data = await self._as_one(await self._cut_all(some, place.generation))
         except Unknown:
             return self._start_over(place, _UNSEEN)
-        place.version = change.version if change is not None else pending[-1].version
-        return None if change is None or not change.data else Delivery("change", change.data, place.cursor)
+        place.version = some[-1].version
+        return Delivery("change", data, place.cursor) if data else None
 
     async def _from_front(self, place: _Place, front: Front, style: Style) -> Delivery | None:
         """What the front has after a place: the next, or all of it if it is to be merged."""
@@ -246,22 +258,16 @@ class ViewChannel:
         if len(found) == 1:
             place.version, delivery = found[0]
             return delivery
-        chosen = _first([Change(version, delivery.data) for version, delivery in found])
+        chosen = _first([Change(version, delivery.data) for version, delivery in found], MERGE_BYTES_MAX)
         place.version = chosen[-1].version
         return Delivery("change", await self._as_one(chosen), place.cursor)
 
-    async def _merged(self, pending: Sequence[Change]) -> Change:
-        """The changes as one, as many of them as the bound on bytes allows, and at least the first. It has no data if
-        nothing of them is seen."""
-        some = _first(pending)
-        seen = [each for change in some if (each := await self._cut(change)) is not None]
-        return Change(some[-1].version, await self._as_one(seen))
-
     async def _as_one(self, seen: Sequence[Change]) -> bytes:
+        """Changes as one; no data if there are none."""
         if len(seen) < 2:
             return seen[0].data if seen else b""
         self._shared.lenses.merges += 1
-        return await asyncio.to_thread(merge, seen, self._shared.key)
+        return await for_reader(merge, seen, self._shared.key)
 
     async def _snapshot(self, place: _Place) -> Delivery:
         """All rows that are seen, encoded once for all who see all of them at the same version."""
@@ -298,12 +304,12 @@ def merge(changes: Sequence[Change], key: tuple[str, ...]) -> bytes:
     return changed(upserts, deletes)
 
 
-def _first(changes: Sequence[Change]) -> Sequence[Change]:
-    """As many of the first changes as the bound on bytes allows to be merged, and at least one."""
+def _first(changes: Sequence[Change], bytes_max: int) -> Sequence[Change]:
+    """As many of the first changes as the bound on bytes allows, and at least one."""
     size = 0
     for count, change in enumerate(changes):
         size += len(change.data)
-        if count and size > MERGE_BYTES_MAX:
+        if count and size > bytes_max:
             return changes[:count]
     return changes
 

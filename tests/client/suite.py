@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.client import Client, Timing
+from penstock.serve.deps import Deps
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, FakeView, make_deps, serving
+from tests.serve.fakes import FakeLog, FakeView, description, make_deps, serving
 
 QUICK = Timing(base_s=0.005, cap_s=0.05, wait_s=0.2, call_s=10)
 LIVELY = Settings(heartbeat_s=0.05, page_events=6, buffered_changes=8)
@@ -25,6 +26,7 @@ class Stage:
     log: FakeLog
     view: FakeView
     stream: StreamChannel
+    deps: Deps
     port: int
 
     def write(self, *numbers: int, partition: int = 0) -> None:
@@ -37,8 +39,10 @@ async def staged(settings: Settings = LIVELY, **options: Any) -> AsyncIterator[S
     log, view = FakeLog(), FakeView(**options)
     stream = StreamChannel("x", log, settings)
     views = {"x": ViewChannel("x", view, settings, key=["k"])}
-    async with serving(make_deps(streams={"x": stream}, views=views, settings=settings)) as port:
-        yield Stage(log, view, stream, port)
+    described = description() | {"views": [{"name": "x", "key": ["k"]}]}
+    deps = make_deps(streams={"x": stream}, views=views, settings=settings, describe=lambda: described)
+    async with serving(deps) as port:
+        yield Stage(log, view, stream, deps, port)
 
 
 @asynccontextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client import ClientError, Consumer, Events, GaveUp, Intent, Reset, Tx
+from penstock.client import ClientError, Consumer, Events, GaveUp, Intent, Reset, Snapshot, Tx
 from penstock.errors import AlreadyRunning
 from tests.client.suite import QUICK, TRANSPORTS, Stage, connected, staged
 from tests.serve.fakes import run, until
@@ -240,3 +240,39 @@ def test_a_handler_can_not_end_the_transaction_or_touch_the_consumers_own_tables
     run(main())
     with sqlite3.connect(tmp_path / "c.db") as connection:
         assert ("mine",) not in connection.execute("SELECT name FROM sqlite_master").fetchall()
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_consumer_of_a_view_ends_with_its_rows(tmp_path: Path, transport: Any) -> None:
+    path = tmp_path / "rows.db"
+
+    async def handle(message: Any, tx: Tx) -> None:
+        tx.execute("CREATE TABLE IF NOT EXISTS copy (k TEXT PRIMARY KEY, v INTEGER)")
+        if isinstance(message, Snapshot | Reset):
+            tx.execute("DELETE FROM copy")
+        rows = message.rows if isinstance(message, Snapshot) else getattr(message, "upserts", ())
+        tx.executemany("INSERT OR REPLACE INTO copy VALUES (?, ?)", [(row["k"], row["v"]) for row in rows])
+        tx.executemany("DELETE FROM copy WHERE k = ?", [(key["k"],) for key in getattr(message, "deletes", ())])
+
+    def copied() -> dict[str, int]:
+        with sqlite3.connect(path) as connection, suppress(sqlite3.OperationalError):
+            return dict(connection.execute("SELECT k, v FROM copy"))
+        return {}
+
+    async def consume(stage: Stage, wanted: dict[str, int]) -> None:
+        async with connected(stage.port) as client:
+            following = client.follow(view="x", transport=transport)
+            await running(Consumer(following, path, handle), lambda: copied() == wanted)
+        assert copied() == wanted
+
+    async def main() -> None:
+        async with staged(kept=3) as stage:
+            stage.view.put({"a": 1, "b": 2})
+            await consume(stage, {"a": 1, "b": 2})
+            stage.view.put({"c": 3}, deletes=["a"])
+            await consume(stage, {"b": 2, "c": 3})
+            for number in range(10):
+                stage.view.put({"d": number})
+            await consume(stage, {"b": 2, "c": 3, "d": 9})
+
+    run(main())

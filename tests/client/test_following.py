@@ -207,3 +207,102 @@ def test_closing_the_client_ends_what_is_followed() -> None:
 async def to_the_end(messages: Following[Any]) -> None:
     async for _ in messages:
         pass
+
+
+def test_all_that_is_followed_by_websocket_shares_one_connection() -> None:
+    async def main() -> None:
+        async with staged() as stage, connected(stage.port) as client:
+            opened = stage.deps.connections
+            async with contextlib.AsyncExitStack() as stack:
+                streams = [await stack.enter_async_context(client.follow(stream="x")) for _ in range(5)]
+                views = [await stack.enter_async_context(client.follow(view="x")) for _ in range(5)]
+                for stream in streams:
+                    await anext(stream)
+                for view in views:
+                    await anext(view)
+                assert opened.open == 1
+            await until(lambda: opened.open == 0)
+            async with client.follow(stream="x") as again:
+                await anext(again)
+                assert opened.open == 1
+
+    run(main())
+
+
+def test_a_reader_that_is_slow_does_not_hold_up_the_others_and_holds_a_window_at_most() -> None:
+    async def main() -> None:
+        async with staged() as stage, connected(stage.port, window=4) as client:
+            stage.write(*range(100))
+            async with (
+                client.follow(stream="x", since="earliest", transport="websocket") as slow,
+                client.follow(stream="x", since="earliest", transport="websocket") as quick,
+            ):
+                found = numbers(await anext(slow))
+                seen: list[int] = []
+                while len(seen) < 2 * TOTAL:
+                    stage.write(*range(100 + len(seen), 106 + len(seen)))
+                    seen += numbers(await anext(quick))
+                while len(found) < 2 * TOTAL:
+                    found += numbers(await anext(slow))
+        assert found[: 2 * TOTAL] == seen[: 2 * TOTAL] == list(range(2 * TOTAL))
+
+    run(main())
+
+
+def test_a_table_asks_the_app_for_the_key_of_its_view() -> None:
+    async def main() -> None:
+        async with staged() as stage, connected(stage.port) as client:
+            stage.view.put({"a": 1, "b": 2})
+            async with client.table("x") as table:
+                assert table.get("a") == {"k": "a", "v": 1}
+                stage.view.put({"c": 3}, deletes=["a"])
+                while not isinstance(await anext(table), Change):
+                    pass
+                assert table.get("a") is None
+                assert sorted(row["k"] for row in table.rows) == ["b", "c"]
+            with pytest.raises(ServerError, match="no view 'y'"):
+                await anext(client.table("y"))
+
+    run(main())
+
+
+@on_every_transport
+def test_a_view_that_is_made_anew_empties_the_table(transport: Any) -> None:
+    async def main() -> None:
+        async with staged() as stage, connected(stage.port) as client:
+            stage.view.put({"a": 1})
+            async with client.table("x", key=["k"], transport=transport) as table:
+                stage.view.remake()
+                stage.view.put({"z": 9})
+                while not isinstance(await anext(table), Reset):
+                    pass
+                assert table.rows == []
+                while table.get("z") is None:
+                    await anext(table)
+                assert table.rows == [{"k": "z", "v": 9}]
+
+    run(main())
+
+
+@on_every_transport
+def test_pages_and_rows_fit_what_is_followed(transport: Any) -> None:
+    """A cursor of one way is good for every other."""
+
+    async def main() -> None:
+        async with staged() as stage, connected(stage.port) as client:
+            stage.write(*range(20))
+            stage.view.put({"a": 1})
+            pages = [page async for page in client.events("x", limit=7)]
+            assert [event["n"] for page in pages for event in page.events] == list(range(20))
+            stage.write(20, 21)
+            async with client.follow(stream="x", since=pages[-1].cursor, transport=transport) as messages:
+                assert numbers(await anext(messages)) == [20, 21]
+            rows = await client.rows("x")
+            assert rows.rows == [{"k": "a", "v": 1}]
+            stage.view.put({"b": 2})
+            async with client.follow(view="x", since=rows.cursor, transport=transport) as changes:
+                change = await anext(changes)
+                assert isinstance(change, Change)
+                assert change.upserts == [{"k": "b", "v": 2}]
+
+    run(main())

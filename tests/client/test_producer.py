@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from penstock.client import ClientError, OutboxFull, ServerError
+from penstock.client.outbox import Outbox
 from penstock.client.producer import Producer
-from penstock.errors import AlreadyRunning
+from penstock.errors import AlreadyRunning, DiskFull
 from tests.client.suite import connected
 from tests.collect.served import Served, serving
 from tests.collect.support import fix
@@ -170,5 +171,70 @@ def test_an_event_of_a_stream_without_a_class_is_sent_as_it_is(tmp_path: Path, t
                 await producer.send({"reading": 1})
                 await producer.flush(10)
             assert [json.loads(row["data"]) for row in served.log.events("raw")] == [{"reading": 1}]
+
+    run(main())
+
+
+def test_a_full_disk_is_told_to_those_who_send_and_costs_nothing_that_was_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_full = [False]
+    commit = Outbox.commit
+
+    def failing(outbox: Outbox, *given: Any) -> Any:
+        if is_full[0]:
+            raise DiskFull("no space left")
+        return commit(outbox, *given)
+
+    monkeypatch.setattr(Outbox, "commit", failing)
+    monkeypatch.setattr("penstock.client.producer.DISK_FULL_S", 0.01)
+
+    async def main() -> None:
+        with serving() as served:
+            async with producing(served, tmp_path) as producer:
+                served.log.gate.clear()
+                await producer.send(fix(0))
+                is_full[0] = True
+                with pytest.raises(DiskFull):
+                    await producer.send(fix(1))
+                served.log.gate.set()
+                await until(lambda: ids(served) == ["f0"])
+                is_full[0] = False
+                await producer.send(fix(2))
+                await producer.flush(10)
+            assert ids(served) == ["f0", "f2"]
+
+    run(main())
+
+
+def test_those_who_wait_for_room_keep_their_places(tmp_path: Path) -> None:
+    async def main() -> None:
+        with serving() as served:
+            served.log.gate.clear()
+            async with producing(served, tmp_path, bytes_max=400) as producer:
+                sending = [
+                    asyncio.create_task(producer.send(fix(number, "v" * (1 + 50 * (number % 2)))))
+                    for number in range(20)
+                ]
+                await until(lambda: producer.pending >= 2)
+                served.log.gate.set()
+                await asyncio.gather(*sending)
+                await producer.flush(10)
+            assert ids(served) == [f"f{number}" for number in range(20)]
+
+    run(main())
+
+
+@by_both_ways
+def test_a_number_is_never_used_twice_though_nothing_is_left_in_the_file(tmp_path: Path, transport: Any) -> None:
+    """Events without an id are known by their numbers: with the same one, a new event would be taken for an old one."""
+
+    async def main() -> None:
+        with serving() as served:
+            for number in range(3):
+                async with producing(served, tmp_path, "raw", transport=transport) as producer:
+                    await producer.send({"reading": number})
+                    await producer.flush(10)
+            assert [json.loads(row["data"])["reading"] for row in served.log.events("raw")] == [0, 1, 2]
 
     run(main())

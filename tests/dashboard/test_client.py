@@ -21,11 +21,14 @@ NO_WEBSOCKET = """
     };
 """
 NO_EVENTS = """
+    window.held = new Set();
     const plain = window.fetch;
     window.fetch = (address, init) => String(address).includes("/live") ? new Promise((_, reject) => {
+        held.add(String(address));
         init.signal.addEventListener("abort", () => reject(init.signal.reason));
     }) : plain(address, init);
 """
+TABS = Path(__file__).with_name("client") / "tabs.mjs"
 FULL = """
     IDBObjectStore.prototype.put = function () {
         this.transaction.abort();
@@ -34,14 +37,20 @@ FULL = """
 """
 
 
-@pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
-    """A gateway on a network that does nothing bad, with three events and some rows."""
-    with faulty(tmp_path, random.Random(1)) as found:
-        found.proxy.calm = True
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    """A gateway with some events and rows, for all tests: each has a browser's storage of its own."""
+    with faulty(tmp_path_factory.mktemp("data"), random.Random(1)) as found:
         found.append(3)
         found.change(random.Random(1), 3)
         yield found
+
+
+@pytest.fixture
+def world(running: World) -> World:
+    """It, on a network that does nothing bad unless the test says so."""
+    running.proxy.calm = True
+    return running
 
 
 def client(page: Page, world: World, script: str, *given: Any) -> Any:
@@ -61,8 +70,11 @@ def test_without_a_websocket_it_goes_by_server_sent_events(page: Page, world: Wo
 
 def test_where_event_streams_are_held_back_it_polls(page: Page, world: World) -> None:
     """Something between keeps an answer until it is whole: the first event does not come in ten seconds."""
+    page.clock.install()
     page.add_init_script(NO_WEBSOCKET + NO_EVENTS)
     world.open(page)
+    page.wait_for_function("held.size === 2")
+    page.clock.fast_forward(11_000)
     world.append(2)
     found = world.settled(page)
     assert (found["transports"], found["notes"]) == (["poll"], world.notes)
@@ -98,8 +110,9 @@ def test_events_are_sent_once_and_in_order_whatever_breaks(page: Page, world: Wo
     receipts = page.evaluate("sent")
     assert all(each["accepted"] + each["duplicates"] == 1 for each in receipts)
     world.proxy.calm = True
+    world.notes += [f"p{number}" for number in range(40)]
     script = "return (await penstock.get('v1/streams/notes', { last: 1000 })).events.map(({ name }) => name)"
-    assert client(page, world, script) == [*world.notes, *(f"p{number}" for number in range(40))]
+    assert client(page, world, script) == world.notes
     assert world.proxy.cuts > 0
 
 
@@ -170,7 +183,8 @@ def test_a_handler_that_fails_ends_the_subscription_before_the_message(page: Pag
         });
         return taken;
     """
-    assert client(page, world, script, 5) == ["the page is not ready", None, *world.notes]
+    found = client(page, world, script, len(world.notes) + 2)
+    assert found == ["the page is not ready", None, *world.notes]
 
 
 def test_a_filter_can_be_changed_on_the_way(page: Page, world: World) -> None:
@@ -272,6 +286,22 @@ def test_two_tabs_with_one_name_do_not_spoil_each_other(browser: Browser, world:
     assert len(notes) >= len(world.notes) - 3
     assert rows == [[name, world.rows[name]] for name in sorted(world.rows)]
     context.close()
+
+
+@pytest.mark.parametrize("storage", ["indexeddb", "local"])
+def test_what_is_kept_belongs_to_its_cursor_whatever_two_tabs_do(page: Page, world: World, storage: str) -> None:
+    """At different paces, with pauses, loaded again, in any order."""
+    seeds = [random.randrange(2**31) for _ in range(5)]
+    print(f"seeds {seeds}")
+    play = """
+        const module = URL.createObjectURL(new Blob([given[0]], { type: "text/javascript" }));
+        const { play } = await import(module);
+        const client = await import("/penstock.js");
+        const failures = [];
+        for (const seed of given[2]) failures.push(...(await play(client, given[1], seed)));
+        return failures;
+    """
+    assert client(page, world, play, TABS.read_text(), storage, seeds) == []
 
 
 def test_a_storage_that_is_full_costs_what_was_to_be_kept_and_nothing_else(page: Page, world: World) -> None:

@@ -83,7 +83,12 @@ def holds(where: str, *events: Any) -> list[bool]:
         ("price = ratio", {"price": Decimal("0.1"), "ratio": 0.1}),
         ("price > -1.5e3", {"price": Decimal(-1499)}),
         ("price + price = 0.2", {"price": Decimal("0.1")}),
+        (
+            "price = -12345678901234567890.123456789012345678",
+            {"price": Decimal("-12345678901234567890.123456789012345678")},
+        ),
         ("price < 1e30", {"price": Decimal(10) ** 19}),
+        ("price < 1e20 AND price > -1e20 AND price <> 1e20", {"price": Decimal(10) ** 19}),
         ("level < 1.5", {"level": 1}),
         ("colour = 'red'", {"colour": Colour.RED}),
         ("grade >= 2", {"grade": Grade.HIGH}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -53,3 +54,26 @@ def test_a_bad_text_is_refused_each_time_and_not_remembered() -> None:
         with pytest.raises(BadExpression):
             compiled(SCHEMA, "b = 1", None)
     assert len(filter._cache) == before
+
+
+def limited(claims: dict[str, Any]) -> filter.Filter:
+    return compiled(SCHEMA, "s IN (claim('groups'))", None, claims=claims)
+
+
+def test_readers_of_whom_the_same_is_known_share_a_filter() -> None:
+    """As far as the condition asks: each has a name of its own, and some tokens a number."""
+    one = limited({"groups": ["x"], "sub": "ann", "sid": 1})
+    assert one is limited({"groups": ["x"], "sub": "bob", "sid": 2})
+    assert one is not limited({"groups": ["y"], "sub": "ann", "sid": 1})
+
+
+@pytest.mark.parametrize("pair", [(1, "1"), (1, True), (1, 1.0), (["x"], "x"), (["x", "y"], ["x, y"]), (None, "None")])
+def test_readers_of_whom_different_things_are_known_do_not(pair: tuple[Any, Any]) -> None:
+    one, other = ({"groups": value} for value in pair)
+    found = [compiled(SCHEMA, "claim('groups') IS NULL", None, claims=each) for each in (one, other)]
+    assert found[0] is not found[1]
+
+
+@pytest.mark.parametrize("value", ["\ud800", ["\ud800"]])
+def test_a_claim_that_is_no_text_shows_nothing(value: Any) -> None:
+    assert limited({"groups": value}).mask(BATCH).to_pylist() == [False, False]

@@ -35,6 +35,11 @@ def _quoted(text: str) -> str:
 
 
 _numbers = st.sampled_from(["a", "b", "x", "NULL"]) | _wholes.map(str) | _reals.map(str)
+_sums = st.lists(st.sampled_from(["a", "b", "2", "3"]), min_size=1, max_size=4).flatmap(
+    lambda terms: st.lists(
+        st.sampled_from([" + ", " - ", " * ", " % "]), min_size=len(terms) - 1, max_size=len(terms) - 1
+    ).map(lambda signs: "".join(f"{term}{sign}" for term, sign in zip(terms, [*signs, ""], strict=True)))
+)
 _words = st.sampled_from(["s", "t", "NULL"]) | _texts.map(_quoted)
 _truths = st.sampled_from(["f", "g", "TRUE", "FALSE", "NULL"])
 _signs = st.sampled_from(["=", "<>", "!=", "<", "<=", ">", ">="])
@@ -53,7 +58,7 @@ def _comparisons(operands: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     )
 
 
-_leaves = _comparisons(_numbers) | _comparisons(_words) | _truths
+_leaves = _comparisons(_numbers) | _comparisons(_sums) | _comparisons(_words) | _truths
 conditions = st.recursive(
     _leaves,
     lambda inner: st.one_of(

@@ -6,6 +6,7 @@ import http.server
 import json
 import re
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -16,10 +17,15 @@ from typing import Any
 import pytest
 
 from penstock import App
+from penstock.access import Policy
+from penstock.access.policy import Jwt
+from penstock.access.tokens import LEEWAY_S
 from penstock.graph import check
 from penstock.runtime.webhooks import declared
 from penstock.settings import Settings
 from penstock.signing import new_secret, verify
+from tests.access.support import SECRET, signed
+from tests.access.test_tokens import AUDIENCE, ISSUER
 from tests.harness import wait_for
 from tests.runtime import guarded
 from tests.runtime.guarded import Reading, Running, running
@@ -244,11 +250,12 @@ def test_there_are_only_so_many_webhooks(tmp_path: Path, receiver: Receiver) -> 
         ask("POST", body={"url": receiver.url, "stream": "a"}, expect=503)
 
 
-def test_webhooks_of_others_are_not_there_for_anyone_but_an_admin(gateway: Running, receiver: Receiver) -> None:
+@pytest.mark.parametrize("grants", [["consume:*", "produce:b"], ["consume:*", "produce:*"], ["produce:a"]])
+def test_webhooks_of_others_are_not_there_for_anyone_but_an_admin(
+    gateway: Running, receiver: Receiver, grants: list[str]
+) -> None:
     """Two tenants: every path of one's webhook, asked by the other."""
-    mine, others, boss = (
-        gateway.add("mine", "consume:a"), gateway.add("others", "consume:*", "produce:b"), gateway.add("boss", "admin"),
-    )  # fmt: skip
+    mine, others, boss = gateway.add("mine", "consume:a"), gateway.add("others", *grants), gateway.add("boss", "admin")
     with asking(gateway, mine) as ask, asking(gateway, others) as other, asking(gateway, boss) as admin:
         id = registered(ask, receiver)
         assert other("GET") == {"webhooks": []}
@@ -422,3 +429,75 @@ def test_a_sound_declaration_has_no_problem() -> None:
     app.webhook("one", of=feed, url="https://x.example/", secret=Path("/run/secrets/hook"), select=["k"])
     app.webhook("two", of="a", url="https://x.example/", secret="HOOK_SECRET", where="n > 1", batch=10)
     assert check(app) == []
+
+
+def test_a_declared_webhook_of_a_stream_that_is_still_to_be_made_waits_for_it(
+    tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a handler emits is a stream that the engine makes, and there is none here."""
+    monkeypatch.setenv("HOOK_SECRET", new_secret())
+    before = guarded.make_app
+
+    def with_webhook() -> App:
+        app = before()
+        app.webhook("made", of="h", url=receiver.url, secret="HOOK_SECRET")
+        return app
+
+    monkeypatch.setattr(guarded, "make_app", with_webhook)
+    with running(tmp_path, settings=QUICK) as gateway, asking(gateway) as ask:
+        told = state_is(ask, "made", "active")
+        assert (told["cursor"], told["lag"], told["last_error"]) == ("earliest", None, None)
+        with gateway.client() as client:
+            assert client.post("/v1/webhooks", json={"url": receiver.url, "stream": "h"}).status_code == 404
+
+
+def test_a_damaged_file_stops_webhooks_and_nothing_else(tmp_path: Path, receiver: Receiver) -> None:
+    (tmp_path / "webhooks.db").write_bytes(b"this is no database" * 100)
+    with running(tmp_path, settings=QUICK) as gateway:
+        assert gateway.get("/v1/webhooks").json()["code"] == "damaged"
+        assert gateway.post("a").status_code == 200
+        assert "there are no webhooks: their file cannot be used" in gateway.get("/v1/health").json()["reasons"]
+        assert gateway.get("/v1/app").json()["webhooks"] == []
+
+
+def token(subject: str, lives_s: float, **claims: str) -> str:
+    return signed(sub=subject, scope="consume:a", exp=int(time.time() + lives_s), **claims)
+
+
+def test_a_webhook_sends_the_rows_that_its_owner_may_see(tmp_path: Path, receiver: Receiver) -> None:
+    (tmp_path / "secret").write_text(SECRET)
+    jwt = Jwt(ISSUER, AUDIENCE, tmp_path / "secret", ("HS256",))
+    policy = Policy(jwt=jwt, rows={"a": "k = claim('place')"})
+    with running(tmp_path / "data", policy, QUICK) as gateway:
+        boss = gateway.add("boss", "admin")
+        with asking(gateway, token("ada", 3600, place="here")) as ask:
+            registered(ask, receiver, where="n > 1")
+            for number in range(4):
+                gateway.post("a", boss, [{"k": "here", "n": number}, {"k": "there", "n": number}])
+            wait_for(lambda: [event["n"] for event in receiver.events()] == [2, 3])
+    assert {event["k"] for event in receiver.events()} == {"here"}
+
+
+def test_a_webhook_that_was_registered_with_a_token_ends_with_it(tmp_path: Path, receiver: Receiver) -> None:
+    """And with the process, which does not keep tokens; whoever shows another one resumes it."""
+    (tmp_path / "secret").write_text(SECRET)
+    policy = Policy(jwt=Jwt(ISSUER, AUDIENCE, tmp_path / "secret", ("HS256",)))
+    with running(tmp_path / "data", policy, QUICK) as gateway:
+        boss = gateway.add("boss", "admin")
+        with asking(gateway, token("ada", 3600)) as ask:
+            id = registered(ask, receiver)
+            gateway.post("a", boss, {"k": "one", "n": 1})
+            wait_for(lambda: len(receiver.bodies) == 1)
+        with asking(gateway, token("eve", 3600)) as eve:
+            eve("GET", f"/{id}", expect=404)
+    with running(tmp_path / "data", policy, QUICK) as gateway:
+        with asking(gateway, boss) as admin, asking(gateway, token("ada", 2 - LEEWAY_S)) as ask:
+            assert "token:ada may do nothing here any more" in state_is(admin, id, "stopped")["reason"]
+            assert ask("POST", f"/{id}/resume")["state"] == "active"
+            gateway.post("a", boss, {"k": "one", "n": 2})
+            wait_for(lambda: len(receiver.bodies) == 2)
+            assert "token:ada" in state_is(admin, id, "stopped")["reason"]
+        with asking(gateway, token("ada", 3600)) as ask:
+            gateway.post("a", boss, {"k": "one", "n": 3})
+            ask("POST", f"/{id}/resume")
+            wait_for(lambda: [event["n"] for event in receiver.events()] == [1, 2, 3])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -11,6 +12,11 @@ from typing import Any
 import httpx
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed
+
+from tests.serve.webhooks.receiver import OK, Receiver, receiving
+from tests.serve.webhooks.receiver import Received as Message
+
+SILENCE_S = 0.1
 
 
 @dataclass(frozen=True)
@@ -135,4 +141,32 @@ async def hear(connection: ClientConnection) -> dict[str, Any]:
             return message
 
 
-TRANSPORTS = {"poll": polls, "sse": events, "websocket": socket}
+@asynccontextmanager
+async def webhook(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
+    """A webhook of whole deliveries, one after the other, as if each message were one; silence is progress."""
+    arrived: asyncio.Queue[Received] = asyncio.Queue()
+
+    async def take(receiver: Receiver, message: Message, writer: asyncio.StreamWriter) -> bytes | None:
+        if message.id not in receiver.taken:
+            found = message.json
+            arrived.put_nowait(Received(found["type"].partition(".")[2], found["cursor"], found["data"]))
+        return OK
+
+    async def deliveries() -> AsyncIterator[Received]:
+        cursor = since or ""
+        while True:
+            try:
+                received = await asyncio.wait_for(arrived.get(), SILENCE_S)
+            except TimeoutError:
+                received = Received("progress", cursor, {})
+            cursor = received.cursor
+            yield received
+
+    async with receiving(take) as receiver, httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
+        wanted = {"url": receiver.url, kind: "x", "since": since or "earliest", "batch": 1000} | filter
+        id = (await client.post("/v1/webhooks", json=wanted)).raise_for_status().json()["id"]
+        yield deliveries()
+        (await client.delete(f"/v1/webhooks/{id}")).raise_for_status()
+
+
+TRANSPORTS = {"poll": polls, "sse": events, "websocket": socket, "webhook": webhook}

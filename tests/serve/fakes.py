@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import tempfile
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any, TypeVar
 
 import pyarrow as pa
 import uvicorn
 from starlette.applications import Starlette
+from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from penstock.access import ANYONE, CALLER, Caller
@@ -27,11 +30,14 @@ from penstock.serve.deps import Deps
 from penstock.serve.http import routes
 from penstock.serve.problems import exception_handlers
 from penstock.serve.protocol import OPTIONS, BoundedWebSocket
+from penstock.serve.webhooks.crew import Around
+from penstock.serve.webhooks.registry import Registry
+from penstock.serve.webhooks.routes import webhook_routes
 from penstock.settings import Settings
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-DEADLINE_S = 20.0
+DEADLINE_S = 60.0
 QUICK = Settings(heartbeat_s=0.05)
 
 
@@ -237,8 +243,8 @@ def make_deps(
     return replace(deps, **changed)
 
 
-def application(deps: Deps, caller: Caller = ANYONE) -> ASGIApp:
-    site = Starlette(routes=routes(deps), exception_handlers=exception_handlers())
+def application(deps: Deps, caller: Caller = ANYONE, *, more: Sequence[BaseRoute] = ()) -> ASGIApp:
+    site = Starlette(routes=[*routes(deps), *more], exception_handlers=exception_handlers())
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
         await site({**scope, CALLER: caller}, receive, send)
@@ -249,9 +255,30 @@ def application(deps: Deps, caller: Caller = ANYONE) -> ASGIApp:
 @asynccontextmanager
 async def serving(deps: Deps) -> AsyncIterator[int]:
     """A real server on a free port of loopback; gives the port."""
+    async with _webhooks(deps) as more:
+        async with _serving(application(deps, more=more), deps) as port:
+            yield port
+
+
+@asynccontextmanager
+async def _webhooks(deps: Deps) -> AsyncIterator[list[BaseRoute]]:
+    """Webhooks of these channels, which may go to loopback."""
+    settings = replace(deps.settings, webhook_private="127.0.0.0/8", webhook_backoff_s=0.01)
+    around = Around(lambda name: ANYONE, lambda kind, of: ())
+    with tempfile.TemporaryDirectory() as folder:
+        registry = Registry(Path(folder) / "webhooks.db", settings, around)
+        await registry.start(deps.channel)
+        try:
+            yield webhook_routes(registry)
+        finally:
+            await registry.close()
+
+
+@asynccontextmanager
+async def _serving(site: ASGIApp, deps: Deps) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        application(deps),
+        site,
         http="httptools",
         ws=BoundedWebSocket,
         lifespan="off",

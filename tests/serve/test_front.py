@@ -1,4 +1,4 @@
-"""The front of a view: changes handed to those who wait, in one pass."""
+"""The front of a view and the tail of a stream: changes handed to those who wait, in one pass."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from collections.abc import Sequence
 
 import pytest
 
-from penstock.contracts import Change, Delivery, Style
+from penstock.contracts import Change, Channel, Delivery, Style
+from penstock.schema import event_schema
 from penstock.serve import front as front_module
 from penstock.serve.connections import following
-from penstock.serve.cuts import cut_all
+from penstock.serve.cuts import Offered, cut_all
 from penstock.serve.frames import IDS_MAX, LARGE, delivered, frame
 from penstock.serve.lens import Lens
+from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
-from tests.serve.fakes import FakeView, body, run, until
+from tests.serve.fakes import FakeLog, FakeView, Reading, body, numbers, run, until
 
 CALM = Settings(heartbeat_s=600, buffered_changes=16)
 
@@ -28,6 +30,10 @@ def channel(view: FakeView, settings: Settings = CALM) -> ViewChannel:
 
 def values(deliveries: Sequence[Delivery]) -> list[int]:
     return [row["v"] for each in deliveries for row in body(each).get("upserts", ())]
+
+
+def events(deliveries: Sequence[Delivery]) -> list[int]:
+    return [number for each in deliveries if each.kind == "change" for number in numbers(each)]
 
 
 class Reader:
@@ -46,8 +52,8 @@ class Reader:
         self.taken += len(deliveries)
         return True
 
-    async def follow(self, source: ViewChannel) -> None:
-        async with following(source, "latest", self.style) as deliveries:
+    async def follow(self, source: Channel, since: str = "latest") -> None:
+        async with following(source, since, self.style) as deliveries:
             async for delivery in deliveries:
                 if delivery.kind != "progress":
                     self.got.append(delivery)
@@ -82,6 +88,35 @@ def test_what_is_taken_is_not_given_again_and_what_is_refused_is_given(seed: int
     run(main())
 
 
+@pytest.mark.parametrize("seed", random.sample(range(10**6), 3))
+def test_events_of_a_stream_are_taken_or_given_and_never_both(seed: int) -> None:
+    """The same for a stream, whose followers may also come late, and read up to the tail by themselves."""
+
+    async def main() -> None:
+        source = random.Random(seed)
+        log = FakeLog(1)
+        whole = StreamChannel("x", log, Settings(heartbeat_s=600), lambda: event_schema(Reading))
+        shown = whole.through("n % 3 <> 1", None)
+        readers = [Reader(chance, source) for chance in (0.0, 0.3, 0.7, 0.95) for _ in range(3)]
+        tasks = list[asyncio.Task[None]]()
+        for number in range(201):
+            if number % 10 == 0 and len(tasks) < len(readers):
+                tasks.append(asyncio.create_task(readers[len(tasks)].follow(shown, "earliest")))
+            log.write(0, number)
+            whole.wake()
+            if source.random() < 0.7:
+                await asyncio.sleep(0.001)
+        await until(lambda: all(events(reader.got)[-1:] == [200] for reader in readers))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for reader in readers:
+            assert events(reader.got) == [number for number in range(201) if number % 3 != 1]
+        assert min(sum(each.taken for each in readers), sum(each.given for each in readers)) > 20
+
+    run(main())
+
+
 def test_a_filter_that_fails_fails_for_those_who_look_through_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Others go on."""
 
@@ -90,10 +125,10 @@ def test_a_filter_that_fails_fails_for_those_who_look_through_it(monkeypatch: py
         source = channel(view)
         failing, fine = source.through("v > 1", None), source.through("v > 2", None)
 
-        def broken(changes: Sequence[Change], lens: Lens, key: tuple[str, ...]) -> list[Change | None]:
+        def broken(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change]:
             if lens == failing._lens:
                 raise ArithmeticError("cannot be")
-            return cut_all(changes, lens, key)
+            return cut_all(offered, lens, key)
 
         monkeypatch.setattr(front_module, "cut_all", broken)
         async with following(failing, "latest", None) as one, following(fine, "latest", None) as other:
@@ -103,6 +138,26 @@ def test_a_filter_that_fails_fails_for_those_who_look_through_it(monkeypatch: py
                 assert values([await anext(other)]) == [number]
             with pytest.raises(ArithmeticError):
                 await anext(one)
+
+    run(main())
+
+
+def test_one_that_fails_to_take_is_given_it_and_others_notice_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    """It is logged, as the mistake that it is."""
+
+    def fails(_: Sequence[Delivery]) -> bool:
+        raise ArithmeticError("cannot be")
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view)
+        async with following(source, "latest", Style(take=fails)) as one, following(source, "latest", None) as other:
+            await anext(one), await anext(other)
+            waits = [asyncio.ensure_future(anext(each)) for each in (one, other)]
+            await asyncio.sleep(0)
+            view.put({"a": 1})
+            assert [values([await each]) for each in waits] == [[1], [1]]
+        assert "could not take" in caplog.text
 
     run(main())
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from typing import Any
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.contracts import Delivery, Style
 from penstock.cursor import stream_cursor
@@ -200,3 +204,40 @@ def test_a_head_request_gets_the_headers_and_an_end() -> None:
             assert deps.connections.open == 0
 
     run(main())
+
+
+def parsed(raw: bytes) -> list[tuple[str, str, str]]:
+    """Type, last id and data of each event, by the rules of the HTML standard for a stream of events."""
+    found, last, kind, data = list[tuple[str, str, str]](), "", "", list[str]()
+    lines = re.split("\r\n|\n|\r", raw.decode())
+    for line in lines[:-1]:  # what is behind the last line break is not dispatched
+        name, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                found.append((kind or "message", last, "\n".join(data)))
+            kind, data = "", []
+        elif name == "event":
+            kind = value
+        elif name == "data":
+            data.append(value)
+        elif name == "id" and "\0" not in value:
+            last = value
+    return found
+
+
+TEXTS = st.text() | st.lists(
+    st.sampled_from(["\n", "\r", "\r\n", "event: x", "data:", "id: 1", ":", "\ufeff", "\u2028"])
+).map("".join)
+VALUES = st.recursive(
+    TEXTS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner), max_leaves=5
+)
+
+
+@given(st.dictionaries(TEXTS, VALUES), st.sampled_from([None, 1, "\t"]), TEXTS.filter(lambda text: "\0" not in text))
+def test_any_delivery_is_one_event_with_its_kind_its_id_and_its_data(value: Any, indent: Any, cursor: str) -> None:
+    """However its values and keys are written, and over how many lines; a cursor too, though ours have no breaks."""
+    raw = b"".join(encode(Delivery("change", json.dumps(value, indent=indent).encode(), cursor)))
+    [(kind, last, data)] = parsed(raw)
+    assert (kind, last) == ("change", cursor.replace("\r", " ").replace("\n", " "))
+    assert json.loads(data) == value

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from penstock.errors import BadCursor
 from penstock.serve import front as front_module
 from penstock.serve import view as view_module
 from penstock.serve.connections import following
-from penstock.serve.cuts import cut_all
+from penstock.serve.cuts import Offered, cut_all
 from penstock.serve.view import ViewChannel, merge
 from penstock.settings import Settings
 from tests.serve.fakes import QUICK, FakeView, body, run
@@ -385,9 +384,9 @@ def test_those_with_the_same_filter_share_its_work(monkeypatch: pytest.MonkeyPat
     """However many follow through a filter, each change is looked at once."""
     looks: list[int] = []
 
-    def counted(changes: Sequence[Change], *others: Any) -> list[Change | None]:
-        looks.extend(change.version for change in changes)
-        return cut_all(changes, *others)
+    def counted(offered: Offered, *others: Any) -> list[Change]:
+        looks.extend(change.version for change in offered.changes)
+        return cut_all(offered, *others)
 
     monkeypatch.setattr(front_module, "cut_all", counted)
 

@@ -24,14 +24,16 @@ from penstock.serve.connections import first_of, following
 from penstock.serve.webhooks.address import Allowed, Endpoint, endpoint
 from penstock.serve.webhooks.lanes import Lanes
 from penstock.serve.webhooks.messages import Splitter
-from penstock.serve.webhooks.model import Dead, Hook, Message, Place, State, Tries
-from penstock.serve.webhooks.office import Halt, Known, Office, Orders
+from penstock.serve.webhooks.model import Dead, Hook, Known, Message, Place, State, Tries
+from penstock.serve.webhooks.office import Halt, Office, Orders
 from penstock.serve.webhooks.retry import retry_after_s
 from penstock.serve.webhooks.transport import Unreachable
 from penstock.signing import sign
 
 AWAY_MAX = 8
 """Messages of one webhook on their way at once."""
+NOTING_MAX = 64
+"""Messages on their way, or answered and not yet noted as done on a disk that is slow or full."""
 PENDING_BYTES_MAX = 8 * 1024 * 1024
 """Messages that wait are on the disk. A delivery may go over this by its own size."""
 HELD_BYTES_MAX = 1024 * 1024
@@ -70,8 +72,12 @@ class Courier:
         self._broken: BaseException | None = None
 
     async def run(self) -> None:
-        """Work until cancelled. Raises `Halt`, or what went wrong: then another courier begins where this one was."""
-        for message, tries in await self._office.store.read(lambda: self._office.store.waiting(self.hook.id)):
+        """Work until cancelled. Raises `Halt`, or what went wrong: then another courier begins with what the store has.
+        This one, cancelled at any time, may not know that its last change was made."""
+        store, id = self._office.store, self.hook.id
+        known, waiting = await store.read(lambda: (store.known(id), store.waiting(id)))
+        self.place, self.tally, self.dead = known.place, known.tally, known.dead
+        for message, tries in waiting:
             if tries is not None:
                 self.retrying[message.number] = tries
             self.lanes.add(message, _monotonic(tries.due) if tries is not None else 0.0)
@@ -121,13 +127,13 @@ class Courier:
 
     async def _take(self, delivery: Delivery) -> None:
         """Keep what a delivery has, and where it ends."""
-        first, now = self.place.sequence, datetime.now(UTC)
+        first, before, now = self.place.sequence, self.place.cursor, datetime.now(UTC)
         if delivery.cursor == self.place.cursor and delivery.kind in ("progress", "stall"):
             return
         bodies: dict[int, bytes] = {}
 
         def made() -> tuple[list[tuple[Message, bytes]], Place]:
-            messages = self._split.split(delivery, first, now)
+            messages = self._split.split(delivery, first, now, before)
             bodies.update({message.number: body for message, body in messages})
             return messages, Place(delivery.cursor, first + len(messages))
 
@@ -165,7 +171,7 @@ class Courier:
         """Send whatever may go now."""
         now = time.monotonic()
         most = 1 if self._failures >= FAILURES_MAX else AWAY_MAX
-        while now >= self._paused_until and self.lanes.away < most:
+        while now >= self._paused_until and self.lanes.away < most and len(self._sending) < NOTING_MAX:
             message = self.lanes.take(now)
             if message is None:
                 return
@@ -198,7 +204,6 @@ class Courier:
             await self._succeed(message)
         else:
             await self._fail(message, error, asked_s)
-        self._space.set()
 
     async def _try(self, message: Message, body: bytes) -> tuple[str | None, float | None]:
         """Send it once: what was wrong, None if it was taken; and how long we are asked to wait."""
@@ -221,10 +226,11 @@ class Courier:
         return f"it answered {answer.status}", asked_s
 
     async def _succeed(self, message: Message) -> None:
+        """The next of its lane need not wait until this is noted: after a crash both come again, in their order."""
         self._failures = 0
         self.tally = replace(self.tally, delivered=self.tally.delivered + 1, last_success=datetime.now(UTC))
-        await _durable(lambda: self._office.store.done(self.hook.id, message.number, self.tally))
         self._finish(message)
+        await _durable(lambda: self._office.store.done(self.hook.id, message.number, self.tally))
 
     async def _fail(self, message: Message, error: str, asked_s: float | None) -> None:
         now = datetime.now(UTC)
@@ -252,6 +258,8 @@ class Courier:
         if self._bodies.pop(message.number, None) is not None:
             self._held -= message.size
         self.lanes.done(message)
+        self._woken.set()
+        self._space.set()
 
     def _slow_down(self) -> None:
         """Messages that fail side by side are one sign that the receiver is down, not many."""

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from msgspec.structs import replace
@@ -17,7 +18,7 @@ from msgspec.structs import replace
 from penstock.access import Caller, Grants
 from penstock.access.grants import ALL
 from penstock.contracts import Channel
-from penstock.errors import Damaged, PenstockError
+from penstock.errors import Damaged, PenstockError, StorageError
 from penstock.serve.webhooks.address import endpoint
 from penstock.serve.webhooks.challenge import challenge
 from penstock.serve.webhooks.courier import Courier
@@ -91,7 +92,7 @@ class Crew:
         if task is not None:
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
-        self._part(entry)
+        await self._part(entry)
 
     async def become(self, entry: Entry, state: State, reason: str | None) -> None:
         entry.hook = replace(entry.hook, state=state, reason=reason)
@@ -114,11 +115,11 @@ class Crew:
                 failures += 1
                 entry.error = "it failed, and is tried again; the log says why"
                 _log.exception("webhook %s failed", entry.hook.id)
-            self._part(entry)
+            await self._part(entry)
             await asyncio.sleep(min(RESTART_S_MAX, 2.0**failures))
 
     async def _halt(self, entry: Entry, halt: Halt) -> None:
-        self._part(entry)
+        await self._part(entry)
         _log.warning("webhook %s is %s: %s", entry.hook.id, halt.state.value, halt.reason)
         await self.become(entry, halt.state, halt.reason)
         entry.task = None
@@ -131,9 +132,12 @@ class Crew:
         entry.courier = Courier(hook, entry.at_rest, self.office, orders, split)
         return entry.courier
 
-    def _part(self, entry: Entry) -> None:
+    async def _part(self, entry: Entry) -> None:
+        """Let go of a courier. What it knew is asked of the store: it may have been stopped before it was told."""
         if entry.courier is not None:
             entry.at_rest, entry.courier = entry.courier.known, None
+            with suppress(StorageError):
+                entry.at_rest = await self.office.store.read(lambda: self.office.store.known(entry.hook.id))
 
     # challenges
 

@@ -14,8 +14,7 @@ from penstock.serve.connections import following
 from penstock.serve.pieces import EARLIEST, LATEST
 from penstock.serve.webhooks.crew import APP, Crew
 from penstock.serve.webhooks.entry import Entry
-from penstock.serve.webhooks.model import Hook, Place, State
-from penstock.serve.webhooks.office import Known
+from penstock.serve.webhooks.model import Hook, Known, Place, State
 
 OWNER = "app"
 _log = logging.getLogger("penstock.webhooks")
@@ -86,9 +85,7 @@ async def _changed(crew: Crew, entry: Entry, each: Declared) -> Entry:
     elif each.kind == "view" and (before.where, before.select) != (each.where, each.select):
         cursor = EARLIEST
     if cursor is not None:
-        known = entry.at_rest
-        entry.at_rest = Known(Place(cursor, known.place.sequence), known.tally, known.dead)
-        await crew.office.store.move(entry.hook.id, entry.at_rest.place)
+        entry.at_rest = await crew.office.store.move(entry.hook.id, cursor)
     await crew.office.store.save(entry.hook)
     return entry
 

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from penstock.access import Caller
 from penstock.serve.webhooks.courier import Courier
-from penstock.serve.webhooks.model import Hook
-from penstock.serve.webhooks.office import Known
+from penstock.serve.webhooks.model import Hook, Known
 
 Behind = Callable[[str, str, str], int | None]
 

@@ -48,11 +48,19 @@ class Splitter:
     key: tuple[str, ...] = ()
     batch: int = 1
 
-    def split(self, delivery: Delivery, first: int, now: datetime) -> list[Made]:
-        """The messages of a delivery, numbered from `first`. Marks that carry no data give none."""
+    def split(self, delivery: Delivery, first: int, now: datetime, before: str) -> list[Made]:
+        """The messages of a delivery, numbered from `first`. Marks that carry no data give none.
+
+        Only the last one has the cursor of the delivery. The others have the one `before` it: who goes on from there
+        misses nothing.
+        """
         pieces = list(self._pieces(delivery))
-        head = self._head(delivery, now)
-        return [self._message(number, lane, head + data + b"}") for number, (lane, data) in enumerate(pieces, first)]
+        head, last = self._head(delivery, now, before), self._head(delivery, now, delivery.cursor)
+        heads = [head] * (len(pieces) - 1) + [last]
+        return [
+            self._message(number, lane, start + data + b"}")
+            for number, (start, (lane, data)) in enumerate(zip(heads, pieces, strict=False), first)
+        ]
 
     def _pieces(self, delivery: Delivery) -> Iterator[tuple[bytes | None, bytes]]:
         if delivery.kind == "reset":
@@ -86,12 +94,12 @@ class Splitter:
         values = msgspec.json.encode([found[column] for column in self.key])
         return blake2b(values, digest_size=_LANE_BYTES).digest()
 
-    def _head(self, delivery: Delivery, now: datetime) -> bytes:
+    def _head(self, delivery: Delivery, now: datetime, cursor: str) -> bytes:
         known = {
             "type": f"{self.kind}.{delivery.kind}",
             "timestamp": now.astimezone(UTC),
             self.kind: self.of,
-            "cursor": delivery.cursor,
+            "cursor": cursor,
         }
         return msgspec.json.encode(known)[:-1] + b',"data":'
 

@@ -74,6 +74,15 @@ class Tally(msgspec.Struct, frozen=True):
     last_error_at: datetime | None = None
 
 
+class Known(msgspec.Struct, frozen=True):
+    """Where a webhook stands: its place and tally, and how many of its messages are dead letters, and wait."""
+
+    place: Place
+    tally: Tally = Tally()
+    dead: int = 0
+    pending: int = 0
+
+
 class Message(msgspec.Struct, frozen=True):
     """One message, but for its bytes. Those of the same `lane` go out one after the other; one without a lane goes
     when all before it are done, and before all that come after it."""

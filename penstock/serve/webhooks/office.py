@@ -9,14 +9,12 @@ from dataclasses import dataclass, field
 from penstock.access import Caller
 from penstock.contracts import Channel
 from penstock.serve.webhooks.address import Allowed
-from penstock.serve.webhooks.model import Place, State, Tally
+from penstock.serve.webhooks.model import State
 from penstock.serve.webhooks.retry import Patience
 from penstock.serve.webhooks.slots import Slots
 from penstock.serve.webhooks.store import WebhookStore
 from penstock.serve.webhooks.transport import Transport
 from penstock.settings import Settings
-
-NOTHING = Tally()
 
 
 class Halt(Exception):
@@ -52,13 +50,3 @@ class Orders:
     caller: Callable[[], Caller]
     channel: Callable[[Caller], Channel]
     secrets: Callable[[], list[str]]
-
-
-@dataclass(frozen=True)
-class Known:
-    """Where a webhook stands, as the store has it."""
-
-    place: Place
-    tally: Tally = NOTHING
-    dead: int = 0
-    pending: int = 0

@@ -16,17 +16,17 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from penstock.access import EVERYTHING, Caller
+from penstock.access import Caller
 from penstock.contracts import Channel
-from penstock.errors import Busy, Conflict, NotFound, StorageError
+from penstock.errors import Busy, Conflict, NotFound, PenstockError
 from penstock.serve.connections import following
 from penstock.serve.pieces import EARLIEST, LATEST
 from penstock.serve.webhooks.address import Allowed, endpoint
 from penstock.serve.webhooks.crew import Around, Crew
 from penstock.serve.webhooks.declared import Declared, bring_into_line
 from penstock.serve.webhooks.entry import Entry
-from penstock.serve.webhooks.model import Hook, Place, Signing, State
-from penstock.serve.webhooks.office import Halt, Known, Office
+from penstock.serve.webhooks.model import Hook, Known, Place, Signing, State
+from penstock.serve.webhooks.office import Halt, Office
 from penstock.serve.webhooks.slots import Slots
 from penstock.serve.webhooks.store import WebhookStore
 from penstock.serve.webhooks.transport import Transport
@@ -57,7 +57,7 @@ class Registry:
         self._transport = transport or Transport(self._allowed, timeout_s=settings.webhook_timeout_s)
         self._crew: Crew | None = None
         self._watching: asyncio.Task[None] | None = None
-        self.broken: StorageError | None = None
+        self.broken: PenstockError | None = None
         """Why there are no webhooks: their file cannot be used."""
 
     async def start(self, channel: Callable[[str, str, Caller], Channel]) -> None:
@@ -65,15 +65,15 @@ class Registry:
         try:
             store = await asyncio.to_thread(WebhookStore, self._path, self._around.fatal)
             found = await store.read(store.hooks)
-        except StorageError as error:
+        except PenstockError as error:
             self.broken = error
             _log.error("there are no webhooks: %s", error)
             return
         slots = Slots(self._settings.webhook_requests_max, self._settings.webhook_host_requests_max)
         office = Office(store, self._transport, slots, self._settings, self._allowed)
         self._crew = Crew(office, self._around, channel)
-        for hook, place, tally, dead, pending in found:
-            self._crew.entries[hook.id] = Entry(hook, Known(place, tally, dead, pending))
+        for hook, known in found:
+            self._crew.entries[hook.id] = Entry(hook, known)
         await bring_into_line(self._crew, self._declared)
         for entry in self._crew.entries.values():
             self._crew.set_to_work(entry)
@@ -111,6 +111,7 @@ class Registry:
             del crew.entries[hook.id]
             raise
         crew.set_to_work(entry)
+        _log.info("webhook %s of %s %s is registered by %s", hook.id, hook.kind, hook.of, caller.name or "anyone")
         return self._told(entry), secret
 
     def listed(self, caller: Caller) -> list[Told]:
@@ -127,6 +128,7 @@ class Registry:
             await crew.rest(entry)
             await crew.office.store.remove(id)
             crew.entries.pop(id, None)
+        _log.info("webhook %s is removed by %s", id, caller.name or "anyone")
 
     async def pause(self, caller: Caller, id: str) -> Told:
         crew, entry = self._ready(), self._entry(caller, id)
@@ -180,9 +182,7 @@ class Registry:
         cursor = await self._cursor(caller, entry.hook, since)
         async with entry.lock:
             await crew.rest(entry)
-            known = entry.at_rest
-            entry.at_rest = Known(Place(cursor, known.place.sequence), known.tally, known.dead)
-            await crew.office.store.move(id, entry.at_rest.place)
+            entry.at_rest = await crew.office.store.move(id, cursor)
             crew.set_to_work(entry)
         return self._told(entry)
 
@@ -247,6 +247,4 @@ class Registry:
 
 
 def _sees(caller: Caller, hook: Hook) -> bool:
-    if caller.may("produce", EVERYTHING) and caller.may("consume", EVERYTHING):
-        return True
-    return not hook.declared and hook.owner == caller.name
+    return caller.is_admin or (not hook.declared and hook.owner == caller.name)

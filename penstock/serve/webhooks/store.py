@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.errors import Damaged, PenstockError, SyncFailed
-from penstock.files import checksum, connect, make_head, storage_errors, transaction
-from penstock.serve.webhooks.model import Dead, Hook, Message, Place, Tally, Tries
+from penstock.files import checksum, connect, disk_errors, make_head, storage_errors, transaction
+from penstock.serve.webhooks.model import Dead, Hook, Known, Message, Place, Tally, Tries
 
 T = TypeVar("T")
 S = TypeVar("S", bound=msgspec.Struct)
@@ -41,7 +41,8 @@ class WebhookStore:
         self._thread = ThreadPoolExecutor(1, "webhooks")
         self._lock = Lock()
         self._waiting: list[tuple[Work, Future[Any]]] = []
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+        with disk_errors(path):
+            os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
         self._connection = connect(path)
         with transaction(self._connection, path):
             make_head(self._connection, path, "webhooks")
@@ -49,17 +50,18 @@ class WebhookStore:
 
     # what is registered
 
-    def hooks(self) -> list[tuple[Hook, Place, Tally, int, int]]:
-        """All of them, with how many of their messages are dead letters and how many wait. Called in the thread."""
-        found = []
-        for id, _, hook in self._all(_HOOK, Hook):
-            place = self._get(_PLACE, id, 0, Place)
-            if place is None:
-                raise Damaged(f"{self._path}: the place of webhook {id} is missing", file=str(self._path))
-            dead = self._count(_DEAD, id)
-            tally = self._get(_TALLY, id, 0, Tally) or Tally()
-            found.append((hook, place, tally, dead, self._count(_MESSAGE, id) - dead))
-        return found
+    def hooks(self) -> list[tuple[Hook, Known]]:
+        """All of them, and where each stands. Called in the thread, by way of `read`."""
+        return [(hook, self.known(id)) for id, _, hook in self._all(_HOOK, Hook)]
+
+    def known(self, id: str) -> Known:
+        """Where a webhook stands. Called in the thread, by way of `read`."""
+        place = self._get(_PLACE, id, 0, Place)
+        if place is None:
+            raise Damaged(f"{self._path}: the place of webhook {id} is missing", file=str(self._path))
+        dead = self._count(_DEAD, id)
+        tally = self._get(_TALLY, id, 0, Tally) or Tally()
+        return Known(place, tally, dead, self._count(_MESSAGE, id) - dead)
 
     async def register(self, hook: Hook, place: Place) -> None:
         def work(_: sqlite3.Connection) -> None:
@@ -74,18 +76,20 @@ class WebhookStore:
     async def remove(self, id: str) -> None:
         await self._change(lambda found: found.execute("DELETE FROM record WHERE hook = ?", (id,)))
 
-    async def move(self, id: str, place: Place) -> None:
-        """Go on from another place: what waits is dropped, dead letters stay."""
+    async def move(self, id: str, cursor: str) -> Known:
+        """Go on from another cursor: what waits is dropped, dead letters stay, and no number is used again."""
 
-        def work(found: sqlite3.Connection) -> None:
+        def work(found: sqlite3.Connection) -> Known:
             kept = "(SELECT number FROM record WHERE kind = ? AND hook = ?)"
             found.execute(
                 f"DELETE FROM record WHERE hook = ? AND kind IN (?, ?, ?) AND number NOT IN {kept}",
                 (id, _MESSAGE, _BODY, _TRIES, _DEAD, id),
             )
-            self._put(_PLACE, id, 0, place)
+            self._put(_PLACE, id, 0, Place(cursor, self.known(id).place.sequence))
+            return self.known(id)
 
-        await self._change(work)
+        known: Known = await self._change(work)
+        return known
 
     # messages
 

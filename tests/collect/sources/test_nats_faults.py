@@ -217,6 +217,11 @@ async def suffer(tmp_path: Path, name: str, rounds: int, seed: int) -> None:
             expected = publisher.expected()
             try:
                 await _until(lambda: {number for number, _ in stored(directory)} >= set(expected))
+            except TimeoutError:
+                missing = sorted(set(expected) - {number for number, _ in stored(directory)})
+                told.flush()
+                said = (tmp_path / "told").read_text()[-2000:]
+                raise AssertionError(f"{len(missing)} of {len(expected)} are missing: {missing[:20]}\n{said}") from None
             finally:
                 reading.kill()
     print(f"{name}: {len(expected)} events, {dict(Counter(faults))}")

@@ -67,6 +67,9 @@ def test_a_receiver_that_fails_at_random_ends_with_each_keys_sequence(tmp_path: 
                 rig.write(number, key=key)
                 if chance.random() < 0.2:
                     await asyncio.sleep(0.003)
+                if chance.random() < 0.03:
+                    await rig.registry.pause(ANYONE, id)
+                    await rig.registry.resume(ANYONE, id)
             await until(lambda: sum(map(len, by_key(receiver).values())) >= 150)
             await settled(rig, id)
             assert rig.get(id)["failures"] > 0
@@ -346,5 +349,29 @@ def test_a_batch_carries_several_events_in_the_order_of_all(tmp_path: Path) -> N
         assert max(len(received.data["events"]) for received in receiver.requests) > 1
         assert max(len(received.data["events"]) for received in receiver.requests) <= 10
         assert {key: sorted(found) for key, found in by_key(receiver).items()} == by_key(receiver)
+
+    run(main())
+
+
+def test_a_webhook_whose_receiver_hangs_keeps_no_other_waiting(tmp_path: Path) -> None:
+    hanging = asyncio.Event()
+
+    async def hang(receiver: Receiver, received: Received, writer: asyncio.StreamWriter) -> bytes | None:
+        await hanging.wait()
+        return OK
+
+    async def main() -> None:
+        settings = replaced(webhook_requests_max=1, webhook_host_requests_max=100, webhook_timeout_s=60.0)
+        async with receiving(hang) as stuck, receiving() as receiver, rigged(tmp_path, settings) as rig:
+            ids = [await rig.add(stuck) for _ in range(3)]
+            id = await rig.add(receiver)
+            for number in range(50):
+                rig.write(number, key=f"key {number}")
+            await until(lambda: len(receiver.taken) == 50)
+            await settled(rig, id)
+            assert all(rig.get(each)["pending"] == 50 for each in ids)
+            assert stuck.open <= 4
+            hanging.set()
+            await until(lambda: len(stuck.taken) == 150)
 
     run(main())
