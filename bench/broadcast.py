@@ -14,6 +14,7 @@ import time
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import msgspec
 import uvicorn
@@ -48,30 +49,40 @@ class Bare:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         await receive()
-        await send({"type": "websocket.accept"})
-        asked = msgspec.json.decode((await receive())["text"])
-        cities = [asked["where"].split("'")[1]] if "where" in asked else [city(each) for each in range(10)]
-        for each in cities:
-            self._senders[each].append(send)
-        while (await receive())["type"] == "websocket.receive":
+        if scope["type"] == "websocket":
+            await send({"type": "websocket.accept"})
+            asked, make = (await receive())["text"], _message
+        else:
+            headers = [(b"content-type", b"text/event-stream")]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            asked, make = scope["path"] + unquote(scope["query_string"].decode()), _event
+        chosen = self._senders[asked.split("'")[1]]
+        chosen.append((send, make))
+        while "disconnect" not in (await receive())["type"]:
             pass
-        for each in cities:
-            self._senders[each].remove(send)
-
-    def _message(self) -> tuple[str, dict[str, str]]:
-        self._count += 1
-        made = row(self._count)
-        data = {"upserts": [made], "deletes": []}
-        whole = {"id": "1", "event": "change", "cursor": view_cursor(1 << 60, self._count), "data": data}
-        return city(self._count), {"type": "websocket.send", "text": msgspec.json.encode(whole).decode()}
+        chosen.remove((send, make))
 
     async def broadcast(self, per_second: float, seconds: float) -> None:
         began = time.monotonic()
         for done in range(int(per_second * seconds)):
             await asyncio.sleep(max(0.0, began + done / per_second - time.monotonic()))
-            where, message = self._message()
-            for send in tuple(self._senders[where]):
-                await send(message)
+            self._count += 1
+            cursor, data = view_cursor(1 << 60, self._count), {"upserts": [row(self._count)], "deletes": []}
+            encoded = msgspec.json.encode(data)
+            hearers = tuple(self._senders[city(self._count)])
+            made = {make: make(cursor, encoded) for _, make in hearers}
+            for send, make in hearers:
+                await send(made[make])
+
+
+def _message(cursor: str, data: bytes) -> dict[str, Any]:
+    text = f'{{"id":"1","event":"change","cursor":"{cursor}","data":{data.decode()}}}'
+    return {"type": "websocket.send", "text": text}
+
+
+def _event(cursor: str, data: bytes) -> dict[str, Any]:
+    body = b"event: change\nid: %b\ndata: %b\n\n" % (cursor.encode(), data)
+    return {"type": "http.response.body", "body": body, "more_body": True}
 
 
 async def bare(listener: socket.socket) -> None:

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote, urlencode
 
 from bench.changes import CITIES, VIEW, city
 from bench.report import Absent, Figure
@@ -39,7 +40,14 @@ def subscription(number: int) -> str:
     return json.dumps(said)
 
 
+def path(number: int) -> str:
+    return f"/v1/views/{VIEW}/live?" + urlencode(
+        {"since": "latest", "where": f"city = '{city(number)}'"}, quote_via=quote
+    )
+
+
 SAYS = [subscription(number) for number in range(CITIES)]
+PATHS = [path(number) for number in range(CITIES)]
 
 
 class Child:
@@ -178,7 +186,20 @@ def run() -> Iterator[Figure | Absent]:
                 "the same",
             )
         yield Figure("fanout: memory for a subscriber", each_kib, "KiB")
+    yield from _by_events()
     yield from _idle()
+
+
+def _by_events() -> Iterator[Figure]:
+    """The same by server-sent events."""
+    found = []
+    for kind in ("bare", "gateway"):
+        with side(kind) as each, crowd(each.port, SUBSCRIBERS, PATHS) as hearers:
+            found.append(each.measure(hearers, PER_SECOND))
+    bare, ours = found
+    name, against = "fanout: the same by server-sent events", "bare, same bytes"
+    yield Figure(f"{name}, deliveries", ours.per_second, "deliveries/s", bare.per_second, against)
+    yield Figure(f"{name}, processor time", ours.each_us, "us", bare.each_us, against)
 
 
 def _busy(ours: Measured, bare: Measured) -> Iterator[Figure]:

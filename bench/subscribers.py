@@ -32,7 +32,7 @@ HEAD = (
 
 
 class Wish(msgspec.Struct):
-    """Whom to connect to, how many, and what each of them says, in turn."""
+    """Whom to connect to, how many, and what each says, in turn: a message, or a path for server-sent events."""
 
     port: int
     count: int
@@ -59,13 +59,16 @@ class Subscriber:
 
     def __init__(self, port: int, says: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
-        self.socket.sendall(HEAD)
+        is_path = says.startswith("/")
+        self.socket.sendall(b"GET %b HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n" % says.encode() if is_path else HEAD)
         head = b""
         while b"\r\n\r\n" not in head:
             head += self.socket.recv(4096)
-        assert head.startswith(b"HTTP/1.1 101"), head
+        assert head.startswith(b"HTTP/1.1 200" if is_path else b"HTTP/1.1 101"), head
         self._rest = head.partition(b"\r\n\r\n")[2]
-        self.socket.sendall(frame(says.encode()))
+        self._whole = self._events if is_path else self._payloads
+        if not is_path:
+            self.socket.sendall(frame(says.encode()))
         self.socket.setblocking(False)
 
     def frames(self) -> tuple[int, Iterator[bytes]]:
@@ -75,7 +78,12 @@ class Subscriber:
         except BlockingIOError:
             return 0, iter(())
         assert got, "the server closed a connection"
-        return len(got), self._payloads(self._rest + got)
+        return len(got), self._whole(self._rest + got)
+
+    def _events(self, data: bytes) -> Iterator[bytes]:
+        """Server-sent events, with the sizes of chunks between them."""
+        *whole, self._rest = data.split(b"\n\n")
+        return (each for each in whole if b"data: " in each)
 
     def _payloads(self, data: bytes) -> Iterator[bytes]:
         at, end = 0, len(data)
@@ -152,7 +160,7 @@ class Crowd:
         for payload in payloads:
             self._told.messages += 1
             times = payload.split(b'"at_ns":')[1:]
-            if len(times) == 1 and b'"event":"change"' in payload[:64]:
+            if len(times) == 1 and b"change" in payload[:64]:
                 self._told.ages_ms.append((now - int(times[0].partition(b",")[0])) / 1e6)
             else:
                 self._told.others += 1

@@ -188,17 +188,57 @@ def event_rows(batch: pa.RecordBatch) -> list[bytes]:
 def from_json_rows(rows: Iterable[bytes], schema: pa.Schema, names: Sequence[str] | None = None) -> pa.RecordBatch:
     """Rows that `json_rows` has written, as columns again; `names` are those that are wanted, all unless given.
 
-    A member that is missing is null. What JSON cannot say comes back as null too: NaN, infinity, a year above 9999.
+    A member that is missing is null. What JSON cannot say comes back as null too: NaN, infinity, a year above 9999. So
+    does what does not fit its column: a view has rows from before its query was changed.
     """
     chosen = schema if names is None else pa.schema([schema.field(name) for name in names])
     shape, decode = _row_reader(chosen)
-    decoded = [decode(row) for row in rows]
+    listed = list(rows)
+    try:
+        decoded = [decode(row) for row in listed]
+    except msgspec.ValidationError:
+        decoded = [_decoded(row, chosen, shape, decode) for row in listed]
     columns = [
-        column.build([value(row) for row in decoded]) for column, value in zip(shape.parts, shape.values, strict=True)
+        _built(part, [value(row) for row in decoded]) for part, value in zip(shape.parts, shape.values, strict=True)
     ]
     if not columns:  # a batch without columns has as many rows as are said here
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(decoded), pa.struct([])))
     return pa.RecordBatch.from_arrays(columns, schema=chosen)
+
+
+_UNFIT = (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError)
+
+
+def _decoded(row: bytes, schema: pa.Schema, shape: _Shape, decode: Callable[[bytes], Any]) -> Any:
+    try:
+        return decode(row)
+    except msgspec.ValidationError:
+        members = msgspec.json.decode(row, type=dict[str, msgspec.Raw])
+        wires = {name: part.wire for name, part in zip(schema.names, shape.parts, strict=True)}
+        fitting = {name: value for name, value in members.items() if name in wires and _fits(value, wires[name])}
+        return decode(msgspec.json.encode(fitting))
+
+
+def _fits(value: msgspec.Raw, wire: Any) -> bool:
+    try:
+        msgspec.json.decode(value, type=wire | None)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _built(part: _Reader, values: list[Any]) -> pa.Array:
+    try:
+        return part.build(values)
+    except _UNFIT:
+        return pa.concat_arrays([_built_alone(part, value) for value in values])
+
+
+def _built_alone(part: _Reader, value: Any) -> pa.Array:
+    try:
+        return part.build([value])
+    except _UNFIT:
+        return part.build([None])
 
 
 class _Reader(NamedTuple):

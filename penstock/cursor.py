@@ -35,6 +35,12 @@ class ViewCursor(msgspec.Struct, frozen=True, array_like=True, tag="v"):
     version: int
 
 
+class QueryCursor(msgspec.Struct, frozen=True, array_like=True, tag="q"):
+    """The last result that was seen, by a digest of what was in it."""
+
+    digest: bytes
+
+
 Natural = Annotated[int, msgspec.Meta(ge=0, lt=2**48)]
 
 
@@ -58,9 +64,9 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="a"):
         return _text(self)
 
 
-Cursor = StreamCursor | ViewCursor
+Cursor = StreamCursor | ViewCursor | QueryCursor
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Cursor] = msgspec.msgpack.Decoder(StreamCursor | ViewCursor)
+_decoder: msgspec.msgpack.Decoder[Cursor] = msgspec.msgpack.Decoder(StreamCursor | ViewCursor | QueryCursor)
 _ack_decoder = msgspec.msgpack.Decoder(Ack)
 
 

@@ -10,6 +10,10 @@
     │   ├── BadParameter            bad_parameter       no     400
     │   ├── BadCursor               bad_cursor          no     400
     │   ├── BadExpression           bad_expression      no     400   a condition that cannot be read, or is not allowed
+    │   ├── BadQuery                bad_query           no     400   SQL that cannot be read, or does not fit the data
+    │   ├── QueryRefused            query_refused       no     400   SQL with something that is not allowed
+    │   ├── QueryTooSlow            query_too_slow      no     422   a query was ended when its time was over
+    │   ├── QueryTooLarge           query_too_large     no     422   a query took more memory than it may
     │   ├── Unauthorized            unauthorized        no     401   who the caller is was not proved
     │   ├── BadSignature            bad_signature       no     401   a webhook that is not signed as it should be
     │   ├── Forbidden               forbidden           no     403   the caller may not do this
@@ -114,6 +118,24 @@ class BadExpression(RequestError):
     @property
     def position(self) -> int | None:
         return self.fields.get("position")
+
+
+class BadQuery(RequestError):
+    code = "bad_query"
+
+
+class QueryRefused(RequestError):
+    code = "query_refused"
+
+
+class QueryTooSlow(RequestError):
+    code = "query_too_slow"
+    status = 422
+
+
+class QueryTooLarge(RequestError):
+    code = "query_too_large"
+    status = 422
 
 
 class Unauthorized(RequestError):

@@ -6,6 +6,7 @@ checked against this one by a test.
 
 from __future__ import annotations
 
+import ipaddress
 import math
 import os
 from collections.abc import Mapping
@@ -115,6 +116,14 @@ class Settings:
     webhook_private: str = _setting(
         "", "networks", "networks that webhooks may reach besides the public internet, as in `10.1.0.0/16, ::1/128`"
     )
+    query_s_max: float = _setting(5.0, "seconds", "time that a query may take")
+    query_rows_max: int = _setting(10_000, "rows", "most rows in the answer to a query")
+    query_memory_bytes: int = _setting(256 * MIB, "bytes", "memory that a query may take, besides what it reads")
+    query_events_max: int = _setting(100_000, "events", "latest events of a stream that a query sees")
+    query_text_max: int = _setting(10_000, "characters", "longest text of a query")
+    queries_max: int = _setting(2, "queries", "queries that run at once; more wait for their turn")
+    live_queries_max: int = _setting(64, "queries", "different queries that are kept live at once")
+    live_query_ms: int = _setting(250, "ms", "least time between two results of a query that is kept live")
     # runtime
     drain_s: float = _setting(10.0, "seconds", "time given to finish work after SIGTERM")
     restart_backoff_max_s: float = _setting(30.0, "seconds", "longest wait before something that died is started again")
@@ -134,7 +143,7 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
             continue
         kind: type[int] | type[float] | type[str] = type(getattr(Settings, each.name))
         if kind is str:
-            chosen[each.name] = environ[variable]
+            chosen[each.name] = _networks(variable, environ[variable])
             continue
         try:
             chosen[each.name] = kind(environ[variable])
@@ -147,6 +156,16 @@ def from_environment(environ: Mapping[str, str] = os.environ) -> Settings:
         if not math.isfinite(chosen[each.name]):
             raise DeclarationError(f"{variable}={environ[variable]!r} is not a number ({each.metadata['unit']})")
     return Settings(**chosen)
+
+
+def _networks(variable: str, text: str) -> str:
+    """Settings that are no number are lists of networks."""
+    try:
+        for word in text.split(","):
+            ipaddress.ip_network(word.strip() or "::")
+    except ValueError as error:
+        raise DeclarationError(f"{variable}: {error}; use networks such as 10.1.0.0/16, with commas between") from None
+    return text
 
 
 def _refuse_unknown(environ: Mapping[str, str]) -> None:

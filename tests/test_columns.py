@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -171,3 +172,19 @@ def test_columns_that_are_never_null_stay_so() -> None:
     )
     rows = [b'{"window":{"start":"2024-01-01T00:00:00Z"},"n":1}']
     assert from_json_rows(rows, schema).schema.equals(schema)
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        (pa.int64(), "text"), (pa.int64(), 1.5), (pa.int8(), 300), (pa.int64(), 2**64), (pa.string(), 1),
+        (pa.float64(), "1.5"), (pa.date32(), "soon"), (pa.decimal128(5, 2), "12345678.9"), (pa.bool_(), 1),
+        (pa.timestamp("us", "UTC"), 5), (pa.list_(pa.int64()), ["a"]), (pa.struct([("a", pa.int64())]), [1]),
+        (pa.list_(pa.decimal128(5, 2)), ["x"]), (pa.map_(pa.string(), pa.int64()), {"a": "b"}),
+    ],
+)  # fmt: skip
+def test_what_does_not_fit_its_column_is_null_and_the_rest_is_read(kind: pa.DataType, value: object) -> None:
+    """Rows outlive a change of the query that made them, and of the types of its columns."""
+    schema = pa.schema([("changed", kind), ("same", pa.int64())])
+    rows = [json.dumps({"changed": value, "same": 1}).encode(), b'{"same":2}']
+    assert from_json_rows(rows, schema).to_pylist() == [{"changed": None, "same": 1}, {"changed": None, "same": 2}]

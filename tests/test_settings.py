@@ -33,3 +33,13 @@ def test_every_setting_has_a_unit_and_a_meaning() -> None:
     assert [
         each.name for each in fields(Settings) if not each.metadata.get("unit") or not each.metadata.get("help")
     ] == []
+
+
+def test_networks_are_taken_as_they_are_and_what_is_none_is_refused() -> None:
+    assert (
+        from_environment({"PENSTOCK_WEBHOOK_PRIVATE": "10.1.0.0/16, ::1/128"}).webhook_private == "10.1.0.0/16, ::1/128"
+    )
+    assert from_environment({"PENSTOCK_WEBHOOK_PRIVATE": ""}).webhook_private == ""
+    for text in ("localhost", "10.1.0.0/99", "10.1.0.1/16", "10.0.0.0/8; ::1"):
+        with pytest.raises(DeclarationError, match="PENSTOCK_WEBHOOK_PRIVATE"):
+            from_environment({"PENSTOCK_WEBHOOK_PRIVATE": text})

@@ -13,9 +13,9 @@ EARLIEST, LATEST = "earliest", "latest"
 
 @dataclass(frozen=True)
 class Target:
-    """What is followed."""
+    """What is followed. The name of a query is its text."""
 
-    kind: Literal["stream", "view"]
+    kind: Literal["stream", "view", "query"]
     name: str
     where: str | None = None
     select: str | None = None
@@ -31,6 +31,8 @@ class Target:
 
     def live(self, since: str | None) -> tuple[str, dict[str, str]]:
         """Path and parameters for server-sent events."""
+        if self.kind == "query":
+            return "/v1/query/live", self.given(sql=self.name, since=since)
         return f"{self.path}/live", self.given(since=since)
 
     def page(self, since: str | None, wait_s: float) -> tuple[str, dict[str, str]]:

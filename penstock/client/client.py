@@ -162,11 +162,22 @@ class Client:
     def follow(self, *, view: str, of: type[T], **wish: Unpack[FollowWish]) -> Following[ViewMessage[T]]: ...
     @overload
     def follow(self, *, view: str, **wish: Unpack[FollowWish]) -> Following[ViewMessage[Row]]: ...
+    @overload
+    def follow(self, *, query: str, of: type[T], **wish: Unpack[FollowWish]) -> Following[ViewMessage[T]]: ...
+    @overload
+    def follow(self, *, query: str, **wish: Unpack[FollowWish]) -> Following[ViewMessage[Row]]: ...
     def follow(
-        self, *, stream: str | None = None, view: str | None = None, of: type[Any] = dict, **wish: Unpack[FollowWish]
+        self,
+        *,
+        stream: str | None = None,
+        view: str | None = None,
+        query: str | None = None,
+        of: type[Any] = dict,
+        **wish: Unpack[FollowWish],
     ) -> Following[Any]:
-        """The messages of a stream, from now on unless `since` says otherwise, or of a view, its rows first."""
-        read, target = reader(of), _target(stream, view, wish)
+        """The messages of a stream, from now on unless `since` says otherwise; of a view, its rows first; or of a query
+        that is kept live, a `Snapshot` whenever its result has changed."""
+        read, target = reader(of), _target(stream, view, query, wish)
         start = self._start(target, wish)
         return self._kept(Following(target, wish.get("since"), start, lambda came: message_of(came, read)))
 
@@ -185,7 +196,7 @@ class Client:
         async def asked() -> Sequence[str]:
             return key if key is not None else await self._key_of(view)
 
-        target = _target(None, view, wish)
+        target = _target(None, view, None, wish)
         return self._kept(LiveTable(target, self._start(target, wish), asked, reader(of)))
 
     async def ask(
@@ -246,13 +257,15 @@ class Client:
         return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
-def _target(stream: str | None, view: str | None, wish: TableWish) -> Target:
+def _target(stream: str | None, view: str | None, query: str | None, wish: TableWish) -> Target:
     where, select = wish.get("where"), wish.get("select")
-    if stream is not None and view is None:
-        return Target("stream", stream, where, select)
-    if view is not None and stream is None:
-        return Target("view", view, where, select)
-    raise TypeError("say what to follow: either a stream or a view")
+    named: dict[Literal["stream", "view", "query"], str | None] = {"stream": stream, "view": view, "query": query}
+    found = [Target(kind, name, where, select) for kind, name in named.items() if name is not None]
+    if len(found) != 1:
+        raise TypeError("say what to follow: a stream, a view or a query")
+    if query is not None and (where or select):
+        raise TypeError("a query says itself what it selects")
+    return found[0]
 
 
 def _checked(url: str) -> str:

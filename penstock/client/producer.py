@@ -14,7 +14,14 @@ from typing import Any, Literal, TypeVar
 from penstock.client.backoff import Backoff
 from penstock.client.client import MIB, Client
 from penstock.client.encoding import Sent, encode
-from penstock.client.errors import ClientError, NotSpoken, OutboxFull, ServerError, Unreachable
+from penstock.client.errors import (
+    ClientError,
+    NotSpoken,
+    OutboxFull,
+    ServerError,
+    Unreachable,
+    certificate_refused,
+)
 from penstock.client.link import BROKEN
 from penstock.client.outbox import Outbox, Queued, Rejection
 from penstock.client.sending import Desk, Post, Sender, Socket
@@ -53,6 +60,8 @@ class Producer:
         self.stream = stream
         self.error: ClientError | None = None
         """Why nothing can be sent just now, if a retry does not help; it is tried all the same."""
+        self.shed = 0
+        """Events that the server has given up since it is overloaded, as their stream allows."""
         self._client = client
         self._path = path
         self._bytes_max = bytes_max
@@ -208,7 +217,10 @@ class Producer:
     def _tell(self, rejection: Rejection) -> None:
         _log.warning("%s refused events of message %s: %s", self.stream, rejection.seq, rejection.errors[:3])
         if self._on_rejected is not None:
-            self._on_rejected(rejection)
+            try:
+                self._on_rejected(rejection)
+            except Exception:
+                _log.exception("what is called with rejected events has failed; they are kept")
 
     async def _send(self) -> None:
         """For ever: send what is there, by a connection after the other."""
@@ -226,8 +238,13 @@ class Producer:
                 retry_after_s = error.retry_after_s
                 if not error.retry:
                     await self._blocked(error)
-            except (*BROKEN, Unreachable):
-                pass
+            except (*BROKEN, Unreachable) as error:
+                _log.info("%s: not connected (%s); trying again", self.stream, error or type(error).__name__)
+                if certificate_refused(error):
+                    await self._blocked(Unreachable(str(error)))
+            except Exception as error:
+                _log.exception("%s: sending failed", self.stream)
+                await self._blocked(ClientError(f"sending failed: {error!r}"))
             if sender.progressed:
                 backoff.succeeded()
                 sender.progressed = False
@@ -253,7 +270,8 @@ class Producer:
         async with self._changed:
             await self._changed.wait_for(lambda: bool(self._sizes) and self._sizes[-1][0] > seq)
 
-    def _acknowledge(self, seq: int) -> None:
+    def _acknowledge(self, seq: int, shed: int) -> None:
+        self.shed += shed
         self.error = None
         self._acknowledged = max(self._acknowledged, seq)
         self._work.set()

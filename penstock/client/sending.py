@@ -21,6 +21,9 @@ from penstock.failpoints import reach
 
 FLIGHT_BYTES_MAX = 4 * MIB
 """Bytes of messages that are held in memory until they are acknowledged."""
+FIRST_MESSAGES = 8
+"""So many go out before the first acknowledgement of a connection, and twice as many after each one: where connections
+break often, it gets somewhere before it breaks."""
 FLAWED = frozenset({"invalid_events", "malformed_body", "too_large"})
 """Answers to a POST that are about its events: it will never be taken, and must not block the others."""
 Load = Callable[[int, int, int], Awaitable[list[Queued]]]
@@ -32,12 +35,13 @@ class Desk:
     """Where messages come from, and who is told what became of them.
 
     `news` returns when there may be messages after a number, `load` gives the next of them. `acknowledge` is called
-    with the number up to which all are durable at the server; `reject`, before that, with what is wrong with one.
+    with the number up to which all are durable at the server, and how many events the server gave up of them because it
+    is overloaded; `reject`, before that, with what is wrong with one.
     """
 
     news: Callable[[int], Awaitable[None]]
     load: Load
-    acknowledge: Callable[[int], None]
+    acknowledge: Callable[[int, int], None]
     reject: Callable[[int, list[dict[str, Any]]], None]
 
 
@@ -55,10 +59,10 @@ class Sender:
         """Send from the oldest message on. Never returns; raises what ended it."""
         raise NotImplementedError
 
-    def _acknowledged(self, seq: int) -> None:
+    def _acknowledged(self, seq: int, shed: int) -> None:
         reach("producer.acknowledged")
         self.progressed = True
-        self._desk.acknowledge(seq)
+        self._desk.acknowledge(seq, shed)
 
 
 class Post(Sender):
@@ -72,6 +76,7 @@ class Post(Sender):
 
     async def _post(self, message: Queued) -> None:
         headers = {"Idempotency-Key": f"{self._name}/{message.seq}", "Content-Type": "application/json"}
+        shed = 0
         try:
             answer = await self._client.ask("POST", self._path, content=message.body, headers=headers)
         except ServerError as error:
@@ -80,10 +85,11 @@ class Post(Sender):
             self._desk.reject(message.seq, error.fields.get("errors") or [{"index": 0, "reason": error.detail}])
         else:
             receipt = msgspec.json.decode(answer, type=Receipt)
+            shed = receipt.shed
             if receipt.rejected:
                 self._desk.reject(message.seq, [msgspec.to_builtins(each) for each in receipt.errors])
         reach("producer.sent")
-        self._acknowledged(message.seq)
+        self._acknowledged(message.seq, shed)
 
 
 class Socket(Sender):
@@ -103,15 +109,16 @@ class Socket(Sender):
         flight, room = Flight(), asyncio.Event()
         flight.opened(window)
         bodies: dict[int, bytes] = {}
+        most = min(FIRST_MESSAGES, window)
 
         async def speak() -> None:
             last = 0
             while True:
                 await self._desk.news(last)
-                while len(bodies) >= window or sum(map(len, bodies.values())) >= FLIGHT_BYTES_MAX:
+                while len(bodies) >= most or sum(map(len, bodies.values())) >= FLIGHT_BYTES_MAX:
                     room.clear()
                     await room.wait()
-                for message in await self._desk.load(last, window - len(bodies), FLIGHT_BYTES_MAX):
+                for message in await self._desk.load(last, most - len(bodies), FLIGHT_BYTES_MAX):
                     last = message.seq
                     bodies[last] = message.body
                     for seq in flight.add(last):
@@ -119,14 +126,16 @@ class Socket(Sender):
                         reach("producer.sent")
 
         async def listen() -> None:
+            nonlocal most
             while True:
                 heard = await self._hear(connection)
                 if heard["event"] == "ack":
+                    most = min(2 * most, window)
                     flight.acknowledged(heard["seq"])
                     for seq in [each for each in bodies if each <= heard["seq"]]:
                         del bodies[seq]
                     room.set()
-                    self._acknowledged(heard["seq"])
+                    self._acknowledged(heard["seq"], int(heard.get("shed", 0)))
                 elif heard["event"] == "rejected":
                     self._desk.reject(heard["seq"], heard["errors"])
 

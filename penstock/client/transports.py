@@ -158,6 +158,8 @@ class Polling:
 
     async def _once(self, target: Target, since: str | None, backoff: Backoff) -> Deliveries:
         """Page after page, until one fails, or comes too soon with nothing."""
+        if target.kind == "query":
+            raise NotSpoken("a query that is kept live is not polled")
         while True:
             began = self._clock()
             found = await self._page(target, since)

@@ -57,7 +57,7 @@ class Sieve:
 
     def expected(self, events: Sequence[Any]) -> int:
         """How many of the events are to be kept, about; the same each time for the same events."""
-        important = sum(self._important(events))
+        important = 0 if self._unless is None else sum(self._important(events))
         return important + math.ceil((len(events) - important) * self._keep)
 
     def _important(self, events: Sequence[Any]) -> list[bool]:

@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from penstock.filters.kinds import Mistake
-from penstock.filters.syntax import Call, Field, Literal, Node
+from penstock.filters.syntax import NUMBER_MAX, Call, Field, Literal, Node
 
 LIST_MAX = 100
 
@@ -57,7 +57,7 @@ def _literal(value: Any, position: int) -> Literal:
         return Literal(value, position)
     if isinstance(value, int | float):
         number = Decimal(repr(value))
-        return Literal(number if number.is_finite() else None, position)
+        return Literal(number if number.is_finite() and abs(number) <= NUMBER_MAX else None, position)
     return Literal(None, position)
 
 

@@ -14,7 +14,7 @@ from penstock.filters import choices, like, logic, nested, numbers, texts, times
 from penstock.filters.alike import is_whole
 from penstock.filters.functions import Function
 from penstock.filters.kinds import NULL, REAL, TEXT, TRUTH, WHOLE, Mistake, Operand, constant, loaded
-from penstock.filters.limits import CALLS_MAX
+from penstock.filters.limits import CALLS_MAX, PATTERNS_MAX
 from penstock.filters.syntax import Call, Field, Literal, Name, Node
 from penstock.schema import SYSTEM_COLUMNS
 
@@ -62,7 +62,7 @@ class Compiler:
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._names = [name for name in schema.names if name not in SYSTEM_COLUMNS]
-        self._calls = 0
+        self._calls = self._patterns = 0
         self.columns: set[str] = set()
 
     def operand(self, node: Node) -> Operand:
@@ -88,15 +88,22 @@ class Compiler:
         return loaded(self._schema.field(index).type, lambda batch: batch.column(name), node.position, name)
 
     def _call(self, node: Call, operands: Sequence[Operand]) -> Operand:
-        if node.name in FUNCTIONS or node.name in _PATTERNS:
-            self._calls += 1
-        if self._calls > CALLS_MAX:
-            raise Mistake(node.position, f"there are more than {CALLS_MAX} functions and patterns")
+        self._count(node, operands)
         if node.name in _OPERATORS:
             return _OPERATORS[node.name](operands)
         if node.name not in FUNCTIONS:
             raise Mistake(node.position, _missing("function", node.name, sorted(FUNCTIONS)))
         return FUNCTIONS[node.name].of(node.name, node.position, operands)
+
+    def _count(self, node: Call, operands: Sequence[Operand]) -> None:
+        """What costs much may stand there a few times only."""
+        is_pattern = node.name in _PATTERNS
+        self._calls += is_pattern or node.name in FUNCTIONS
+        self._patterns += is_pattern and like.is_hard(operands)
+        if self._calls > CALLS_MAX:
+            raise Mistake(node.position, f"there are more than {CALLS_MAX} functions and patterns")
+        if self._patterns > PATTERNS_MAX:
+            raise Mistake(node.position, f"there are more than {PATTERNS_MAX} patterns with % or _ inside")
 
 
 def _flat(node: Call) -> list[Node]:

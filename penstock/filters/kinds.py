@@ -113,8 +113,10 @@ def _after(first: Callable[[Any], Any], second: Callable[[Any], Any] | None) -> 
 
 
 def _load_time(times: Any) -> Any:
-    """Cast to a type without a zone, a time is what a clock in UTC shows."""
+    """Without its zone, a time is what a clock in UTC shows."""
     unit = times.type.unit
+    if unit == "us":
+        return times.view(TIME.arrow)
     if unit in ("s", "ms"):
         per_unit = 1_000_000 if unit == "s" else 1_000
         ticks = times.cast(pa.int64())

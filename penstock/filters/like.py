@@ -29,13 +29,17 @@ def like(name: str, operands: Sequence[Operand]) -> Operand:
         return constant(TRUTH, None, this.position, this.shown)
     if this.kind != TEXT:
         raise Mistake(this.position, f"LIKE does not take {this.typed}")
-    pieces = _pieces(operands[1], _escape(operands[2]) if len(operands) == 3 else "\\")
+    pieces = _pattern(operands)
     if name == "ilike":
         pieces = [_lowered(each) for each in pieces]
     run, matches = this.run, _matcher(pieces)
     if name == "like":
         return computed(TRUTH, lambda batch: matches(run(batch)), this.position)
     return computed(TRUTH, lambda batch: matches(pc.utf8_lower(run(batch))), this.position)
+
+
+def _pattern(operands: Sequence[Operand]) -> list[Piece]:
+    return _pieces(operands[1], _escape(operands[2]) if len(operands) == 3 else "\\")
 
 
 def _escape(operand: Operand) -> str:
@@ -87,7 +91,20 @@ def _lowered(piece: Piece) -> Piece:
     return pc.utf8_lower(pa.scalar(piece)).as_py() if isinstance(piece, str) else piece
 
 
+def is_hard(operands: Sequence[Operand]) -> bool:
+    """Whether a pattern needs the engine."""
+    return _simple(_pattern(operands)) is None
+
+
 def _matcher(pieces: Sequence[Piece]) -> Callable[[Any], Any]:
+    simple = _simple(pieces)
+    if simple is not None:
+        return simple
+    pattern = "".join(re.escape(each) if isinstance(each, str) else ".*" if each is MANY else "." for each in pieces)
+    return lambda texts: pc.match_substring_regex(texts, pattern=rf"\A(?s:{pattern})\z")
+
+
+def _simple(pieces: Sequence[Piece]) -> Callable[[Any], Any] | None:
     match pieces:
         case []:
             return lambda texts: pc.equal(texts, "")
@@ -99,5 +116,4 @@ def _matcher(pieces: Sequence[Piece]) -> Callable[[Any], Any]:
             return lambda texts: pc.ends_with(texts, pattern=text)
         case [first, str(text), last] if first is MANY and last is MANY:
             return lambda texts: pc.match_substring(texts, pattern=text)
-    pattern = "".join(re.escape(each) if isinstance(each, str) else ".*" if each is MANY else "." for each in pieces)
-    return lambda texts: pc.match_substring_regex(texts, pattern=rf"\A(?s:{pattern})\z")
+    return None

@@ -7,7 +7,10 @@ LENGTH_MAX = 2_048
 NODES_MAX = 200
 """Names, values, operators and functions in one text."""
 CALLS_MAX = 32
-"""Functions and patterns in one text. The slowest take some ten nanoseconds for each byte of a text."""
+"""Functions and patterns in one text. Most take about a nanosecond for each byte of a text."""
+PATTERNS_MAX = 8
+"""Patterns of LIKE that are more than a comparison with the beginning, the end or any part of a text. Together they
+take some 50 ms for a megabyte in the worst case."""
 DEPTH_MAX = 16
 """Parentheses, brackets and signs within each other. The parser takes some twenty frames of the stack for each."""
 LEVELS_MAX = 100

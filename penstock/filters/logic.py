@@ -134,7 +134,7 @@ def among(this: Operand, items: Sequence[Operand]) -> Operand:
 
 def _member(this: Operand, item: Operand) -> pa.Scalar | None:
     """The item as a value that is looked for in the column itself; None if it must be compared."""
-    if item.fixed is None or item.kind.name == "null":
+    if item.fixed is None or not item.fixed.is_valid:
         return None
     if isinstance(item.written, Decimal) and this.kind.name == "whole":
         return _scalar(this.kind, item.written) if is_whole(item.written) else None

@@ -89,7 +89,7 @@ _PARTS: Mapping[str, frozenset[str]] = {
     "Null": frozenset(),
 }
 """The nodes of the parser that are allowed, and what each may have. One that has anything more is refused."""
-_NUMBER_MAX = Decimal("1e300")
+NUMBER_MAX = Decimal("1e300")
 _HELP = "use columns, values, comparisons, IN, LIKE, BETWEEN, IS NULL, AND, OR, NOT, arithmetic and the known functions"
 
 
@@ -197,7 +197,7 @@ class _Reader:
             found = Decimal(text)
         except InvalidOperation:
             found = Decimal("Infinity")
-        if not -_NUMBER_MAX <= found <= _NUMBER_MAX:
+        if not -NUMBER_MAX <= found <= NUMBER_MAX:
             self.tokens.refuse(self._place, f"{text[:40]!r} is no number that can be compared")
         return found
 

@@ -15,37 +15,15 @@ from sqlglot.errors import SqlglotError
 from penstock.errors import BadExpression
 from penstock.filters.limits import DEPTH_MAX, LENGTH_MAX
 
-_WORDS = frozenset(
-    getattr(TokenType, name)
-    for name in ("AND", "OR", "NOT", "IN", "IS", "LIKE", "ILIKE", "BETWEEN", "ESCAPE", "NULL", "TRUE", "FALSE")
-)
-_OPENING = frozenset({TokenType.L_PAREN, TokenType.L_BRACKET})
-_CLOSING = frozenset({TokenType.R_PAREN, TokenType.R_BRACKET})
-_SIGNS = (
-    _OPENING
-    | _CLOSING
-    | frozenset(
-        getattr(TokenType, name)
-        for name in (
-            "COMMA",
-            "DOT",
-            "EQ",
-            "NEQ",
-            "LT",
-            "LTE",
-            "GT",
-            "GTE",
-            "PLUS",
-            "DASH",
-            "STAR",
-            "SLASH",
-            "MOD",
-            "DPIPE",
-        )
-    )
-)
-_VALUES = frozenset({TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER, TokenType.VAR})
-_PREFIXES = frozenset({TokenType.NOT, TokenType.DASH})
+
+def _types(names: str) -> frozenset[TokenType]:
+    return frozenset(getattr(TokenType, name) for name in names.split())
+
+
+_WORDS = _types("AND OR NOT IN IS LIKE ILIKE BETWEEN ESCAPE NULL TRUE FALSE")
+_OPENING, _CLOSING = _types("L_PAREN L_BRACKET"), _types("R_PAREN R_BRACKET")
+_SIGNS = _OPENING | _CLOSING | _types("COMMA DOT EQ NEQ LT LTE GT GTE PLUS DASH STAR SLASH MOD DPIPE")
+_VALUES, _AMOUNTS, _PREFIXES = _types("STRING NUMBER IDENTIFIER"), _types("STRING NUMBER"), _types("NOT DASH")
 _HINTS = {
     "SELECT": "a sub-query", "CASE": "CASE", "EXISTS": "EXISTS", "UNION": "UNION", "OVER": "a window", "CAST": "a cast",
     "TRY_CAST": "a cast", "RLIKE": "a regular expression", "REGEXP": "a regular expression", "DISTINCT": "DISTINCT",
@@ -88,7 +66,7 @@ class Tokens:
         kind, word = token.token_type, token.text
         if token.comments:
             self.refuse(token.start, "comments are not allowed")
-        if kind in _WORDS or kind in _SIGNS or kind in (TokenType.STRING, TokenType.NUMBER, TokenType.IDENTIFIER):
+        if kind in _WORDS or kind in _SIGNS or kind in _VALUES:
             return token
         if word.isidentifier() and self.text[token.start] == word[0]:
             return _token(TokenType.VAR, word, token)
@@ -136,26 +114,18 @@ def _is_word(token: Token, word: str) -> bool:
     return token.token_type == TokenType.VAR and token.text.upper() == word
 
 
-def _with_intervals(tokens: list[Token]) -> Iterator[Token]:
+def _with_intervals(tokens: Sequence[Token]) -> Iterator[Token]:
     """`INTERVAL '1 hour'`, `INTERVAL '1' HOUR` and `INTERVAL 1 HOUR` as `interval('1 HOUR')`."""
-    left = iter([*tokens, None])
-    following = iter([*tokens[1:], None])
-    after = iter([*tokens[2:], None, None])
-    for token, second, third in zip(left, following, after, strict=False):
-        if token is None:
-            return
-        if second is None or not _is_word(token, "INTERVAL"):
-            yield token
-            continue
-        if second.token_type not in (TokenType.STRING, TokenType.NUMBER):
-            yield token
-            continue
-        text = second.text
-        next(left), next(following), next(after)
-        if third is not None and third.text.lower().removesuffix("s") in _UNITS:
-            text = f"{text} {third.text}"
-            next(left), next(following), next(after)
+    place = 0
+    while place < len(tokens):
+        token, ahead = tokens[place], tokens[place + 1 : place + 3]
         yield token
-        yield _token(TokenType.L_PAREN, "(", second)
-        yield _token(TokenType.STRING, text, second)
-        yield _token(TokenType.R_PAREN, ")", second)
+        place += 1
+        if not ahead or not _is_word(token, "INTERVAL") or ahead[0].token_type not in _AMOUNTS:
+            continue
+        has_unit = len(ahead) == 2 and ahead[1].text.lower().removesuffix("s") in _UNITS
+        text = f"{ahead[0].text} {ahead[1].text}" if has_unit else ahead[0].text
+        yield _token(TokenType.L_PAREN, "(", ahead[0])
+        yield _token(TokenType.STRING, text, ahead[0])
+        yield _token(TokenType.R_PAREN, ")", ahead[0])
+        place += 2 if has_unit else 1

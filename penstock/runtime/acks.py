@@ -72,11 +72,11 @@ class Acks:
             each.history.close()
 
     async def describe(self, text: str, caller: Caller) -> dict[str, Any]:
-        """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read it; what was caused is shown as far
-        as the caller may read that. `NotFound` if that is no acknowledgement of this app."""
+        """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read all of it; what was caused is shown
+        as far as the caller may read that. `NotFound` if that is no acknowledgement of this app."""
         stream = decode_ack(text).stream
         if not caller.may("produce", stream):
-            caller.require("consume", stream)
+            caller.require_all(stream)
         ack = self._read(text)
         logged, processed = await asyncio.to_thread(self._logged, ack), []
         pending = [Places(ack.stream, ack.spans)]

@@ -55,7 +55,9 @@ from penstock.serve.deps import Deps
 from penstock.serve.feed import FeedChannel
 from penstock.serve.http import routes
 from penstock.serve.problems import exception_handlers
-from penstock.serve.protocol import OPTIONS, BoundedWebSocket
+from penstock.serve.protocol import OPTIONS, BoundedWebSocket, with_chunks
+from penstock.serve.query.queries import Queries
+from penstock.serve.query.relations import FeedRelation, Relation, StreamRelation, ViewRelation
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.serve.webhooks.registry import Registry
@@ -86,7 +88,7 @@ def server_config(
     """How the gateway's HTTP server is set up, for whatever application it serves."""
     config = uvicorn.Config(
         asgi,
-        http=http,
+        http=with_chunks(http),
         ws=BoundedWebSocket,
         **OPTIONS,
         lifespan="off",
@@ -136,6 +138,7 @@ class Gateway:
         self.acks = Acks(app, directory, self.log, self.tables, settings)
         told = around(app, self.gate, self.log, self.tables, self._fatal)
         self.webhooks = Registry(directory.webhooks, settings, told, declared=declared(app))
+        self.queries = Queries(self._relations(), settings)
         self.status = Status(app, directory, settings, self.log, self.door, self.tables, self.sources, self.connections)
         self.status.readings = {
             **{name: each.describe for name, each in self.streams.items()},
@@ -165,6 +168,17 @@ class Gateway:
             if feed.of in channels
         }
 
+    def _relations(self) -> dict[str, Relation]:
+        """What can be queried, by name."""
+        most, size = self.settings.query_events_max, self.settings.query_memory_bytes
+        found: dict[str, Relation] = {
+            name: StreamRelation(name, self.log, schema, events_max=most, bytes_max=size)
+            for name, schema in self._schemas().items()
+        }
+        found |= {name: ViewRelation(name, table) for name, table in self.tables.items()}
+        feeds = [feed for feed in self.app.feeds if feed.of in found]
+        return found | {feed.name: FeedRelation(found[feed.of], feed.condition, feed.select) for feed in feeds}
+
     def _committed(self, stream: str) -> None:
         self.streams[stream].wake()
         self.status.note_commit(stream)
@@ -190,6 +204,7 @@ class Gateway:
             },
             acks=self.acks.describe,
             origins=self.origins,
+            queries=self.queries,
         )
         post = PostEndpoint(self.door, self.settings, self.acks)
         publish = PublishEndpoint(self.door, self.closing, window=self.settings.publish_window)
@@ -230,6 +245,7 @@ class Gateway:
         await self.webhooks.close()
         await self.door.close()
         self.acks.close()
+        self.queries.close()
         self.log.close()
         for table in self.tables.values():
             table.close()

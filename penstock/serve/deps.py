@@ -13,6 +13,7 @@ from penstock.contracts import Channel
 from penstock.errors import BadExpression, BadParameter, Forbidden, NotFound
 from penstock.schema import Event
 from penstock.serve.connections import Connections
+from penstock.serve.query.queries import Queries
 from penstock.settings import Settings
 
 _log = logging.getLogger("penstock.serve")
@@ -26,7 +27,7 @@ class Deps:
     `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. `events`
     are the event classes for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or
     None if it has none. `acks` tells, of an acknowledgement, what became of its events. `origins` are browser origins,
-    as in `https://host:port`, that may open a WebSocket besides the gateway's own.
+    as in `https://host:port`, that may open a WebSocket besides the gateway's own. `queries` answers ad-hoc queries.
     """
 
     streams: Mapping[str, Channel]
@@ -39,16 +40,26 @@ class Deps:
     events: Mapping[str, type[Event]] = field(default_factory=dict)
     states: Mapping[str, KeyState] = field(default_factory=dict)
     acks: Callable[[str, Caller], Awaitable[dict[str, Any]]] | None = None
+    queries: Queries | None = None
     origins: frozenset[str] = frozenset()
 
     def channel(self, kind: str, name: str, caller: Caller) -> Channel:
-        """The channel of a `stream` or `view`, for someone who may read it, with the rows that they may see."""
+        """The channel of a `stream` or `view`, for someone who may read it, with the rows that they may see; that of a
+        `query` by its text."""
+        if kind == "query":
+            return self.asked.channel(name, caller)
         caller.require("consume", name)
         found = (self.streams if kind == "stream" else self.views).get(name)
         if found is None:
             raise NotFound(f"there is no {kind} {name[:80]!r}")
         rule = caller.sees(name)
         return found if rule is None else limited(found, name, rule)
+
+    @property
+    def asked(self) -> Queries:
+        if self.queries is None:
+            raise NotFound("queries are not answered here")
+        return self.queries
 
 
 def limited(channel: Channel, name: str, rule: RowRule) -> Channel:

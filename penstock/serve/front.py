@@ -23,7 +23,10 @@ CHECK_S = 1.0
 PIECE_BYTES_MAX = 4 * 1024 * 1024
 """Changes that are looked at together: about 20 ms of a worker thread for each filter."""
 KEPT_BYTES_MAX = 16 * 1024 * 1024
-"""Most that is kept of the latest deliveries, for each filter."""
+"""Most that is kept of the latest deliveries for a filter. Many filters have a share of it each: who has more to read
+reads for itself."""
+FILTERS_KEPT = 4
+"""So many have all of it."""
 
 
 class Place(Protocol):
@@ -67,7 +70,7 @@ class Front:
         first = bisect_right(self._versions, version)
         return list(zip(self._versions[first : first + most], self._deliveries[first : first + most], strict=True))
 
-    def add(self, reached: int, seen: Sequence[Change], now: float) -> None:
+    def add(self, reached: int, seen: Sequence[Change], now: float, bytes_max: int = KEPT_BYTES_MAX) -> None:
         """Go on to a version, with what is seen on the way, and hand it to all who wait."""
         self.reached = reached
         if not seen:
@@ -76,7 +79,7 @@ class Front:
         self._versions += [each.version for each in seen]
         self._deliveries += made
         self._bytes += sum(len(each.data) for each in made)
-        self._trim()
+        self._trim(bytes_max)
         for waiter in self.waiting:
             place = waiter.place
             if place.version >= seen[0].version or not waiter.takes(made):
@@ -84,9 +87,9 @@ class Front:
             else:
                 place.version, place.given_at = reached, now
 
-    def _trim(self) -> None:
+    def _trim(self, bytes_max: int) -> None:
         gone, kept = 0, len(self._versions)
-        while kept - gone > self._kept_max or (self._bytes > KEPT_BYTES_MAX and kept - gone > 1):
+        while kept - gone > self._kept_max or (self._bytes > bytes_max and kept - gone > 1):
             self._bytes -= len(self._deliveries[gone].data)
             gone += 1
         if gone:
@@ -183,6 +186,7 @@ class Fronts:
 
     def _hand_out(self, seen: Mapping[Lens, list[Change] | Exception]) -> None:
         now = asyncio.get_running_loop().time()
+        share = FILTERS_KEPT * KEPT_BYTES_MAX // max(FILTERS_KEPT, len(self._fronts))
         for lens, front in tuple(self._fronts.items()):
             found = seen.get(lens)
             if found is None or isinstance(found, Unknown):
@@ -190,7 +194,7 @@ class Fronts:
             elif isinstance(found, Exception):
                 front.fail(found)
             else:
-                front.add(self._reached, found, now)
+                front.add(self._reached, found, now, share)
 
 
 def _seen(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change] | Exception:

@@ -18,6 +18,7 @@ from penstock.serve.metrics import CONTENT_TYPE, render
 from penstock.serve.openapi import document
 from penstock.serve.pages import PageEndpoint
 from penstock.serve.problems import HEADERS
+from penstock.serve.query.http import QueryEndpoint
 from penstock.serve.socket import LiveSocket
 from penstock.serve.sse import LiveEvents
 
@@ -32,6 +33,8 @@ def routes(deps: Deps) -> list[BaseRoute]:
         Route("/v1/streams/{name}/publish", _publish_only, methods=["GET"]),
         Route("/v1/streams/{name}/live", LiveEvents(deps, "stream"), methods=["GET"]),
         Route("/v1/views/{name}/live", LiveEvents(deps, "view"), methods=["GET"]),
+        Route("/v1/query", QueryEndpoint(deps).__call__, methods=["POST"]),
+        Route("/v1/query/live", LiveEvents(deps, "query"), methods=["GET"]),
         WebSocketRoute("/v1/live", LiveSocket(deps)),
         Route("/v1/live", _socket_only, methods=["GET"]),
         Route("/v1/handlers/{name}/state/{key:path}", _state(deps), methods=["GET"]),

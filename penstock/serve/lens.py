@@ -110,6 +110,9 @@ class InUse:
     def __iter__(self) -> Iterator[Lens]:
         return iter(self._readers)
 
+    def __contains__(self, lens: Lens) -> bool:
+        return lens in self._readers
+
     @property
     def readers(self) -> int:
         return self._readers.total()

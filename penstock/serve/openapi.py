@@ -99,14 +99,21 @@ _ACK: Object = {
     "schema": {"type": "string", "minLength": 1},
     "description": "The `ack` of an answer.",
 }
+_SQL: Object = {
+    "name": "sql",
+    "in": "query",
+    "required": True,
+    "schema": {"type": "string", "minLength": 1},
+    "description": "The text of a query.",
+}
 _LIVE = (
     "Server-sent events: `snapshot`, `change`, `progress`, `reset`, `stall`, and a last `error` if the channel fails. "
     "The id of each is a cursor."
 )
 _SOCKET = (
-    'A WebSocket with many subscriptions. Say `{"op": "subscribe", "id", "view" or "stream", "since"?, "where"?, '
-    '"select"?, "window"?}`, or `unsubscribe`, `filter`, `ack`, `pause`, `resume`, `pace` with the same id, or '
-    '`{"op": "ping"}`; the answers are `{"id", "event", "cursor", "data"}`.'
+    'A WebSocket with many subscriptions. Say `{"op": "subscribe", "id", "view", "stream" or "query", "since"?, '
+    '"where"?, "select"?, "window"?}`, or `unsubscribe`, `filter`, `ack`, `pause`, `resume`, `pace` with the same id, '
+    'or `{"op": "ping"}`; the answers are `{"id", "event", "cursor", "data"}`.'
 )
 
 
@@ -139,6 +146,10 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
                     parameters=[_PRODUCER],
                     also=("404", "426"),
                 ),
+            },
+            "/v1/query": {"post": _query(settings)},
+            "/v1/query/live": {
+                "get": _live("query") | {"parameters": [_SINCE, _SQL, _LAST_EVENT_ID]},
             },
             "/v1/live": {"get": _operation("Live subscriptions", {"101": {"description": _SOCKET}}, also=("426",))},
             "/v1/acks/{ack}": {
@@ -239,6 +250,23 @@ def _live(kind: str) -> Object:
     return _operation(f"Follow a {kind}", answers, parameters=[_SINCE, *_FILTER, _LAST_EVENT_ID], also=("404",))
 
 
+def _query(settings: Settings) -> Object:
+    asked = {
+        "type": "object",
+        "required": ["sql"],
+        "additionalProperties": False,
+        "properties": {
+            "sql": {"type": "string", "maxLength": settings.query_text_max, "description": "One SELECT."},
+            "limit": {"type": ["integer", "null"], "minimum": 1, "maximum": settings.query_rows_max},
+            "format": {"enum": ["json", "arrow", None]},
+        },
+    }
+    answers = _ok({"$ref": "#/components/schemas/Answer"})
+    answers["200"]["content"]["application/vnd.apache.arrow.stream"] = {"schema": {"type": "string"}}
+    operation = _operation("Ask a query", answers, also=("404", "413", "422"))
+    return operation | {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}}
+
+
 def _health() -> Object:
     return {
         status: {
@@ -293,6 +321,17 @@ _SCHEMAS: Object = {
         ack={"type": ["string", "null"], "description": "An acknowledgement: ask with it what became of the events."},
         reply={"type": ["object", "null"], "description": "What the events caused, if that was asked for."},
     ),
+    "Answer": {
+        "type": "object",
+        "required": ["columns", "rows", "cursors", "elapsed_ms"],
+        "properties": {
+            "columns": _OBJECTS,
+            "rows": _OBJECTS,
+            "cursors": {"type": "object", "additionalProperties": _CURSOR},
+            "elapsed_ms": _COUNT,
+            "truncated": _TRUNCATED,
+        },
+    },
     "Acknowledged": {
         "type": "object",
         "required": ["stream", "events", "logged", "processed"],

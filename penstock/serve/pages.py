@@ -36,18 +36,20 @@ class PageEndpoint:
             channel = channel.through(given.get("where"), given.get("select"))
         page = await self._page(channel, given, request)
         tag = f'W/"{page.tag}"'
-        if tag in _tags(request.headers.get("if-none-match", "")):
+        if not {tag, "W/*"}.isdisjoint(_tags(request.headers.get("if-none-match", ""))):
             return Response(None, 304, headers=HEADERS | {"ETag": tag})
         return Response(page.body, headers=HEADERS | {"ETag": tag}, media_type="application/json")
 
     async def _page(self, channel: Channel, given: dict[str, str], request: Request) -> Page:
         if "last" in given:
-            if "since" in given or "wait" in given:
-                raise BadParameter("last is the end of the stream: it goes without since and wait", parameter="last")
+            if given.keys() & {"since", "wait", "limit"}:
+                raise BadParameter(
+                    "last is the end of the stream: it goes without since, wait and limit", parameter="last"
+                )
             return await channel.last(self._count("last", given))
         since, limit = given.get("since"), self._count("limit", given)
-        if "order" in given and since is not None:
-            raise BadParameter("changes come in their own order: order goes without since", parameter="order")
+        if "order" in given and given.keys() & {"since", "wait"}:
+            raise BadParameter("changes come in their own order: order goes without since and wait", parameter="order")
         if "order" in given:
             return await channel.page(since, limit, order=given["order"])
         wait_s = self._wait_s(given)
@@ -90,7 +92,7 @@ class PageEndpoint:
 
 
 def _tags(header: str) -> list[str]:
-    """The tags of an `If-None-Match`. They are compared weakly, as the standard says."""
+    """The tags of an `If-None-Match`, or `*`, which is any. They are compared weakly, as the standard says."""
     tags = [each.strip() for each in header[:4096].split(",")]
     return [each if each.startswith("W/") else f"W/{each}" for each in tags]
 

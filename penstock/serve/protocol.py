@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame, Opcode
 from websockets.http11 import Request
@@ -19,14 +20,42 @@ from websockets.server import ServerProtocol
 from penstock.access import CERTIFIED, certified_names
 from penstock.serve.frames import WRITER
 from penstock.serve.socket import MESSAGE_BYTES_MAX
+from penstock.serve.sse import CHUNKS
 
 FRAGMENTS_MAX = 1_000
-PUBLISH_SUFFIX = "/publish"
+PUBLISH_SUFFIX, LIVE_SUFFIX = "/publish", "/live"
 PUBLISH_BYTES_MAX = 1024 * 1024 + 64 * 1024
 """A message of those who send events: one of the largest size, with what is around it."""
 OPTIONS: dict[str, Any] = {"ws_max_size": MESSAGE_BYTES_MAX + 1024, "ws_per_message_deflate": False}
 """Options of `uvicorn.Config` that belong to it. Just above our own bound, so that a message somewhat too large gets an
 answer. Compression would cost each connection 300 KiB, and let a client inflate a thousandfold."""
+
+
+class _Chunks:
+    """As `sse.Chunks`: what uvicorn's `send` would do, without a copy for each connection."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    def write(self, chunks: Sequence[bytes]) -> bool:
+        cycle = self._cycle
+        is_open = cycle.response_started and not (cycle.response_complete or cycle.disconnected)
+        if not is_open or not cycle.chunked_encoding or cycle.flow.write_paused or cycle.transport.is_closing():
+            return False
+        cycle.transport.writelines(chunks)
+        return True
+
+
+def with_chunks(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
+    """An HTTP protocol whose live responses can be written to by those who have what to write."""
+
+    class Live(base):  # type: ignore[valid-type, misc]
+        def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+            if cycle.scope["path"].endswith(LIVE_SUFFIX):
+                cycle.scope.setdefault("extensions", {})[CHUNKS] = _Chunks(cycle)  # type: ignore[assignment]
+            super()._start_asgi_task(cycle, app)
+
+    return Live
 
 
 class _Frames(ServerProtocol):

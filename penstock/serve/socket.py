@@ -136,7 +136,7 @@ class _Session:
                 bad = 0
             except _Refused as refused:
                 bad += 1
-                await self._send(refused.id, "error", problem=as_problem(refused.error))
+                await self._send(refused.id, "error", problem=as_problem(refused.error) | refused.about)
         return True
 
     async def _obey(self, raw: str | bytes) -> None:
@@ -147,7 +147,7 @@ class _Session:
                 raise BadParameter(f"there is no op {message.op[:80]!r}; use {', '.join(self._ops)}")
             await obey(message)
         except PenstockError as error:
-            raise _Refused(message.id, error) from error
+            raise _Refused(message.id, error, message.op) from error
 
     async def _ping(self, message: Message) -> None:
         await self._send(None, "pong")
@@ -167,12 +167,11 @@ class _Session:
         chosen.task = asyncio.create_task(self._follow(id, chosen, "subscribed"))
 
     def _channel(self, message: Message) -> Channel:
-        if (message.view is None) == (message.stream is None):
-            raise BadParameter("say what to subscribe to: either a view or a stream")
-        if message.view is not None:
-            found = self._deps.channel("view", message.view, self._caller)
-        else:
-            found = self._deps.channel("stream", message.stream or "", self._caller)
+        named = {"view": message.view, "stream": message.stream, "query": message.query}
+        chosen = [(kind, name) for kind, name in named.items() if name is not None]
+        if len(chosen) != 1:
+            raise BadParameter("say what to subscribe to: either a view or a stream, or a query")
+        found = self._deps.channel(*chosen[0], self._caller)
         if message.where is None and message.select is None:
             return found
         return found.through(message.where, message.select)
@@ -238,6 +237,7 @@ class _Session:
             async with following(chosen.channel, chosen.cursor, chosen.style) as deliveries:
                 first = await anext(deliveries)  # a bad cursor is answered instead of `subscribed`
                 await self._send(id, begun)
+                await chosen.ready()  # it may be held up from before it got another filter
                 await self._send(id, first.kind, first)
                 chosen.sent(first)
                 while True:
@@ -288,12 +288,14 @@ def _outcome(reading: asyncio.Task[bool]) -> bool:
 
 
 class _Refused(Exception):
-    """A command that is answered with an error, under its id if it has one."""
+    """A command that is answered with an error, under its id if it has one. The answer names the command, so that it is
+    not taken for the end of the subscription."""
 
-    def __init__(self, id: str | None, error: PenstockError) -> None:
+    def __init__(self, id: str | None, error: PenstockError, op: str | None = None) -> None:
         super().__init__(str(error))
         self.id = id
         self.error = error
+        self.about = {} if op is None else {"op": op[:80]}
 
 
 def _parse(raw: str | bytes) -> Message:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
+from typing import Protocol
 
 import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
 from penstock.access import caller_of
-from penstock.contracts import Delivery
+from penstock.contracts import Channel, Delivery, Style
 from penstock.errors import PenstockError, as_problem
 from penstock.serve.connections import FAREWELL_S, first_of, following
 from penstock.serve.deps import Deps, parameters
@@ -20,8 +22,19 @@ from penstock.serve.problems import HEADERS, unexpected
 RETRY_MS = 1000
 SLICE_BYTES = 64 * 1024
 """A large snapshot goes out in pieces, each after the client took the one before: no reader holds a whole one."""
+CHUNKS = "penstock.chunks"
+"""Where the protocol puts its `Chunks` among the extensions of a request's scope."""
+CHUNK = ""
+"""Under which the chunk is kept with a delivery; an id has at least a character."""
 _HEADERS = HEADERS | {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 _log = logging.getLogger("penstock.serve")
+
+
+class Chunks(Protocol):
+    """The body of a response, past the queues of ASGI. Belongs to one event loop."""
+
+    def write(self, chunks: Sequence[bytes]) -> bool:
+        """Send chunks now; False, and nothing sent, if the client has yet to take earlier ones, or has gone."""
 
 
 class LiveEvents:
@@ -33,19 +46,31 @@ class LiveEvents:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
-        channel = self._deps.channel(self._kind, request.path_params["name"], caller_of(scope))
-        given = parameters(request.query_params.multi_items(), "since", "where", "select")
-        if "where" in given or "select" in given:
-            channel = channel.through(given.get("where"), given.get("select"))
+        channel, given = self._channel(request)
         since = request.headers.get("last-event-id") or given.get("since")
+        style = Style()
+        if (chunks := scope.get("extensions", {}).get(CHUNKS)) is not None:
+            style.take = partial(_take, chunks)
         with self._deps.connections.one():
-            async with following(channel, since) as deliveries:
+            async with following(channel, since, style) as deliveries:
                 first = await anext(deliveries)  # a bad cursor is answered as a problem, so nothing is sent before
                 await send({"type": "http.response.start", "status": 200, "headers": _raw_headers()})
                 if request.method == "HEAD":
                     await send({"type": "http.response.body"})
                 else:
                     await self._stream(first, deliveries, receive, send)
+
+    def _channel(self, request: Request) -> tuple[Channel, dict[str, str]]:
+        """What is followed, and the parameters of the request."""
+        items, caller = request.query_params.multi_items(), caller_of(request.scope)
+        if self._kind == "query":
+            given = parameters(items, "since", "sql")
+            return self._deps.channel("query", given.get("sql", ""), caller), given
+        channel = self._deps.channel(self._kind, request.path_params["name"], caller)
+        given = parameters(items, "since", "where", "select")
+        if "where" in given or "select" in given:
+            channel = channel.through(given.get("where"), given.get("select"))
+        return channel, given
 
     async def _stream(self, first: Delivery, rest: AsyncIterator[Delivery], receive: Receive, send: Send) -> None:
         """Write until the client goes, the gateway closes, or something fails; then say good-bye if it can be heard."""
@@ -98,6 +123,23 @@ def encode(delivery: Delivery) -> Iterator[bytes]:
     for start in range(0, len(data), SLICE_BYTES):
         yield data[start : start + SLICE_BYTES]
     yield b"\n\n"
+
+
+def chunk(delivery: Delivery) -> bytes | None:
+    """One event as a chunk of a response, the same object for all who ask; None if it is to go out in slices."""
+    found = delivery.made.get(CHUNK)
+    if found is None and len(delivery.data) <= SLICE_BYTES:
+        event = b"".join(encode(delivery))
+        found = delivery.made[CHUNK] = b"%x\r\n%b\r\n" % (len(event), event)
+    return found
+
+
+def _take(chunks: Chunks, deliveries: Sequence[Delivery]) -> bool:
+    """Send what has just come, if it is not too much and nothing is waiting to go out. Nothing else is being sent then:
+    who is handed something waits for it."""
+    made = [chunk(each) for each in deliveries]
+    whole = [each for each in made if each is not None]
+    return len(whole) == len(made) and sum(map(len, whole)) <= 2 * SLICE_BYTES and chunks.write(whole)
 
 
 def _one_line(data: bytes) -> bytes:

@@ -255,7 +255,7 @@ class StreamChannel:
             entry = None if place.number is None else tail.entry(place.number)
             if entry is None or place.number is None:
                 return await self._catch_up(place, deadline)
-            change = await entry.change(self._lens)
+            change = await tail.look(entry, self._lens)
             place.offsets, place.number = entry.after, place.number + 1
             if change is not None:
                 return change

@@ -21,6 +21,7 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
     id: str | None = None
     view: str | None = None
     stream: str | None = None
+    query: str | None = None
     since: str | None = None
     where: str | None = None
     select: str | None = None
@@ -45,6 +46,7 @@ class Subscription:
         self.task: asyncio.Task[None] | None = None
         self._window = asked.window
         self._unacknowledged: deque[str] = deque()
+        self._acknowledged: str | None = None
         self._every_s = 0.0
         self._next_at = 0.0
         self._paused = False
@@ -70,11 +72,13 @@ class Subscription:
             self._unacknowledged.append(delivery.cursor)
 
     def acknowledge(self, cursor: str) -> None:
-        """Take note that the client is done with everything up to this cursor."""
-        if cursor not in self._unacknowledged:
+        """Take note that the client is done with everything up to this cursor. Through another filter the same cursor
+        can come once more: the last one counts, and to acknowledge it again does no harm."""
+        if cursor not in self._unacknowledged and cursor != self._acknowledged:
             raise BadParameter("there is no unacknowledged delivery with this cursor", parameter="cursor")
-        while self._unacknowledged.popleft() != cursor:
-            pass
+        while cursor in self._unacknowledged:
+            self._unacknowledged.popleft()
+        self._acknowledged = cursor
         self._wake()
 
     def pause(self) -> None:

@@ -38,47 +38,67 @@ class Place(Protocol):
     given_at: float
 
 
+_Made = Delivery | Exception | None
 _NOT_MADE = LookupError("this was not looked at through that lens")
 
 
 class Entry:
-    """One piece of the stream, and what followers are given of it: made once for each lens."""
+    """One piece of the stream, and what followers are given of it: made once for each lens. Belongs to one event loop
+    from when it is on the ring."""
 
-    def __init__(self, generation: int, piece: Piece) -> None:
+    def __init__(self, generation: int, piece: Piece, lenses: Sequence[Lens] = ()) -> None:
+        """Makes what is seen through the lenses. May take long: called in a thread."""
         self._generation = generation
         self._piece = piece
-        self._changes: dict[Lens, Delivery | Exception | None] = {}
+        self._changes: dict[Lens, _Made] = {}
+        self._making: dict[Lens, asyncio.Task[_Made]] = {}
         self.before, self.after = piece.start, piece.after
+        self.size = piece.size
+        for lens in lenses:
+            self._keep(lens, self._make(lens))
 
     @property
     def empty(self) -> bool:
         """Whether there is no event in it: ticks alone are no change."""
         return not self._piece.events
 
-    @property
-    def size(self) -> int:
-        made = list(self._changes.values())
-        return self._piece.size + sum(len(each.data) for each in made if isinstance(each, Delivery))
-
-    def prepare(self, lens: Lens) -> None:
-        """Make what is seen through a lens, in a thread. If that fails, it is those who look through it that fail."""
-        try:
-            self._changes[lens] = change_of(self._generation, self._piece, lens)
-        except Exception as error:
-            self._changes[lens] = error
-
-    def made(self, lens: Lens) -> Delivery | Exception | None:
+    def made(self, lens: Lens) -> _Made:
         """What is seen through a lens, if it was made before; an error if it was not, or could not be."""
         return self._changes.get(lens, _NOT_MADE)
 
     async def change(self, lens: Lens) -> Delivery | None:
         """What is seen through a lens: at once if it was made before."""
         if lens not in self._changes:
-            await asyncio.to_thread(self.prepare, lens)
+            made = await asyncio.shield(self._making.get(lens) or self._begin(lens))
+            if lens not in self._changes:
+                self._keep(lens, made)
         found = self._changes[lens]
         if isinstance(found, Exception):
             raise found
         return found
+
+    def forget(self, lens: Lens) -> None:
+        self.size -= _size(self._changes.pop(lens, None))
+
+    def _begin(self, lens: Lens) -> asyncio.Task[_Made]:
+        task = self._making[lens] = asyncio.create_task(asyncio.to_thread(self._make, lens))
+        task.add_done_callback(lambda _: self._making.pop(lens))
+        return task
+
+    def _make(self, lens: Lens) -> _Made:
+        """If it fails, it is those who look through this lens that fail."""
+        try:
+            return change_of(self._generation, self._piece, lens)
+        except Exception as error:
+            return error
+
+    def _keep(self, lens: Lens, made: _Made) -> None:
+        self._changes[lens] = made
+        self.size += _size(made)
+
+
+def _size(made: _Made) -> int:
+    return len(made.data) if isinstance(made, Delivery) else 0
 
 
 class Tail:
@@ -127,6 +147,8 @@ class Tail:
         finally:
             if lens not in self.lenses:
                 self._waiting.pop(lens, None)
+                for entry in self._ring:
+                    entry.forget(lens)
             if not self.lenses.readers and self._pump_task is not None:
                 self._pump_task.cancel()
                 self._pump_task = None
@@ -187,10 +209,7 @@ class Tail:
             return now, None
         if self._log.generation(self._stream) != now.generation:
             return now, None
-        entry = Entry(now.generation, piece)
-        for lens in lenses:
-            entry.prepare(lens)
-        return now, entry
+        return now, Entry(now.generation, piece, lenses)
 
     def _take(self, now: Extent, entry: Entry | None) -> None:
         fresh = self.now is None or now.ends != self.now.ends
@@ -208,9 +227,21 @@ class Tail:
             self._tell()
 
     def _push(self, entry: Entry) -> None:
-        """An entry grows when others look at it, so the sizes are added up each time: they are a few hundred."""
         self._ring.append(entry)
         self.next += 1
+        self._shrink()
+
+    async def look(self, entry: Entry, lens: Lens) -> Delivery | None:
+        """What is seen of an entry. It grows when it is seen through another lens."""
+        size = entry.size
+        try:
+            return await entry.change(lens)
+        finally:
+            if entry.size > size:
+                self._shrink()
+
+    def _shrink(self) -> None:
+        """Let the oldest entries go if there are too many, or if they are too large: they are a few hundred."""
         size = sum(each.size for each in self._ring)
         while len(self._ring) > self._entries_max or (size > RING_BYTES_MAX and len(self._ring) > 1):
             size -= self._ring.popleft().size

@@ -148,6 +148,7 @@ class ViewChannel:
 
     async def _seen_rows(self) -> tuple[int, Sequence[bytes]]:
         """The rows that are seen, and their version."""
+        self._require_fit()
         snapshot = self._view.snapshot()
         if not self._lens:
             return snapshot.version, snapshot.rows
@@ -281,11 +282,14 @@ class ViewChannel:
         place.version, place.lost = version, False
         return Delivery("snapshot", b'{"rows":' + join(rows) + b"}", place.cursor)
 
-    def _start_over(self, place: _Place, reason: str) -> Delivery:
-        """Tell that the place is gone. Rows of other columns than those that a filter was made for are not shown
-        through it."""
+    def _require_fit(self) -> None:
+        """Rows of other columns than those that a filter was made for are not shown through it."""
         if self._lens and self._view.schema != self._lens.schema:
             raise Busy(f"view {self.name} has other columns now; ask again with a filter that fits them")
+
+    def _start_over(self, place: _Place, reason: str) -> Delivery:
+        """Tell that the place is gone."""
+        self._require_fit()
         place.generation, place.version, place.lost = self._view.generation, 0, True
         self._shared.lenses.resets += 1
         return Delivery("reset", msgspec.json.encode({"reason": reason}), place.cursor)

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from websockets.asyncio.server import ServerConnection
 
-from penstock.client import Client, ClientError, Events, Progress, ServerError, Unreachable
+from penstock.client import Client, ClientError, Events, Progress, ServerError, Snapshot, Unreachable
 from penstock.schema import EpochMillis, Event, Record
 from tests.client.scripted import Answer, Waits, page, problem, scripted, stream, websocket
 from tests.serve.fakes import run
@@ -249,6 +249,48 @@ def test_the_key_of_each_connection_is_asked_for_anew() -> None:
             async with Client(server.url, key=lambda: next(keys), timing=Waits().timing()) as client:
                 await first(client, 3, since="c0", transport="sse")
             assert [each.headers["authorization"] for each in server.asked] == ["Bearer a", "Bearer b", "Bearer c"]
+
+    run(main())
+
+
+def test_a_query_is_followed_by_its_text() -> None:
+    async def talk(connection: ServerConnection, number: int) -> None:
+        asked = json.loads(await connection.recv())
+        assert (asked["query"], asked.get("since")) == ("SELECT 1 AS one", [None, "q1"][number - 1])
+        data = {"columns": [{"name": "one", "type": "INTEGER"}], "rows": [{"one": number}]}
+        delivery = {"id": asked["id"], "event": "snapshot", "cursor": f"q{number}", "data": data}
+        await connection.send(json.dumps(delivery))
+
+    async def main() -> None:
+        async with websocket(talk) as url, Client(url, timing=Waits().timing()) as client:
+            async with client.follow(query="SELECT 1 AS one") as messages:
+                assert [await anext(messages), await anext(messages)] == [
+                    Snapshot([{"one": 1}], "q1"),
+                    Snapshot([{"one": 2}], "q2"),
+                ]
+            with pytest.raises(Unreachable, match="not polled"):
+                await anext(client.follow(query="SELECT 1", transport="poll"))
+            with pytest.raises(TypeError):
+                client.follow(query="SELECT 1", where="one > 0")
+        event: tuple[str, str, Any] = ("snapshot", "q1", {"columns": [], "rows": []})
+        async with scripted(stream(event)) as server, Client(server.url, timing=Waits().timing()) as client:
+            assert await anext(client.follow(query="SELECT 1", since="q0", transport="sse")) == Snapshot([], "q1")
+            assert (server.asked[0].path, server.asked[0].query) == (
+                "/v1/query/live",
+                {"sql": "SELECT 1", "since": "q0"},
+            )
+
+    run(main())
+
+
+def test_a_query_is_answered_with_rows_columns_and_cursors() -> None:
+    async def main() -> None:
+        answer = page(columns=[{"name": "n", "type": "BIGINT"}], rows=[{"n": 1}], cursors={"x": "c1"}, elapsed_ms=3)
+        async with scripted(answer) as server, Client(server.url, timing=Waits().timing()) as client:
+            found = await client.query("SELECT n FROM x", limit=5)
+            assert (found.rows, found.cursors, found.truncated) == ([{"n": 1}], {"x": "c1"}, False)
+            assert [(each.name, each.type) for each in found.columns] == [("n", "BIGINT")]
+            assert server.asked[0].path == "/v1/query"
 
     run(main())
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+from websockets.asyncio.server import ServerConnection
 
-from penstock.client import ClientError, OutboxFull, ServerError
+from penstock.client import Client, ClientError, OutboxFull, ServerError
 from penstock.client.outbox import Outbox
 from penstock.client.producer import Producer
 from penstock.errors import AlreadyRunning, DiskFull
-from tests.client.suite import connected
+from tests.client.scripted import websocket
+from tests.client.suite import QUICK, connected
 from tests.collect.served import Served, serving
 from tests.collect.support import fix
 from tests.serve.fakes import run, until
@@ -236,5 +238,43 @@ def test_a_number_is_never_used_twice_though_nothing_is_left_in_the_file(tmp_pat
                     await producer.send({"reading": number})
                     await producer.flush(10)
             assert [json.loads(row["data"])["reading"] for row in served.log.events("raw")] == [0, 1, 2]
+
+    run(main())
+
+
+def test_what_a_server_says_that_makes_no_sense_is_told_and_blocks_no_later_try(tmp_path: Path) -> None:
+    said = [{"event": "open"}, {"event": "hello"}, {"event": "open", "window": 10}]
+
+    async def talk(connection: ServerConnection, number: int) -> None:
+        await connection.send(json.dumps(said[min(number, 3) - 1]))
+        async for raw in connection:
+            await connection.send(json.dumps({"event": "ack", "seq": json.loads(raw)["seq"], "shed": 1}))
+
+    async def main() -> None:
+        async with websocket(talk) as url, Client(url, timing=QUICK) as client:
+            async with Producer(client, "x", tmp_path / "outbox.db") as producer:
+                await producer.send({"a": 1})
+                with suppress(ClientError):  # as long as it has not come to the third
+                    await producer.flush(10)
+                await until(lambda: not producer.pending)
+                assert producer.error is None
+                assert producer.shed == 1
+
+    run(main())
+
+
+def test_one_who_is_told_of_rejected_events_and_fails_does_not_stop_the_producer(tmp_path: Path) -> None:
+    def fail(_: object) -> None:
+        raise ZeroDivisionError
+
+    async def main() -> None:
+        with serving() as served:
+            async with producing(served, tmp_path, on_rejected=fail) as producer:
+                await producer.send({"fix_id": "no more"})
+                await producer.flush(10)
+                await producer.send(fix(1))
+                await producer.flush(10)
+                assert len(await producer.rejected()) == 1
+            assert ids(served) == ["f1"]
 
     run(main())

@@ -67,6 +67,7 @@ class FakeApi:
         self.polls = 0
         self.down = False
         self.key: str | None = None
+        self.refusal = "this key is not known here"
         self.sockets: set[WebSocket] = set()
         self.moved = asyncio.Event()
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -116,7 +117,7 @@ class FakeApi:
     async def _describe(self, request: Request) -> Response:
         self.polls += 1
         if self.key is not None and request.headers.get("authorization") != f"Bearer {self.key}":
-            return Response(msgspec.json.encode({"detail": "this key is not known here"}), 401)
+            return Response(msgspec.json.encode({"detail": self.refusal}), 401)
         return Response(status_code=503) if self.down else _json(self.app)
 
     async def _page(self, request: Request) -> Response:

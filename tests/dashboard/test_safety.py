@@ -144,6 +144,24 @@ def test_a_strange_address_is_answered_in_words(page: Page, market: Running, has
     check(page, seen)
 
 
+def test_a_hostile_refusal_is_shown_as_text(page: Page) -> None:
+    """What the server says of a view that it does not give, and of a key that it does not take."""
+    named = view(IMAGE, {"name": "string"}, ["name"], ["orders"])
+    api = FakeApi(app("shop", [stream("orders", {"name": "string"}, end=1)], [named]), {}, {})
+    del api.views[IMAGE]
+    seen = watch(page)
+    with serving(api) as address:
+        page.goto(f"{address}/#/views/{quote(IMAGE, safe='')}")
+        expect(page.locator(".failure")).to_have_text(f"no view or stream is named {IMAGE}")
+        check(page, seen)
+        api.key, api.refusal = "another", SCRIPT
+        page.evaluate("() => sessionStorage.setItem('penstock.key', 'mine')")
+        page.reload()
+        expect(page.get_by_role("alert")).to_have_text(SCRIPT)
+        assert page.evaluate("window.violations") == []
+        assert seen.dialogs == []
+
+
 def test_no_request_leaves_the_origin(page: Page, market: Running) -> None:
     """Looking at everything asks only the server that the page came from."""
     seen = watch(page)

@@ -6,6 +6,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.conftest import Running
+from tests.harness import wait_for
 
 pytestmark = pytest.mark.browser
 KEY = "penstock_0123456789abcdef"
@@ -43,6 +44,23 @@ def test_a_key_that_is_revoked_shows_nothing_any_more(page: Page, market: Runnin
     market.api.key = "another"
     expect(page.get_by_role("alert")).to_have_text("this key is not known here")
     expect(page.locator(".bar")).to_have_count(0)
+
+
+def test_with_another_key_it_goes_by_websocket_again(page: Page, market: Running) -> None:
+    """A WebSocket that is refused looks like one that does not get through: the page tries what else there is, and that
+    tells it why. It does not stay with that."""
+    market.api.key = KEY
+    page.goto(market.address)
+    page.get_by_label("Key or token").fill(KEY)
+    page.keyboard.press("Enter")
+    expect(page.locator(".bar")).to_have_count(10)
+    market.api.key = "another"
+    with page.expect_response(lambda answer: "/live?" in answer.url and answer.status == 401):
+        market.api.drop()
+    page.get_by_label("Key or token").fill("another")
+    page.keyboard.press("Enter")
+    expect(page.locator(".bar")).to_have_count(10)
+    wait_for(lambda: market.api.sockets, what="a WebSocket")
 
 
 def test_what_cannot_be_sent_is_said_at_once(page: Page, market: Running) -> None:

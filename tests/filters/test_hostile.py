@@ -21,6 +21,7 @@ from penstock.filters.limits import (
     NAME_LENGTH_MAX,
     NAMES_MAX,
     NODES_MAX,
+    PATTERNS_MAX,
 )
 
 SCHEMA = pa.schema(
@@ -129,7 +130,8 @@ HOSTILE = {
     "a pattern that ends with an escape": ("s LIKE 'a\\'", 7),
     "an escape of two characters": ("s LIKE 'a' ESCAPE '!!'", 18),
     "too many functions": (" OR ".join(["lower(s) = 'a'"] * (CALLS_MAX + 1)), 18 * CALLS_MAX),
-    "too many patterns": (" OR ".join(["s LIKE '%a%b%'"] * (CALLS_MAX + 1)), 18 * CALLS_MAX),
+    "too many patterns": (" OR ".join(["s LIKE '%a%b%'"] * (PATTERNS_MAX + 1)), 18 * PATTERNS_MAX),
+    "too many simple patterns": (" OR ".join(["s LIKE '%abc%'"] * (CALLS_MAX + 1)), 18 * CALLS_MAX),
     "a huge number": ("a = 1e999999999", 4),
     "a number of 2000 digits": ("a = " + "9" * 2_000, 4),
     "an infinite number": ("x < 1e999", 4),
@@ -278,6 +280,8 @@ def test_as_much_as_is_allowed_is_allowed() -> None:
         f"s LIKE '%{'_' * LIKE_FLOATING_MAX}'",
         f"s LIKE '{'a' * LIKE_LENGTH_MAX}'",
         " OR ".join(["lower(s) = 'a'"] * CALLS_MAX),
+        " OR ".join(["s LIKE 'a%'"] * CALLS_MAX),
+        " OR ".join(["s LIKE 'a%b'"] * PATTERNS_MAX),
         "s = '" + "a" * (LENGTH_MAX - 6) + "'",
     ):
         compiled(SCHEMA, text, None)

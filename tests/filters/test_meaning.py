@@ -46,6 +46,7 @@ BATCH = pa.RecordBatch.from_pylist(ROWS, SCHEMA)
         ("number IN (1, 3, 5, 1.5)", [True, False, False]),
         ("number NOT IN (1, 3, 5, 1e40)", [False, True, False]),
         ("number NOT IN (1, 3, 5, NULL)", [False, False, False]),
+        ("number NOT IN (3, 5, nullif(7, 7))", [False, False, False]),
         ("number NOT IN (3, 5, ratio, 2.5)", [True, True, False]),
         ("word NOT IN ('one', 'two', 'three')", [False, True, False]),
         ("ratio * 0 IN (5, 0, 7)", [True, True, False]),

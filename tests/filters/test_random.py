@@ -372,7 +372,7 @@ def batch_of(rows: list[dict[str, Any]], before: int) -> pa.RecordBatch:
     return batch.slice(before, len(rows))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(condition=conditions, rows=st.lists(_rows, max_size=5), before=st.integers(0, 3))
 def test_a_condition_holds_where_a_plain_evaluation_says_so(
     condition: Expr, rows: list[dict[str, Any]], before: int
@@ -384,7 +384,7 @@ def test_a_condition_holds_where_a_plain_evaluation_says_so(
     assert found.to_pylist() == wanted
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(
     made=wholes | reals | texts | times | conditions,
     rows=st.lists(_rows, max_size=5),

@@ -13,6 +13,7 @@ import pytest
 
 from penstock import files
 from penstock.access import ANYONE, Caller
+from penstock.access.caller import Sight
 from penstock.access.grants import grants
 from penstock.app import Handler
 from penstock.columns import to_batch
@@ -220,6 +221,19 @@ async def test_who_may_not_read_a_stream_cannot_try_out_where_it_ends(tmp_path: 
     for first in (0, 1):
         with pytest.raises(Forbidden):
             await found.describe(Ack("payments", generation, (Span(0, first, 1),)).text, stranger)
+    found.close()
+
+
+@in_loop
+async def test_who_sees_some_events_of_a_stream_is_not_told_of_the_others(tmp_path: Path, log: EmbeddedLog) -> None:
+    """Anyone can make up an acknowledgement, and so ask for the events of others: when they came."""
+    found, generation = answers(log, tmp_path), log.generation("payments")
+    text = Ack("payments", generation, (Span(0, 0, 1),)).text
+    rule = Sight({"payments": "payer = claim('sub')"}, {"sub": "eve"})
+    with pytest.raises(Forbidden):
+        await found.describe(text, Caller("key:eve", grants(["consume:payments"]), sight=rule))
+    sender = Caller("key:eve", grants(["consume:payments", "produce:payments"]), sight=rule)
+    assert (await found.describe(text, sender))["events"] == 1
     found.close()
 
 

@@ -19,6 +19,7 @@ import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.access import ANYONE, CALLER, Caller
 from penstock.columns import tick_batch, to_batch
@@ -29,7 +30,7 @@ from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.http import routes
 from penstock.serve.problems import exception_handlers
-from penstock.serve.protocol import OPTIONS, BoundedWebSocket
+from penstock.serve.protocol import OPTIONS, BoundedWebSocket, with_chunks
 from penstock.serve.webhooks.crew import Around
 from penstock.serve.webhooks.registry import Registry
 from penstock.serve.webhooks.routes import webhook_routes
@@ -279,7 +280,7 @@ async def _serving(site: ASGIApp, deps: Deps) -> AsyncIterator[int]:
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         site,
-        http="httptools",
+        http=with_chunks(HttpToolsProtocol),
         ws=BoundedWebSocket,
         lifespan="off",
         log_config=None,

@@ -16,6 +16,7 @@ from penstock.serve.connections import following
 from penstock.serve.cuts import Offered, cut_all
 from penstock.serve.frames import IDS_MAX, LARGE, delivered, frame
 from penstock.serve.lens import Lens
+from penstock.serve.sse import SLICE_BYTES, chunk, encode
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
@@ -183,6 +184,29 @@ def test_who_does_not_see_a_change_is_not_woken_for_it() -> None:
     run(main())
 
 
+def test_many_filters_share_what_may_be_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has less of it then, and its followers miss nothing."""
+    monkeypatch.setattr(front_module, "KEPT_BYTES_MAX", 10_000)
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view)
+        followers = [source.through(f"v > {-number}", None).follow("latest") for number in range(40)]
+        for each in followers:
+            await anext(each)
+        for number in range(1, 13):
+            view.put({f"{number}-{each}": number for each in range(10)})
+        fronts = source._shared.fronts._fronts.values()
+        await until(lambda: all(each.reached == view.version for each in fronts))
+        assert sum(each._bytes for each in fronts) <= front_module.FILTERS_KEPT * 10_000
+        for each in followers:
+            found = [body(await anext(each))["upserts"][0]["v"] for _ in range(12)]
+            assert found == list(range(1, 13))
+            await each.aclose()  # type: ignore[attr-defined]
+
+    run(main())
+
+
 def test_a_frame_is_made_once_for_all_with_the_same_id() -> None:
     """And kept for a few ids; for one, if it is large."""
     small, large = (Delivery("change", json.dumps({"x": "y" * size}).encode(), "c") for size in (10, LARGE))
@@ -192,6 +216,17 @@ def test_a_frame_is_made_once_for_all_with_the_same_id() -> None:
     for number in range(20):
         assert json.loads(delivered(small, str(number))[2:])["id"] == str(number)
     assert (len(small.made), len(large.made)) == (IDS_MAX, 1)
+
+
+def test_a_chunk_is_made_once_for_all_unless_it_goes_out_in_slices() -> None:
+    small, large = (Delivery("change", json.dumps({"x": "y" * size}).encode(), "c") for size in (10, SLICE_BYTES))
+    made = chunk(small)
+    assert made is not None
+    assert made is chunk(small)
+    size, _, rest = made.partition(b"\r\n")
+    assert rest == b"".join(encode(small)) + b"\r\n"
+    assert int(size, 16) == len(rest) - 2
+    assert chunk(large) is None
 
 
 @pytest.mark.parametrize("size", [0, 125, 126, 65_535, 65_536])

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.contracts import Channel
+from penstock.errors import Busy
 from penstock.schema import event_schema
+from penstock.serve.connections import following
 from penstock.serve.deps import Deps
 from penstock.serve.feed import FeedChannel
 from penstock.serve.stream import StreamChannel
@@ -175,6 +178,8 @@ def test_an_answer_that_would_be_the_same_is_not_sent_again() -> None:
             assert (changed.status_code, changed.json()["rows"]) == (200, [{"k": "b", "v": 21}])
             both = f'"x", {first.headers["etag"]}, {changed.headers["etag"].removeprefix("W/")}'
             assert (await client.get("/v1/views/v", params=given, headers={"If-None-Match": both})).status_code == 304
+            any_tag = {"If-None-Match": "*"}
+            assert (await client.get("/v1/views/v", params=given, headers=any_tag)).status_code == 304
             strangers = await client.get("/v1/views/v", headers=tag)
             assert strangers.status_code == 200
 
@@ -220,6 +225,7 @@ def test_a_feed_is_a_stream_or_view_of_its_own() -> None:
         ("/v1/streams/s", {"last": "0"}, "bad_parameter"),
         ("/v1/streams/s", {"last": "21"}, "bad_parameter"),
         ("/v1/streams/s", {"last": "1", "since": "latest"}, "bad_parameter"),
+        ("/v1/streams/s", {"last": "1", "limit": "1"}, "bad_parameter"),
         ("/v1/streams/s", {"order": "n"}, "bad_parameter"),
         ("/v1/streams/s", {"where": ""}, "bad_expression"),
         ("/v1/streams/s", {"where": "n ="}, "bad_expression"),
@@ -229,6 +235,7 @@ def test_a_feed_is_a_stream_or_view_of_its_own() -> None:
         ("/v1/views/v", {"order": "nothing"}, "bad_parameter"),
         ("/v1/views/v", {"order": "v; k"}, "bad_parameter"),
         ("/v1/views/v", {"order": "v", "since": "latest"}, "bad_parameter"),
+        ("/v1/views/v", {"order": "v", "wait": "1"}, "bad_parameter"),
         ("/v1/views/v", {"order": ",".join(["v"] * 9)}, "bad_parameter"),
     ],
 )
@@ -250,20 +257,48 @@ def test_a_view_whose_columns_are_not_known_yet_cannot_be_filtered() -> None:
     assert got(deps, "/v1/views/v")["rows"] == []
 
 
+def test_a_view_made_anew_with_other_columns_is_not_shown_through_a_filter_of_before() -> None:
+    """One that waits meanwhile asks again, and then its filter fits or is refused."""
+
+    class Changing(FakeView):
+        columns = pa.schema([("k", pa.string()), ("v", pa.int64())])
+
+        @property
+        def schema(self) -> pa.Schema | None:
+            return self.columns
+
+    async def main() -> None:
+        view = Changing()
+        async with calling(deps_of(view=view)) as client:
+            given: dict[str, Any] = {"since": "latest", "wait": 20, "where": "v IS NULL OR v > 0"}
+            waiting = asyncio.create_task(client.get("/v1/views/v", params=given))
+            await asyncio.sleep(0.05)
+            view.columns = pa.schema([("k", pa.string()), ("secret", pa.int64())])
+            view.remake()
+            view.put({"a": 1})
+            answer = await waiting
+            assert (answer.status_code, answer.json()["code"]) == (503, "busy")
+            assert (await client.get("/v1/views/v", params=given)).json()["code"] == "bad_expression"
+
+    run(main())
+
+
 def test_so_many_filters_at_once_and_no_more() -> None:
     """Those with the same filter count once; a new one is refused while all places are taken."""
 
     async def main() -> None:
         source = StreamChannel("s", FakeLog(1), Settings(filters_max=2), lambda: event_schema(Reading))
+
+        async def begin(seen: StreamChannel) -> str:
+            async with following(seen, "latest") as deliveries:
+                return (await anext(deliveries)).kind
+
         with source._tail.attached(source.through("n = 1", None)._lens):
             with source._tail.attached(source.through("n = 2", None)._lens):
-                deps = make_deps(streams={"s": source})
-                async with calling(deps) as client:
-                    given = {"since": "latest", "wait": "0.01"}
-                    fine = await client.get("/v1/streams/s", params=given | {"where": "n = 2"})
-                    assert fine.status_code == 200
-                    full = await client.get("/v1/streams/s", params=given | {"where": "n = 3"})
-                    assert (full.status_code, full.json()["code"]) == (503, "busy")
-                    assert (await client.get("/v1/streams/s", params=given)).status_code == 200
+                assert await begin(source.through("n = 2", None)) == "progress"
+                assert await begin(source) == "progress"
+                with pytest.raises(Busy):
+                    await begin(source.through("n = 3", None))
+            assert await begin(source.through("n = 3", None)) == "progress"
 
     run(main())

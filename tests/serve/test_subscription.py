@@ -61,6 +61,8 @@ def test_no_more_than_the_window_goes_out_unacknowledged() -> None:
                 cursors.append(change["cursor"])
             await pong(connection)
             await say(connection, op="ack", id="1", cursor=cursors[1])
+            await pong(connection)
+            await say(connection, op="ack", id="1", cursor=cursors[0])
             assert (await hear(connection))["data"]["code"] == "bad_parameter"
             await say(connection, op="ack", id="1", cursor=cursors[2])
             assert (await hear(connection))["data"]["upserts"] == [{"k": "a", "v": 3}]
@@ -150,6 +152,51 @@ def test_a_view_begins_anew_through_another_filter() -> None:
     run(main())
 
 
+def test_the_same_cursor_through_another_filter_is_acknowledged_at_once() -> None:
+    """The client names the last delivery that it is done with; how many there were under this cursor is all one."""
+
+    async def main() -> None:
+        view = FakeView()
+        async with serving(deps_of(view=view)) as port, open_socket(port) as connection:
+            await subscribed(connection, view="v", window=3)
+            view.put({"a": 1})
+            change = await hear(connection)
+            await answered(connection, "filter", "filtered", where="v > 0")
+            snapshot = await hear(connection)
+            assert snapshot["cursor"] == change["cursor"]
+            await say(connection, op="ack", id="1", cursor=snapshot["cursor"])
+            for number in range(2, 5):
+                view.put({"a": number})
+                assert (await hear(connection))["data"]["upserts"] == [{"k": "a", "v": number}]
+            view.put({"a": 5})
+            await say(connection, op="ack", id="1", cursor=snapshot["cursor"])
+            await pong(connection)
+
+    run(main())
+
+
+def test_another_filter_lifts_neither_pause_nor_window() -> None:
+    """It is answered, and its first delivery comes when it may."""
+
+    async def main() -> None:
+        view = FakeView()
+        async with serving(deps_of(view=view)) as port, open_socket(port) as connection:
+            first = await subscribed(connection, view="v", window=1)
+            await answered(connection, "filter", "filtered", where="v > 0")
+            await pong(connection)
+            await say(connection, op="ack", id="1", cursor=first["cursor"])
+            snapshot = await hear(connection)
+            assert snapshot["event"] == "snapshot"
+            await say(connection, op="ack", id="1", cursor=snapshot["cursor"])
+            await answered(connection, "pause", "paused")
+            await answered(connection, "filter", "filtered")
+            await pong(connection)
+            await answered(connection, "resume", "resumed")
+            assert (await hear(connection))["event"] == "snapshot"
+
+    run(main())
+
+
 @pytest.mark.parametrize(
     ("said", "code"),
     [
@@ -177,7 +224,7 @@ def test_what_cannot_be_done_is_answered_and_the_subscription_goes_on(said: dict
             await subscribed(connection, view="v")
             await say(connection, **said)
             answer = await hear(connection)
-            assert (answer["event"], answer["data"]["code"]) == ("error", code)
+            assert (answer["event"], answer["data"]["code"], answer["data"]["op"]) == ("error", code, said["op"])
             view.put({"a": 1})
             assert (await hear(connection))["data"]["upserts"] == [{"k": "a", "v": 1}]
 

@@ -14,6 +14,7 @@ export interface State {
 
 export interface Options {
   key?: string | null | (() => string | null | Promise<string | null>);
+  user?: string;
   storage?: "indexeddb" | "local" | "session" | Store;
   pauseHidden?: boolean;
   transports?: Transport[];

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from nats.js import JetStreamContext
 
 pytest.importorskip("nats")
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 FAULTS = ("cut", "kill server", "kill reader")
 
 

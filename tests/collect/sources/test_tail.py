@@ -497,7 +497,15 @@ async def _begin(directory: Path, told: dict[str, Any]) -> None:
 async def _finish(directory: Path, told: dict[str, Any], count: int) -> None:
     """Read what is left, in this process; then look a few times more, for what should not come."""
     async with file_workers.reading(directory, told) as (log, status):
-        await until(lambda: log.events_appended("raw") >= count)
+        try:
+            await until(lambda: log.events_appended("raw") >= count)
+        except TimeoutError:
+            there = [row["data"] for row in stored(log, "raw")]
+            lines = (line.rstrip(b"\n") for line in itertools.islice(log_lines(), count))
+            wrong = next(
+                (index for index, pair in enumerate(zip(there, lines, strict=False)) if pair[0] != pair[1]), None
+            )
+            raise AssertionError(f"{len(there)} lines of {count}, and from {wrong} on others: {status}") from None
         received = status.received
         with suppress(TimeoutError):
             async with asyncio.timeout(0.3):

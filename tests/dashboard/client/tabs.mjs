@@ -14,7 +14,7 @@ export async function play({ Copy, Keeper, storeOf }, kind, seed) {
 
   async function opened() {
     const copy = new Copy(["k"], 1_000);
-    const keeper = new Keeper(store, "shared", "what", copy, (error) => failures.push(String(error)));
+    const keeper = new Keeper(store, "shared", { whose: "", target: "view" }, copy, (error) => failures.push(String(error)));
     return { copy, keeper, at: Number(await keeper.load()) };
   }
 

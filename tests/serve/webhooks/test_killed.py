@@ -15,8 +15,8 @@ from tests.collect.support import fix
 from tests.gateway import RunningGateway, running_gateway
 from tests.serve.webhooks.receiver import OK, Received, Receiver, receiving, status
 
-EVENTS, KILLS, KEYS = 300, 5, 6
-DEADLINE_S = 100.0
+EVENTS, KILLS, KEYS = 250, 5, 6
+DEADLINE_S = 200.0
 ENVIRON = {
     "PENSTOCK_WEBHOOK_PRIVATE": "127.0.0.0/8",
     "PENSTOCK_WEBHOOK_BACKOFF_S": "0.02",
@@ -62,7 +62,7 @@ def received(receiver: Receiver) -> dict[str, list[str]]:
     return found
 
 
-@pytest.mark.parametrize("seed", random.sample(range(10**6), 2))
+@pytest.mark.parametrize("seed", random.sample(range(10**6), 1))
 def test_each_keys_sequence_is_right_though_both_sides_fail(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)

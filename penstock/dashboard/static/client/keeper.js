@@ -14,6 +14,7 @@ const UNKEPT_MS = 30_000; // after one that failed, for want of room or otherwis
 export class Keeper {
   #store;
   #name;
+  #whose;
   #what;
   #copy;
   #unkept;
@@ -30,12 +31,13 @@ export class Keeper {
   #timer = null;
   #told = false;
 
-  /** @param {Store} store @param {string} name @param {unknown} what is kept: what was kept of something else is not
-   * taken for it @param {Copy} copy @param {(error: Error) => void} unkept */
-  constructor(store, name, what, copy, unkept) {
+  /** What was kept of another target, or for someone else, is not taken. @param {Store} store @param {string} name
+   * @param {{whose: unknown, target: unknown}} what @param {Copy} copy @param {(error: Error) => void} unkept */
+  constructor(store, name, { whose, target }, copy, unkept) {
     this.#store = store;
     this.#name = name;
-    this.#what = JSON.stringify(what);
+    this.#whose = whose;
+    this.#what = JSON.stringify([whose, target]);
     this.#copy = copy;
     this.#unkept = unkept;
     globalThis.addEventListener?.("pagehide", this.#leaving);
@@ -65,10 +67,11 @@ export class Keeper {
     this.#timer ??= setTimeout(() => this.flush(), Math.max(0, this.#wrote_ms + KEEP_MS - Date.now()));
   }
 
-  /** What is kept is of something else now. @param {unknown} what */
-  turn(what) {
-    this.#what = JSON.stringify(what);
+  /** Another filter: what was to be written belongs to the one before. @param {unknown} target */
+  turn(target) {
+    this.#what = JSON.stringify([this.#whose, target]);
     this.#changed = null;
+    this.#dirty = false;
   }
 
   /** Write now what is to be written, after what is being written. */

@@ -97,6 +97,7 @@ export class Link {
   pause() {
     if (this.#paused) return;
     this.#paused = true;
+    this.#lesser = 0;
     this.#drop();
     this.#enter("paused");
   }

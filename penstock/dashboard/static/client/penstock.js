@@ -27,6 +27,7 @@ import { Table } from "./table.js";
  * @typedef {object} Options
  * @property {string | null | (() => string | null | Promise<string | null>)} [key] an API key or token, or what gives
  *   one, asked for each request and connection; it goes into a header, never into an address
+ * @property {string} [user] who uses the page: what was kept for one is not shown to another
  * @property {"indexeddb" | "local" | "session" | Store} [storage] where what is kept is kept; IndexedDB unless given
  * @property {boolean} [pauseHidden] let go of the connection while the page is not seen
  * @property {Transport[]} [transports] those that may be used, best first
@@ -69,6 +70,7 @@ export function connect(address = new URL(".", import.meta.url), options = {}) {
 export class Penstock {
   #link;
   #storage;
+  #user;
   /** @type {Store | null} */
   #store = null;
   /** @type {Set<Subscription>} */
@@ -82,10 +84,11 @@ export class Penstock {
   #leaving;
 
   /** @param {string | URL} address @param {Options} options */
-  constructor(address, { key = null, storage = "indexeddb", pauseHidden = false, transports, state } = {}) {
+  constructor(address, { key = null, user = "", storage = "indexeddb", pauseHidden = false, transports, state } = {}) {
     const base = new URL(address, globalThis.document?.baseURI);
     if (!base.pathname.endsWith("/")) base.pathname += "/";
     this.#storage = storage;
+    this.#user = user;
     const ask = async () => (typeof key === "function" ? await key() : key);
     this.#link = new Link(base, ask, transports ?? ["websocket", "sse", "poll"], state ?? (() => {}));
     const { signal } = this.#closing;
@@ -125,7 +128,8 @@ export class Penstock {
    * @param {{since?: string, last?: number, copy: Copy | null, keep?: string, after?: () => void}} more */
   #follow(target, handlers, { since, last, copy, keep, after }) {
     const unkept = handlers.unkept ?? ((error) => console.warn("Penstock cannot keep", target.name, error));
-    const keeper = copy && keep ? new Keeper(this.#kept(), keep, [this.#link.address, target], copy, unkept) : null;
+    const what = { whose: [this.#link.address, this.#user], target };
+    const keeper = copy && keep ? new Keeper(this.#kept(), keep, what, copy, unkept) : null;
     const closed = (/** @type {Subscription} */ each) => void this.#subscriptions.delete(each);
     const subscription = new Subscription(this.#link, target, handlers, { since, last, copy, keeper, after }, closed);
     this.#subscriptions.add(subscription);

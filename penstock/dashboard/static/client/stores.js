@@ -11,7 +11,8 @@
  * @typedef {object} Change
  * @property {Place} place what is to stand there
  * @property {string | null} after the stamp of what this tab wrote or read last
- * @property {[Id, Row][] | null} put what has changed since then, if that can be said @property {Id[]} drop what has gone
+ * @property {[Id, Row][] | null} put what has changed since then; null if that cannot be said
+ * @property {Id[]} drop what has gone since then
  * @property {() => [Id, Row][]} all everything
  */
 /**

@@ -45,6 +45,7 @@ export class Subscription {
   /** @type {Promise<void>} */
   #running;
   #kept = false;
+  #over = false;
 
   /**
    * @param {Link} link @param {Target} target @param {Handlers} handlers
@@ -66,6 +67,7 @@ export class Subscription {
 
   /** End it, and write down what is to be kept. */
   async close() {
+    this.#over = true;
     this.#stop("ended");
     await this.#running;
     await this.#keeper?.close();
@@ -79,7 +81,7 @@ export class Subscription {
 
   /** Go on after a pause, or after an error, from the same place. */
   resume() {
-    if (!this.#run.signal.aborted) return;
+    if (this.#over || !this.#run.signal.aborted) return;
     this.#run = new AbortController();
     this.#running = this.#running.then(() => this.#loop());
   }
@@ -87,15 +89,13 @@ export class Subscription {
   /** Change the filter. A stream goes on from where it is, a view begins with a new snapshot.
    * @param {{where?: string, select?: string}} filter */
   filter({ where, select }) {
-    this.#target = { ...this.#target, where, select };
-    this.#keeper?.turn([this.#link.address, this.#target]);
     this.#stop("connecting");
-    if (this.#target.kind === "views") this.#running = this.#running.then(() => this.#forget());
+    this.#running = this.#running.then(() => {
+      this.#target = { ...this.#target, where, select };
+      if (this.#target.kind === "views") this.cursor = this.#since = null;
+      this.#keeper?.turn(this.#target);
+    });
     this.resume();
-  }
-
-  #forget() {
-    this.cursor = this.#since = null;
   }
 
   /** @param {import("./link.js").Phase} phase @param {Error | null} [error] */
@@ -134,7 +134,7 @@ export class Subscription {
         const since = this.cursor ?? this.#since;
         for await (const message of this.#link.messages(this.#target, since, signal)) await this.#take(message);
       } catch (error) {
-        if (!signal.aborted) this.#broke(error);
+        if (!signal.aborted) await this.#broke(error);
       }
     }
   }
@@ -165,7 +165,7 @@ export class Subscription {
   }
 
   /** @param {unknown} error */
-  #broke(error) {
+  async #broke(error) {
     if (error instanceof Failed) return this.#end(error.cause);
     if (error instanceof Refused && error.code === "bad_cursor" && this.#kept) return this.#startOver();
     const passes = error instanceof Broken || (error instanceof Refused && error.retry);
@@ -174,11 +174,15 @@ export class Subscription {
     this.#enter({ ...this.#link.state, error });
   }
 
-  /** What was kept is of a stream or view that is no more. */
-  #startOver() {
-    this.#kept = false;
+  /** What was kept is of no use here: begin anew, and never behind what the page does not know of. */
+  async #startOver() {
+    this.#since = this.#target.kind === "streams" ? "earliest" : null;
+    try {
+      await this.#take({ event: "reset", cursor: "", data: { reason: "what was kept here is not known there" } });
+    } catch (error) {
+      this.#end(error instanceof Failed ? error.cause : error);
+    }
     this.cursor = null;
-    this.#copy?.take("reset", {});
   }
 
   /** @param {unknown} cause */

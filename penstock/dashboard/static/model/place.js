@@ -3,19 +3,22 @@
 //     #/                                overview
 //     #/views/NAME?sort=COLUMN&dir=asc  one view
 //     #/streams/NAME/TAB                one stream: latest events, `rejected` or `send`
+//     #/query?sql=TEXT                  a query
 
 import { Signal } from "./signal.js";
 
 export function read(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const [kind, name, tab] = path.split("/").map(decode);
+  if (kind === "query") return { kind, name: null, tab: null, sort: null, sql: new URLSearchParams(query).get("sql") };
   if (!["views", "streams"].includes(kind) || !name) return { kind: "overview", name: null, tab: null, sort: null };
   const options = new URLSearchParams(query);
   const sort = options.has("sort") ? { column: options.get("sort"), down: options.get("dir") === "desc" } : null;
   return { kind, name, tab: tab ?? null, sort };
 }
 
-export function link({ kind, name, tab, sort }) {
+export function link({ kind, name, tab, sort, sql }) {
+  if (kind === "query") return sql ? `#/query?${new URLSearchParams({ sql })}` : "#/query";
   if (!name) return "#/";
   const path = `#/${kind}/${encodeURIComponent(name)}${tab ? `/${tab}` : ""}`;
   return sort ? `${path}?${new URLSearchParams({ sort: sort.column, dir: sort.down ? "desc" : "asc" })}` : path;
@@ -35,6 +38,11 @@ export class Place {
 
   constructor() {
     addEventListener("hashchange", () => (this.state.value = read(location.hash)));
+  }
+
+  /** Note what was asked, so that a reload asks it again. */
+  ask(sql) {
+    history.replaceState(null, "", link({ kind: "query", sql }));
   }
 
   /** Change the order of a table in place, without a step in the history. */

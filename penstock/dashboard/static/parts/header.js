@@ -14,6 +14,7 @@ export function Header({ app, penstock, connection, error }) {
     </a>
     ${app ? html`<span class="pill ${error ? "" : tone(app.state)}">${error ? "no answer" : app.state}</span>` : null}
     ${connection ? html`<${Connection} ...${{ penstock, connection, error }} />` : null}
+    ${app ? html`<a class="to-query" href="#/query">Query</a>` : null}
     ${key.value ? html`<button type="button" class="sign-out" onClick=${signOut}>sign out</button>` : null}
     ${app ? html`<dl class="totals">
       <div><dt>events/s</dt><dd>${format.rate(total)}</dd></div>

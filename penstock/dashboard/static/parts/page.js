@@ -4,6 +4,7 @@ import { Connected, createRef, html } from "../html.js";
 import { Header } from "./header.js";
 import { EmptyApp, NoViews, PostHint } from "./hints.js";
 import { Pipe } from "./pipe.js";
+import { QueryPanel } from "./query_panel.js";
 import { SignIn } from "./sign_in.js";
 import { StreamPanel } from "./stream_panel.js";
 import { ViewPanel } from "./view_panel.js";
@@ -41,6 +42,10 @@ function Waiting({ error }) {
 
 function Content({ app, where, penstock, feeds, place }) {
   const { kind, name, tab, sort } = where;
+  if (kind === "query") {
+    const onRun = (sql) => place.ask(sql);
+    return html`<${QueryPanel} app=${app} penstock=${penstock} sql=${where.sql} onRun=${onRun} />`;
+  }
   const found = kind === "overview" ? null : app[kind].find((each) => each.name === name);
   if (found && kind === "streams") {
     return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} penstock=${penstock} whole />`;

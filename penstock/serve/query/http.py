@@ -1,0 +1,81 @@
+"""`POST /v1/query`."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Literal
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+
+from penstock.access import caller_of
+from penstock.errors import MalformedBody, Stopping, TooLarge
+from penstock.serve.connections import first_of
+from penstock.serve.deps import Deps, parameters
+from penstock.serve.problems import HEADERS
+from penstock.serve.query.answers import Answer
+
+ARROW = "application/vnd.apache.arrow.stream"
+
+
+class Asked(msgspec.Struct, forbid_unknown_fields=True):
+    """The body of a request."""
+
+    sql: str
+    limit: int | None = None
+    format: Literal["json", "arrow"] | None = None
+
+
+_decode = msgspec.json.Decoder(Asked).decode
+
+
+class QueryEndpoint:
+    """The endpoint of `POST /v1/query`."""
+
+    def __init__(self, deps: Deps) -> None:
+        self._deps = deps
+
+    async def __call__(self, request: Request) -> Response:
+        caller = caller_of(request.scope)
+        caller.require_room()
+        caller.spend(1)
+        parameters(request.query_params.multi_items())
+        asked = await self._asked(request)
+        running = asyncio.create_task(self._deps.asked.answer(asked.sql, caller, asked.limit))
+        answer = await self._while_heard(running, request)
+        if (asked.format or _accepted(request)) == "arrow":
+            body, media_type = await asyncio.to_thread(answer.arrow), ARROW
+        else:
+            body, media_type = await asyncio.to_thread(answer.json), "application/json"
+        return Response(body, headers=HEADERS, media_type=media_type)
+
+    async def _asked(self, request: Request) -> Asked:
+        most = 8 * self._deps.settings.query_text_max + 1024
+        body = bytearray()
+        async for piece in request.stream():
+            body += piece
+            if len(body) > most:
+                raise TooLarge(f"the body of a query may have {most} bytes")
+        try:
+            return _decode(bytes(body))
+        except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
+            raise MalformedBody(f'a query is a JSON object, {{"sql": "SELECT ..."}}: {error}') from None
+
+    async def _while_heard(self, running: asyncio.Task[Answer], request: Request) -> Answer:
+        """Wait for the answer, unless the client goes, or the gateway: then the query is ended."""
+        gone = asyncio.create_task(_disconnected(request))
+        closing = asyncio.create_task(self._deps.closing.wait())
+        await first_of(running, gone, closing)
+        if running.cancelled():
+            raise Stopping("the app is stopping; ask again")
+        return running.result()
+
+
+def _accepted(request: Request) -> str:
+    return "arrow" if ARROW in request.headers.get("accept", "").lower() else "json"
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

@@ -1,0 +1,83 @@
+"""What the tree of a query may be made of: a list of node types, and of what each may have.
+
+The text that reaches the engine is written from such a tree. A node writes itself by its type, names are quoted, and
+text of the client stands in four places only: names, literals, units and the names of functions; `TEXTS` has the rule
+for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+
+from penstock.serve.query.functions import BY_NAME, KNOWN_TO_THE_PARSER, words
+
+PLAIN = words(
+    # conditions and computations
+    "And Or Not Xor EQ NEQ LT LTE GT GTE NullSafeEQ NullSafeNEQ Is In Between Like ILike SimilarTo Escape RegexpILike "
+    "Add Sub Mul Div IntDiv Neg Paren Tuple DPipe BitwiseAnd BitwiseOr BitwiseNot BitwiseLeftShift BitwiseRightShift "
+    "BitwiseXor Any All Exists "
+    # values and names
+    "Column Identifier Literal Boolean Null Star Alias Aliases TableAlias Var Interval IntervalSpan AtTimeZone Dot "
+    "Bracket Slice PropertyEQ Lambda DataTypeParam ColumnDef "
+    # the clauses
+    "From Where Group Having Qualify Order Ordered Limit Offset Distinct With CTE Cube Rollup "
+    "GroupingSets Filter WithinGroup IgnoreNulls RespectNulls Values"
+)
+"""Types that may have whatever the parser gives them, but for text of the client."""
+
+_SET = frozenset({"this", "expression", "distinct", "by_name", "with_", "order", "limit", "offset"})
+PARTS: Mapping[str, frozenset[str]] = {
+    "Select": words(
+        "with_ expressions distinct from_ joins laterals where group having qualify windows order limit offset"
+    ),
+    **dict.fromkeys(("Union", "Except", "Intersect"), _SET),
+    "Subquery": frozenset({"this", "alias", "with_", "joins", "laterals", "order", "limit", "offset"}),
+    "Table": frozenset({"this", "db", "catalog", "alias", "joins", "laterals"}),
+    "Join": frozenset({"this", "on", "using", "side", "kind", "method"}),
+    "Lateral": frozenset({"this", "alias"}),
+    "Window": frozenset({"this", "partition_by", "order", "spec", "alias", "over", "first"}),
+    "WindowSpec": frozenset({"kind", "start", "start_side", "end", "end_side", "exclude"}),
+    "DataType": frozenset({"this", "expressions", "nested"}),
+}
+"""Types of which only some parts are allowed."""
+
+TYPES = words(
+    "BIGINT BIGDECIMAL BINARY BLOB BOOLEAN CHAR DATE DECIMAL DOUBLE FLOAT INT INT128 INTERVAL LIST ARRAY MAP NCHAR "
+    "NVARCHAR SMALLINT STRUCT TEXT TIME TIMESTAMP TIMESTAMPTZ TIMESTAMPLTZ TIMESTAMPNTZ TIMESTAMP_S TIMESTAMP_MS "
+    "TIMESTAMP_NS TINYINT UBIGINT UINT USMALLINT UTINYINT UUID VARBINARY VARCHAR"
+)
+"""What a value may be cast to."""
+
+
+def _one_of(words: str) -> Callable[[str], bool]:
+    allowed = frozenset(words.split(","))
+    return lambda text: text.upper() in allowed
+
+
+_number = re.compile(r"(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII).fullmatch
+_word = re.compile(r"[A-Za-z_]{1,32}", re.ASCII).fullmatch
+TEXTS: Mapping[tuple[str, str], Callable[[str], object]] = {
+    ("Identifier", "this"): lambda text: "\0" not in text,
+    ("Literal", "this"): lambda text: "\0" not in text,
+    ("Var", "this"): _word,
+    ("Anonymous", "this"): lambda text: text.lower() in BY_NAME,
+    ("Join", "side"): _one_of("LEFT,RIGHT,FULL"),
+    ("Join", "kind"): _one_of("INNER,OUTER,CROSS,SEMI,ANTI"),
+    ("Join", "method"): _one_of("ASOF,NATURAL,POSITIONAL"),
+    ("Window", "over"): _one_of("OVER"),
+    ("WindowSpec", "kind"): _one_of("ROWS,RANGE,GROUPS"),
+    ("WindowSpec", "start"): _one_of("UNBOUNDED,CURRENT ROW"),
+    ("WindowSpec", "end"): _one_of("UNBOUNDED,CURRENT ROW"),
+    ("WindowSpec", "start_side"): _one_of("PRECEDING,FOLLOWING"),
+    ("WindowSpec", "end_side"): _one_of("PRECEDING,FOLLOWING"),
+    ("WindowSpec", "exclude"): _one_of("CURRENT ROW,GROUP,TIES,NO OTHERS"),
+    ("Trim", "position"): _one_of("LEADING,TRAILING,BOTH"),
+}
+"""Where text of the client may stand in a node, and what it may be. Names and literals are quoted when written."""
+
+ALLOWED = PLAIN | frozenset(PARTS) | KNOWN_TO_THE_PARSER | {"Anonymous"}
+
+
+def is_number(text: str) -> bool:
+    return _number(text) is not None

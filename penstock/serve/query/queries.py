@@ -1,0 +1,113 @@
+"""Queries of callers: checked, run, and answered; and those that are kept live."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Mapping
+
+from penstock.access import Caller
+from penstock.errors import BadParameter, BadQuery, QueryRefused
+from penstock.serve.query.answers import Answer, tidied
+from penstock.serve.query.check import Checked, check
+from penstock.serve.query.live import LiveQueries, QueryChannel
+from penstock.serve.query.plan import Plan
+from penstock.serve.query.pool import Pool, Wrong
+from penstock.serve.query.relations import Relation
+from penstock.serve.query.sources import Extract, Source
+from penstock.settings import Settings
+
+FORGET_S = 60.0
+"""How long the rows of a stream or view are held for the next query."""
+_quoted = re.compile(r"[\"']([^\"']{1,200})[\"']").findall
+_input = re.compile(r"(?:temp\.main\.)?input_(\d+)")
+
+
+class Queries:
+    """What `/v1/query` is answered by. Belongs to one event loop; nothing is started before the first query."""
+
+    def __init__(self, relations: Mapping[str, Relation], settings: Settings) -> None:
+        """`relations` is what can be read, by the names that grants are given for."""
+        most = settings.query_memory_bytes
+        self._sources = {name: Source(name, relation, bytes_max=most) for name, relation in relations.items()}
+        self._settings = settings
+        self._pool = Pool(settings)
+        self._live = LiveQueries(self.run, self._versions, settings)
+        self._forgetting: asyncio.TimerHandle | None = None
+
+    async def answer(self, text: str, caller: Caller, limit: int | None = None) -> Answer:
+        """The answer to a query. Raises what `check` and `run` do."""
+        return await self.run(await self.plan(text, caller, limit))
+
+    def channel(self, text: str, caller: Caller) -> QueryChannel:
+        """The query as something to be followed. Callers who ask for the same share the work. What is wrong with it is
+        found when it is followed."""
+        return QueryChannel(lambda: self.plan(text, caller), self._live, self._settings.heartbeat_s)
+
+    async def plan(self, text: str, caller: Caller, limit: int | None = None) -> Plan:
+        """A query that this caller may run: over streams and views that it may read, and the rows that it may see."""
+        most = self._settings.query_rows_max
+        if limit is not None and not 1 <= limit <= most:
+            raise BadParameter(f"limit must be a whole number from 1 to {most}", parameter="limit")
+        if len(text) > self._settings.query_text_max:
+            raise QueryRefused(f"a query may have {self._settings.query_text_max} characters")
+        allowed = [name for name in self._sources if caller.may("consume", name)]
+
+        def resolve(name: str, place: int | None) -> str:
+            same = [each for each in allowed if each.lower() == name.lower()]
+            if name in same or len(same) == 1:
+                return name if name in same else same[0]
+            caller.require("consume", name)
+            raise BadQuery(f"there is no stream or view {name[:80]!r}{_listed(allowed)}", position=place)
+
+        checked = await asyncio.to_thread(check, text, resolve, limit or most)
+        return Plan(checked, tuple(caller.sees(name) for name in checked.reads))
+
+    async def run(self, plan: Plan) -> Answer:
+        """Run a query. Reads of what it needs are not counted against its time."""
+        checked, clock = plan.checked, asyncio.get_running_loop().time
+        began = clock()
+        needed = zip(checked.reads, plan.rules, strict=True)
+        extracts = [await self._sources[name].extract(rule) for name, rule in needed]
+        self._forget_later()
+        read_s = clock() - began
+        try:
+            result = await self._pool.run(checked.sql, [each.file.descriptor for each in extracts], checked.rows_max)
+        except Wrong as error:
+            raise _explained(str(error), checked) from None
+        table, types = await asyncio.to_thread(tidied, result.data, result.types)
+        return Answer(table, types, _cursors(checked, extracts), result.truncated, read_s + result.seconds)
+
+    async def _versions(self, names: tuple[str, ...]) -> tuple[object, ...]:
+        return tuple([await self._sources[name].version() for name in names])
+
+    def _forget_later(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._forgetting = asyncio.get_running_loop().call_later(FORGET_S, self._forget)
+
+    def _forget(self) -> None:
+        for source in self._sources.values():
+            source.forget()
+
+    def close(self) -> None:
+        if self._forgetting is not None:
+            self._forgetting.cancel()
+        self._pool.close()
+        self._forget()
+
+
+def _cursors(checked: Checked, extracts: list[Extract]) -> dict[str, str]:
+    return {name: extract.cursor for name, extract in zip(checked.reads, extracts, strict=True)}
+
+
+def _listed(names: list[str]) -> str:
+    return f"; there are {', '.join(names[:20])}" if names else ""
+
+
+def _explained(message: str, checked: Checked) -> BadQuery:
+    """What the engine says, in the names of the client, and where the name stands that it speaks of."""
+    told = message.partition("\n\nLINE ")[0].replace("\n", " ")
+    told = _input.sub(lambda found: checked.reads[int(found[1])], told)
+    place = next((checked.places[name.lower()] for name in _quoted(told) if name.lower() in checked.places), None)
+    return BadQuery(told.partition(" Error: ")[2][:500] or told[:500], position=place)

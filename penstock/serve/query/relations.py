@@ -1,0 +1,201 @@
+"""What a query can read: views, the latest events of streams, and feeds of either, as Arrow tables."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.columns import from_json_rows
+from penstock.contracts import LiveView, LogReader
+from penstock.cursor import stream_cursor, view_cursor
+from penstock.errors import BadCursor, Busy
+from penstock.filters import compiled
+from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, shown
+from penstock.serve.pieces import Extent, extent
+
+STEP_ROWS = 1_000
+"""Rows of a stream that are read at first, from its end; more if they are small."""
+EXTRA = ("_id", "_ingest_time")
+"""System columns of a stream that a query sees: they come after its own."""
+TRIES_MAX = 5
+Kind = Literal["view", "stream"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The rows of a relation at one instant. Those of the same `version` are the same."""
+
+    table: pa.Table
+    version: Hashable
+    cursor: str
+
+
+class Relation(Protocol):
+    """Rows that change. `read` blocks, and is called by one thread at a time."""
+
+    @property
+    def kind(self) -> Kind: ...
+
+    def version(self) -> Hashable:
+        """That of the rows now. Blocks for a short while at most."""
+
+    def prepare(self) -> Callable[[], Reading]:
+        """Called in the event loop: what to call in a thread to get the rows of this instant."""
+
+
+class ViewRelation:
+    """All rows of a view."""
+
+    kind: Kind = "view"
+
+    def __init__(self, name: str, view: LiveView) -> None:
+        self._name, self._view = name, view
+
+    def version(self) -> Hashable:
+        return self._view.generation, self._view.version
+
+    def prepare(self) -> Callable[[], Reading]:
+        schema, version = self._view.schema, (self._view.generation, self._view.version)
+        if schema is None:
+            raise not_known(self._name)
+        rows = self._view.snapshot().rows
+        return lambda: Reading(pa.Table.from_batches([from_json_rows(rows, schema)]), version, view_cursor(*version))
+
+
+class StreamRelation:
+    """The latest events of a stream, by ingest time: at most `events_max` of them, and about `bytes_max`."""
+
+    kind: Kind = "stream"
+
+    def __init__(
+        self, name: str, log: LogReader, schema: Callable[[], pa.Schema | None], *, events_max: int, bytes_max: int
+    ) -> None:
+        self._name, self._log, self._schema = name, log, schema
+        self._events_max, self._bytes_max = max(1, events_max), bytes_max
+        self._generation: int | None = None
+        self._parts: dict[int, _Part] = {}
+
+    def version(self) -> Hashable:
+        return self._log.generation(self._name), tuple(sorted(self._log.ends(self._name).items()))
+
+    def prepare(self) -> Callable[[], Reading]:
+        if self._schema() is None:
+            raise not_known(self._name)
+        return self._read
+
+    def _read(self) -> Reading:
+        for _ in range(TRIES_MAX):
+            now = extent(self._log, self._name)
+            try:
+                table = self._latest(now)
+            except BadCursor:  # the oldest of them were dropped meanwhile
+                self._parts = {}
+                continue
+            version = now.generation, tuple(sorted(now.ends.items()))
+            return Reading(table, version, stream_cursor(now.generation, now.ends))
+        raise Busy(f"the oldest events of {self._name} go faster than they can be read")
+
+    def _latest(self, now: Extent) -> pa.Table:
+        schema = self._schema()
+        assert schema is not None
+        if self._generation != now.generation:
+            self._generation, self._parts = now.generation, {}
+        share = self._bytes_max // max(1, len(now.ends))
+        for partition in now.ends:
+            part = self._parts.setdefault(partition, _Part(now.ends[partition]))
+            part.follow(self._log, self._name, partition, now, self._events_max, share)
+        found = [pa.Table.from_batches([batch]) for part in self._parts.values() for batch in part.batches]
+        table = pa.concat_tables([shown(schema).empty_table(), *found], promote_options="permissive")
+        if "_ingest_time" in table.schema.names and len(self._parts) > 1:
+            table = table.sort_by("_ingest_time")
+        return table.slice(max(0, table.num_rows - self._events_max))
+
+
+class _Part:
+    """The end of one partition, without ticks."""
+
+    def __init__(self, end: int) -> None:
+        self.batches: deque[pa.RecordBatch] = deque()
+        self._end = end
+        self._whole = False
+
+    def follow(self, log: LogReader, stream: str, partition: int, now: Extent, rows_max: int, bytes_max: int) -> None:
+        """Add what has come since the last time; at first, go back from the end."""
+        start, end = now.starts[partition], now.ends[partition]
+        if not self._whole or end - self._end > rows_max or self._end < start:
+            self._go_back(log, stream, partition, (start, end), rows_max, bytes_max)
+        else:
+            self.batches += [_events(batch) for batch in log.read(stream, partition, self._end, end)]
+        self._end, self._whole = end, True
+        rows, size = sum(batch.num_rows for batch in self.batches), sum(batch.nbytes for batch in self.batches)
+        while self.batches and (rows - self.batches[0].num_rows >= rows_max or size > bytes_max):
+            rows, size = rows - self.batches[0].num_rows, size - self.batches[0].nbytes
+            self.batches.popleft()
+
+    def _go_back(
+        self, log: LogReader, stream: str, partition: int, span: tuple[int, int], rows_max: int, bytes_max: int
+    ) -> None:
+        """Read towards the start, in steps that depend on the size of what was read."""
+        self.batches.clear()
+        (start, end), step, rows, size = span, STEP_ROWS, 0, 0
+        while start < end and rows < rows_max and size < bytes_max:
+            begin = max(start, end - step)
+            found = [_events(batch) for batch in log.read(stream, partition, begin, end)]
+            self.batches.extendleft(reversed(found))
+            rows, size = rows + end - begin, size + sum(batch.nbytes for batch in found)
+            end = begin
+            fitting = max(1, (bytes_max - size) * rows // max(1, size))
+            step = min(2 * step, rows_max - rows, fitting)
+
+
+def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The events of a batch, with the columns that are seen. They are copied: what is kept holds nothing else."""
+    names = [name for name in batch.schema.names if name not in SYSTEM_COLUMNS or name in EXTRA]
+    return batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT)).select(names)
+
+
+class FeedRelation:
+    """A part of another relation."""
+
+    def __init__(self, of: Relation, where: str | None, select: str | None) -> None:
+        self.kind: Kind = of.kind
+        self._of, self._where, self._select = of, where, select
+
+    def version(self) -> Hashable:
+        return self._of.version()
+
+    def prepare(self) -> Callable[[], Reading]:
+        read = self._of.prepare()
+
+        def chosen() -> Reading:
+            found = read()
+            return Reading(seen(found.table, self._where, self._select), found.version, found.cursor)
+
+        return chosen
+
+
+def seen(table: pa.Table, where: str | None, select: str | None, claims: Mapping[str, Any] | None = None) -> pa.Table:
+    """What is left of a table behind a filter, which does not know of system columns; a selection leaves them out."""
+    batches = [
+        _part_seen(batch, where, select, claims)
+        for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
+    ]
+    return pa.Table.from_batches(batches)
+
+
+def _part_seen(
+    batch: pa.RecordBatch, where: str | None, select: str | None, claims: Mapping[str, Any] | None
+) -> pa.RecordBatch:
+    own = batch.select([name for name in batch.schema.names if name not in EXTRA])
+    filtering = compiled(own.schema, where, select, claims=claims)
+    mask = filtering.mask(own)
+    return batch.filter(mask) if select is None else filtering.project(own.filter(mask))
+
+
+def not_known(name: str) -> Busy:
+    return Busy(f"the columns of {name} are not known yet: the query that makes it has not started", retry_after_s=2)

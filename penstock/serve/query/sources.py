@@ -1,0 +1,107 @@
+"""What a query reads, as the processes that run queries are handed it.
+
+The rows of a stream or view lie in a file in memory, whose pages those processes see without a copy. They are kept, and
+made again only when there is something new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from mmap import PROT_READ, mmap
+
+import msgspec
+import pyarrow as pa
+
+from penstock.access import RowRule
+from penstock.errors import BadExpression, Forbidden, QueryTooLarge
+from penstock.serve.query.relations import Reading, Relation, seen
+
+LIMITED_MAX = 8
+"""Views of a stream or view by different rules that are held for the next query."""
+_log = logging.getLogger("penstock.serve")
+
+
+class SharedFile:
+    """A table in memory, to be read by other processes. Goes with the last one who knows it."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self.descriptor = os.memfd_create("table", os.MFD_CLOEXEC)
+        with open(self.descriptor, "wb", closefd=False) as file, pa.ipc.new_stream(file, table.schema) as writer:
+            writer.write_table(table)
+
+    def table(self) -> pa.Table:
+        """What is in it, not copied."""
+        return pa.ipc.open_stream(pa.py_buffer(mmap(self.descriptor, 0, prot=PROT_READ))).read_all()
+
+    def __del__(self) -> None:
+        os.close(self.descriptor)
+
+
+@dataclass(frozen=True)
+class Extract:
+    file: SharedFile
+    version: Hashable
+    cursor: str
+
+
+class Source:
+    """A relation with what was made of it last. Belongs to one event loop."""
+
+    def __init__(self, name: str, relation: Relation, *, bytes_max: int) -> None:
+        self.name, self.kind = name, relation.kind
+        self._relation, self._bytes_max = relation, bytes_max
+        self._made: Extract | None = None
+        self._limited: OrderedDict[bytes, Extract] = OrderedDict()
+        self._making = asyncio.Lock()
+
+    async def version(self) -> Hashable:
+        """That of a view is in memory, that of a stream on the disk."""
+        if self.kind == "view":
+            return self._relation.version()
+        return await asyncio.to_thread(self._relation.version)
+
+    async def extract(self, rule: RowRule | None = None) -> Extract:
+        """The rows now, as far as the rule lets them be seen. Those who ask while they are being made get the same."""
+        async with self._making:
+            if self._made is None or self._made.version != await self.version():
+                self._limited.clear()
+                self._made = await asyncio.to_thread(self._make, self._relation.prepare())
+            if rule is None:
+                return self._made
+            key = rule_key(rule)
+            if key not in self._limited:
+                self._limited[key] = await asyncio.to_thread(self._make_limited, self._made, rule)
+            self._limited.move_to_end(key)
+            while len(self._limited) > LIMITED_MAX:
+                self._limited.popitem(last=False)
+            return self._limited[key]
+
+    def forget(self) -> None:
+        """Let go of the rows; they are made again when they are asked for."""
+        self._made = None
+        self._limited.clear()
+
+    def _make_limited(self, made: Extract, rule: RowRule) -> Extract:
+        """What one sees who may see some of the rows. A rule that does not fit shows nothing."""
+        try:
+            table = seen(made.file.table(), rule.condition, None, rule.claims)
+        except BadExpression as error:
+            _log.error("the rows of %s are shown to no one: %s", self.name, error)
+            raise Forbidden(f"the rows of {self.name} are limited by a rule that does not fit them") from None
+        return Extract(SharedFile(table), made.version, made.cursor)
+
+    def _make(self, read: Callable[[], Reading]) -> Extract:
+        found = read()
+        if found.table.nbytes > self._bytes_max:
+            raise QueryTooLarge(f"{self.name} is larger than the {self._bytes_max // 2**20} MiB that a query may read")
+        return Extract(SharedFile(found.table), found.version, found.cursor)
+
+
+def rule_key(rule: RowRule) -> bytes:
+    """The same for rules that show the same rows."""
+    return msgspec.json.encode([rule.condition, rule.claims], order="deterministic", enc_hook=str)
