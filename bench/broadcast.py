@@ -62,10 +62,11 @@ class Bare:
             pass
         chosen.remove((send, make))
 
-    async def broadcast(self, per_second: float, seconds: float) -> None:
-        began = time.monotonic()
-        for done in range(int(per_second * seconds)):
-            await asyncio.sleep(max(0.0, began + done / per_second - time.monotonic()))
+    async def broadcast(self, per_second: float, seconds: float) -> float:
+        """Broadcast for so long, at that pace or as fast as it can; returns how many changes a second that were."""
+        began, first = time.monotonic(), self._count
+        while time.monotonic() - began < seconds:
+            await asyncio.sleep(max(0.0, began + (self._count - first) / per_second - time.monotonic()))
             self._count += 1
             cursor, data = view_cursor(1 << 60, self._count), {"upserts": [row(self._count)], "deletes": []}
             encoded = msgspec.json.encode(data)
@@ -73,6 +74,7 @@ class Bare:
             made = {make: make(cursor, encoded) for _, make in hearers}
             for send, make in hearers:
                 await send(made[make])
+        return (self._count - first) / (time.monotonic() - began)
 
 
 def _message(cursor: str, data: bytes) -> dict[str, Any]:
@@ -90,10 +92,7 @@ async def bare(listener: socket.socket) -> None:
     server = uvicorn.Server(server_config(broadcaster, from_environment()))
     serving = asyncio.create_task(server._serve([listener]))
     while line := await asyncio.to_thread(sys.stdin.readline):
-        began = time.monotonic()
-        per_second, seconds = map(float, line.split())
-        await broadcaster.broadcast(per_second, seconds)
-        print(per_second * seconds / (time.monotonic() - began), flush=True)
+        print(await broadcaster.broadcast(*map(float, line.split())), flush=True)
     server.should_exit = True
     await serving
 

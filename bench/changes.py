@@ -92,8 +92,8 @@ def main(folder: Path) -> None:
     for line in sys.stdin:
         per_second, seconds = map(float, line.split())
         began, first = time.monotonic(), count
-        while (done := count - first) < per_second * seconds:
-            early_s = began + done / per_second - time.monotonic()
+        while time.monotonic() - began < seconds:
+            early_s = began + (count - first) / per_second - time.monotonic()
             if early_s > 0:
                 time.sleep(early_s)
             commit()

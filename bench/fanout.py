@@ -92,7 +92,7 @@ def child(*command: str) -> Iterator[Child]:
         yield Child(process)
         assert process.stdin is not None
         process.stdin.close()
-        process.wait(30)
+        process.wait(60)
 
 
 @dataclass

@@ -113,7 +113,13 @@ class Crowd:
     """All subscribers of a wish."""
 
     def __init__(self, wish: Wish) -> None:
-        self._all = [Subscriber(wish.port, wish.says[each % len(wish.says)]) for each in range(wish.count)]
+        self._forget()
+        self._all: list[Subscriber] = []
+        for each in range(wish.count):
+            self._all.append(Subscriber(wish.port, wish.says[each % len(wish.says)]))
+            if each % 250 == 0:  # those who came first are asked by then whether they are still there
+                for earlier in self._all:
+                    self._count(earlier)
         self._watched = {each.socket.fileno(): each for each in self._all[:WATCHED]}
         self._poll = select.epoll()
         self._poll.register(sys.stdin.fileno(), select.EPOLLIN)

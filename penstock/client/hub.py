@@ -85,8 +85,9 @@ class Hub:
         if event in KINDS or "cursor" in message:
             came = delivery(event, message.get("data"), message.get("cursor"))
             subscription.position = came.cursor
-            subscription.undone.append((subscription.id, came))
-            subscription.give(came)
+            if came.kind != "progress" or not subscription.undone:  # no window bounds marks, and heartbeats have no end
+                subscription.undone.append((subscription.id, came))
+                subscription.give(came)
         return None
 
     def again(self, subscription: Subscription) -> list[Said]:

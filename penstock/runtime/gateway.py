@@ -163,7 +163,7 @@ class Gateway:
     def _feeds(self, channels: Mapping[str, Channel]) -> dict[str, Channel]:
         """The feeds of these channels, by their own names."""
         return {
-            feed.name: FeedChannel(channels[feed.of], feed.condition, feed.select)
+            feed.name: FeedChannel(channels[feed.of], feed.condition, feed.select, source=feed.of)
             for feed in self.app.feeds
             if feed.of in channels
         }
@@ -177,7 +177,8 @@ class Gateway:
         }
         found |= {name: ViewRelation(name, table) for name, table in self.tables.items()}
         feeds = [feed for feed in self.app.feeds if feed.of in found]
-        return found | {feed.name: FeedRelation(found[feed.of], feed.condition, feed.select) for feed in feeds}
+        parts = {each.name: FeedRelation(found[each.of], each.condition, each.select, source=each.of) for each in feeds}
+        return found | parts
 
     def _committed(self, stream: str) -> None:
         self.streams[stream].wake()

@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from penstock.access import Caller, RowRule
@@ -13,6 +14,7 @@ from penstock.contracts import Channel
 from penstock.errors import BadExpression, BadParameter, Forbidden, NotFound
 from penstock.schema import Event
 from penstock.serve.connections import Connections
+from penstock.serve.feed import FeedChannel
 from penstock.serve.query.queries import Queries
 from penstock.settings import Settings
 
@@ -45,7 +47,7 @@ class Deps:
 
     def channel(self, kind: str, name: str, caller: Caller) -> Channel:
         """The channel of a `stream` or `view`, for someone who may read it, with the rows that they may see; that of a
-        `query` by its text."""
+        `query` by its text. A feed for which there is no rule is made of what they may see of the other."""
         if kind == "query":
             return self.asked.channel(name, caller)
         caller.require("consume", name)
@@ -53,7 +55,12 @@ class Deps:
         if found is None:
             raise NotFound(f"there is no {kind} {name[:80]!r}")
         rule = caller.sees(name)
-        return found if rule is None else limited(found, name, rule)
+        if rule is not None:
+            return limited(found, name, rule)
+        inherited = caller.sees(found.source) if isinstance(found, FeedChannel) else None
+        if isinstance(found, FeedChannel) and inherited is not None:
+            return found.made_of(partial(limited, name=found.source, rule=inherited))
+        return found
 
     @property
     def asked(self) -> Queries:

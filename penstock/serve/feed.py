@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
 from penstock.contracts import Channel, Delivery, Page, Style
@@ -14,8 +14,14 @@ class FeedChannel:
     Its filter is made when it is used, and shared from then on: what columns a view has may not be known before.
     """
 
-    def __init__(self, of: Channel, where: str | None, select: str | None) -> None:
+    def __init__(self, of: Channel, where: str | None, select: str | None, *, source: str = "") -> None:
+        """`source` is the name of the other."""
         self._of, self._where, self._select = of, where, select
+        self.source = source
+
+    def made_of(self, part: Callable[[Channel], Channel]) -> FeedChannel:
+        """The same feed of a part of the other."""
+        return FeedChannel(part(self._of), self._where, self._select, source=self.source)
 
     @property
     def _seen(self) -> Channel:

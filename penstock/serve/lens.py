@@ -56,7 +56,7 @@ class Lens:
         """Each event as JSON, None for those that are not seen. System columns are not shown."""
         if not self.stages:
             return list(json_rows(batch, [name for name in batch.schema.names if name not in SYSTEM_COLUMNS]))
-        seen, places = self._seen(batch.select(self.schema.names))
+        seen, places = self._seen(self._fitted(batch))
         made: list[bytes | None] = [None] * batch.num_rows
         for place, row in zip(places, json_rows(seen), strict=True):
             made[place] = row
@@ -73,6 +73,14 @@ class Lens:
         for place, row in zip(places, shown, strict=True):
             made[place] = row
         return made
+
+    def _fitted(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """The columns of the schema. Who writes the stream may not have heard yet of one that is new."""
+        if set(self.schema.names) <= set(batch.schema.names):
+            return batch.select(self.schema.names)
+        there = {name: batch.column(name) for name in batch.schema.names}
+        columns = [there.get(each.name, pa.nulls(batch.num_rows, each.type)) for each in self.schema]
+        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _seen(self, batch: pa.RecordBatch) -> tuple[pa.RecordBatch, list[int]]:
         """What is left of a batch, and which rows those were."""

@@ -164,7 +164,7 @@ class _Session:
         chosen = Subscription(message, self._channel(message))
         chosen.style.take = partial(self._take, id, chosen)
         self._subscriptions[id] = chosen
-        chosen.task = asyncio.create_task(self._follow(id, chosen, "subscribed"))
+        chosen.task = asyncio.create_task(self._follow(id, chosen))
 
     def _channel(self, message: Message) -> Channel:
         named = {"view": message.view, "stream": message.stream, "query": message.query}
@@ -190,7 +190,8 @@ class _Session:
         channel = self._channel(asked)
         await chosen.stop()
         chosen.turn_to(channel, keep_place=asked.stream is not None)
-        chosen.task = asyncio.create_task(self._follow(id, chosen, "filtered"))
+        await self._send(id, "filtered")
+        chosen.task = asyncio.create_task(self._follow(id, chosen))
 
     async def _ack(self, message: Message) -> None:
         self._known(_id(message)).acknowledge(message.cursor or "")
@@ -222,21 +223,23 @@ class _Session:
     async def _end(self, *ids: str) -> None:
         await asyncio.gather(*(self._subscriptions.pop(id).stop() for id in ids))
 
-    async def _follow(self, id: str, chosen: Subscription, begun: str) -> None:
+    async def _follow(self, id: str, chosen: Subscription) -> None:
         """One subscription, as a task of its own. If it fails, the client is told why and the others go on."""
         try:
-            problem = await self._deliver(id, chosen, begun)
+            problem = await self._deliver(id, chosen)
             self._subscriptions.pop(id, None)
             await self._send(id, "error", problem=problem)
         except WebSocketDisconnect:
             return
 
-    async def _deliver(self, id: str, chosen: Subscription, begun: str) -> dict[str, Any]:
+    async def _deliver(self, id: str, chosen: Subscription) -> dict[str, Any]:
         """Send deliveries for as long as the channel gives them; returns why it stopped."""
         try:
             async with following(chosen.channel, chosen.cursor, chosen.style) as deliveries:
                 first = await anext(deliveries)  # a bad cursor is answered instead of `subscribed`
-                await self._send(id, begun)
+                if not chosen.begun:
+                    await self._send(id, "subscribed")
+                    chosen.begun = True
                 await chosen.ready()  # it may be held up from before it got another filter
                 await self._send(id, first.kind, first)
                 chosen.sent(first)

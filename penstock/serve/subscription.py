@@ -42,6 +42,8 @@ class Subscription:
         self.channel = channel
         self.cursor = asked.since
         """Where it goes on: where it began, or after what was sent last."""
+        self.begun = False
+        """Whether its client was told that it has begun."""
         self.style = Style()
         self.task: asyncio.Task[None] | None = None
         self._window = asked.window

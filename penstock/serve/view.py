@@ -55,6 +55,7 @@ class _Shared:
         self.name, self.view, self.settings, self.key = name, view, settings, key
         self.changes: Cuts[Change | None] = Cuts(lambda change: 0 if change is None else len(change.data))
         self.rows: Cuts[list[bytes]] = Cuts(lambda rows: 64 * len(rows) + sum(map(len, rows)))
+        self.snapshots: Cuts[bytes] = Cuts(len)
         self.encoded: Delivery | None = None
         self.lenses = InUse(name, settings.filters_max)
         self.fronts = Fronts(name, view, key, self.lenses, kept_max=max(1, settings.buffered_changes))
@@ -271,7 +272,7 @@ class ViewChannel:
         return await for_reader(merge, seen, self._shared.key)
 
     async def _snapshot(self, place: _Place) -> Delivery:
-        """All rows that are seen, encoded once for all who see all of them at the same version."""
+        """All rows that are seen, encoded once for all who see the same at the same version."""
         if not self._lens:
             snapshot = self._view.snapshot()
             place.version, place.lost = snapshot.version, False
@@ -279,8 +280,11 @@ class ViewChannel:
                 self._shared.encoded = Delivery("snapshot", b'{"rows":' + join(snapshot.rows) + b"}", place.cursor)
             return self._shared.encoded
         version, rows = await self._seen_rows()
+        data = await self._shared.snapshots.get(
+            self._lens, place.generation, version, len(rows), lambda: b'{"rows":' + join(rows) + b"}"
+        )
         place.version, place.lost = version, False
-        return Delivery("snapshot", b'{"rows":' + join(rows) + b"}", place.cursor)
+        return Delivery("snapshot", data, place.cursor)
 
     def _require_fit(self) -> None:
         """Rows of other columns than those that a filter was made for are not shown through it."""

@@ -218,3 +218,18 @@ def test_messages_of_an_earlier_connection_are_not_acknowledged_on_a_later_one()
             hub.lost()
     said = [hub.take(subscription) for _ in "abcd"]
     assert said == [[], [], [], [{"op": "ack", "id": "2", "cursor": "d"}]]
+
+
+def test_heartbeats_do_not_pile_up_for_a_user_who_takes_nothing() -> None:
+    given: list[Any] = []
+    hub, subscription = Hub(4), Subscription(Target("stream", "x"), None, given.append)
+    hub.opened()
+    hub.add(subscription)
+    hub.hear({"id": "1", "event": "change", "cursor": "a", "data": {"events": []}})
+    for number in range(1000):
+        hub.hear({"id": "1", "event": "progress", "cursor": f"p{number}", "data": {}})
+    assert len(given) == 1
+    assert subscription.position == "p999"
+    hub.take(subscription)
+    hub.hear({"id": "1", "event": "progress", "cursor": "q", "data": {}})
+    assert given[-1].cursor == "q"

@@ -208,7 +208,7 @@ class FakeApi:
             if since is not None:
                 yield message("reset", {"reason": "the view was made anew"})
             yield message("snapshot", {"rows": list(view.rows.values())})
-        elif view is None:
+        elif place == len(source):
             yield message("progress", {})
         while True:
             while place < len(source):

@@ -45,16 +45,17 @@ class Served:
         self.call(lambda: self.view.put(upserts))
 
     def call(self, action: Callable[[], None]) -> None:
-        done = threading.Event()
-        self.loop.call_soon_threadsafe(lambda: (action(), done.set()))
-        assert done.wait(START_S_MAX)
+        async def run() -> None:
+            action()
+
+        asyncio.run_coroutine_threadsafe(run(), self.loop).result(START_S_MAX)
 
 
 @contextmanager
 def serving() -> Iterator[Served]:
     """The gateway's routes and the dashboard's, with a stream `readings` and a view `by-key`."""
     listener = socket.create_server(("127.0.0.1", 0))
-    ready, made, stopped = threading.Event(), list[Served](), list[Callable[[], None]]()
+    ready, made, stopped = threading.Event(), list[Served](), list[Callable[[], object]]()
 
     async def main() -> None:
         log, rows = FakeLog(1), Typed()
@@ -77,7 +78,7 @@ def serving() -> Iterator[Served]:
                 deps.closing.set()
                 server.should_exit = True
 
-            stopped.append(lambda: loop.call_soon_threadsafe(stop))  # type: ignore[arg-type,return-value]
+            stopped.append(lambda: loop.call_soon_threadsafe(stop))
             made.append(Served(f"http://127.0.0.1:{listener.getsockname()[1]}", loop, rows))
             ready.set()
             await server._serve([listener])
@@ -139,8 +140,11 @@ def test_what_is_wrong_is_marked_where_it_stands(page: Page, asked: Served) -> N
     assert chosen == "spead"
     mark, text = page.locator(".editor-mark").bounding_box(), editor.bounding_box()
     assert mark == text
-    page.keyboard.type("text")
+    page.keyboard.type("'🔥🔥' AS fire, spead")
     expect(page.locator(".editor-mark mark")).to_have_count(0)
+    page.keyboard.press("Control+Enter")
+    expect(page.locator(".editor-mark mark")).to_have_text("spead")
+    page.keyboard.type("text")
     page.keyboard.press("Control+Enter")
     expect(page.locator("tbody tr")).to_have_count(3)
     expect(page.get_by_role("alert")).to_have_count(0)

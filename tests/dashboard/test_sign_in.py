@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.dashboard.conftest import Running
-from tests.harness import wait_for
 
 pytestmark = pytest.mark.browser
 KEY = "penstock_0123456789abcdef"
@@ -58,9 +57,9 @@ def test_with_another_key_it_goes_by_websocket_again(page: Page, market: Running
     with page.expect_response(lambda answer: "/live?" in answer.url and answer.status == 401):
         market.api.drop()
     page.get_by_label("Key or token").fill("another")
-    page.keyboard.press("Enter")
+    with page.expect_websocket(timeout=8_000):
+        page.keyboard.press("Enter")
     expect(page.locator(".bar")).to_have_count(10)
-    wait_for(lambda: market.api.sockets, what="a WebSocket")
 
 
 def test_what_cannot_be_sent_is_said_at_once(page: Page, market: Running) -> None:

@@ -205,3 +205,20 @@ def test_others_have_their_turn_while_a_page_looks_for_what_it_may_show() -> Non
         assert turns >= 50
 
     run(main())
+
+
+def test_snapshots_through_the_same_filter_are_the_same_bytes() -> None:
+    """However many come back at once, large ones are put together once, and in a thread."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({str(number): number for number in range(1_000)})
+        seen = ViewChannel("x", view, QUICK, key=["k"]).through("v >= 0", None)
+        followers = [seen.follow(None) for _ in range(10)]
+        found = [await anext(each) for each in followers]
+        assert len(json.loads(found[0].data)["rows"]) == 1_000
+        assert len({id(each.data) for each in found}) == 1
+        for each in followers:
+            await each.aclose()  # type: ignore[attr-defined]
+
+    run(main())

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+from penstock.access import Caller
+from penstock.access.caller import Sight
+from penstock.access.grants import grants
 from penstock.contracts import Channel
 from penstock.errors import Busy
 from penstock.schema import event_schema
@@ -26,8 +30,11 @@ SMALL = Settings(heartbeat_s=600, page_events=5, page_events_max=20)
 def deps_of(log: FakeLog | None = None, view: FakeView | None = None, **changed: Any) -> Deps:
     stream = StreamChannel("s", log or FakeLog(1), SMALL, lambda: event_schema(Reading))
     rows = ViewChannel("v", view or FakeView(), SMALL, key=["k"])
-    streams: dict[str, Channel] = {"s": stream, "odd": FeedChannel(stream, "n % 2 = 1", "n, n * 2 AS twice")}
-    views: dict[str, Channel] = {"v": rows, "large": FeedChannel(rows, "v > 5", None)}
+    streams: dict[str, Channel] = {
+        "s": stream,
+        "odd": FeedChannel(stream, "n % 2 = 1", "n, n * 2 AS twice", source="s"),
+    }
+    views: dict[str, Channel] = {"v": rows, "large": FeedChannel(rows, "v > 5", None, source="v")}
     return make_deps(streams=streams, views=views, settings=SMALL, **changed)
 
 
@@ -212,6 +219,26 @@ def test_a_feed_is_a_stream_or_view_of_its_own() -> None:
     assert got(deps, "/v1/streams/odd", where="text = ''")["code"] == "bad_expression"
     assert [row["k"] for row in got(deps, "/v1/views/large")["rows"]] == ["b", "c"]
     assert [row["k"] for row in got(deps, "/v1/views/large", where="v < 8")["rows"]] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("rules", "seen"),
+    [
+        ({}, [1, 3, 5]),
+        ({"s": "n > 2 AND text = ''"}, [3, 5]),
+        ({"s": "n > 2", "odd": "twice < 6"}, [1]),
+        ({"other": "FALSE"}, [1, 3, 5]),
+    ],
+)
+def test_a_feed_shows_nothing_that_its_reader_may_not_see_of_the_stream(rules: dict[str, str], seen: list[int]) -> None:
+    """Unless there is a rule for the feed itself. Who may read everything would find all in it otherwise."""
+
+    async def main() -> None:
+        reader = Caller("key:ann", grants(["consume:*"]), sight=Sight(rules))
+        channel = deps_of(filled(6)).channel("stream", "odd", reader)
+        assert numbers(json.loads((await channel.page(None, 10)).body)) == seen
+
+    run(main())
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64encode
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.cursor import StreamCursor, decode, encode, stream_cursor, view_cursor
 from penstock.errors import BadCursor
-from penstock.serve.lens import NOTHING
+from penstock.schema import event_schema
+from penstock.serve.lens import NOTHING, lens_on
 from penstock.serve.pieces import Offsets, Piece, extent, locate, read_piece
-from tests.serve.fakes import FakeLog
+from tests.serve.fakes import FakeLog, Reading
 
 MANY = 1_000_000
 writes = st.lists(
@@ -156,3 +158,12 @@ def test_the_cursor_of_the_widest_stream_can_be_read_back() -> None:
     """1,024 partitions with large offsets fit in a cursor that we take back."""
     cursor = StreamCursor(2**48 - 1, dict.fromkeys(range(1024), 2**63 - 1))
     assert decode(encode(cursor)) == cursor
+
+
+def test_a_column_that_the_log_does_not_have_yet_is_null_in_a_filter() -> None:
+    """The class of an event has a new field, and the process that writes the stream has not started yet."""
+    log = filled([(0, 2, 0)])
+    (batch,) = log.read("s", 0, 0, 2)
+    lens = lens_on("s", pa.schema([*event_schema(Reading), ("added", pa.string())]))
+    assert lens.through("added IS NULL AND n = 1", None).rows(batch) == [None, b'{"n":1,"text":"","added":null}']
+    assert lens.through("added = 'x'", None).rows(batch) == [None, None]

@@ -175,6 +175,25 @@ def test_the_same_cursor_through_another_filter_is_acknowledged_at_once() -> Non
     run(main())
 
 
+def test_every_filter_is_answered_though_the_next_comes_at_once() -> None:
+    """A client counts the answers to know which of its filters is in use."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1})
+        async with serving(deps_of(view=view)) as port, open_socket(port) as connection:
+            await say(connection, op="subscribe", id="1", view="v")
+            for number in range(5):
+                await say(connection, op="filter", id="1", where=f"v > {number}")
+            await say(connection, op="unsubscribe", id="1")
+            heard = [""]
+            while heard[-1] != "unsubscribed":
+                heard.append((await hear(connection))["event"])
+            assert heard.count("filtered") == 5
+
+    run(main())
+
+
 def test_another_filter_lifts_neither_pause_nor_window() -> None:
     """It is answered, and its first delivery comes when it may."""
 

@@ -52,7 +52,9 @@ def check(text: str, resolve: Resolve, rows_max: int) -> Checked:
     `BadQuery` if it cannot be read, `QueryRefused` if it has something that is not allowed; both with the `position` of
     the character, if it is known. Takes some ten milliseconds for a long text: call it in a thread.
     """
-    from sqlglot.errors import ErrorLevel, UnsupportedError
+    from sqlglot.errors import UnsupportedError
+
+    from penstock.serve.query.writing import written
 
     try:
         tree = _parsed(text)
@@ -60,9 +62,7 @@ def check(text: str, resolve: Resolve, rows_max: int) -> Checked:
         tables = _Tables(tree, resolve)
         tables.replace()
         places = {name.lower(): place for name, place in _names(tree)}
-        sql = _limited(tree, rows_max + 1).sql(
-            "duckdb", identify=True, comments=False, unsupported_level=ErrorLevel.RAISE
-        )
+        sql = written(_limited(tree, rows_max + 1))
     except RecursionError:
         raise QueryRefused("the query is nested too deeply") from None
     except UnsupportedError as error:

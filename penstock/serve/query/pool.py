@@ -14,8 +14,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import Overloaded, PenstockError, QueryTooLarge, QueryTooSlow
+from penstock.errors import PenstockError, QueryTooLarge, QueryTooSlow
 from penstock.serve.query import worker
+from penstock.serve.query.turns import Turns
 from penstock.settings import Settings
 
 RESULT_BYTES_MAX = 32 * 1024 * 1024
@@ -156,32 +157,23 @@ def _read(file: int) -> bytes:
 
 
 class Pool:
-    """Runs queries, `queries_max` at once, the others in the order they came."""
+    """Runs queries, `queries_max` at once; the others wait for their turn."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._turns = asyncio.Semaphore(max(1, settings.queries_max))
-        self._waiting = 0
+        self._turns = Turns(settings.queries_max, WAITING_MAX)
         self._rested: list[Worker] = []
         self._reaper: asyncio.TimerHandle | None = None
 
-    async def run(self, sql: str, files: Sequence[int], rows: int) -> Result:
-        """The result of a query that was checked. `files` are open files with its tables, as Arrow streams.
+    async def run(self, sql: str, files: Sequence[int], rows: int, who: str) -> Result:
+        """The result of a query that was checked. `files` are open files with its tables, as Arrow streams; `who` is
+        the caller, who takes turns with others.
 
         `Wrong` if the engine does not take it; `QueryTooSlow` or `QueryTooLarge` if it is over its limits; `Overloaded`
         if too many wait for their turn.
         """
-        if self._waiting >= WAITING_MAX:
-            raise Overloaded(f"{self._waiting} queries are waiting for their turn", retry_after_s=2)
-        self._waiting += 1
-        try:
-            await self._turns.acquire()
-        finally:
-            self._waiting -= 1
-        try:
+        async with self._turns.one(who):
             return await self._run(sql, files, rows)
-        finally:
-            self._turns.release()
 
     async def _run(self, sql: str, files: Sequence[int], rows: int) -> Result:
         rested, clock = self._rested_one(), asyncio.get_running_loop().time

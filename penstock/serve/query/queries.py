@@ -6,8 +6,8 @@ import asyncio
 import re
 from collections.abc import Mapping
 
-from penstock.access import Caller
-from penstock.errors import BadParameter, BadQuery, QueryRefused
+from penstock.access import Caller, RowRule
+from penstock.errors import BadParameter, BadQuery, Forbidden, QueryRefused
 from penstock.serve.query.answers import Answer, tidied
 from penstock.serve.query.check import Checked, check
 from penstock.serve.query.live import LiveQueries, QueryChannel
@@ -19,6 +19,10 @@ from penstock.settings import Settings
 
 FORGET_S = 60.0
 """How long the rows of a stream or view are held for the next query."""
+LIVE = "live queries/"
+"""Who the queries are of that are kept live; no caller has such a name."""
+HELD_MAX = 4
+"""Together they take at most so many times what one query may read."""
 _quoted = re.compile(r"[\"']([^\"']{1,200})[\"']").findall
 _input = re.compile(r"(?:temp\.main\.)?input_(\d+)")
 
@@ -37,7 +41,7 @@ class Queries:
 
     async def answer(self, text: str, caller: Caller, limit: int | None = None) -> Answer:
         """The answer to a query. Raises what `check` and `run` do."""
-        return await self.run(await self.plan(text, caller, limit))
+        return await self.run(await self.plan(text, caller, limit), caller.name)
 
     def channel(self, text: str, caller: Caller) -> QueryChannel:
         """The query as something to be followed. Callers who ask for the same share the work. What is wrong with it is
@@ -61,18 +65,27 @@ class Queries:
             raise BadQuery(f"there is no stream or view {name[:80]!r}{_listed(allowed)}", position=place)
 
         checked = await asyncio.to_thread(check, text, resolve, limit or most)
-        return Plan(checked, tuple(caller.sees(name) for name in checked.reads))
+        return Plan(checked, tuple(self._rule(name, caller) for name in checked.reads))
 
-    async def run(self, plan: Plan) -> Answer:
-        """Run a query. Reads of what it needs are not counted against its time."""
+    def _rule(self, name: str, caller: Caller) -> RowRule | None:
+        """What the caller sees of the rows. A feed without a rule of its own, of something with one, is not shown."""
+        rule, whole = caller.sees(name), self._sources[name].part_of
+        if rule is None and whole is not None and caller.sees(whole) is not None:
+            raise Forbidden(f"{caller.name} sees some rows of {whole} only; ask for those instead of {name}")
+        return rule
+
+    async def run(self, plan: Plan, who: str = LIVE) -> Answer:
+        """Run a query when it is the caller's turn. Reads of what it needs are not counted against its time."""
         checked, clock = plan.checked, asyncio.get_running_loop().time
         began = clock()
         needed = zip(checked.reads, plan.rules, strict=True)
         extracts = [await self._sources[name].extract(rule) for name, rule in needed]
+        self._make_room(checked.reads)
         self._forget_later()
         read_s = clock() - began
         try:
-            result = await self._pool.run(checked.sql, [each.file.descriptor for each in extracts], checked.rows_max)
+            files = [each.file.descriptor for each in extracts]
+            result = await self._pool.run(checked.sql, files, checked.rows_max, who)
         except Wrong as error:
             raise _explained(str(error), checked) from None
         table, types = await asyncio.to_thread(tidied, result.data, result.types)
@@ -80,6 +93,18 @@ class Queries:
 
     async def _versions(self, names: tuple[str, ...]) -> tuple[object, ...]:
         return tuple([await self._sources[name].version() for name in names])
+
+    def _make_room(self, used: tuple[str, ...]) -> None:
+        """Let go of what was not asked for the longest, while too much is held; and if need be of what is used now,
+        which those who use it have still."""
+        for name in used:
+            self._sources[name] = self._sources.pop(name)
+        held = sum(source.held for source in self._sources.values())
+        for source in self._sources.values():
+            if held <= HELD_MAX * self._settings.query_memory_bytes:
+                return
+            held -= source.held
+            source.forget()
 
     def _forget_later(self) -> None:
         if self._forgetting is not None:

@@ -18,6 +18,8 @@ from penstock.filters import compiled
 from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, shown
 from penstock.serve.pieces import Extent, extent
 
+PIECE_ROWS = 20_000
+"""Rows of a view that are made columns at once."""
 STEP_ROWS = 1_000
 """Rows of a stream that are read at first, from its end; more if they are small."""
 EXTRA = ("_id", "_ingest_time")
@@ -41,6 +43,10 @@ class Relation(Protocol):
     @property
     def kind(self) -> Kind: ...
 
+    @property
+    def part_of(self) -> str | None:
+        """The name of what it is a part of; None if it is a whole."""
+
     def version(self) -> Hashable:
         """That of the rows now. Blocks for a short while at most."""
 
@@ -52,6 +58,7 @@ class ViewRelation:
     """All rows of a view."""
 
     kind: Kind = "view"
+    part_of: str | None = None
 
     def __init__(self, name: str, view: LiveView) -> None:
         self._name, self._view = name, view
@@ -64,13 +71,21 @@ class ViewRelation:
         if schema is None:
             raise not_known(self._name)
         rows = self._view.snapshot().rows
-        return lambda: Reading(pa.Table.from_batches([from_json_rows(rows, schema)]), version, view_cursor(*version))
+
+        def read() -> Reading:
+            """In pieces, since a row takes many times its size while it is read."""
+            starts = range(0, len(rows), PIECE_ROWS)
+            pieces = [from_json_rows(rows[start : start + PIECE_ROWS], schema) for start in starts]
+            return Reading(pa.Table.from_batches(pieces, schema), version, view_cursor(*version))
+
+        return read
 
 
 class StreamRelation:
     """The latest events of a stream, by ingest time: at most `events_max` of them, and about `bytes_max`."""
 
     kind: Kind = "stream"
+    part_of: str | None = None
 
     def __init__(
         self, name: str, log: LogReader, schema: Callable[[], pa.Schema | None], *, events_max: int, bytes_max: int
@@ -162,8 +177,10 @@ def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
 class FeedRelation:
     """A part of another relation."""
 
-    def __init__(self, of: Relation, where: str | None, select: str | None) -> None:
+    def __init__(self, of: Relation, where: str | None, select: str | None, *, source: str) -> None:
+        """`source` is the name of the other."""
         self.kind: Kind = of.kind
+        self.part_of: str | None = source
         self._of, self._where, self._select = of, where, select
 
     def version(self) -> Hashable:

@@ -33,6 +33,7 @@ class SharedFile:
         self.descriptor = os.memfd_create("table", os.MFD_CLOEXEC)
         with open(self.descriptor, "wb", closefd=False) as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
+            self.size = file.tell()
 
     def table(self) -> pa.Table:
         """What is in it, not copied."""
@@ -53,7 +54,7 @@ class Source:
     """A relation with what was made of it last. Belongs to one event loop."""
 
     def __init__(self, name: str, relation: Relation, *, bytes_max: int) -> None:
-        self.name, self.kind = name, relation.kind
+        self.name, self.kind, self.part_of = name, relation.kind, relation.part_of
         self._relation, self._bytes_max = relation, bytes_max
         self._made: Extract | None = None
         self._limited: OrderedDict[bytes, Extract] = OrderedDict()
@@ -80,6 +81,12 @@ class Source:
             while len(self._limited) > LIMITED_MAX:
                 self._limited.popitem(last=False)
             return self._limited[key]
+
+    @property
+    def held(self) -> int:
+        """The bytes of what is held for the next query."""
+        made = [] if self._made is None else [self._made]
+        return sum(each.file.size for each in (*made, *self._limited.values()))
 
     def forget(self) -> None:
         """Let go of the rows; they are made again when they are asked for."""

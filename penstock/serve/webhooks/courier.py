@@ -160,16 +160,16 @@ class Courier:
                 self._woken.clear()
                 if self._broken is not None:
                     raise self._broken
-                self._start()
-                await self._rest()
+                now = time.monotonic()
+                self._start(now)
+                await self._rest(now)
         finally:
             for task in self._sending:
                 task.cancel()
             await asyncio.gather(*self._sending, return_exceptions=True)
 
-    def _start(self) -> None:
+    def _start(self, now: float) -> None:
         """Send whatever may go now."""
-        now = time.monotonic()
         most = 1 if self._failures >= FAILURES_MAX else AWAY_MAX
         while now >= self._paused_until and self.lanes.away < most and len(self._sending) < NOTING_MAX:
             message = self.lanes.take(now)
@@ -185,12 +185,12 @@ class Courier:
             self._broken = task.exception()
         self._woken.set()
 
-    async def _rest(self) -> None:
-        """Until something is done or added, or something is due."""
+    async def _rest(self, now: float) -> None:
+        """Until something is done or added, or something is due that was not `now`, when it was looked for."""
         due = self.lanes.next_due()
-        ends = [each for each in (due, self._paused_until) if each is not None and each > time.monotonic()]
+        ends = [each for each in (due, self._paused_until) if each is not None and each > now]
         try:
-            async with asyncio.timeout(min(ends) - time.monotonic() if ends else None):
+            async with asyncio.timeout(max(0.0, min(ends) - time.monotonic()) if ends else None):
                 await self._woken.wait()
         except TimeoutError:
             return

@@ -493,12 +493,17 @@ async def _begin(directory: Path, told: dict[str, Any]) -> None:
         await until(lambda: status.state == "waiting")
 
 
+FINISH_S = 60.0
+
+
 @in_loop
 async def _finish(directory: Path, told: dict[str, Any], count: int) -> None:
     """Read what is left, in this process; then look a few times more, for what should not come."""
     async with file_workers.reading(directory, told) as (log, status):
         try:
-            await until(lambda: log.events_appended("raw") >= count)
+            async with asyncio.timeout(FINISH_S):
+                while log.events_appended("raw") < count:
+                    await asyncio.sleep(0.01)
         except TimeoutError:
             there = [row["data"] for row in stored(log, "raw")]
             lines = (line.rstrip(b"\n") for line in itertools.islice(log_lines(), count))

@@ -79,6 +79,7 @@ REFUSED = [
     "SELECT CASE WHEN (SELECT n FROM secret) > 1 THEN 1 END", "(SELECT 1) UNION ALL (TABLE secret)", "TABLE secret",
     "SELECT 'a\0b'", "SELECT \"a\0b\"", "SELECT 1 \0", "", " ", "-- nothing", "/* nothing */", "SELECT FROM",
     "SELECT " + "(" * 25 + "1" + ")" * 25, "SELECT " + "[" * 25 + "]" * 25, "SELECT " + "1, " * 1_500 + "1",
+    "SELECT " + "percentile_cont(0.5) WITHIN GROUP (ORDER BY " * 20 + "1" + ")" * 20,
     "SELECT " + "- " * 500 + "1", "SELECT " + "NOT " * 500 + "TRUE", "SELECT " + "1 + " * 500 + "1",
     "SELECT * FROM " + ", ".join(f"fixes a{number}" for number in range(700)),
 ]  # fmt: skip

@@ -39,6 +39,7 @@ class Fixed:
     """Rows that never change."""
 
     kind: Kind = "view"
+    part_of: str | None = None
 
     def __init__(self, rows: list[Any], schema: pa.Schema) -> None:
         self._table = pa.Table.from_batches([from_json_rows([json.dumps(row).encode() for row in rows], schema)])
@@ -75,4 +76,4 @@ def test_the_page_lists_every_function() -> None:
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert f"{RESULT_BYTES_MAX // 2**20} MiB" in PAGE
     assert f"{SPARE_BYTES // 2**20} MiB above" in PAGE
-    assert f"{WAITING_MAX} more wait" in PAGE
+    assert f"{WAITING_MAX} more wait, of one caller {WAITING_MAX // 2}" in PAGE

@@ -158,7 +158,7 @@ def _stat(process: int) -> list[str]:
 
 
 def test_queries_over_the_limit_wait_and_too_many_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.serve.query.pool.WAITING_MAX", 4)
+    monkeypatch.setattr("penstock.serve.query.pool.WAITING_MAX", 8)
 
     async def main() -> None:
         settings = Settings(queries_max=1, query_s_max=0.1)

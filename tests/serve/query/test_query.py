@@ -16,7 +16,7 @@ from penstock.access.grants import grants
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.serve.connections import following
 from penstock.serve.query.http import ARROW
-from penstock.serve.query.relations import FeedRelation
+from penstock.serve.query.relations import FeedRelation, ViewRelation
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, run
 from tests.serve.query.support import SETTINGS, Typed, ask, asking, queried, relations
@@ -121,18 +121,39 @@ def test_a_feed_is_queried_like_any_other() -> None:
         log.write(0, 1, 2, 3, text="x")
         view.put({"a": 1, "b": 2})
         made = relations(log, view)
-        some = FeedRelation(made["readings"], "n > 1", None)
-        named = FeedRelation(made["by-key"], "v > 1", "k AS name")
+        some = FeedRelation(made["readings"], "n > 1", None, source="readings")
+        named = FeedRelation(made["by-key"], "v > 1", "k AS name", source="by-key")
         async with queried(log, view, more={"some": some, "named": named}) as deps, asking(deps) as client:
             assert (await ask(client, "SELECT n, _id FROM some ORDER BY n"))["rows"] == [
                 {"n": 2, "_id": "2"},
                 {"n": 3, "_id": "3"},
             ]
             assert (await ask(client, "SELECT * FROM named"))["rows"] == [{"name": "b"}]
-        empty = FeedRelation(relations(FakeLog(1), view)["readings"], "n > 1", "n")
+        empty = FeedRelation(relations(FakeLog(1), view)["readings"], "n > 1", "n", source="readings")
         async with queried(more={"some": empty}) as deps:
             async with asking(deps) as client:
                 assert (await ask(client, "SELECT count(*) AS c FROM some"))["rows"] == [{"c": 0}]
+
+    run(main())
+
+
+def test_a_feed_is_no_way_around_a_rule_for_what_it_is_of() -> None:
+    """A feed with a rule of its own is limited by that; one without is hidden from who sees a part of the whole."""
+
+    async def main() -> None:
+        log = FakeLog(1)
+        log.write(0, 1, 2, 3)
+        feeds = {
+            name: FeedRelation(relations(log, Typed())["readings"], "n > 1", None, source="readings")
+            for name in ("open", "ruled")
+        }
+        rules = Sight({"readings": "n = 1", "ruled": "n = 3"}, {})
+        caller = Caller("key:ann", grants(["consume:*"]), sight=rules)
+        async with queried(log, more=feeds) as deps, asking(deps, caller) as client:
+            assert (await ask(client, "SELECT n FROM readings"))["rows"] == [{"n": 1}]
+            assert (await ask(client, "SELECT n FROM ruled"))["rows"] == [{"n": 3}]
+            refused = await client.post("/v1/query", json={"sql": "SELECT n FROM open"})
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
 
     run(main())
 
@@ -349,6 +370,24 @@ def test_a_view_larger_than_a_query_may_read_is_told_so() -> None:
         async with queried(view=view, settings=Settings(query_memory_bytes=2**20)) as deps, asking(deps) as client:
             response = await client.post("/v1/query", json={"sql": 'SELECT count(*) FROM "by-key"'})
             assert (response.status_code, response.json()["code"]) == (422, "query_too_large")
+
+    run(main())
+
+
+def test_what_is_held_for_the_next_query_is_bounded_and_made_again_when_it_is_needed() -> None:
+    async def main() -> None:
+        views = {f"view-{number}": Typed() for number in range(8)}
+        for view in views.values():
+            view.put({str(number): number for number in range(45_000)})
+        made = {name: ViewRelation(name, view) for name, view in views.items()}
+        settings = replace(SETTINGS, query_memory_bytes=2**20)
+        async with queried(settings=settings, more=made) as deps, asking(deps) as client:
+            for _ in range(2):
+                for name in views:
+                    assert (await ask(client, f'SELECT count(*) AS n FROM "{name}"'))["rows"] == [{"n": 45_000}]
+                    held = [source.held for source in deps.asked._sources.values()]
+                    assert 0 < sum(held) <= 4 * 2**20
+            assert min(held) == 0, "some were let go"
 
     run(main())
 

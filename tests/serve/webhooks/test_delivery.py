@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
+import time
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from penstock.access import ANYONE
+from penstock.serve.webhooks import courier
 from tests.serve.fakes import run, until
 from tests.serve.webhooks.receiver import OK, Received, Receiver, receiving, status
 from tests.serve.webhooks.rig import replaced, rigged, settled
@@ -374,5 +377,32 @@ def test_a_webhook_whose_receiver_hangs_keeps_no_other_waiting(tmp_path: Path) -
             assert stuck.open <= 4
             hanging.set()
             await until(lambda: len(stuck.taken) == 150)
+
+    run(main())
+
+
+def test_what_comes_due_between_two_looks_at_the_clock_is_not_forgotten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The clock is far ahead each time that it is looked at: whatever was not due a moment ago is due now."""
+    looks = 0
+
+    def leaping() -> float:
+        nonlocal looks
+        looks += 1
+        return time.monotonic() + looks * 0.05
+
+    monkeypatch.setattr(courier, "time", SimpleNamespace(monotonic=leaping, time=time.time))
+
+    async def twice(receiver: Receiver, received: Received, writer: asyncio.StreamWriter) -> bytes | None:
+        seen = sum(each.id == received.id for each in receiver.requests)
+        return OK if seen > 2 else status(500)
+
+    async def main() -> None:
+        settings = replaced(webhook_backoff_s=0.1, webhook_backoff_s_max=0.1)  # more than one look, less than two
+        async with receiving(twice) as receiver, rigged(tmp_path, settings) as rig:
+            await rig.add(receiver)
+            rig.write(*range(10))
+            await until(lambda: len(receiver.taken) == 10)
 
     run(main())

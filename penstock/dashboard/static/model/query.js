@@ -85,12 +85,14 @@ function entryOf(row, id, before) {
   return { id, row, changes: before.length ? (last?.changes ?? 0) + 1 : 0 };
 }
 
-const WORD = /^(\w+|"[^"]*"?|'[^']*'?|.)/s;
+const WORD = /^(\w+|"[^"]*"?|'[^']*'?|.)/su;
 
-/** The text in three: before what is wrong, that, and the rest. None of it is wrong if the place is not known. */
+/** The text in three: before what is wrong, that, and the rest. None of it is wrong if the place is not known. The place
+ * counts characters, of which the browser's strings count some as two. */
 export function marked(sql, position) {
-  if (position === null || position > sql.length) return [sql, "", ""];
-  const [word] = sql.slice(position).match(WORD) ?? [sql.slice(position - 1, position)];
-  const start = Math.min(position, sql.length - word.length);
+  if (position === null) return [sql, "", ""];
+  const place = [...sql].slice(0, position).join("").length;
+  const [word] = sql.slice(place).match(WORD) ?? [sql.slice(place - 1, place)];
+  const start = Math.min(place, sql.length - word.length);
   return [sql.slice(0, start), word, sql.slice(start + word.length)];
 }

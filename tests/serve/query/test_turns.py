@@ -1,0 +1,91 @@
+"""Callers take turns, whatever each of them asks for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.errors import Overloaded
+from penstock.serve.query.turns import Turns
+from tests.serve.fakes import run
+
+
+def test_one_who_asks_much_does_not_hold_up_one_who_asks_once() -> None:
+    async def main() -> None:
+        turns, order = Turns(1, 20), list[str]()
+
+        async def ask(who: str) -> None:
+            async with turns.one(who):
+                order.append(who)
+                await asyncio.sleep(0)
+
+        async with turns.one("first"):
+            asking = [asyncio.create_task(ask(who)) for who in ["many"] * 8 + ["once", "other"]]
+            await asyncio.sleep(0)
+        await asyncio.gather(*asking)
+        assert order == ["many", "once", "other"] + ["many"] * 7
+
+    run(main())
+
+
+def test_a_caller_may_fill_half_of_the_line_and_all_together_the_whole() -> None:
+    async def main() -> None:
+        turns = Turns(1, 4)
+        held = turns.one("first")
+        await held.__aenter__()
+        waiting = [asyncio.create_task(turns.one("greedy").__aenter__()) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await turns.one("greedy").__aenter__()
+        waiting += [asyncio.create_task(turns.one("other").__aenter__()) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(Overloaded):
+            await turns.one("third").__aenter__()
+        for each in waiting:
+            each.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+        await held.__aexit__(None, None, None)
+        async with asyncio.timeout(5), turns.one("third"):
+            pass
+
+    run(main())
+
+
+@settings(deadline=None, print_blob=True)
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=20), st.integers(1, 3))
+def test_no_place_is_lost_and_none_is_given_twice(asked: list[tuple[str, int, bool]], places: int) -> None:
+    """Whoever gives up, and whenever."""
+
+    async def main() -> None:
+        turns, inside = Turns(places, 100), 0
+
+        async def ask(who: str, steps: int) -> None:
+            nonlocal inside
+            async with turns.one(who):
+                inside += 1
+                try:
+                    assert inside <= places
+                    for _ in range(steps):
+                        await asyncio.sleep(0)
+                finally:
+                    inside -= 1
+
+        tasks = list[asyncio.Task[None]]()
+        for who, steps, gives_up in asked:
+            tasks.append(asyncio.create_task(ask(who, steps)))
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            if gives_up:
+                tasks[len(tasks) // 2].cancel()
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(each is None or isinstance(each, asyncio.CancelledError) for each in found)
+        assert inside == 0
+        holding = [turns.one("z") for _ in range(places)]
+        async with asyncio.timeout(5):
+            for each in holding:
+                await each.__aenter__()
+
+    run(main())
