@@ -8,7 +8,10 @@ from datetime import UTC, datetime
 
 from bench.report import HEADER, machine
 
-NAMES = ("ingest", "dedupe", "view", "handlers", "peers", "restore", "recovery", "latency", "start", "idle", "fanout")
+NAMES = (
+    "ingest", "dedupe", "view", "handlers", "patterns", "peers", "restore", "recovery", "latency", "start", "idle",
+    "fanout",
+)  # fmt: skip
 LONG = ("memory",)
 """Run only if they are named."""
 

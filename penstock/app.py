@@ -13,6 +13,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from penstock.cep import skip as skips
+from penstock.cep.handling import TIMER, Missed, Select, Telling, handled
+from penstock.cep.match import Match
+from penstock.cep.memory import DEFAULT, Bounds
+from penstock.cep.pattern import Pattern
+from penstock.cep.search import Search
 from penstock.contracts import Source
 from penstock.schema import Event, Failed, Raw, State
 from penstock.shed import Shed
@@ -119,9 +125,49 @@ class Handler:
         emitted = (Stream(name, each, self.where) for name, each in zip(names, self.emits, strict=False))
         return (*emitted, Stream(f"{self.name}.failed", Failed, self.where))
 
+    @property
+    def written(self) -> tuple[Function, ...]:
+        """The functions that the user wrote for it."""
+        return (self.function, *self.timers.values())
+
     def __call__(self, *arguments: Any) -> Any:
         """Run the user's function, as a test would."""
         return self.function(*arguments)
+
+
+@dataclass(frozen=True)
+class Matcher(Handler):
+    """A pattern, compiled to a handler. `select` makes an event of each match; `late` the one that `timeout` declares,
+    of each partial match whose time is over. `faults` tell why it cannot run; then `function` is never called."""
+
+    search: Search = field(kw_only=True)
+    select: Select = field(kw_only=True, compare=False)
+    timeouts: type[Event] | None = field(kw_only=True, default=None)
+    late: list[Select] = field(kw_only=True, default_factory=list, compare=False)
+    faults: tuple[str, ...] = field(kw_only=True, default=())
+
+    def timeout(self, function: Select) -> Select:
+        """Declare what is emitted, as `NAME.timeout`, of a partial match whose time is over."""
+        self.late.append(function)
+        return function
+
+    @property
+    def outputs(self) -> tuple[Stream, ...]:
+        """`NAME` has what is made of matches, `NAME.timeout` that of partial ones whose time was over, `NAME.missed`
+        what was not looked at to the end."""
+        names = [self.name, *([f"{self.name}.timeout"] if self.timeouts is not None else []), f"{self.name}.missed"]
+        made = (Stream(name, each, self.where) for name, each in zip(names, self.emits, strict=True))
+        return (*made, Stream(f"{self.name}.failed", Failed, self.where))
+
+    @property
+    def written(self) -> tuple[Function, ...]:
+        steps = () if self.faults else self.search.pattern.steps()
+        predicates = [step.predicate for step in steps if step.predicate is not None]
+        return (self.select, *self.late, *predicates)
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Make an event of a match, as a test would."""
+        return self.select(*arguments)
 
 
 @dataclass(frozen=True)
@@ -296,6 +342,47 @@ class App:
 
         def declare(function: Function) -> Handler:
             declared = Handler(name, where, _read(reads), key, state, classes, function)
+            self._handlers.append(declared)
+            return declared
+
+        return declare
+
+    def match(
+        self,
+        name: str,
+        *,
+        reads: Readable | Sequence[Readable],
+        key: str,
+        pattern: Pattern,
+        emits: type[Event],
+        within: timedelta | None = None,
+        skip: skips.Skip = skips.none,
+        every: bool = True,
+        timeouts: type[Event] | None = None,
+        bounds: Bounds = DEFAULT,
+    ) -> Callable[[Callable[[Match], Any]], Matcher]:
+        """Declare a pattern that is looked for in the events of each value of the field `key`, in order of event time.
+
+        The function makes of each match an event of the class `emits`, several of them, or None; they are the stream
+        `name`. All of a match is `within` that time, from its first event on. `skip` says what of other matches
+        remains when one is found; with `every=False` a key has one match and no more. Partial matches whose time is
+        over become events of the class `timeouts`, by a function declared with `@NAME.timeout`, in `name.timeout`.
+        What came too late, or found no room in `bounds`, is told in `name.missed`.
+        """
+        where, names = _caller(), _read(reads)
+        search = Search(pattern, within, skip, every, bounds)
+        known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
+        streams = [known[each] for each in names if each in known]
+        emitted = (emits, Missed) if timeouts is None else (emits, timeouts, Missed)
+
+        def declare(function: Callable[[Match], Any]) -> Matcher:
+            late: list[Select] = []
+            telling = Telling(function, late if timeouts is not None else ())
+            made = handled(search, [(stream.event, stream.late_after) for stream in streams], telling)
+            declared = Matcher(
+                name, where, names, key, made.state, emitted, made.on_event, {TIMER: made.on_timer},
+                search=search, select=function, timeouts=timeouts, late=late, faults=made.faults,
+            )  # fmt: skip
             self._handlers.append(declared)
             return declared
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_origin
 from uuid import UUID
 
 from penstock import shed, signing
-from penstock.app import App, Feed, Handler, Stream, View, Webhook, Where
+from penstock.app import App, Feed, Handler, Matcher, Stream, View, Webhook, Where
 from penstock.errors import BadExpression, DeclarationError
 from penstock.filters import compiled
 from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, shown, state_problem, untyped
@@ -252,16 +252,32 @@ def _handler(app: App, handler: Handler) -> Iterator[Problem]:
     def problem(message: str) -> Problem:
         return Problem(handler.where, f"handler {handler.name}: {message}")
 
-    faults = [*_inputs(app, handler), state_problem(handler.state), *_emitted(handler)]
+    made = _matcher(app, handler) if isinstance(handler, Matcher) else [state_problem(handler.state)]
+    faults = [*_inputs(app, handler), *made, *_emitted(handler)]
     yield from map(problem, filter(None, faults))
     if not handler.reads:
         yield problem("it reads nothing")
-    for role, function in (
-        ("it", handler.function),
-        *((f"timer {name!r}", each) for name, each in handler.timers.items()),
-    ):
+    if isinstance(handler, Matcher):
+        roles = [("it", handler.select), *(("its timeout", each) for each in handler.late)]
+    else:
+        roles = [("it", handler.function), *((f"timer {name!r}", each) for name, each in handler.timers.items())]
+    for role, function in roles:
         if iscoroutinefunction(function) or isasyncgenfunction(function):
             yield problem(f"{role} is async; a handler is a plain function")
+
+
+def _matcher(app: App, handler: Matcher) -> Iterator[str]:
+    """What is wrong with a pattern, and with what it is looked for in."""
+    yield from handler.faults
+    if handler.timeouts is None and handler.late:
+        yield "it has a function for timeouts and no class for what that makes: give timeouts=Class"
+    if handler.timeouts is not None and len(handler.late) != 1:
+        yield f"it declares timeouts, and {len(handler.late)} functions for them: declare one with .timeout"
+    streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
+    classes = [streams[name] for name in handler.reads if name in streams]
+    timeless = [each.__name__ for each in classes if getattr(each, "__time_field__", None) is None]
+    if timeless and len(timeless) < len(classes):
+        yield f"{timeless[0]} has no event time, and others that it reads have: class {timeless[0]}(Event, time=...)"
 
 
 def _inputs(app: App, handler: Handler) -> Iterator[str]:

@@ -84,7 +84,7 @@ def impurities(app: App) -> list[Impurity]:
 
 
 def _of_handler(handler: Handler) -> Iterator[tuple[str, int, str]]:
-    for given in (handler.function, *handler.timers.values(), handler.state):
+    for given in (*handler.written, handler.state):
         file, node = _source(given)
         if file is None or node is None:
             continue

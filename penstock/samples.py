@@ -74,7 +74,7 @@ def _vocabulary(app: App, stream: Stream) -> list[Any]:
 
 
 def _codes(handler: Handler) -> Iterator[CodeType]:
-    for function in (handler.function, *handler.timers.values()):
+    for function in handler.written:
         if isinstance(code := getattr(function, "__code__", None), CodeType):
             yield code
 

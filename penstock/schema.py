@@ -457,7 +457,7 @@ def type_name(hint: Any) -> str:
         name = f"map<str, {type_name(inner[1])}>"
     elif issubclass(base, enum.Enum):
         name = " | ".join(repr(member.value) for member in base)
-    elif issubclass(base, Record):
+    elif issubclass(base, Record | Event):
         name = f"struct<{', '.join(f'{each.name}: {type_name(each.hint)}' for each in fields(base))}>"
     else:
         name = base.__name__.lower()

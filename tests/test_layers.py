@@ -15,7 +15,7 @@ FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
     "contracts", "access", "filters", "signing",
 }  # fmt: skip
-DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity", "shed"}
+DECLARATIONS = {"app", "graph", "machine", "testing", "samples", "suspects", "purity", "shed", "cep"}
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}
 ABOVE = {"runtime", "cli", "__init__"}
 ALLOWED_ONCE = {("app", "analyze")}

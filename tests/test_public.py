@@ -9,7 +9,7 @@ from penstock import App, client, collect
 
 
 def test_the_package_exports_these_names_and_no_others() -> None:
-    assert penstock.__all__ == ["App", "Context", "EpochMillis", "Event", "Record", "Shed", "State"]
+    assert penstock.__all__ == ["App", "Context", "EpochMillis", "Event", "Record", "Shed", "State", "cep"]
 
 
 def test_the_collect_tier_exports_its_sources() -> None:
@@ -22,8 +22,8 @@ def test_the_collect_tier_exports_its_sources() -> None:
 def test_an_app_has_these_methods() -> None:
     public = {name for name in vars(App) if not name.startswith("_")}
     assert public == {
-        "streams", "views", "handlers", "outputs", "feeds", "inlets", "stream", "view", "sql", "handler", "source",
-        "feed", "webhook", "webhooks", "preview",
+        "streams", "views", "handlers", "outputs", "feeds", "inlets", "stream", "view", "sql", "handler", "match",
+        "source", "feed", "webhook", "webhooks", "preview",
     }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ GOOD = """
 from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
 from collections.abc import Iterator
-from penstock import App, Context, EpochMillis, Event, Record, Shed, State, collect
+from penstock import App, Context, EpochMillis, Event, Record, Shed, State, cep, collect
 from penstock.testing import CRASH, TICK, run
 
 class Venue(Record):
@@ -46,6 +46,19 @@ def counter(count: Count, visit: Visit, ctx: Context) -> Iterator[Visit]:
 def again(count: Count, ctx: Context) -> None:
     ctx.timer("again", None)
 
+first = cep.on("first", Visit, lambda visit, match: visit.weight > 2)
+later = cep.on("later", Visit, lambda visit, match: visit.weight > match["first"].weight)
+
+@app.match("rising", reads=visits, key="visit", pattern=first.then(later.times(2, 3)).not_then(first),
+           within=timedelta(minutes=1), skip=cep.skip.past_last, emits=Visit, timeouts=Visit)
+def rising(match: cep.Match) -> Visit:
+    return Visit(visit=match.key, at=match["later"].at, weight=len(match.all("later")))
+
+@rising.timeout
+def fallen(match: cep.Match) -> Visit | None:
+    return None
+
+matches: list[cep.Match] = cep.find(first.then(later), [], within=timedelta(minutes=1))
 seen: list[Visit] = run(app, {visits: [CRASH, TICK]}).emitted(counter)
 count = Count()
 count.n += 1
@@ -108,6 +121,10 @@ WRONG = {
     "app.stream('more', int)": "incompatible type",
     "app.stream('more', Visit, shed=0.1)": "incompatible type",
     "Shed(keep=0.1).keep = 0.2": "read-only",
+    "cep.on('x', Visit, lambda visit: True)": "Cannot infer type of lambda",
+    "cep.on('x', Visit, lambda visit, match: visit.nothing)": "has no attribute",
+    "first.then('later')": "incompatible type",
+    "first.greedy()": "has no attribute",
     "app.view('v', reads=visits, key='a', emit='often')": "incompatible type",
 }
 

@@ -178,8 +178,8 @@ class Fronts:
         """What is seen of changes through each lens: in a thread if there are many rows, or many lenses."""
 
         def look() -> dict[Lens, list[Change] | Exception]:
-            offered = Offered(changes)
-            return {lens: _seen(offered, lens, self._key) for lens in lenses}
+            offered = Offered(changes if any(lenses) else ())  # without a filter nothing is to be taken apart
+            return {lens: _seen(offered, lens, self._key) if lens else list(changes) for lens in lenses}
 
         rows = sum(map(looks, changes)) * sum(map(bool, lenses))
         return look() if rows <= INLINE_ROWS else await asyncio.to_thread(look)
@@ -198,8 +198,6 @@ class Fronts:
 
 
 def _seen(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change] | Exception:
-    if not lens:
-        return list(offered.changes)
     try:
         return cut_all(offered, lens, key)
     except Exception as error:

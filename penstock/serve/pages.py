@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from penstock.access import caller_of
 from penstock.contracts import Channel, Page
-from penstock.errors import BadParameter, NotFound, Stopping
+from penstock.errors import BadParameter, NotFound, Stopping, Unauthorized
 from penstock.serve.connections import first_of
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
@@ -59,11 +59,14 @@ class PageEndpoint:
             return await self._while_heard(channel.page(since, limit, wait_s), request)
 
     async def _while_heard(self, waiting: Coroutine[Any, Any, Page], request: Request) -> Page:
-        """Wait for a page, unless the client goes, or the gateway."""
+        """Wait for a page, unless the client goes, or its key, or the gateway."""
         page = asyncio.create_task(waiting)
         gone = asyncio.create_task(_disconnected(request))
         closing = asyncio.create_task(self._deps.closing.wait())
-        await first_of(page, gone, closing)
+        over = asyncio.create_task(caller_of(request.scope).ended())
+        await first_of(page, gone, closing, over)
+        if not over.cancelled():
+            raise Unauthorized("the key that this was asked with is revoked or expired")
         if page.cancelled():
             raise Stopping("the app is stopping; ask again with the same cursor")
         return page.result()

@@ -13,7 +13,7 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 
 THREADS = 4
-_threads = ThreadPoolExecutor(THREADS, "penstock-readers")
+_threads = ThreadPoolExecutor(THREADS, "readers")
 P = ParamSpec("P")
 T = TypeVar("T")
 

@@ -15,9 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pyarrow as pa
 
 from penstock.runtime.child import VARIABLE, Call
+from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory, take
+from penstock.store import ViewSpec, ViewTable
 from tests.fuzz import anything
 from tests.harness import ROOT, wait_for
 
@@ -101,11 +104,21 @@ class RunningGateway:
         return dict(next(each for each in described["streams"] if each["name"] == stream))
 
 
+def _describe_views(directory: DataDirectory) -> None:
+    """What the engine does when it has built a query: without it, the columns are not known, and cannot be filtered."""
+    for view in anything.app.views:
+        spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, changes_kept=100, changes_bytes=2**20)
+        table = ViewTable(directory.view_file(view.name), spec, clock=WallClock())
+        table.describe(pa.schema([("buyer", pa.string()), ("pieces", pa.int64())]))
+        table.close()
+
+
 @contextlib.contextmanager
 def gateway(root: Path, **environ: str) -> Iterator[RunningGateway]:
     """A gateway that is up, for the length of a block. It must end in good order."""
     directory = DataDirectory(root)
     ownership = take(directory, "anything")
+    _describe_views(directory)
     alive_read, alive_write = os.pipe()
     ports = free_ports(3)
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:

@@ -195,6 +195,7 @@ async def _serve(
     await asyncio.gather(*tables, return_exceptions=True)
     await gateway.webhooks.close()
     await gateway.door.close()
+    gateway.queries.close()
     gateway.acks.close()
     gateway.log.close()
     for table in gateway.tables.values():

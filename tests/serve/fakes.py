@@ -22,6 +22,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock.access import ANYONE, CALLER, Caller
+from penstock.access.grants import ALL
 from penstock.columns import tick_batch, to_batch
 from penstock.contracts import Change, Channel, Delivery, Page, Snapshot, Style
 from penstock.errors import BadCursor
@@ -244,11 +245,13 @@ def make_deps(
     return replace(deps, **changed)
 
 
-def application(deps: Deps, caller: Caller = ANYONE, *, more: Sequence[BaseRoute] = ()) -> ASGIApp:
+def application(deps: Deps, caller: Caller | None = None, *, more: Sequence[BaseRoute] = ()) -> ASGIApp:
+    """For one caller, who may do everything unless one is given. A caller belongs to one event loop, as a site does."""
     site = Starlette(routes=[*routes(deps), *more], exception_handlers=exception_handlers())
+    one = caller or Caller("", ALL)
 
     async def as_caller(scope: Scope, receive: Receive, send: Send) -> None:
-        await site({**scope, CALLER: caller}, receive, send)
+        await site({**scope, CALLER: one}, receive, send)
 
     return as_caller
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 from typing import Any
 
+import httpx
 import pyarrow as pa
 import pytest
 
@@ -21,7 +22,7 @@ from penstock.serve.feed import FeedChannel
 from penstock.serve.stream import StreamChannel
 from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, FakeView, Reading, make_deps, run, until
+from tests.serve.fakes import FakeLog, FakeView, Reading, application, make_deps, run, until
 from tests.serve.test_http import calling
 
 SMALL = Settings(heartbeat_s=600, page_events=5, page_events_max=20)
@@ -162,6 +163,26 @@ def test_those_who_wait_are_told_that_the_app_stops() -> None:
             deps.closing.set()
             answer = await waiting
             assert (answer.status_code, answer.json()["code"]) == (503, "stopping")
+
+    run(main())
+
+
+@pytest.mark.parametrize("path", ["/v1/streams/s", "/v1/views/v"])
+def test_one_who_waits_gets_nothing_once_its_key_is_revoked(path: str) -> None:
+    """As with connections that stay open: what comes after that is not for it."""
+
+    async def main() -> None:
+        log, view = FakeLog(1), FakeView()
+        deps = deps_of(log, view)
+        caller = Caller("key:ann", grants(["consume:*"]))
+        transport = httpx.ASGITransport(application(deps, caller))
+        async with httpx.AsyncClient(transport=transport, base_url="http://penstock") as client:
+            waiting = asyncio.create_task(client.get(path, params={"since": "latest", "wait": 15}))
+            await until(lambda: deps.connections.open == 1)
+            caller.limit(0.0)
+            answer = await waiting
+            assert (answer.status_code, answer.json()["code"]) == (401, "unauthorized")
+            assert deps.connections.open == 0
 
     run(main())
 

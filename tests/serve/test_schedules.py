@@ -18,6 +18,7 @@ import pytest
 
 from penstock.contracts import Channel, Delivery, Style
 from penstock.cursor import StreamCursor, ViewCursor, decode, stream_cursor
+from penstock.errors import Busy
 from penstock.schema import event_schema
 from penstock.serve import cuts, front, stream, tail, view
 from penstock.serve.stream import StreamChannel
@@ -276,7 +277,10 @@ async def follow_stream(channel: Channel, heard: Heard, chance: random.Random, o
         if chance.random() < 0.5:
             await hear_some(channel, heard, Style(), chance, over)
             continue
-        page = await channel.page(heard.cursor, chance.randint(1, 4), wait_s=chance.choice([0, 0.01]))
+        try:
+            page = await channel.page(heard.cursor, chance.randint(1, 4), wait_s=chance.choice([0, 0.01]))
+        except Busy:  # it was trimmed or remade at each of its tries: ask again
+            continue
         answer = json.loads(page.body)
         if answer.get("reset"):  # it does not say where it begins, so what it has is not looked at
             heard.hear("reset", {}, page.cursor)

@@ -44,12 +44,12 @@ def free_port() -> int:
 class Mosquitto:
     """Keeps its sessions and messages in `directory` when it is told to end, and has them when it starts again."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, inflight_max: int = 200) -> None:
         self.port = free_port()
         self._config = directory / "mosquitto.conf"
         self._log = directory / "mosquitto.log"
         common = ["persistence true", f"persistence_location {directory}/", "max_queued_messages 0", "user root"]
-        common += ["max_inflight_messages 0"]  # with a limit, it counts messages that were cut short for ever
+        common += [f"max_inflight_messages {inflight_max}"]
         common += [f"log_dest file {self._log}", "log_type all", f"listener {self.port} 127.0.0.1"]
         self._config.write_text("\n".join([*common, *(options or ["allow_anonymous true"])]) + "\n")
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,8 +98,9 @@ class Mosquitto:
 
 
 @contextmanager
-def mosquitto(directory: Path, *options: str) -> Iterator[Mosquitto]:
-    broker = Mosquitto(directory, *options).start()
+def mosquitto(directory: Path, *options: str, inflight_max: int = 200) -> Iterator[Mosquitto]:
+    """With a limit on messages in flight it counts those that were cut short for ever, and in the end takes no more."""
+    broker = Mosquitto(directory, *options, inflight_max=inflight_max).start()
     try:
         yield broker
     finally:

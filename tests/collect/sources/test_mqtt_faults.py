@@ -96,7 +96,7 @@ async def bad_day(directory: Path, version: int, seconds: float) -> None:
     print("seed", seed)
     draw = random.Random(seed)
     (directory / "broker").mkdir()
-    with mosquitto(directory / "broker") as broker, publisher(broker) as sender:
+    with mosquitto(directory / "broker", inflight_max=0) as broker, publisher(broker) as sender:
         async with bad_network(broker, draw) as proxy:
             day = Day(directory / "data", broker, proxy, version, draw)
             day.begin()

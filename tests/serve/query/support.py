@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
-from penstock.access import ANYONE, Caller
+from penstock.access import Caller
 from penstock.schema import event_schema
 from penstock.serve.deps import Deps
 from penstock.serve.query.queries import Queries
@@ -65,7 +65,7 @@ async def queried(
 
 
 @asynccontextmanager
-async def asking(deps: Deps, caller: Caller = ANYONE) -> AsyncIterator[httpx.AsyncClient]:
+async def asking(deps: Deps, caller: Caller | None = None) -> AsyncIterator[httpx.AsyncClient]:
     transport = httpx.ASGITransport(application(deps, caller), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client

@@ -54,6 +54,21 @@ def test_a_caller_may_fill_half_of_the_line_and_all_together_the_whole() -> None
     run(main())
 
 
+def test_one_who_gives_up_in_the_moment_of_its_turn_passes_it_on() -> None:
+    async def main() -> None:
+        turns = Turns(1, 4)
+        async with turns.one("first"):
+            waiting = asyncio.create_task(turns.one("second").__aenter__())
+            await asyncio.sleep(0)
+        waiting.cancel()  # the place is given to it, and it does not know yet
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled()
+        async with asyncio.timeout(5), turns.one("third"):
+            pass
+
+    run(main())
+
+
 @settings(deadline=None, print_blob=True)
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 3), st.booleans()), max_size=20), st.integers(1, 3))
 def test_no_place_is_lost_and_none_is_given_twice(asked: list[tuple[str, int, bool]], places: int) -> None:

@@ -1,0 +1,120 @@
+"""Events a second, a core, through a pattern of three steps: cards that are tried with small sums, then used for large
+ones. One event in ten fits a step; the others are looked at and passed over.
+
+It is the machine that is measured, as it runs in a worker: typed events in memory, their keys' state decoded at the
+start of a batch and sealed at its end. Time is that of the processor, so that what runs beside it does not count.
+Baseline, in the same run: a bare loop that looks each event's key up in a dict and asks the first step's predicate,
+which is the least that anyone must do.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from statistics import median
+from typing import Any
+
+from bench.report import Figure
+from penstock import App, Event, cep
+from penstock.machine import Machine
+from penstock.rows import Inputs, Place, to_micros
+from penstock.shard import Shard
+
+KEYS = 10_000
+EVENTS = 200_000
+WARM, TURNS = 3, 7
+"""Batches; the clock starts after some, when there are as many partial matches as there will be: some two a key."""
+SELECTED = 0.1
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+class Payment(Event, time="at"):
+    at: datetime
+    card: str
+    amount: float
+    country: str
+
+
+class CardTest(Event):
+    card: str
+    amount: float
+
+
+probe = cep.on("probe", Payment, lambda p, m: p.amount < 1)
+again = cep.on("again", Payment, lambda p, m: p.amount < 2 and p.country == m["probe"].country)
+spend = cep.on("spend", Payment, lambda p, m: p.amount > 500 and p.country != m["probe"].country)
+
+app = App("cards")
+payments = app.stream("payments", Payment, key="card")
+
+
+@app.match(
+    "card-testing",
+    reads=payments,
+    key="card",
+    pattern=probe.then(again).then(spend),
+    within=timedelta(minutes=10),
+    emits=CardTest,
+)
+def card_testing(match: cep.Match) -> CardTest:
+    return CardTest(card=match.key, amount=match["spend"].amount)
+
+
+def run() -> Iterator[Figure]:
+    loop, ours = measure()
+    yield Figure("patterns: three steps, 10,000 keys, a core", ours, "events/s", loop, "bare Python loop", "100,000")
+
+
+def made(random: Random, first: int) -> list[Payment]:
+    """Payments a millisecond apart, so that a card has one in ten seconds; one in ten fits a step."""
+    events = []
+    for number in range(EVENTS):
+        at = BEGIN + timedelta(milliseconds=first + number)
+        amount = random.choice((0.5, 1.5, 900.0)) if random.random() < SELECTED else random.uniform(2, 500)
+        card = f"card-{random.randrange(KEYS)}"
+        events.append(Payment(at=at, card=card, amount=amount, country=random.choice(("DE", "FR"))))
+    return events
+
+
+def measure() -> tuple[float, float]:
+    """Both on the same events, a batch at a time; the typical batch counts."""
+    random = Random(1)
+    machine, shard, known = Machine(card_testing), Shard(), dict[str, int]()
+    loops, steps, matches = [], [], 0
+    gc.disable()
+    for turn in range(TURNS):
+        events = made(random, turn * EVENTS)
+        rows = _rows(events)
+        began = time.process_time()
+        _loop(events, known)
+        loops.append(time.process_time() - began)
+        began = time.process_time()
+        effects = machine.run(shard, rows)
+        shard.apply(effects.changes)
+        steps.append(time.process_time() - began)
+        assert not effects.failures
+        matches += len(effects.emitted)
+    gc.enable()
+    assert matches > 0
+    return EVENTS / median(loops[WARM:]), EVENTS / median(steps[WARM:])
+
+
+def _loop(events: list[Payment], known: dict[str, int]) -> None:
+    fits: Any = probe.predicate
+    for event in events:
+        count = known.get(event.card, 0)
+        if fits(event, None):
+            known[event.card] = count + 1
+
+
+def _rows(events: list[Payment]) -> Inputs:
+    return Inputs.of(
+        [event.card for event in events],
+        events,
+        [to_micros(event.at) for event in events],
+        lambda row: None,
+        lambda row: Place("payments", 0, 0, row),
+    )

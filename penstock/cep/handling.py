@@ -1,0 +1,230 @@
+"""A pattern as the functions of a handler: events in log order in, matches out.
+
+Events are matched in order of event time. An event waits for its turn until one of its key is `late_after` newer, or
+until `late_after` of log time has passed since it came; one that is further behind the newest is late, and told as
+missed. Time also passes without events: what is due in event time comes at the latest when as much log time has passed
+since the event that it counts from, and `late_after` with it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+import msgspec
+
+from penstock.cep.engine import Engine, Found
+from penstock.cep.match import Match
+from penstock.cep.memory import Memory, Pending, memory_class
+from penstock.cep.search import Search
+from penstock.contracts import Context
+from penstock.schema import Event, State
+
+TIMER = "time"
+TEXT_CHARS_MAX = 2_000
+_TICK = timedelta(microseconds=1)
+
+Select = Callable[[Match], Any]
+
+
+class Missed(Event):
+    """What a pattern did not look at to the end: an event that came too `late`, `by_s` seconds; a partial match that
+    was given up because there was no room (`full`) or the pattern had `changed`; or one whose function `failed`.
+    `events` has it as JSON."""
+
+    key: str
+    reason: str
+    at: datetime
+    events: str
+    by_s: float = 0.0
+    error: str | None = None
+
+
+class Telling(NamedTuple):
+    """What is emitted of matches, and of partial matches whose time is over: if there is a function for them, which may
+    be declared later."""
+
+    match: Select
+    timed_out: Sequence[Select]
+
+
+class Handled(NamedTuple):
+    """The parts of a handler. With `faults`, which tell why there can be none, they are of no use."""
+
+    state: type[State]
+    on_event: Callable[..., Any]
+    on_timer: Callable[..., Any]
+    faults: tuple[str, ...] = ()
+
+
+def handled(search: Search, reads: Sequence[tuple[type[Event], timedelta | None]], telling: Telling) -> Handled:
+    """Make a handler of a pattern over streams of these classes, each with its `late_after`."""
+    classes = list(dict.fromkeys(cls for cls, _ in reads))
+    faults = search.problems(classes, bounded=True)
+    if faults:
+        return Handled(Memory, telling.match, telling.match, faults)
+    late_after = max((late or timedelta(0) for _, late in reads), default=timedelta(0))
+    on_event, on_timer = Matching(Engine(search, classes, late_after), classes, telling).functions()
+    return Handled(memory_class("Memory", classes), on_event, on_timer)
+
+
+class Matching:
+    """The two functions of the handler: `event` for each event, `timer` when time has passed."""
+
+    def __init__(self, engine: Engine, classes: Sequence[type[Event]], telling: Telling) -> None:
+        self.engine, self.telling = engine, telling
+        self._time = _times(classes)
+        self._classes = classes
+        self._late = engine.late_after
+        self._waits = bool(self._late) and self._time is not None
+
+    def functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
+        """Plain functions, as a handler's are."""
+        feed, changed, time_of, waits = self.engine.feed, self._changed, self._time, self._waits
+        pattern = self.engine.fingerprint
+
+        def on_event(state: Any, event: Any, ctx: Context) -> Any:
+            time = ctx.now if time_of is None else time_of(event)
+            if state.pattern and state.pattern != pattern:
+                return [changed(state, ctx), *self._event(state, event, time, ctx)]
+            if waits or (state.time is not None and time < state.time):
+                return self._event(state, event, time, ctx)
+            if time_of is not None:
+                state.time = time
+            found = feed(state, event, time, ctx)
+            if state.alarm is not None and (state.timer is None or state.alarm < state.timer):
+                self._set(state, ctx)
+            return None if found is None else self._told(found, ctx)
+
+        def on_timer(state: Any, ctx: Context) -> Any:
+            return self._timer(state, ctx)
+
+        return on_event, on_timer
+
+    def _changed(self, state: Any, ctx: Context) -> Missed:
+        """What is kept is of a pattern that was another one: its partial matches mean nothing now."""
+        count = len(state.runs) + len(state.complete)
+        state.lost += count
+        self.engine.forget(state)
+        return Missed(key=ctx.key, reason="changed", at=ctx.now, events=f"{count} partial matches")
+
+    def _event(self, state: Any, event: Any, time: datetime, ctx: Context) -> Iterator[Any]:
+        """An event that may have to wait for its turn, or is late."""
+        newest = state.pending[-1].time if state.pending else time
+        if state.time is not None and time < state.time:
+            state.late += 1
+            yield Missed(
+                key=ctx.key, reason="late", at=time, events=_text(event), by_s=(state.time - time).total_seconds()
+            )
+            return
+        kind = next(number for number, cls in enumerate(self._classes) if isinstance(event, cls))
+        number, state.came = state.came, state.came + 1
+        _held(state, kind)[~number] = event
+        insort(state.pending, Pending(time, number, kind, ctx.now + self._late), key=_turn)
+        watermark = max(newest, time) - self._late
+        surplus = len(state.pending) - self.engine.search.bounds.waiting
+        if surplus > 0:
+            watermark = max(watermark, state.pending[surplus - 1].time)
+        yield from self._reach(state, watermark, ctx)
+        self._set(state, ctx)
+
+    def _reach(self, state: Any, time: datetime, ctx: Context) -> Iterator[Any]:
+        """Event time has come so far: events until then have their turn, and what is due by then is."""
+        if state.time is not None and time < state.time:
+            return
+        count = bisect_right(state.pending, time, key=_time)
+        turns, state.pending = state.pending[:count], state.pending[count:]
+        for each in turns:
+            event = _held(state, each.kind).pop(~each.number)
+            yield from self._safely(partial(self.engine.feed, state, event, each.time, ctx), event, ctx)
+        if self._time is not None:
+            state.time = time
+        yield from self._safely(partial(self.engine.advance, state, time, ctx), None, ctx)
+
+    def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
+        """Log time has come so far that some event, or something that is due, has waited long enough."""
+        state.timer = None
+        now = ctx.now
+        if state.pattern and state.pattern != self.engine.fingerprint:
+            yield self._changed(state, ctx)
+        waited = [each.time for each in state.pending if each.alarm <= now]
+        due = [_due(run) for run in state.runs if run.alarm is not None and run.alarm <= now]
+        if waited or due:
+            yield from self._reach(state, max(waited + due), ctx)
+        self._set(state, ctx, now + _TICK)
+
+    def _set(self, state: Any, ctx: Context, earliest: datetime | None = None) -> None:
+        """Have the timer call at the next time that something may be due."""
+        alarm = state.alarm
+        if state.pending:
+            first = min(each.alarm for each in state.pending)
+            alarm = first if alarm is None else min(alarm, first)
+        if alarm is None or (state.timer is not None and state.timer <= alarm):
+            return
+        state.timer = alarm if earliest is None else max(alarm, earliest)
+        ctx.timer(TIMER, state.timer)
+
+    def _safely(self, step: Callable[[], Found | None], event: Any, ctx: Context) -> Iterator[Any]:
+        """What a step tells. It is not the event at hand that is to blame if it fails, so that one is told apart."""
+        try:
+            found = step()
+            told = [] if found is None else list(self._told(found, ctx))
+        except Exception as error:
+            text = f"{type(error).__name__}: {error}"[:TEXT_CHARS_MAX]
+            told = [Missed(key=ctx.key, reason="failed", at=ctx.now, events=_text(event), error=text)]
+        yield from told
+
+    def _told(self, found: Found, ctx: Context) -> Iterator[Any]:
+        for match in found.matches:
+            yield from _listed(self.telling.match(match))
+        for timed_out in self.telling.timed_out[:1]:
+            for match in found.timed_out:
+                yield from _listed(timed_out(match))
+        for match in found.lost:
+            at = match.ended if match.ended is not None else ctx.now
+            yield Missed(key=ctx.key, reason="full", at=at, events=_text(match.events))
+
+
+def _times(classes: Sequence[type[Event]]) -> Callable[[Any], datetime] | None:
+    """How the time of an event is had; None if the classes have none."""
+    fields = {cls: cls.__time_field__ for cls in classes}
+    if None in fields.values():
+        return None
+    if len(set(fields.values())) == 1:
+        (name,) = set(fields.values())
+        assert name is not None
+        return attrgetter(name)
+    getters = [(cls, attrgetter(str(name))) for cls, name in fields.items()]
+    return lambda event: next(get(event) for cls, get in getters if isinstance(event, cls))
+
+
+def _held(state: Any, kind: int) -> dict[int, Any]:
+    held: dict[int, Any] = getattr(state, f"held_{kind}")
+    return held
+
+
+def _turn(pending: Pending) -> tuple[datetime, int]:
+    return pending.time, pending.number
+
+
+def _time(pending: Pending) -> datetime:
+    return pending.time
+
+
+def _due(run: Any) -> datetime:
+    return min((each for each in (run.due, run.deadline) if each is not None), default=datetime.min.replace(tzinfo=UTC))
+
+
+def _listed(made: Any) -> Sequence[Any]:
+    """What a function made of a match: an event, several, or none."""
+    if made is None:
+        return ()
+    return (made,) if isinstance(made, Event) else tuple(made)
+
+
+def _text(event: Any) -> str:
+    return msgspec.json.encode(event, enc_hook=str).decode()[:TEXT_CHARS_MAX]

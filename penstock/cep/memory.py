@@ -1,0 +1,100 @@
+"""What is kept of a key: its partial matches and the events they hold. Plain values of declared types, encoded by their
+schema as any handler's state, so that a snapshot, a replay and a restart find the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.schema import Event, State
+
+Full = Literal["drop_oldest", "refuse_new"]
+
+
+class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A partial match: the number of what it waits for, and what it has, as pairs of a step's number and an event's.
+
+    `past` is 0 until the first event that it has waited through; its higher bits say which guards are off. `due` is
+    when an absence is complete, `deadline` when the time is over, both in event time; `alarm` is the log time at which
+    they are taken to have come even if no event says so.
+    """
+
+    wait: int
+    past: int
+    began: datetime
+    deadline: datetime | None
+    due: datetime | None
+    alarm: datetime | None
+    path: tuple[int, ...]
+
+
+class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A match that waits for those that began before it."""
+
+    path: tuple[int, ...]
+    began: datetime
+    ended: datetime
+
+
+class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event that waits for its turn: its time, its number among those that came, the number of its class, and the
+    log time at which it has waited long enough."""
+
+    time: datetime
+    number: int
+    kind: int
+    alarm: datetime
+
+
+class Memory(State):
+    """What is kept of a key, but for the events: those are in `held_0`, `held_1`, ..., one for each class, by number;
+    events that wait for their turn under negative ones.
+
+    `time` is how far event time has come, `next` the number of the next event that is taken, `came` how many have come;
+    `timer` is when the timer is set for, `alarm` the first one of a partial match. `lost` counts partial matches that
+    were given up for room, `late` events that came too late.
+    """
+
+    time: datetime | None = None
+    timer: datetime | None = None
+    due: datetime | None = None
+    alarm: datetime | None = None
+    next: int = 0
+    came: int = 0
+    runs: list[Run] = msgspec.field(default_factory=list)
+    complete: list[Complete] = msgspec.field(default_factory=list)
+    pending: list[Pending] = msgspec.field(default_factory=list)
+    ended: bool = False
+    late: int = 0
+    lost: int = 0
+    pattern: str = ""
+
+
+def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:
+    """The class of what is kept for a pattern over events of these classes."""
+    hints: dict[str, Any] = {f"held_{number}": dict[int, each] for number, each in enumerate(classes)}  # type: ignore[valid-type]
+    space = {"__annotations__": hints, "__module__": __name__, **{each: {} for each in hints}}
+    meta: Any = type(Memory)
+    return meta(name, (Memory,), space)
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is kept of a key at most: partial matches, events of each of them, and events that wait for their turn.
+
+    A partial match that would have too many events is given up. When there are too many of them, `drop_oldest` gives up
+    those that began first, `refuse_new` those that began last. When too many events wait, the oldest has its turn
+    before its time. All are counted and told.
+    """
+
+    partial: int = 1_000
+    events: int = 1_000
+    waiting: int = 10_000
+    full: Full = "drop_oldest"
+
+
+DEFAULT = Bounds()

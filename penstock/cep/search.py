@@ -1,0 +1,29 @@
+"""A pattern and all that is to be known to look for it: one frozen value."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from penstock.cep.memory import DEFAULT, Bounds
+from penstock.cep.pattern import Pattern
+from penstock.cep.problems import problems
+from penstock.cep.skip import Skip
+from penstock.cep.skip import none as no_skip
+from penstock.schema import Event
+
+
+@dataclass(frozen=True)
+class Search:
+    """What is looked for: `every` match, or with False the first one and no more, `within` a time."""
+
+    pattern: Pattern
+    within: timedelta | None = None
+    skip: Skip = no_skip
+    every: bool = True
+    bounds: Bounds = DEFAULT
+
+    def problems(self, reads: Sequence[type[Event]] | None = None, bounded: bool = False) -> tuple[str, ...]:
+        """All that is wrong with it; see `problems.problems`."""
+        return tuple(problems(self.pattern, within=self.within, skip=self.skip, reads=reads, bounded=bounded))

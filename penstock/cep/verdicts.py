@@ -1,0 +1,140 @@
+"""What becomes of a partial match at an event, as functions made once for each wait."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from penstock.cep.match import NOTHING, Match
+from penstock.cep.memory import Run
+from penstock.cep.pattern import On
+from penstock.cep.plan import Guard, Place, Wait
+
+Test = Callable[[Any, Match], bool]
+Begin = Callable[[Any], Sequence[Place]]
+Decided = tuple[Sequence[Place], Run | None, bool]
+Outcome = Decided | None
+"""The places that take the event; the partial match as it goes on waiting; and whether it is complete. None, as it is
+most of the time: it goes on waiting, and that is all."""
+Verdict = Callable[[Run, Any, Match], Outcome]
+
+OVER: Outcome = ((), None, False)
+COMPLETE: Outcome = ((), None, True)
+
+
+def fits(on: On, mixed: bool) -> Test:
+    """Whether an event is one for the step. `mixed`: there are events of several classes."""
+    predicate, cls = on.predicate, on.event
+    if not mixed:
+        return predicate if predicate is not None else _anything
+    if predicate is None:
+        return lambda event, match: isinstance(event, cls)
+    known = predicate
+    return lambda event, match: isinstance(event, cls) and known(event, match)
+
+
+def _anything(event: Any, match: Match) -> bool:
+    return True
+
+
+def begins(waits: Sequence[Wait], mixed: bool) -> Begin:
+    """The places with which an event begins a match."""
+    tests = [
+        (fits(place.on, mixed), place, [fits(other.on, mixed) for guard in wait.guards for other in guard.places])
+        for wait in waits
+        for place in wait.places
+    ]
+    if len(tests) == 1 and not tests[0][2]:
+        ((only, place, _),) = tests
+        taken = (place,)
+        return lambda event: taken if only(event, NOTHING) else ()
+
+    def begin(event: Any) -> list[Place]:
+        return [
+            place
+            for test, place, guards in tests
+            if test(event, NOTHING) and not any(guard(event, NOTHING) for guard in guards)
+        ]
+
+    return begin
+
+
+def verdict(wait: Wait, mixed: bool) -> Verdict:
+    """What becomes of a partial match in this wait."""
+    decide = _decision(wait, mixed)
+    if wait.guards:
+        decide = _guarded(wait.guards, decide, mixed)
+    if wait.stop is not None:
+        decide = _stopped(wait.stop, decide)
+    if wait.not_now:
+        decide = _not_now([fits(each, mixed) for each in wait.not_now], decide)
+    if wait.never:
+        decide = _never([fits(each, mixed) for each in wait.never], decide)
+    return decide
+
+
+def _decision(wait: Wait, mixed: bool) -> Verdict:
+    if wait.how == "end_next":
+        return lambda run, event, match: COMPLETE
+    if wait.how in ("absent", "end_within"):
+        return lambda run, event, match: None
+    tests = [(fits(place.on, mixed), place) for place in wait.places]
+    stays, other = wait.how == "then_any", OVER if wait.how == "next" else None
+    if len(tests) == 1 and not stays:
+        ((test, place),) = tests
+        taken: Outcome = ((place,), None, False)
+        return lambda run, event, match: taken if test(event, match) else other
+
+    def decide(run: Run, event: Any, match: Match) -> Outcome:
+        taken = [place for test, place in tests if test(event, match)]
+        return (taken, run if stays else None, False) if taken else other
+
+    return decide
+
+
+def _stopped(stop: Test, decide: Verdict) -> Verdict:
+    return lambda run, event, match: OVER if stop(event, match) else decide(run, event, match)
+
+
+def _never(tests: list[Test], decide: Verdict) -> Verdict:
+    return lambda run, event, match: OVER if any(test(event, match) for test in tests) else decide(run, event, match)
+
+
+def _not_now(tests: list[Test], decide: Verdict) -> Verdict:
+    def checked(run: Run, event: Any, match: Match) -> Outcome:
+        if not run.past & 1 and any(test(event, match) for test in tests):
+            return OVER
+        return _passed(run, decide(run, event, match), 1)
+
+    return checked
+
+
+def _guarded(guards: tuple[Guard, ...], decide: Verdict, mixed: bool) -> Verdict:
+    """Gives way to a greedy repetition as long as that could go on."""
+    tests = [[fits(place.on, mixed) for place in guard.places] for guard in guards]
+
+    def guarded(run: Run, event: Any, match: Match) -> Outcome:
+        past = run.past
+        for number, guard in enumerate(guards):
+            off = 2 << number
+            if past & off:
+                continue
+            if guard.stop is not None and guard.stop(event, match):
+                past |= off
+            elif any(test(event, match) for test in tests[number]):
+                return OVER
+            elif guard.how == "next":
+                past |= off
+        return _passed(run, decide(run, event, match), past)
+
+    return guarded
+
+
+def _passed(run: Run, outcome: Outcome, past: int) -> Outcome:
+    """The same, if it goes on waiting, with what it must know of what has passed."""
+    places, stays, complete = outcome or ((), run, False)
+    if stays is None or run.past | past == run.past:
+        return outcome
+    return places, msgspec.structs.replace(stays, past=run.past | past), complete

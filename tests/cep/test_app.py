@@ -1,0 +1,267 @@
+"""A pattern as a handler: the same matches as over a list, whatever crashes, restarts, or comes out of order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any
+
+import pytest
+
+from penstock import App, Event, cep
+from penstock.app import Matcher
+from penstock.cep import skip
+from penstock.graph import check
+from penstock.machine import Machine
+from penstock.rows import Inputs, Place, to_micros
+from penstock.shard import Shard
+from penstock.testing import CRASH, Fault, Result, run, tick
+from tests.cep.letters import BEGIN, Letter, letters, on, second, shown
+
+S = timedelta(seconds=1)
+a, b, c = on("a"), on("b"), on("c")
+
+
+class Hit(Event):
+    key: str
+    text: str
+    ended: datetime
+
+
+class Over(Event):
+    key: str
+    text: str
+
+
+class Untimed(Event):
+    key: str
+    kind: str
+
+
+def hit(match: cep.Match) -> Hit:
+    assert match.ended is not None
+    return Hit(key=match.key, text=shown([match])[0], ended=match.ended)
+
+
+def app_with(pattern: cep.Pattern, late_after: timedelta | None = None, **options: Any) -> tuple[App, Matcher]:
+    app = App("letters")
+    app.stream("letters", Letter, key="key", late_after=late_after)
+    made = app.match("hits", reads="letters", key="key", pattern=pattern, emits=Hit, **options)(hit)
+    if "timeouts" in options:
+        made.timeout(lambda match: Over(key=match.key, text=shown([match])[0]))
+    assert check(app) == []
+    return app, made
+
+
+def texts(result: Result, stream: str = "hits") -> list[str]:
+    return [each.text for each in result.emitted(stream)]
+
+
+def test_a_match_is_emitted_with_its_key() -> None:
+    app, hits = app_with(a.then(b), within=10 * S)
+    events = [*letters("a1 c b1"), Letter(at=second(3), kind="b", number=9, key="other")]
+    result = run(app, {"letters": events})
+    assert result.emitted(hits) == [Hit(key="k", text="a1 b1", ended=second(2))]
+    assert result.failed(hits) == []
+
+
+def test_the_function_may_make_several_events_or_none() -> None:
+    app = App("letters")
+    app.stream("letters", Letter, key="key")
+
+    @app.match("hits", reads="letters", key="key", pattern=on("ab", "x"), emits=Hit)
+    def hits(match: cep.Match) -> Iterator[Hit]:
+        for number in range(match["x"].number):
+            yield Hit(key=match.key, text=str(number), ended=second(0))
+
+    assert texts(run(app, {"letters": letters("a0 b2")})) == ["0", "1"]
+
+
+def test_timed_out_partial_matches_are_a_stream_of_their_own() -> None:
+    app, _ = app_with(a.then(b), within=10 * S, timeouts=Over)
+    result = run(app, {"letters": letters("a1@0 b1@5 a2@6 c@20")})
+    assert (texts(result), texts(result, "hits.timeout")) == (["a1 b1"], ["a2"])
+
+
+@pytest.mark.parametrize(("ticks_s", "expected"), [(4, []), (5, ["a"])])
+def test_an_absence_is_told_by_log_time_when_no_event_comes(ticks_s: int, expected: list[str]) -> None:
+    app, _ = app_with(a.then(cep.absent(b, for_=5 * S)))
+    assert texts(run(app, {"letters": [*letters("a"), tick(ticks_s * S)]})) == expected
+
+
+@pytest.mark.parametrize(("ticks_s", "expected"), [(6, []), (7, ["a"])])
+def test_log_time_allows_for_events_that_may_still_come(ticks_s: int, expected: list[str]) -> None:
+    app, _ = app_with(a.not_then(b), within=5 * S, late_after=S)
+    events = [*letters("a"), tick(ticks_s * S), tick(timedelta(0))]
+    assert texts(run(app, {"letters": events})) == expected
+
+
+def test_events_without_a_time_are_matched_by_log_time() -> None:
+    app = App("untimed")
+    app.stream("things", Untimed, key="key")
+    first = cep.on("a", Untimed, lambda event, match: event.kind == "a")
+    second_one = cep.on("b", Untimed, lambda event, match: event.kind == "b")
+
+    @app.match("hits", reads="things", key="key", pattern=first.then(second_one), within=10 * S, emits=Over)
+    def hits(match: cep.Match) -> Over:
+        return Over(key=match.key, text="".join(each.kind for each in match.events))
+
+    assert check(app) == []
+    one, two = Untimed(key="k", kind="a"), Untimed(key="k", kind="b")
+    assert texts(run(app, {"things": [one, tick(9 * S), two]})) == ["ab"]
+    result = run(app, {"things": [one, tick(10 * S), two]})
+    assert texts(result) == []
+    assert result.states(hits) == {}  # as if nothing had ever come
+
+
+def test_two_streams_of_two_classes_are_matched_together() -> None:
+    class Paid(Event, time="paid_at"):
+        paid_at: datetime
+        key: str
+        amount: int
+
+    app = App("orders")
+    app.stream("letters", Letter, key="key")
+    app.stream("paid", Paid, key="key")
+    paid = cep.on("paid", Paid, lambda event, match: event.amount == match["a"].number)
+
+    @app.match("hits", reads=["letters", "paid"], key="key", pattern=a.then(paid), within=60 * S, emits=Over)
+    def hits(match: cep.Match) -> Over:
+        return Over(key=match.key, text=f"{match['a'].text} {match['paid'].amount}")
+
+    assert check(app) == []
+    payments = [CRASH, *(Paid(paid_at=second(10 + each), key="k", amount=each) for each in (4, 5))]
+    result = run(app, {"letters": letters("a5@0"), "paid": payments}, batch_events=1)
+    assert (texts(result), result.failed(hits)) == (["a5 5"], [])
+
+
+PATTERNS: list[tuple[cep.Pattern, dict[str, Any]]] = [
+    (a.then(b.at_least(1)).then(c), {"within": 6 * S}),
+    (a.then_any(b).next(c.optional()), {"within": 6 * S, "skip": skip.past_last}),
+    (a.not_then(b), {"within": 4 * S}),
+    (a.then(cep.absent(b, for_=3 * S)).then(c), {"within": 9 * S}),
+    (cep.all_of(a, b, c), {"within": 8 * S, "skip": skip.to_next}),
+    (cep.any_of(a.next(b), c).times(2), {"within": 8 * S, "every": False}),
+    (a.then(b.at_least(1).greedy()).not_next(c).then(on("a", "again").optional()).then(on("d")), {"within": 9 * S}),
+]
+SEEDS = range(6)
+
+
+def random_letters(seed: int, count: int = 40) -> list[Letter]:
+    random = Random(seed)
+    times = sorted(random.sample(range(3 * count), count))  # no two at the same time
+    return [Letter(at=second(at), kind=random.choice("abcd"), number=n) for n, at in enumerate(times)]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("pattern", "options"), PATTERNS)
+def test_crashes_and_small_batches_change_nothing(pattern: cep.Pattern, options: dict[str, Any], seed: int) -> None:
+    app, hits = app_with(pattern, timeouts=Over, **options)
+    events: list[Any] = random_letters(seed)
+    end = Letter(at=second(1_000), kind="x")
+    whole = run(app, {"letters": [*events, end]})
+    broken = [
+        item for event in events for item in ((event, CRASH) if Random(event.number).random() < 0.3 else (event,))
+    ]
+    again = run(app, {"letters": [*broken, end]}, batch_events=1)
+    assert whole.failed(hits) == []
+    for stream in ("hits", "hits.timeout", "hits.missed"):
+        assert again.emitted(stream) == whole.emitted(stream), f"seed {seed}"
+    assert again.digest(hits) == whole.digest(hits)
+    if options.get("every", True):
+        found = cep.find(pattern, events, timed_out=True, **{k: v for k, v in options.items() if k != "every"})
+        assert sorted(texts(whole)) == sorted(shown([each for each in found if not each.timed_out]))
+        assert sorted(texts(whole, "hits.timeout")) == sorted(shown([each for each in found if each.timed_out]))
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize(("pattern", "options"), PATTERNS)
+def test_events_out_of_order_within_what_is_allowed_give_the_same(
+    pattern: cep.Pattern, options: dict[str, Any], seed: int
+) -> None:
+    app, hits = app_with(pattern, late_after=10 * S, timeouts=Over, **options)
+    ordered = random_letters(seed)
+    random = Random(seed)
+    shuffled = sorted(ordered, key=lambda each: each.at + random.random() * 10 * S)
+    end: list[Letter | Fault] = [Letter(at=second(1_000), kind="x"), tick(2_000 * S), tick(S)]
+    expected, found = (run(app, {"letters": [*each, *end]}, batch_events=7) for each in (ordered, shuffled))
+    assert shuffled != ordered
+    assert found.emitted("hits.missed") == found.failed(hits) == []
+    assert texts(found) == texts(expected), f"seed {seed}"
+    assert texts(found, "hits.timeout") == texts(expected, "hits.timeout")
+
+
+def test_a_late_event_is_counted_and_told_and_changes_nothing() -> None:
+    app, hits = app_with(a.then(b), within=60 * S, late_after=5 * S)
+    result = run(app, {"letters": letters("a1@0 c@20 b1@14 b2@15")}, batch_events=1)
+    assert texts(result) == ["a1 b2"]
+    [missed] = result.emitted("hits.missed")
+    assert (missed.reason, missed.at, missed.by_s) == ("late", second(14), 1.0)
+    assert result.states(hits)["k"].late == 1
+
+
+@pytest.mark.parametrize(("full", "expected"), [("drop_oldest", ["a2 b", "a3 b"]), ("refuse_new", ["a1 b", "a2 b"])])
+def test_what_finds_no_room_is_counted_and_told(full: Any, expected: list[str]) -> None:
+    app, _ = app_with(a.then(b), within=60 * S, bounds=cep.Bounds(partial=2, full=full))
+    result = run(app, {"letters": letters("a1 a2 a3 b")})
+    assert texts(result) == expected
+    [missed] = result.emitted("hits.missed")
+    assert missed.reason == "full"
+
+
+def test_a_partial_match_of_too_many_events_is_given_up_and_told() -> None:
+    app, hits = app_with(a.then(b.at_least(1).greedy()).then(c), within=60 * S, bounds=cep.Bounds(events=4))
+    assert texts(run(app, {"letters": letters("a b1 b2 c")})) == ["a b1 b2 c"]
+    result = run(app, {"letters": letters("a b1 b2 b3 c")})
+    assert texts(result) == []
+    assert {each.reason for each in result.emitted("hits.missed")} == {"full"}
+    assert result.states(hits)["k"].lost == len(result.emitted("hits.missed")) > 0
+
+
+def test_events_that_wait_are_bounded_and_the_oldest_has_its_turn_early() -> None:
+    app, _ = app_with(a.then(b), within=60 * S, late_after=30 * S, bounds=cep.Bounds(waiting=2))
+    result = run(app, {"letters": letters("a1@1 c@2 b1@3 a0@0")})
+    assert [each.reason for each in result.emitted("hits.missed")] == ["late"]
+
+
+def test_an_event_on_which_a_predicate_raises_is_a_failure_and_the_rest_goes_on() -> None:
+    def fits(event: Letter, match: cep.Match) -> bool:
+        if event.number == 7:
+            raise ValueError("seven")
+        return event.kind == "a"
+
+    app, hits = app_with(cep.on("x", Letter, fits).then(b), within=60 * S)
+    result = run(app, {"letters": letters("a1 a7 b1")})
+    assert texts(result) == ["a1 b1"]
+    assert [each.error for each in result.failed(hits)] == ["ValueError: seven"]
+    app, hits = app_with(cep.on("x", Letter, fits).then(b), within=60 * S, late_after=S)
+    result = run(app, {"letters": [*letters("a1 a7 b1"), tick(9 * S), tick(S)]})
+    assert texts(result) == ["a1 b1"]
+    assert [(each.reason, each.error) for each in result.emitted("hits.missed")] == [("failed", "ValueError: seven")]
+
+
+def step(machine: Machine, shard: Shard, events: list[Letter]) -> list[Any]:
+    times = [to_micros(each.at) for each in events]
+    rows = Inputs.of(["k"] * len(events), events, times, lambda row: None, lambda row: Place("letters", 0, 0, row))
+    effects = machine.run(shard, rows)
+    shard.apply(effects.changes)
+    return [each.event for each in effects.emitted]
+
+
+def test_partial_matches_of_a_pattern_that_was_another_one_are_given_up_and_told() -> None:
+    _, old = app_with(a.then(b).then(c), within=60 * S)
+    _, new = app_with(a.then(c), within=60 * S)
+    shard = Shard()
+    assert step(Machine(old), shard, letters("a1 b1")) == []
+    [missed] = step(Machine(new), shard, letters("c1@5"))
+    assert (missed.reason, missed.key) == ("changed", "k")
+    assert [each.text for each in step(Machine(new), shard, letters("a2@6 c2@7"))] == ["a2 c2"]
+
+
+def test_a_key_with_an_old_event_time_is_kept_by_that_alone() -> None:
+    app, hits = app_with(a.then(b), within=10 * S)
+    result = run(app, {"letters": [*letters("a1 b1"), tick(100 * S), tick(S)]})
+    state = result.states(hits)["k"]
+    assert (state.runs, state.held_0, state.pattern, state.next) == ([], {}, "", 0)
+    assert state.time == BEGIN + S

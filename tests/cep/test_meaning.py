@@ -1,0 +1,243 @@
+"""What each part of the language means: a pattern, the events, the matches, in the order in which they are told."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+
+from penstock import Event, cep
+from penstock.cep import skip
+from tests.cep.letters import Letter, found, letters, on, second
+
+a, b, c, d = on("a"), on("b"), on("c"), on("d")
+S = timedelta(seconds=1)
+
+CONTIGUITY = [
+    (a.next(b), "a c b1 b2", []),
+    (a.then(b), "a c b1 b2", ["a b1"]),
+    (a.then_any(b), "a c b1 b2", ["a b1", "a b2"]),
+    (a.next(b), "a1 a2 b", ["a2 b"]),
+    (a.then(b), "a1 a2 b", ["a1 b", "a2 b"]),
+    (a.then(b).next(c), "a b c", ["a b c"]),
+    (a.then(b).next(c), "a b d c", []),
+    (a.next(b).then(c), "a b d c", ["a b c"]),
+    (a.then(b.next(c)), "a b d b c", []),  # the first b is the one
+    (a.then_any(b.next(c)), "a b1 d b2 c", ["a b2 c"]),
+    (a, "a1 b a2", ["a1", "a2"]),
+]
+
+REPETITION = [
+    (a.times(2), "a1 b a2 a3", ["a1 a2", "a2 a3"]),
+    (a.times(2).consecutive(), "a1 b a2 a3", ["a2 a3"]),
+    (a.times(2).combinations(), "a1 a2 a3", ["a1 a2", "a1 a3", "a2 a3"]),
+    (a.times(1, 2), "a1 a2", ["a1", "a1 a2", "a2"]),
+    (c.then(a.at_least(1)).then(b), "c d a1 a2 a3 d a4 b", ["c a1 b", "c a1 a2 b", "c a1 a2 a3 b", "c a1 a2 a3 a4 b"]),
+    (c.then(a.at_least(1).consecutive()).then(b), "c d a1 a2 a3 d a4 b", ["c a1 b", "c a1 a2 b", "c a1 a2 a3 b"]),
+    (c.then_any(a.at_least(1).consecutive()).next(b), "c a1 d a2 d a3 b", ["c a3 b"]),
+    (
+        c.then_any(a.at_least(1)).then(b),
+        "c a1 d a2 d a3 b",
+        ["c a1 b", "c a1 a2 b", "c a1 a2 a3 b", "c a2 b", "c a2 a3 b", "c a3 b"],
+    ),
+    (
+        c.then_any(a.at_least(1).combinations()).then(b),
+        "c a1 d a2 d a3 b",
+        ["c a1 b", "c a1 a2 b", "c a1 a3 b", "c a1 a2 a3 b", "c a2 b", "c a2 a3 b", "c a3 b"],
+    ),
+    (
+        c.then(a.at_least(1).combinations()).then(b),
+        "c a1 a2 a3 b",
+        ["c a1 b", "c a1 a2 b", "c a1 a3 b", "c a1 a2 a3 b"],
+    ),
+    (a.at_least(2).next(b), "a1 a2 a3 b", ["a1 a2 a3 b", "a2 a3 b"]),
+    (a.then(b).times(2), "a1 b1 a2 b2", ["a1 b1 a2 b2"]),
+    (a.next(b).at_least(1).next(c), "a1 b1 a2 b2 c", ["a1 b1 a2 b2 c", "a2 b2 c"]),
+    (a.then(b.times(2, 3)).next(c), "a b1 b2 b3 c", ["a b1 b2 b3 c"]),
+]
+
+OPTIONAL = [
+    (a.then(b.optional()).then(c), "a b c", ["a b c", "a c"]),
+    (a.then(b.optional()).then(c), "a c", ["a c"]),
+    (a.next(b.optional()).next(c), "a b c", ["a b c"]),
+    (a.next(b.optional()).next(c), "a c", ["a c"]),
+    (a.then(b.times(2).optional()).then(c), "a b1 c", ["a c"]),
+    (a.then(b.at_least(1).optional()).then(c), "a b1 b2 c", ["a b1 c", "a b1 b2 c", "a c"]),
+    (a.optional().next(b), "a b c b", ["a b", "b", "b"]),
+    (a.optional().then(b.optional()).then(c), "a b c", ["a b c", "a c", "b c", "c"]),
+    (a.then(b.optional()), "a b", ["a", "a b"]),
+    (c.then(a.optional().then(b)), "c a b", ["c a b", "c b"]),
+]
+
+GREEDY = [
+    (a.then(on("bc", "x").at_least(1)).then(c), "a b c1 c2", ["a b c1", "a b c1 c2"]),
+    (a.then(on("bc", "x").at_least(1).greedy()).then(c), "a b c1 c2", []),
+    (a.then(on("bc", "x").times(1, 2).greedy()).then(c), "a b c1 c2", ["a b c1 c2"]),
+    (a.then(b.at_least(1).greedy()).then(c), "a b1 d b2 c", ["a b1 b2 c"]),
+    (a.then(b.at_least(1)).then(c), "a b1 d b2 c", ["a b1 c", "a b1 b2 c"]),
+    (a.then(b.optional().greedy()).then(c), "a b c", ["a b c"]),
+    (a.then(b.optional().greedy()).then(c), "a c", ["a c"]),
+    (a.then(b.at_least(1).consecutive().greedy()).then(c), "a b1 b2 d b3 c", ["a b1 b2 c"]),
+]
+
+UNTIL = [
+    (a.at_least(1).until(lambda event, match: event.kind == "b"), "a1 c a2 b a3", ["a1", "a1 a2", "a2", "a3"]),
+    (c.then(a.at_least(1).until(lambda event, match: event.kind == "d")).then(b), "c a1 d a2 b", ["c a1 b"]),
+    (
+        a.at_least(1).until(lambda event, match: len(match.all("a")) == 2).next(b),
+        "a1 a2 a3 b",
+        ["a2 a3 b", "a3 b"],
+    ),
+]
+
+NEGATION = [
+    (a.not_next(b).then(c), "a b c", []),
+    (a.not_next(b).then(c), "a d b c", ["a c"]),
+    (a.not_next(b).then(c), "a c", ["a c"]),
+    (a.not_then(b).then(c), "a d b c", []),
+    (a.not_then(b).then(c), "a d c b", ["a c"]),
+    (a.not_then(b).then(c), "a1 b a2 c", ["a2 c"]),
+    (a.not_then(b).then_any(c), "a c1 b c2", ["a c1"]),
+    (a.not_then(on("bc", "x")).then(c), "a c", []),  # what must not come wins
+    (a.not_then(b).not_then(d).then(c), "a d c", []),
+    (a.not_then(b).then(d.optional()).then(c), "a b d c", []),
+    (a.not_then(b).then(d.optional()).then(c), "a d b c", ["a d c"]),
+    (a.not_next(b), "a1 b a2 c", ["a2"]),
+    (a.at_least(1).not_then(d).next(b), "a1 a2 b", ["a1 a2 b", "a2 b"]),
+]
+
+LOGICAL = [
+    (a.then(cep.any_of(b, c)), "a b c", ["a b"]),
+    (a.then(cep.any_of(b, c)), "a c b", ["a c"]),
+    (a.then_any(cep.any_of(b, c)), "a c b", ["a c", "a b"]),
+    (cep.any_of(b, c).next(d), "b d c d", ["b d", "c d"]),
+    (a.then(cep.any_of(b.next(c), c.next(b))).then(d), "a c b d", ["a c b d"]),
+    (cep.any_of(on("ab", "x"), on("bc", "y")), "a b c", ["a", "b", "b", "c"]),
+    (a.then(cep.all_of(b, c)).then(d), "a b c d", ["a b c d"]),
+    (a.then(cep.all_of(b, c)).then(d), "a c b d", ["a c b d"]),
+    (a.then(cep.all_of(b, c)).then(d), "a b d c", []),
+    (cep.all_of(a, b, c), "b d c a", ["b c a"]),
+    (a.next(cep.all_of(b, c)), "a d b c", []),
+    (cep.any_of(a, b).times(2).consecutive(), "a b c a", ["a b"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "events", "expected"),
+    [*CONTIGUITY, *REPETITION, *OPTIONAL, *GREEDY, *UNTIL, *LOGICAL, *NEGATION],
+)
+def test_a_pattern_matches_these_and_no_others(pattern: cep.Pattern, events: str, expected: list[str]) -> None:
+    assert sorted(found(pattern, events)) == sorted(expected)
+
+
+TIME = [
+    (a.then(b), 10, "a@0 b@9.9", ["a b"]),
+    (a.then(b), 10, "a@0 b@10", []),
+    (a.then(b).then(c), 10, "a@0 b@9 c@11", []),
+    (a.not_then(b), 10, "a@0 b@9", []),
+    (a.not_then(b), 10, "a@0 b@10", ["a"]),
+    (a.not_then(b), 10, "a@0", ["a"]),
+    (a.then(c).not_then(b), 10, "a@0 c@5 b@11", ["a c"]),
+    (a.then(cep.absent(b, for_=5 * S)), None, "a@0 b@4.9", []),
+    (a.then(cep.absent(b, for_=5 * S)), None, "a@0 b@5", ["a"]),
+    (a.then(cep.absent(b, for_=5 * S)).then(c), None, "a@0 c1@4 c2@6", ["a c2"]),
+    (a.then(cep.absent(b, for_=5 * S)).next(c), None, "a@0 d@4 c@6", ["a c"]),
+    (a.then(cep.absent(b, for_=5 * S)).next(c), None, "a@0 d@6 c@7", []),
+    (a.then(cep.absent(b, for_=5 * S)).then(c), 10, "a@0 c@10", []),
+    (a.then(cep.absent(b, for_=2 * S)).then(cep.absent(c, for_=2 * S)), None, "a@0 c@1 b@3", ["a"]),
+    (a.then(cep.absent(b, for_=2 * S)).then(cep.absent(c, for_=2 * S)), None, "a@0 b@1 c@5", []),
+    (a.then(cep.absent(b, for_=10 * S)), 10, "a@0", ["a"]),
+]
+
+
+@pytest.mark.parametrize(("pattern", "within_s", "events", "expected"), TIME)
+def test_time_bounds_a_match(pattern: cep.Pattern, within_s: int | None, events: str, expected: list[str]) -> None:
+    assert found(pattern, events, within=None if within_s is None else within_s * S) == expected
+
+
+x, y, z, last = on("abc", "x"), on("bc", "y"), on("c", "z"), on("d")
+BC, AB = b.at_least(1).next(c), a.then(b.at_least(1))
+SKIPS = [
+    (BC, skip.none, "b1 b2 b3 c", ["b1 b2 b3 c", "b2 b3 c", "b3 c"]),
+    (BC, skip.to_next, "b1 b2 b3 c", ["b1 b2 b3 c", "b2 b3 c", "b3 c"]),
+    (BC, skip.past_last, "b1 b2 b3 c", ["b1 b2 b3 c"]),
+    (BC, skip.to_first("b"), "b1 b2 b3 c", ["b1 b2 b3 c", "b2 b3 c", "b3 c"]),
+    (BC, skip.to_last("b"), "b1 b2 b3 c", ["b1 b2 b3 c", "b3 c"]),
+    (x.next(y).next(z.at_least(1).greedy()).next(last), skip.none, "a b c1 c2 c3 d",
+     ["a b c1 c2 c3 d", "b c1 c2 c3 d", "c1 c2 c3 d"]),
+    (x.next(y).next(z.at_least(1).greedy()).next(last), skip.to_first("z"), "a b c1 c2 c3 d",
+     ["a b c1 c2 c3 d", "c1 c2 c3 d"]),
+    (AB, skip.none, "a b1 b2 b3", ["a b1", "a b1 b2", "a b1 b2 b3"]),
+    (AB, skip.to_next, "a b1 b2 b3", ["a b1"]),
+    (a.times(2), skip.past_last, "a1 a2 a3 a4", ["a1 a2", "a3 a4"]),
+    (a.then_any(b), skip.past_last, "a1 a2 b1 b2 a3 b3", ["a1 b1", "a3 b3"]),
+    (a.then(b.optional()).next(c), skip.to_first("b"), "a1 c", ["a1 c"]),  # no event of that name: nothing is skipped
+    # a1 is not over when `b2 c` is there, and it would skip that
+    (cep.any_of(a.then(d), b.next(c)), skip.past_last, "a1 b c d", ["a1 d"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("pattern", "after", "events", "expected"), SKIPS)
+def test_a_match_skips_others(pattern: cep.Pattern, after: skip.Skip, events: str, expected: list[str]) -> None:
+    assert found(pattern, events, skip=after) == expected
+
+
+def test_a_match_that_waits_for_an_earlier_one_is_told_when_that_is_over() -> None:
+    pattern = cep.any_of(a.then(d), b.next(c))
+    assert found(pattern, "a@0 b@1 c@2 x@20", skip=skip.past_last, within=10 * S) == ["b c"]
+
+
+def test_once_is_the_first_match_and_no_more() -> None:
+    assert found(a.then(b), "a1 a2 b1 a3 b2", every=False) == ["a1 b1"]
+    assert found(a.then_any(b), "a1 b1 b2", every=False, skip=skip.past_last) == ["a1 b1"]
+
+
+def test_a_predicate_sees_what_has_matched_so_far() -> None:
+    rising = cep.on("up", Letter, lambda event, match: "up" not in match or event.number > match["up"].number)
+    assert found(rising.times(3), "a1 a3 a2 a5") == ["a1 a3 a5"]
+    second_b = cep.on("end", Letter, lambda event, match: event.number == sum(e.number for e in match.all("up")))
+    assert found(rising.times(2).next(second_b), "a1 a2 a3") == ["a1 a2 a3"]
+
+
+def test_events_of_other_classes_are_passed_over_and_count_as_events() -> None:
+    class Noise(Event, time="at"):
+        at: datetime
+
+    events = [*letters("a@0 b@2"), Noise(at=second(1))]
+    assert len(cep.find(a.then(b), events)) == 1
+    assert cep.find(a.next(b), events) == []
+
+
+def test_a_match_has_events_by_name_and_its_times() -> None:
+    [match] = cep.find(a.then(b.times(2)).then(c.optional()), letters("a1 b1 b2"))
+    assert (match["a"].text, match["b"].text, [each.text for each in match.all("b")]) == ("a1", "b2", ["b1", "b2"])
+    assert "c" not in match
+    assert match.get("c") is None
+    assert match.all("c") == []
+    with pytest.raises(KeyError, match="no event of the step 'c'"):
+        match["c"]
+    assert (match.began, match.ended, match.timed_out) == (second(0), second(2), False)
+    assert match.steps == ["a", "b", "b"]
+
+
+def test_partial_matches_whose_time_is_over_are_told_if_asked_for() -> None:
+    pattern = a.then(b).then(c)
+    matches = cep.find(pattern, letters("a1@0 b1@1 a2@5 c1@12 b2@20"), within=10 * S, timed_out=True)
+    assert [(each.timed_out, [e.text for e in each.events], each.ended) for each in matches] == [
+        (True, ["a1", "b1"], second(10)),
+        (True, ["a2"], second(15)),
+    ]
+
+
+def test_a_match_that_could_have_been_longer_has_not_timed_out() -> None:
+    assert found(a.then(b.at_least(1)), "a b1", within=10 * S, timed_out=True) == ["a b1"]
+
+
+def test_time_after_the_list_goes_on_until_it_is_told_to_stop() -> None:
+    pattern = a.then(cep.absent(b, for_=5 * S))
+    assert found(pattern, "a@0", until=second(4)) == []
+    assert found(pattern, "a@0", until=second(5)) == ["a"]
+
+
+def test_events_are_taken_in_order_of_time_whatever_the_list_says() -> None:
+    assert found(a.next(b).next(c), "c@2 a@0 b@1") == ["a b c"]

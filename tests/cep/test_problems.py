@@ -1,0 +1,187 @@
+"""What `check` refuses, each with what to write instead."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any, cast
+
+import pytest
+
+from penstock import App, Event, cep
+from penstock.cep import skip
+from penstock.errors import DeclarationError
+from penstock.graph import check
+from tests.cep.letters import Letter, letters, on
+
+S = timedelta(seconds=1)
+a, b, c = (
+    cast(Any, on(each)) for each in "abc"
+)  # what is wrong here would be told by a type checker, for the most part
+step: Any = cep.on
+
+
+class Hit(Event):
+    key: str
+
+
+class Other(Event, time="at"):
+    at: datetime
+    key: str
+
+
+class Timeless(Event):
+    key: str
+
+
+def hit(match: cep.Match) -> Hit:
+    return Hit(key=match.key)
+
+
+async def hit_later(match: cep.Match) -> Hit:
+    return Hit(key=match.key)
+
+
+def declare(app: App, pattern: Any, **options: Any) -> None:
+    given: dict[str, Any] = {"within": 10 * S, "reads": "letters"} | options
+    app.match("hits", key="key", pattern=pattern, emits=Hit, **given)(hit)
+
+
+def tell_timeouts(app: App, times: int, **options: Any) -> None:
+    made = app.match("hits", reads="letters", key="key", pattern=a.then(b), within=S, emits=Hit, **options)(hit)
+    for _ in range(times):
+        made.timeout(hit)
+
+
+BAD: list[tuple[Callable[[App], object], str]] = [
+    (lambda app: declare(app, "a then b"), "make one with cep.on(name, Class, predicate)"),
+    (lambda app: declare(app, a.then("b")), "'b' is no pattern"),
+    (lambda app: declare(app, a.then(b), within=0 * S), "within must be a timedelta above zero"),
+    (lambda app: declare(app, a.then(b), within=None), "could wait forever for its next event: give within="),
+    (
+        lambda app: declare(app, a.next(b.at_least(1)), within=None),
+        "would be kept forever: give within=, or times(low, hi",
+    ),
+    (lambda app: declare(app, a.times(3), within=None), "could wait forever"),
+    (lambda app: declare(app, cep.all_of(a, b), within=None), "could wait forever"),
+    (lambda app: declare(app, a.not_then(b), within=None), "nobody says how long to wait: give within="),
+    (lambda app: declare(app, a.then(on("a"))), "the name 'a' is given to 2 steps: give each a name of its own"),
+    (
+        lambda app: declare(app, a.then(b), skip=skip.to_first("x")),
+        "skip=to_first('x') names no step; there are 'a', 'b'",
+    ),
+    (lambda app: declare(app, a.not_then(b).then(c), skip=skip.to_last("b")), "names no step; there are 'a', 'c'"),
+    (lambda app: declare(app, a.then(b), skip="past_last"), "use cep.skip.none, to_next, past_last"),
+    (
+        lambda app: declare(app, step("x", Letter, lambda event: True)),
+        "must take two arguments: write lambda event, mat",
+    ),
+    (
+        lambda app: declare(app, a.at_least(1).until(lambda event: True)),
+        "the predicate of until must take two arguments",
+    ),
+    (lambda app: declare(app, step("x", Letter, 3)), "the predicate of 'x' is 3"),
+    (lambda app: declare(app, step("x", int)), "which is not a class derived from Event"),
+    (lambda app: declare(app, cep.on("", Letter)), "the name of a step is ''"),
+    (
+        lambda app: declare(app, a.then(cep.on("x", Other))),
+        "is on Other, which is not read; there are events of Letter",
+    ),
+    (lambda app: declare(app, a.times(0)), "times(0) can never match: use 1 or more, and optional() for none"),
+    (lambda app: declare(app, a.times(3, 2)), "times(3, 2) can never match"),
+    (lambda app: declare(app, a.times(3_000)), "it has more than 2,000 places"),
+    (lambda app: declare(app, a.optional()), "every step is optional, so nothing is a match already"),
+    (
+        lambda app: declare(app, a.optional().then(b.optional()).times(2).then(c)),
+        "a group that may be nothing cannot be repeated",
+    ),
+    (lambda app: declare(app, a.then(b.at_least(1).greedy())), "a greedy repetition at the end has no effect"),
+    (lambda app: declare(app, a.times(1).greedy().then(b)), "greedy is for a repetition or an optional step"),
+    (lambda app: declare(app, a.next(b).at_least(1).greedy().then(c)), "greedy is for a single step, not for a group"),
+    (lambda app: declare(app, a.optional().until(lambda event, match: True).then(b)), "until is for a repetition"),
+    (
+        lambda app: declare(app, a.not_then(b).then(cep.on("again", Letter, b.predicate))),
+        "it can never match: 'b' must not",
+    ),
+    (
+        lambda app: declare(app, a.not_next(b).next(cep.on("again", Letter, b.predicate))),
+        "it can never match: 'b' must not",
+    ),
+    (lambda app: declare(app, a.optional().not_then(b).then(c)), "the step before not_then must not be optional"),
+    (lambda app: declare(app, a.not_then(b.then(c)).then(a)), "not_then takes a single step, not a group"),
+    (
+        lambda app: declare(app, a.not_then(b).then(c.optional())),
+        "must be the last thing: nothing optional or repeated",
+    ),
+    (lambda app: declare(app, a.not_next(b).not_then(c)), "it ends with both not_next and not_then"),
+    (lambda app: declare(app, cep.absent(a, for_=S)), "an absence needs a step before it, that says since when"),
+    (
+        lambda app: declare(app, cep.absent(a, for_=S).then(b)),
+        "an absence needs a step before it, that says since when",
+    ),
+    (lambda app: declare(app, a.next(cep.absent(b, for_=S))), "an absence follows with then, not with next"),
+    (
+        lambda app: declare(app, a.then(cep.absent(b, for_=11 * S))),
+        "it can never match: an absence for 0:00:11 is longer",
+    ),
+    (lambda app: declare(app, a.then(cep.absent(b, for_=0 * S))), "for_ must be a timedelta above zero"),
+    (lambda app: declare(app, a.then(cep.absent(b, for_=S).times(2))), "an absence cannot be repeated"),
+    (
+        lambda app: declare(app, a.optional().then(cep.absent(b, for_=S)).then(c)),
+        "the step before an absence must not be",
+    ),
+    (lambda app: declare(app, cep.any_of(a, cep.absent(b, for_=S))), "an absence cannot stand in any_of"),
+    (lambda app: declare(app, cep.any_of(a)), "any_of needs two parts or more"),
+    (lambda app: declare(app, cep.all_of(a, b.then(c))), "all_of takes single steps"),
+    (lambda app: declare(app, cep.all_of(*(on(each) for each in "abcdefg"))), "all_of takes up to 6 steps"),
+    (lambda app: declare(app, a, reads="nowhere"), "it reads 'nowhere', which is no stream here"),
+    (
+        lambda app: declare(app, a, reads=["letters", "timeless"]),
+        "Timeless has no event time, and others that it reads",
+    ),
+    (lambda app: tell_timeouts(app, 1), "give timeouts=Class"),
+    (lambda app: tell_timeouts(app, 0, timeouts=Other), "it declares timeouts, and 0 functions for them"),
+    (lambda app: tell_timeouts(app, 1, timeouts=Hit), "two of the classes that it emits have the same name"),
+    (lambda app: app.match("h", reads="letters", key="key", pattern=a, emits=Hit)(hit_later), "it is async"),
+]
+
+
+@pytest.mark.parametrize(("bad", "expected"), BAD)
+def test_a_bad_pattern_is_refused_with_what_to_write_instead(bad: Callable[[App], object], expected: str) -> None:
+    app = App("letters")
+    app.stream("letters", Letter, key="key")
+    app.stream("timeless", Timeless, key="key")
+    bad(app)
+    told = [str(each) for each in check(app)]
+    assert len([each for each in told if expected in each]) == 1, told
+    assert all("test_problems.py" in each for each in told)
+
+
+GOOD = [
+    a,
+    a.next(b),
+    a.next(b).next(c),
+    a.times(3).consecutive(),
+    a.then(cep.absent(b, for_=S)),
+    cep.any_of(a.next(b), b.next(a)),  # the same steps, in the other order
+]
+
+
+@pytest.mark.parametrize("pattern", GOOD)
+def test_a_pattern_that_never_waits_without_end_needs_no_within(pattern: cep.Pattern) -> None:
+    app = App("letters")
+    app.stream("letters", Letter, key="key")
+    app.match("hits", reads="letters", key="key", pattern=pattern, emits=Hit)(hit)
+    assert check(app) == []
+
+
+def test_find_refuses_the_same() -> None:
+    with pytest.raises(DeclarationError, match="nobody says how long to wait"):
+        cep.find(a.not_then(b), [])
+
+
+def test_find_says_so_when_there_are_too_many_partial_matches() -> None:
+    many = letters(" ".join(["a"] * 16))
+    with pytest.raises(DeclarationError, match="there are too many partial matches"):
+        cep.find(a.at_least(1).combinations().then(b), many)
+    assert len(cep.find(a.at_least(1).combinations().then(b), many[:2], bounds=cep.Bounds(partial=1))) == 0
