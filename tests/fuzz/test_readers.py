@@ -19,7 +19,7 @@ from tests.serve.test_slow import frame, request
 DEAF = 100
 ROUNDS = 20
 BATCH, SIZE = 100, 10_000
-GROWTH_MIB_MAX = 200
+GROWTH_MIB_MAX = 150
 """What the gateway may take for 20 MB that come and go, and 100 who hold some of it: far below 100 times 20 MB."""
 LIVE_PATH = {"sse": b"GET /v1/streams/orders/live HTTP/1.1\r\nHost: localhost\r\n\r\n", "websocket": b""}
 
