@@ -18,7 +18,7 @@ run: setup
 	@$(BIN)/python examples/rsvps.py $(ARGS)
 
 test: setup
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 
 lint: setup
 	@$(BIN)/ruff check .

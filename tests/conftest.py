@@ -6,7 +6,7 @@ import os
 import random
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import hypothesis
 import pytest
@@ -34,9 +34,17 @@ def pytest_report_header() -> str:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Files with Spark first: they take long, most of it waiting, and the many quick ones fill the gaps at the end."""
+    """Files with Spark first, and of those the ones that restart it: they take longest, the others fill the gaps."""
     slow = {item.path for item in items if item.get_closest_marker("spark")}
-    items.sort(key=lambda item: item.path not in slow)
+    items.sort(key=lambda item: (item.path not in slow, item.path.stem != "test_faults"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Only with several processes is there something to divide."""
+    from tests.lanes import Lanes
+
+    return Lanes(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:

@@ -95,12 +95,14 @@ def start_making(*, nice: int = 0) -> subprocess.Popen[bytes] | None:
 
 
 def make(file: Path) -> None:
-    """Make an archive. If another process is at it already, do nothing."""
+    """Make an archive, if there is none. If another process is at it already, do nothing."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(file.with_suffix(".lock"), "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            return
+        if _is_whole(file):  # another process has made it since we looked
             return
         _mark(file).unlink(missing_ok=True)
         draft = file.with_suffix(".draft")

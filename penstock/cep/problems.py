@@ -173,6 +173,8 @@ def _several(part: AllOf | AnyOf) -> Iterator[str]:
         yield f"{word} needs two parts or more"
     if any(isinstance(each, Absent) for each in part.of):
         yield f"an absence cannot stand in {word}: write step.then(cep.absent(...)) there"
+    if isinstance(part, AnyOf) and any(map(may_be_nothing, part.of)):
+        yield "a part of any_of must not be optional: write cep.any_of(...).optional()"
     if isinstance(part, AllOf) and not all(isinstance(each, On) for each in part.of):
         yield "all_of takes single steps: cep.on(name, Class, predicate) each"
     if isinstance(part, AllOf) and len(part.of) > ALL_OF_MAX:

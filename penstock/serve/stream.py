@@ -17,7 +17,7 @@ from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor, BadParameter, Busy
 from penstock.serve.lens import NOTHING, Lens, lens_on
 from penstock.serve.pieces import EARLIEST, LATEST, Extent, Offsets, extent, join, locate, look_back, read_piece
-from penstock.serve.tail import PIECE_BYTES_MAX, Tail, change_of
+from penstock.serve.tail import Tail, change_of
 from penstock.serve.threads import for_reader
 from penstock.serve.waiting import Take
 from penstock.settings import Settings
@@ -27,6 +27,8 @@ SCAN_EVENTS_MAX = 100_000
 """Events that one page looks through for those that its filter lets pass: some tenths of a second of a thread."""
 STALL_EVENTS = 10_000
 """How far behind the end a follower is told so."""
+BEHIND_BYTES_MAX = 256 * 1024
+"""A piece for one who is behind the tail: it holds that alone until it has taken it, and there may be a thousand."""
 READS_MAX = 2
 """Threads that those behind the tail may use at once: the tail itself must not wait for them."""
 TRIES_MAX = 3
@@ -298,7 +300,7 @@ class StreamChannel:
         """The next piece up to `end`, encoded; the extent of the log if the place is not in it any more."""
         log, events_max = self._shared.log, self._shared.settings.page_events
         try:
-            piece = read_piece(log, self.name, place.offsets, end, events_max=events_max, bytes_max=PIECE_BYTES_MAX)
+            piece = read_piece(log, self.name, place.offsets, end, events_max=events_max, bytes_max=BEHIND_BYTES_MAX)
         except BadCursor:
             return extent(log, self.name)
         if log.generation(self.name) != place.generation:

@@ -132,6 +132,7 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     ),
     (lambda app: declare(app, cep.any_of(a, cep.absent(b, for_=S))), "an absence cannot stand in any_of"),
     (lambda app: declare(app, cep.any_of(a)), "any_of needs two parts or more"),
+    (lambda app: declare(app, cep.any_of(a, b.optional()).then(c)), "a part of any_of must not be optional"),
     (lambda app: declare(app, cep.all_of(a, b.then(c))), "all_of takes single steps"),
     (lambda app: declare(app, cep.all_of(*(on(each) for each in "abcdefg"))), "all_of takes up to 6 steps"),
     (lambda app: declare(app, a, reads="nowhere"), "it reads 'nowhere', which is no stream here"),

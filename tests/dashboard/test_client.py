@@ -93,6 +93,21 @@ def test_it_goes_back_to_a_websocket_when_there_is_one(page: Page, world: World)
     assert world.settled(page)["notes"] == world.notes
 
 
+def test_an_answer_that_was_cut_off_within_its_status_is_asked_for_again(page: Page, world: World) -> None:
+    """Browsers give what came of it as the status: `HTTP/1.1 2` is a 2."""
+    script = """
+        const plain = window.fetch;
+        let calls = 0;
+        window.fetch = async (address, init) => calls++
+            ? plain(address, init)
+            : { ok: false, status: 2, type: "basic", headers: new Headers(), text: async () => "" };
+        const receipt = await penstock.publish("notes", { name: "cut" });
+        return [calls, receipt.accepted];
+    """
+    assert client(page, world, script) == [2, 1]
+    world.notes.append("cut")
+
+
 def test_events_are_sent_once_and_in_order_whatever_breaks(page: Page, world: World) -> None:
     """Calls that are not answered are made again under the same key; one stream's go one after the other."""
     page.goto(f"{world.address}/v1/health")

@@ -25,12 +25,11 @@ POINTS = {
     "handler.before_delta": 3,
     "handler.after_delta": 5,
     "handler.after_append": 3,
-    "engine.before_commit": 4,
     "engine.after_commit": 5,
     "ledger.before_commit": 3,
-    "ledger.after_commit": 4,
 }
-"""Where a process dies, and at which time it gets there: a worker at the first two, the engine at the others."""
+"""Where a process dies, and at which time it gets there: a worker at the first two, the engine at the others. At the
+other points of the engine it dies in the test of all of the app."""
 
 
 def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) -> None:
@@ -97,8 +96,8 @@ def test_random_faults_change_nothing(tmp_path: Path) -> None:
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     with running(APP, tmp_path / "data") as app:
-        done = Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(4)
-    assert done.total() == 4
+        done = Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(2)
+    assert done.total() == 2
 
 
 @pytest.mark.soak

@@ -35,6 +35,8 @@ MAKERS: dict[str, Callable[..., Source]] = {"sse": sse, "ndjson": ndjson, "poll"
 KILLS_MIN = 3
 PAUSE_S = 0.03
 """So slow a server that a reader is killed while events come, and not after the last."""
+AHEAD = 30
+"""A reader is shown so many events more than it is to be killed after: however late that comes, others follow."""
 KILLS_S_MAX = 280.0
 QUICK: dict[str, Any] = {"backoff_s": 0.001, "backoff_max_s": 0.02}
 
@@ -196,13 +198,14 @@ class Unreliable:
     and does at each what a bad day does.
 
     `taken` says how many events the reader has durable: a polled document shows some more than those, so that a reader
-    which is killed finds in it everything it has not taken.
+    which is killed finds in it everything it has not taken. Events from `shown` on are not there yet.
     """
 
     def __init__(self, draw: random.Random, total: int, taken: Callable[[], int], pause_s: float = 0.0) -> None:
         self.draw = draw
         self.pause_s = pause_s
         self.total = total
+        self.shown = total
         self.taken = taken
         self.faults: dict[str, int] = {}
 
@@ -228,11 +231,11 @@ class Unreliable:
 
     async def _follow(self, path: str, number: int, reply: Reply) -> None:
         while True:
-            if number >= self.total:
+            if number >= self.shown:
                 await reply.send(b"\n" if path == "/ndjson" else b": still here\n\n")
                 await asyncio.sleep(0.02)
                 continue
-            upto = min(self.total, number + self.draw.randrange(1, 20))
+            upto = min(self.shown, number + self.draw.randrange(1, 20))
             data = _framed(path, range(number, upto))
             if self.fault("truncate", 0.06):
                 await reply.send(data[: self.draw.randrange(len(data))])
@@ -251,7 +254,7 @@ class Unreliable:
     async def _document(self, reply: Reply) -> None:
         """The newest items first, at least those that are not taken; new ones come with every poll."""
         taken = self.taken()
-        newest = min(self.total, taken + self.draw.randrange(0, 30))
+        newest = min(self.shown, taken + self.draw.randrange(0, 30))
         items = [json.loads(event(each)) for each in range(newest - 1, max(-1, taken - 40), -1)]
         body = json.dumps({"data": {"items": items}}).encode()
         if self.fault("truncate", 0.2):
@@ -325,8 +328,9 @@ async def survives_kills(
         try:
             async with serving(server) as url, asyncio.timeout(KILLS_S_MAX):
                 while server.taken() < total:
-                    pid = await asyncio.to_thread(children.start, kind, f"{url}/{path or kind}", **QUICK, **options)
                     goal = min(total, server.taken() + draw.randrange(1, total // parts))
+                    server.shown = min(total, goal + AHEAD)
+                    pid = await asyncio.to_thread(children.start, kind, f"{url}/{path or kind}", **QUICK, **options)
                     with suppress(TimeoutError):
                         async with asyncio.timeout(DEADLINE_S):
                             while server.taken() < goal:

@@ -9,6 +9,7 @@ const ANSWER_MS = 60_000;
 const FIRST_MS = 10_000; // an event stream begins at once: if it does not, something between holds it back
 const SILENCE_MS = 45_000; // three heartbeats of the server
 const POLL_MS = 2_000; // between polls that do not wait at the server
+const STATUS_MIN = 100; // of HTTP
 
 /** An event stream that does not come through here, though answers do. */
 export class Unstreamed extends Broken {}
@@ -154,11 +155,13 @@ async function unbroken(waiting, signal) {
   }
 }
 
-/** @param {Response} answer */
+/** What an answer without success means. One that was cut off within its status line has none that HTTP knows.
+ * @param {Response} answer */
 async function refusal(answer) {
   if (answer.type === "opaqueredirect") {
     return new Refused({ status: 0, code: "redirected", detail: "the answer leads elsewhere, and a key must not" });
   }
+  if (answer.status < STATUS_MIN) return new Broken(`the answer was cut off: its status is ${answer.status}`);
   const text = await answer.text().catch(() => "");
   const after_s = Number(answer.headers.get("retry-after")) || 0;
   try {
