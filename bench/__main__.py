@@ -9,10 +9,10 @@ from datetime import UTC, datetime
 from bench.report import HEADER, machine
 
 NAMES = (
-    "ingest", "dedupe", "view", "handlers", "patterns", "peers", "restore", "recovery", "latency", "start", "idle",
-    "fanout",
+    "ingest", "dedupe", "view", "handlers", "patterns", "windows", "peers", "restore", "recovery",
+    "latency", "start", "idle", "fanout",
 )  # fmt: skip
-LONG = ("memory",)
+LONG = ("memory", "nexmark")
 """Run only if they are named."""
 
 

@@ -104,7 +104,7 @@ def measure_ours(spark: SparkSession, root: Path, folder: Path) -> float:
     )
     query = Query(sensors, folder / "checkpoint", table, 1)
     finished: list[float] = []
-    query.after_commit = lambda batch_id, rows: finished.append(time.perf_counter())
+    query.after_commit = lambda output: finished.append(time.perf_counter())
 
     def read(stream: str, schema: StructType) -> DataFrame:
         return read_stream(spark, stream, schema, rows_max=BATCH, wait_s=0.01)

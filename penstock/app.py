@@ -7,12 +7,13 @@ can report every problem at once, each with its place (see `graph.py`).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 
+from penstock import joins, rollups
 from penstock.cep import skip as skips
 from penstock.cep.handling import TIMER, Missed, Select, Telling, handled
 from penstock.cep.match import Match
@@ -20,194 +21,44 @@ from penstock.cep.memory import DEFAULT, Bounds
 from penstock.cep.pattern import Pattern
 from penstock.cep.search import Search
 from penstock.contracts import Source
-from penstock.schema import Event, Failed, Raw, State
+from penstock.declared import (
+    Emit,
+    Feed,
+    Function,
+    Handler,
+    Inlet,
+    Joiner,
+    Keeper,
+    Matcher,
+    Readable,
+    Recognizer,
+    Rollup,
+    Stream,
+    Time,
+    View,
+    Webhook,
+    Where,
+)
+from penstock.joins.bounds import DEFAULT as JOIN_BOUNDS
+from penstock.joins.current import Latest
+from penstock.joins.spec import Declared, How, Interval, Lookup, Spec, Within
+from penstock.joins.telling import Joining, Pair, Side
+from penstock.kept import kept
+from penstock.schema import Event, Late, Raw, State
 from penstock.shed import Shed
+from penstock.windows.aggregates import Aggregate
+from penstock.windows.handling import Windowing
+from penstock.windows.handling import handled as windowed
+from penstock.windows.shapes import Shape, Trigger, on_change
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-Emit = Literal["change", "close"]
-
-
-@dataclass(frozen=True)
-class Where:
-    """A place in the user's code."""
-
-    file: str
-    line: int
-
-    @classmethod
-    def of(cls, file: str, line: int) -> Where:
-        """A place in a file, which is named as seen from the working directory if it lies there."""
-        path, here = Path(file), Path.cwd()
-        return cls(str(path.relative_to(here) if path.is_relative_to(here) else path), line)
-
-    def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
 
 
 def _caller() -> Where:
     """The place of the statement that called the App method that called us."""
     frame = sys._getframe(2)
     return Where.of(frame.f_code.co_filename, frame.f_lineno)
-
-
-@dataclass(frozen=True)
-class Stream:
-    """An append-only, partitioned, durable sequence of events."""
-
-    name: str
-    event: type[Event]
-    where: Where
-    key: str | None = None
-    late_after: timedelta | None = None
-    keep: timedelta | None = None
-    keep_bytes: int | None = None
-    partitions: int | None = None
-    shed: Shed | None = None
-
-
-@dataclass(frozen=True)
-class View:
-    """A keyed table kept up to date by a Spark query: `function` of DataFrames, or `query` in SQL."""
-
-    name: str
-    where: Where
-    reads: tuple[str, ...]
-    key: tuple[str, ...]
-    function: Callable[..., DataFrame] | None = field(default=None, compare=False)
-    query: str | None = None
-    keep: timedelta | None = None
-    top: int | None = None
-    by: str | None = None
-    emit: Emit = "change"
-
-    def __call__(self, *inputs: DataFrame) -> DataFrame:
-        """Run the user's function on DataFrames of any kind, as a test would."""
-        if self.function is None:
-            raise TypeError(f"view {self.name} is written in SQL; use app.preview")
-        return self.function(*inputs)
-
-
-Function = Callable[..., Any]
-
-
-@dataclass(frozen=True)
-class Handler:
-    """A function run once for each event, with the state of the event's key; what it yields is emitted.
-
-    `function` takes (state, event, context), a timer's function (state, context).
-    """
-
-    name: str
-    where: Where
-    reads: tuple[str, ...]
-    key: str
-    state: type[State]
-    emits: tuple[type[Event], ...]
-    function: Function = field(compare=False)
-    timers: dict[str, Function] = field(default_factory=dict, compare=False)
-
-    def timer(self, name: str) -> Callable[[Function], Function]:
-        """Declare what happens when a timer of that name, set with `ctx.timer`, is due."""
-
-        def declare(function: Function) -> Function:
-            self.timers[name] = function
-            return function
-
-        return declare
-
-    @property
-    def outputs(self) -> tuple[Stream, ...]:
-        """The streams that it fills: one for each emitted class, under the handler's name if there is one only; and
-        the events that it failed on."""
-        names = [f"{self.name}.{each.__name__}" for each in self.emits] if len(self.emits) > 1 else [self.name]
-        emitted = (Stream(name, each, self.where) for name, each in zip(names, self.emits, strict=False))
-        return (*emitted, Stream(f"{self.name}.failed", Failed, self.where))
-
-    @property
-    def written(self) -> tuple[Function, ...]:
-        """The functions that the user wrote for it."""
-        return (self.function, *self.timers.values())
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Run the user's function, as a test would."""
-        return self.function(*arguments)
-
-
-@dataclass(frozen=True)
-class Matcher(Handler):
-    """A pattern, compiled to a handler. `select` makes an event of each match; `late` the one that `timeout` declares,
-    of each partial match whose time is over. `faults` tell why it cannot run; then `function` is never called."""
-
-    search: Search = field(kw_only=True)
-    select: Select = field(kw_only=True, compare=False)
-    timeouts: type[Event] | None = field(kw_only=True, default=None)
-    late: list[Select] = field(kw_only=True, default_factory=list, compare=False)
-    faults: tuple[str, ...] = field(kw_only=True, default=())
-
-    def timeout(self, function: Select) -> Select:
-        """Declare what is emitted, as `NAME.timeout`, of a partial match whose time is over."""
-        self.late.append(function)
-        return function
-
-    @property
-    def outputs(self) -> tuple[Stream, ...]:
-        """`NAME` has what is made of matches, `NAME.timeout` that of partial ones whose time was over, `NAME.missed`
-        what was not looked at to the end."""
-        names = [self.name, *([f"{self.name}.timeout"] if self.timeouts is not None else []), f"{self.name}.missed"]
-        made = (Stream(name, each, self.where) for name, each in zip(names, self.emits, strict=True))
-        return (*made, Stream(f"{self.name}.failed", Failed, self.where))
-
-    @property
-    def written(self) -> tuple[Function, ...]:
-        steps = () if self.faults else self.search.pattern.steps()
-        predicates = [step.predicate for step in steps if step.predicate is not None]
-        return (self.select, *self.late, *predicates)
-
-    def __call__(self, *arguments: Any) -> Any:
-        """Make an event of a match, as a test would."""
-        return self.select(*arguments)
-
-
-@dataclass(frozen=True)
-class Inlet:
-    """A source and the stream it fills."""
-
-    name: str
-    source: Source
-    into: str
-    where: Where
-
-
-@dataclass(frozen=True)
-class Feed:
-    """What is served of a stream or view under another name: the rows for which `condition` holds, and of those what
-    `select` lists."""
-
-    name: str
-    of: str
-    where: Where
-    condition: str | None = None
-    select: str | None = None
-
-
-@dataclass(frozen=True)
-class Webhook:
-    """Where a stream, view or feed is sent to. `secret` says where its secret is: an environment variable by its name,
-    or a file."""
-
-    name: str
-    of: str
-    url: str
-    secret: str
-    where: Where
-    condition: str | None = None
-    select: str | None = None
-    batch: int = 1
-
-
-Readable = Stream | View | Handler | str
 
 
 class App:
@@ -233,7 +84,18 @@ class App:
 
     @property
     def views(self) -> tuple[View, ...]:
+        """All that is served as a view, whatever computes it."""
+        return (*self._views, *(each.view for each in self.keepers))
+
+    @property
+    def queries(self) -> tuple[View, ...]:
+        """The views that Spark computes."""
         return tuple(self._views)
+
+    @property
+    def keepers(self) -> tuple[Keeper, ...]:
+        """The handlers whose results are views. They are among the handlers, too."""
+        return tuple(each for each in self._handlers if isinstance(each, Keeper))
 
     @property
     def handlers(self) -> tuple[Handler, ...]:
@@ -241,8 +103,20 @@ class App:
 
     @property
     def outputs(self) -> tuple[Stream, ...]:
-        """The streams that handlers fill."""
-        return tuple(output for handler in self._handlers for output in handler.outputs)
+        """The streams that handlers fill, and those of what came too late for views."""
+        emitted = (output for handler in self._handlers for output in handler.outputs)
+        return (*emitted, *self.late.values())
+
+    @property
+    def late(self) -> dict[str, Stream]:
+        """The stream `VIEW.late` of each view for which an event can be late: one that goes by event time and reads a
+        stream with `late_after`."""
+        timed = {stream.name for stream in self._streams if stream.late_after is not None}
+        return {
+            view.name: Stream(f"{view.name}.late", Late, view.where, partitions=1)
+            for view in self._views
+            if view.time == "event" and (view.function or view.query) and timed & set(view.reads)
+        }
 
     @property
     def inlets(self) -> tuple[Inlet, ...]:
@@ -289,22 +163,29 @@ class App:
         top: int | None = None,
         by: str | None = None,
         emit: Emit = "change",
+        time: Time = "event",
     ) -> Callable[[Callable[..., DataFrame]], View]:
         """Declare a view by a function of one DataFrame for each input, in the order of `reads`.
 
         `key` names the columns that identify a row. `keep` drops rows whose window ended, or that last changed, so
         long ago. `top` and `by` serve only the rows with the highest `by`; if the key has a window, those of the newest
-        one. `emit="close"` shows a window's rows once, when it is complete, instead of at every change.
+        one. `emit="close"` shows a window's rows once, when it is complete, instead of at every change. What comes too
+        late for its window goes to the stream `VIEW.late`. With `time="ingest"` the DataFrames have a column
+        `ingest_time`, by which windows close, and nothing is late.
         """
         where = _caller()
 
         def declare(function: Callable[..., DataFrame]) -> View:
-            declared = View(name, where, _read(reads), _names(key), function, None, keep, top, by, emit)
+            declared = View(name, where, _read(reads), _names(key), function, None, keep, top, by, emit, time)
             self._views.append(declared)
             return declared
 
         return declare
 
+    @overload
+    def sql(self, name: str, query: str, *, bounds: Bounds = DEFAULT) -> Recognizer: ...
+
+    @overload
     def sql(
         self,
         name: str,
@@ -315,10 +196,53 @@ class App:
         top: int | None = None,
         by: str | None = None,
         emit: Emit = "change",
-    ) -> View:
-        """Declare a view by a SQL SELECT over the app's streams and views. What it reads is found in the text."""
-        declared = View(name, _caller(), tables(query), _names(key), None, query, keep, top, by, emit)
+        time: Time = "event",
+    ) -> View: ...
+
+    def sql(
+        self,
+        name: str,
+        query: str,
+        *,
+        key: str | Sequence[str] = (),
+        keep: timedelta | None = None,
+        top: int | None = None,
+        by: str | None = None,
+        emit: Emit = "change",
+        time: Time = "event",
+        bounds: Bounds = DEFAULT,
+    ) -> View | Recognizer:
+        """Declare a view by a SQL SELECT over the app's streams and views. What it reads is found in the text.
+
+        With MATCH_RECOGNIZE after FROM, it is a pattern that is looked for in a stream, and becomes a handler, whose
+        stream `name` has the columns that are selected. Then the key is that of PARTITION BY, and of the options there
+        is `bounds` alone, as for `match`.
+        """
+        where = _caller()
+        if "MATCH_RECOGNIZE" in query.upper():
+            given = {"key": key, "keep": keep, "top": top, "by": by, "emit": emit != "change", "time": time != "event"}
+            return self._recognize(name, query, where, bounds, [each for each, value in given.items() if value])
+        declared = View(name, where, tables(query), _names(key), None, query, keep, top, by, emit, time)
         self._views.append(declared)
+        return declared
+
+    def _recognize(self, name: str, text: str, where: Where, bounds: Bounds, surplus: Sequence[str]) -> Recognizer:
+        from penstock.cep.recognize import recognized
+
+        known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
+        read = recognized(name, text, {each: stream.event for each, stream in known.items()}, bounds)
+        told = (
+            f"{each} is not for MATCH_RECOGNIZE: PARTITION BY is the key, and what it finds is a stream, not a view"
+            for each in surplus
+        )
+        faults = (*told, *read.faults)
+        streams = [(known[each].event, known[each].late_after) for each in read.reads if not faults]
+        made = handled(read.search, streams, Telling(read.select, ()), faults)
+        declared = Recognizer(
+            name, where, read.reads, read.key, made.state, (read.emits, Missed), made.on_event, {TIMER: made.on_timer},
+            search=read.search, select=read.select, faults=faults, text=text,
+        )  # fmt: skip
+        self._handlers.append(declared)
         return declared
 
     def handler(
@@ -329,6 +253,8 @@ class App:
         key: str,
         state: type[State],
         emits: type[Event] | Sequence[type[Event]] = (),
+        view: str | Sequence[str] | None = None,
+        keep: timedelta | None = None,
     ) -> Callable[[Function], Handler]:
         """Declare a handler by a function of (state, event, context) that mutates the state and yields what it emits.
 
@@ -336,12 +262,18 @@ class App:
         the state of that value; a new one starts with `state()`. It must be deterministic: no wall clock, no random
         numbers and no input or output of its own. What it emits is the stream `name`, or `name.Class` if there are
         several classes; events that it fails on go to `name.failed`.
+
+        With `view`, which names the columns that identify a row and has `key` among them, the one class that it emits
+        is that of the rows of the view `name`: an event that it emits takes the place of the row with the same
+        columns, and `gone(Class, ...)` removes one. `keep` is as for a view.
         """
         where = _caller()
         classes = (emits,) if isinstance(emits, type) else tuple(emits)
 
         def declare(function: Function) -> Handler:
             declared = Handler(name, where, _read(reads), key, state, classes, function)
+            if view is not None:
+                declared = _keeper(declared, _names(view), keep)
             self._handlers.append(declared)
             return declared
 
@@ -387,6 +319,149 @@ class App:
             return declared
 
         return declare
+
+    def window(
+        self,
+        name: str,
+        *,
+        reads: Readable | Sequence[Readable],
+        key: str,
+        over: Shape,
+        aggregate: Mapping[str, Aggregate],
+        keep: timedelta | None = None,
+        trigger: Trigger = on_change,
+        latest: bool = False,
+        late_after: timedelta | None = None,
+        top: int | None = None,
+        by: str | None = None,
+    ) -> Keeper:
+        """Declare a view with a row for each window of each value of the field `key`: its aggregates, by column.
+
+        `over` says what a window is, and `trigger` when its row is told: `windows.on_change`, `windows.on_close` or
+        `windows.every(interval)`. Rows go when `keep` has passed since their window ended. With `latest` there is one
+        row for each key, that of its newest window. An event that is more than `late_after` behind the newest of its
+        key may be too late for its windows, and is then told in `name.late`; that is the streams' own unless given.
+        """
+        names = _read(reads)
+        known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
+        streams = [(known[each].event, known[each].late_after) for each in names if each in known]
+        windowing = Windowing(name, key, over, dict(aggregate), trigger, keep, latest, late_after)
+        made = windowed(windowing, streams)
+        view = View(name, _caller(), names, made.key, keep=keep, top=top, by=by)
+        declared = Keeper(
+            name, view.where, names, key, made.state, made.emits, made.on_event, {TIMER: made.on_timer},
+            view=view, beside=("late",), faults=made.faults, compiled=True,
+        )  # fmt: skip
+        self._handlers.append(declared)
+        return declared
+
+    def rollup(
+        self,
+        name: str,
+        *,
+        reads: Readable | Sequence[Readable],
+        key: str,
+        by: Sequence[str],
+        aggregate: Mapping[str, Aggregate],
+        keep: Mapping[str, timedelta] | None = None,
+        zone: str = "UTC",
+    ) -> Rollup:
+        """Declare aggregates of the events of each value of the field `key`, for every unit of time that `by` names:
+        `second`, `minute`, `hour`, `day`, `month`, `year`.
+
+        They are the view `name`, with a row for each unit, start and key: `per`, `start`, `end`, the key, and a column
+        for each of `aggregate`. `keep` says how long each unit is kept; an event corrects all that are still kept,
+        however late it is, and goes to `name.missed` if none is. Days, months and years are those of `zone`.
+        """
+        names, units = _read(reads), (by,) if isinstance(by, str) else tuple(by)
+        declared = rollups.Declared(name, key, units, dict(aggregate), dict(keep or {}), zone)
+        known = {stream.name: stream.event for stream in (*self._streams, *self.outputs)}
+        made = rollups.rolled(declared, [known[each] for each in names if each in known])
+        where, row_key = _caller(), declared.row_key
+        rollup = Rollup(
+            name, where, names, key, made.state, (rollups.Missed, *kept(made.row, row_key)), made.on_event,
+            {rollups.TIMER: made.on_timer}, view=View(name, where, names, row_key), beside=("missed",),
+            faults=made.faults, settle=made.settle, compiled=True, declared=declared,
+        )  # fmt: skip
+        self._handlers.append(rollup)
+        return rollup
+
+    def join(
+        self,
+        name: str,
+        *,
+        left: Readable,
+        right: Readable,
+        key: str | tuple[str, str],
+        emits: type[Event],
+        within: Within | None = None,
+        how: How = "inner",
+        bounds: joins.Bounds = JOIN_BOUNDS,
+    ) -> Callable[[Pair], Joiner]:
+        """Declare a join of two streams, by a function of (left, right) that makes an event of the class `emits`,
+        several of them, or None. They are the stream `name`.
+
+        Two events of the same key, the field of which may have two names, are joined if the right one comes `within`
+        that time of the left one, by event time: before or after it, or from the first time before to the second one
+        after. With `how` as "left", "right" or "full", an event of that side, or of both, whose partner can no longer
+        come is given with None in the partner's place. What came too late, or found no room in `bounds`, is told in
+        `name.missed`.
+        """
+        return self._joined(name, _caller(), (left, right), _two(key), Interval(within, how, bounds), emits)
+
+    def enrich(
+        self,
+        name: str,
+        *,
+        reads: Readable,
+        table: Readable,
+        key: str | tuple[str, str],
+        emits: type[Event],
+        how: Literal["left", "inner"] = "left",
+        keep: timedelta | None = None,
+        row: type[Event] | None = None,
+        bounds: joins.Bounds = JOIN_BOUNDS,
+    ) -> Callable[[Pair], Joiner]:
+        """Declare a lookup, by a function of (event, row) that makes an event of the class `emits`, several, or None.
+
+        If `table` is a stream, the row is the one that is valid at the event's time: the newest of the same key whose
+        event time is not after it. An event waits for rows that may come late, for the table's `late_after`. A row
+        stays for `keep` after a newer one, an hour if that is not given; the newest one always stays. If `table` is a
+        view, `row` is a class that names the columns it needs, and it is the row as it stands when the event comes.
+        Without a row the function gets None; with `how="inner"` it is not called.
+        """
+        views = {view.name: view.key for view in self.views}
+        spec = Lookup(how, keep, bounds, row, views.get(_read(table)[0]))
+        of_event, of_row = _two(key)
+        return self._joined(name, _caller(), (table, reads), (of_row, of_event), spec, emits)
+
+    def _joined(
+        self, name: str, where: Where, reads: Sequence[Readable], keys: tuple[str, str], spec: Spec, emits: type[Event]
+    ) -> Callable[[Pair], Joiner]:
+        names = _read(reads)
+        sides = tuple(self._side(each, spec) for each in names)
+
+        def declare(function: Pair) -> Joiner:
+            made, faults = spec.compiled(Declared(names, keys, sides), function)
+            made = made or Joining(Latest, function, function)
+            declared = Joiner(
+                name, where, names, keys[-1], made.state, (emits, joins.Missed), made.on_event, {TIMER: made.on_timer},
+                spec=spec, select=function, keys=keys, faults=faults,
+            )  # fmt: skip
+            self._handlers.append(declared)
+            return declared
+
+        return declare
+
+    def _side(self, name: str, spec: Spec) -> Side | None:
+        """What a join needs to know of what it reads; None if that is not declared, or not as it must be."""
+        known = {stream.name: (stream.event, stream.late_after) for stream in (*self._streams, *self.outputs)}
+        if isinstance(spec, Lookup) and spec.view_row is not None:
+            known |= {view.name: (spec.view_row, None) for view in self.views}
+        event, late_after = known.get(name, (None, None))
+        if not (isinstance(event, type) and issubclass(event, Event)):
+            return None
+        return Side(name, event, late_after if isinstance(late_after, timedelta) else timedelta(0))
 
     def source(self, name: str, source: Source, *, into: Stream | str) -> Inlet:
         """Declare a source that fills a stream, beside what is posted to it."""
@@ -445,6 +520,18 @@ def _read(reads: Readable | Sequence[Readable]) -> tuple[str, ...]:
     return tuple(each if isinstance(each, str) else each.name for each in inputs)
 
 
+def _keeper(handler: Handler, key: tuple[str, ...], keep: timedelta | None) -> Keeper:
+    """A handler as one whose results are a view."""
+    row = handler.emits[0] if handler.emits else Event
+    faults = () if len(handler.emits) == 1 else ("with view= it emits one class, that of its rows: emits=Class",)
+    view = View(handler.name, handler.where, handler.reads, key, keep=keep)
+    return Keeper(**{**vars(handler), "emits": kept(row, key)}, view=view, faults=faults)
+
+
+def _two(key: str | tuple[str, str]) -> tuple[str, str]:
+    return (key, key) if isinstance(key, str) else key
+
+
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
 
@@ -456,8 +543,18 @@ def tables(query: str) -> tuple[str, ...]:
     from sqlglot.errors import SqlglotError
 
     try:
-        tree = sqlglot.parse_one(query, dialect="spark")
+        tree = sqlglot.parse_one(_with_window_quoted(query), dialect="spark")
     except SqlglotError:
         return ()
     local = {each.alias for each in tree.find_all(exp.CTE)}
     return tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name not in local))
+
+
+def _with_window_quoted(query: str) -> str:
+    """The same with the function `window` in quotes: after GROUP BY the parser takes it for the clause of that name."""
+    from sqlglot import TokenType, tokenize
+
+    for token, following in reversed(list(pairwise(tokenize(query, dialect="spark")))):
+        if token.token_type is TokenType.WINDOW and following.token_type is TokenType.L_PAREN:
+            query = f"{query[: token.start]}`window`{query[token.end + 1 :]}"
+    return query

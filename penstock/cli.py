@@ -170,7 +170,7 @@ def _check(arguments: argparse.Namespace) -> int:
         raise DeclarationError("--data and --events go with --determinism")
     app = load(arguments.target).app
     problems = check(app)
-    if not problems and app.views and not arguments.no_spark:
+    if not problems and app.queries and not arguments.no_spark:
         from penstock.analyze.check import check_views
 
         _say("checking the views with Spark, about ten seconds")
@@ -180,13 +180,13 @@ def _check(arguments: argparse.Namespace) -> int:
     counts = (
         ("stream", app.streams),
         ("view", app.views),
-        ("handler", app.handlers),
+        ("handler", [each for each in app.handlers if each not in app.keepers]),
         ("source", app.inlets),
         ("feed", app.feeds),
     )
     words = [f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts if each]
     listed = ", ".join(words) or "nothing declared"
-    if app.views and arguments.no_spark:
+    if app.queries and arguments.no_spark:
         _say(f"no problem found in {app.name} without Spark ({listed}); what the views compute was not checked")
     else:
         _say(f"{app.name} is sound: {listed}")

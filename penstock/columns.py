@@ -85,7 +85,7 @@ def some_columns(cls: type[Event], events: Sequence[Any], names: Collection[str]
 def tick_batch(
     schema: pa.Schema, now: datetime, time_field: str | None = None, at: datetime | None = None
 ) -> pa.RecordBatch:
-    """One tick: "time has reached `at`". Without a time it moves no watermark and only wakes the queries."""
+    """One tick, at log time `now`: "event time has reached `at`". Without that it moves no watermark of event time."""
     row = {"_ingest_time": now, "_kind": KIND_TICK}
     if time_field is not None and at is not None:
         row[time_field] = at

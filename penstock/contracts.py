@@ -138,7 +138,8 @@ class Output:
     """What one micro-batch of a query produced: the rows and the identity of the batch.
 
     `start` and `end` are the query's source positions as canonical JSON text; together with `batch_id` they are the
-    batch's identity. `epoch` is that of the owner of the data directory.
+    batch's identity. `epoch` is that of the owner of the data directory. `gone` has the key columns of rows that are to
+    be removed, none of which is among the rows.
     """
 
     batch_id: int
@@ -146,6 +147,7 @@ class Output:
     end: str
     epoch: int
     table: pa.Table
+    gone: pa.Table | None = None
 
 
 @dataclass(frozen=True)
@@ -437,6 +439,10 @@ class Context(Protocol):
     @property
     def cursor(self) -> str:
         """The event's position."""
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream that the event came by; empty for a timer."""
 
     def timer(self, name: str, at: datetime | None) -> None:
         """Call the function declared with `@handler.timer(name)` for this key once log time reaches `at`. Set again, it

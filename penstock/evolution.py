@@ -14,10 +14,13 @@ from typing import Any
 import msgspec
 
 from penstock.errors import DeclarationError
+from penstock.packed import pack, unpack
 from penstock.schema import State, fields, type_name
 from penstock.shard import HASH_BYTES, Changes, Codec, Entry, Shard
 
 NULLABLE = " | null"
+DECLARED = "declared"
+"""The field of a state that is made of a declaration: its type is a mark of that, one value."""
 _VALUES = re.compile(r"('[^']*'|-?\d+)( \| ('[^']*'|-?\d+))*")
 
 
@@ -48,6 +51,8 @@ def misfit(old: Shape, state: type[State]) -> str | None:
                 f"its state has a field {field!r} and {name} has not: say what became of it, "
                 f"class {name}(State, dropped=[{field!r}]) or renamed={{{field!r}: NEW_NAME}}"
             )
+        if called == DECLARED and kind != new.fields[called]:
+            return "its state was made by another declaration: keep that one under this name, and this under another"
         if not _widens(kind, new.fields[called]):
             return (
                 f"{name}.{called} was {kind} and is {new.fields[called]}: raise the version, "
@@ -76,8 +81,8 @@ class Carrier:
         self._state, self._old = state, old
         self._codec = Codec(state)
         self._decode: Any = msgspec.msgpack.Decoder(tuple[dict[str, Any], dict[str, int] | None]).decode
-        self._typed: Any = msgspec.msgpack.Decoder(Entry[state]).decode  # type: ignore[valid-type]
-        self._encode = msgspec.msgpack.Encoder().encode
+        self._typed: Any = msgspec.msgpack.Decoder(Entry[state], dec_hook=unpack).decode  # type: ignore[valid-type]
+        self._encode = msgspec.msgpack.Encoder(enc_hook=pack).encode
 
     def shard(self, old: Shard) -> Shard:
         """The shard with every record carried over. Keys whose state is now that of a new one are no longer kept."""

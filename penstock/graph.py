@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -13,8 +13,9 @@ from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, get_origin
 from uuid import UUID
 
-from penstock import shed, signing
-from penstock.app import App, Feed, Handler, Matcher, Stream, View, Webhook, Where
+from penstock import shed, signing, times
+from penstock.app import App
+from penstock.declared import Feed, Function, Handler, Joiner, Keeper, Matcher, Stream, View, Webhook, Where
 from penstock.errors import BadExpression, DeclarationError
 from penstock.filters import compiled
 from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, shown, state_problem, untyped
@@ -47,7 +48,7 @@ def check(app: App) -> list[Problem]:
     found = [*_names(app)]
     for stream in app.streams:
         found += _stream(stream)
-    for view in app.views:
+    for view in app.queries:
         found += _view(app, view)
     for handler in app.handlers:
         found += _handler(app, handler)
@@ -74,8 +75,10 @@ Node = View | Handler
 
 def nodes(app: App) -> dict[str, Node]:
     """What computes, by each name under which others read its results."""
-    views = {view.name: view for view in app.views}
-    return views | {output.name: handler for handler in app.handlers for output in handler.outputs}
+    queries: dict[str, Node] = {view.name: view for view in app.queries}
+    late = {stream.name: queries[name] for name, stream in app.late.items()}
+    kept: dict[str, Node] = {keeper.name: keeper for keeper in app.keepers}
+    return queries | late | kept | {output.name: handler for handler in app.handlers for output in handler.outputs}
 
 
 def order(app: App) -> list[Node]:
@@ -89,7 +92,7 @@ def order(app: App) -> list[Node]:
                 visit(known[name])
         done[node.name] = node
 
-    every: list[Node] = [*app.handlers, *app.views]
+    every: list[Node] = [*app.handlers, *app.queries]
     for node in every:
         if node.name not in done:
             visit(node)
@@ -97,9 +100,23 @@ def order(app: App) -> list[Node]:
 
 
 def read_views(app: App) -> frozenset[str]:
-    """The names of the views whose changes another view reads."""
+    """The names of the views whose changes another view, or a handler, reads."""
     views = {view.name for view in app.views}
-    return frozenset(name for view in app.views for name in view.reads if name in views)
+    every: list[Node] = [*app.queries, *app.handlers]
+    return frozenset(name for node in every for name in node.reads if name in views)
+
+
+def read_streams(app: App, node: Node) -> list[str]:
+    """The names in the log of what a view or handler reads: a view is read by its changes."""
+    streams = {stream.name for stream in (*app.streams, *app.outputs)}
+    return [name if name in streams else f"{name}.changes" for name in node.reads]
+
+
+def row_classes(app: App) -> dict[str, type[Event]]:
+    """The classes of what is served, by name, as far as they are known without Spark: of streams, and of views that
+    handlers keep."""
+    streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
+    return streams | {keeper.name: keeper.row for keeper in app.keepers}
 
 
 def _names(app: App) -> Iterator[Problem]:
@@ -116,7 +133,7 @@ def _names(app: App) -> Iterator[Problem]:
 
 def _declared(app: App) -> Iterator[tuple[str, Any]]:
     yield from (("stream", each) for each in app.streams)
-    yield from (("view", each) for each in app.views)
+    yield from (("view", each) for each in app.queries)
     yield from (("handler", each) for each in app.handlers)
     yield from (("source", each) for each in app.inlets)
     yield from (("feed", each) for each in app.feeds)
@@ -125,7 +142,7 @@ def _declared(app: App) -> Iterator[tuple[str, Any]]:
 
 def _feed(app: App, feed: Feed) -> Iterator[Problem]:
     """The filter of a feed of a view is checked with the columns of the view, which Spark knows."""
-    streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
+    streams = row_classes(app)
     if feed.of not in streams and feed.of not in {view.name for view in app.views}:
         yield Problem(feed.where, f"feed {feed.name} is of {feed.of!r}, which is no stream or view of this app")
     elif feed.of in streams:
@@ -145,7 +162,7 @@ def _webhook(app: App, webhook: Webhook) -> Iterator[Problem]:
     def problem(message: str) -> Problem:
         return Problem(webhook.where, f"webhook {webhook.name}: {message}")
 
-    streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
+    streams = row_classes(app)
     if webhook.of not in {*streams, *(view.name for view in app.views), *(feed.name for feed in app.feeds)}:
         yield problem(f"it sends {webhook.of!r}, which is no stream, view or feed of this app")
     elif webhook.of in streams:
@@ -234,31 +251,47 @@ def _view(app: App, view: View) -> Iterator[Problem]:
             yield problem(
                 f"it reads {name!r}, which is no stream or view of this app; there are {', '.join(sorted(known))}"
             )
-    if not view.key:
-        yield problem("it has no key: name the columns that identify a row")
-    if len(set(view.key)) != len(view.key):
-        yield problem("a column stands twice in its key")
-    if (view.top is None) != (view.by is None):
-        yield problem("top and by go together: the number of rows, and the column they are ranked by")
-    if view.top is not None and view.top < 1:
-        yield problem("top must be at least 1")
     if view.emit not in ("change", "close"):
         yield problem(f"emit is {view.emit!r}; use 'change' or 'close'")
+    yield from map(problem, _rows_of(view))
+    yield from map(problem, times.problems(app, view))
+
+
+def _rows_of(view: View) -> Iterator[str]:
+    """What is wrong with how the rows of a view are identified, ranked and kept."""
+    if not view.key:
+        yield "it has no key: name the columns that identify a row"
+    if len(set(view.key)) != len(view.key):
+        yield "a column stands twice in its key"
+    if (view.top is None) != (view.by is None):
+        yield "top and by go together: the number of rows, and the column they are ranked by"
+    if view.top is not None and view.top < 1:
+        yield "top must be at least 1"
     if view.keep is not None and not (isinstance(view.keep, timedelta) and view.keep > timedelta(0)):
-        yield problem("keep must be a timedelta above zero")
+        yield "keep must be a timedelta above zero"
 
 
 def _handler(app: App, handler: Handler) -> Iterator[Problem]:
     def problem(message: str) -> Problem:
         return Problem(handler.where, f"handler {handler.name}: {message}")
 
-    made = _matcher(app, handler) if isinstance(handler, Matcher) else [state_problem(handler.state)]
-    faults = [*_inputs(app, handler), *made, *_emitted(handler)]
+    if isinstance(handler, Keeper) and handler.compiled:
+        made: Iterable[str | None] = ()  # its state is ours
+    elif isinstance(handler, Joiner):
+        made = handler.faults
+    else:
+        made = _matcher(app, handler) if isinstance(handler, Matcher) else [state_problem(handler.state)]
+    kept = _keeper(handler) if isinstance(handler, Keeper) else ()
+    emitted = () if isinstance(handler, Keeper) and handler.faults else _emitted(handler)
+    faults = [*_inputs(app, handler), *made, *emitted, *kept]
     yield from map(problem, filter(None, faults))
     if not handler.reads:
         yield problem("it reads nothing")
+    roles: list[tuple[str, Function]]
     if isinstance(handler, Matcher):
         roles = [("it", handler.select), *(("its timeout", each) for each in handler.late)]
+    elif isinstance(handler, Joiner):
+        roles = [("it", handler.select)]
     else:
         roles = [("it", handler.function), *((f"timer {name!r}", each) for name, each in handler.timers.items())]
     for role, function in roles:
@@ -284,9 +317,12 @@ def _inputs(app: App, handler: Handler) -> Iterator[str]:
     """What is wrong with what a handler reads."""
     declared = {stream.name: stream for stream in app.streams}
     streams = declared | {stream.name: stream for stream in app.outputs}
-    for name in handler.reads:
-        if name not in streams:
-            what = "a view; a handler reads streams" if name in {view.name for view in app.views} else "no stream here"
+    views = {view.name for view in app.views}
+    for name, read in zip(handler.reads, handler.inputs, strict=True):
+        if name in handler.rows and name in views:
+            yield from _key_of(handler, Stream(read, handler.rows[name], handler.where))
+        elif name not in streams:
+            what = "a view; a handler reads streams" if name in views else "no stream here"
             yield f"it reads {name!r}, which is {what}; there are {', '.join(sorted(streams))}"
         elif len(handler.reads) > 1 and name not in declared:
             yield f"it reads {name!r}, which a handler fills, beside other streams; read one or the other"
@@ -299,15 +335,47 @@ def _key_of(handler: Handler, stream: Stream) -> Iterator[str]:
         kinds = {each.name: each for each in fields(stream.event)}
     except (NameError, TypeError, AttributeError):
         return  # the stream's own problem, told with it
-    if handler.key not in kinds:
-        yield f"the key {handler.key!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
-    elif not _keyable(kinds[handler.key].base):
-        yield f"the key {handler.key!r} is of a type that cannot identify anything; use text or a whole number"
+    key = handler.key_of(stream.name)
+    if key not in kinds:
+        yield f"the key {key!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
+    elif not _keyable(kinds[key].base):
+        yield f"the key {key!r} is of a type that cannot identify anything; use text or a whole number"
+
+
+def _keeper(keeper: Keeper) -> Iterator[str]:
+    """What is wrong with the view that a handler keeps."""
+    yield from keeper.faults
+    yield from _rows_of(keeper.view)
+    if keeper.faults:
+        return  # there is no row class
+    try:
+        kinds = {each.name: each.base for each in fields(keeper.row)}
+        schema = event_schema(keeper.row)
+    except (UnmappedType, NameError, TypeError, AttributeError):
+        return  # told of what it emits
+    for name in keeper.view.key:
+        if name not in kinds:
+            yield f"the key {name!r} of its view is no field of {keeper.row.__name__}; it has {', '.join(kinds)}"
+        elif not _identifies(schema.field(name).type):
+            yield f"the key {name!r} of its view is of a type that cannot identify a row; use text or a whole number"
+    if keeper.view.key and keeper.key not in keeper.view.key:
+        yield f"the key of its view must have {keeper.key!r} in it: rows of one key must not overwrite those of another"
+    if keeper.view.by is not None and keeper.view.by not in kinds:
+        yield f"by={keeper.view.by!r} is no field of {keeper.row.__name__}; it has {', '.join(kinds)}"
+
+
+def _identifies(kind: pa.DataType) -> bool:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind):
+        return all(_identifies(field.type) for field in kind)
+    return not (pa.types.is_nested(kind) or pa.types.is_floating(kind) or pa.types.is_binary(kind))
 
 
 def _emitted(handler: Handler) -> Iterator[str]:
     """What is wrong with what a handler emits."""
-    for cls in handler.emits:
+    emits = handler.emits[:-1] if isinstance(handler, Keeper) else handler.emits  # the last is made of the row's
+    for cls in emits:
         if not (isinstance(cls, type) and issubclass(cls, Event) and cls is not Event):
             yield f"it emits {cls!r}, which is not a class derived from Event"
             continue
@@ -316,7 +384,7 @@ def _emitted(handler: Handler) -> Iterator[str]:
                 yield f"it emits {cls.__name__}, which has no fields"
         except (UnmappedType, NameError) as error:
             yield f"it emits {cls.__name__}: {error}"
-    names = [getattr(cls, "__name__", "") for cls in handler.emits]
+    names = [getattr(cls, "__name__", "") for cls in emits]
     if len(set(names)) < len(names):
         yield "two of the classes that it emits have the same name"
 

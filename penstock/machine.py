@@ -17,14 +17,15 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
 from heapq import heapify, heappop, heappush
 from itertools import chain
+from operator import attrgetter
 from random import Random
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.app import Handler
 from penstock.columns import decimal_fields, unfit_decimal
 from penstock.cursor import stream_cursor
+from penstock.declared import Handler, Keeper
 from penstock.rows import NO_ROWS, Inputs, Place, Rows, from_micros, to_micros
 from penstock.schema import Event, Failed, may_share, value_class
 from penstock.shard import ENTRY_BYTES, NEVER, Changes, Codec, Entry, Shard
@@ -37,6 +38,8 @@ STATE_RATIO, EMITTED_BYTES = 2, 500
 CAREFUL_KEYS_MAX = 1_000
 """Keys that gave trouble are handled with care from the start of the next batch on; so many of them, the latest."""
 TEXT_CHARS_MAX = 8_000
+SETTLED = "settled"
+"""In place of a timer's name, in the ids of what a handler gives when a batch is over."""
 
 
 class Emitted(msgspec.Struct, frozen=True, gc=False):
@@ -104,6 +107,13 @@ class Machine:
             declared = ", ".join(cls.__name__ for cls in self.handler.emits) or "nothing"
             raise TypeError(f"emitted {type(event).__name__}, but is declared to emit {declared}")
         return found
+
+
+def latest(keeper: Keeper, emitted: Sequence[Emitted]) -> list[Emitted]:
+    """What was emitted, of each row only the last: what came before is not seen by anyone."""
+    first, key = len(keeper.emits) - 2, attrgetter(*keeper.view.key)
+    rows = {key(each.event): each for each in emitted if each.output >= first}
+    return [*(each for each in emitted if each.output < first), *rows.values()]
 
 
 class _Output:
@@ -185,6 +195,10 @@ class _Context:
         place = self._attempt.inputs.place(self._row)
         return stream_cursor(place.generation, {place.partition: place.offset})
 
+    @property
+    def stream(self) -> str:
+        return self._attempt.inputs.place(self._row).stream if self._timer is None else ""
+
     def timer(self, name: str, at: datetime | None) -> None:
         self._attempt.set_timer(self, name, at)
 
@@ -226,6 +240,9 @@ class _Attempt:
                 break
         if self._end >= self._due:
             self._fire(self._end, len(self.inputs.times) - 1)
+            self._check()
+        if isinstance(self.handler, Keeper) and self.handler.settle is not None:
+            self._settle(self.handler.settle)
             self._check()
         self._seal()
 
@@ -412,15 +429,15 @@ class _Attempt:
             name = min(name for name, at in entry.timers.items() if at == due)
             del entry.timers[name]
             context._timer = _Timer(key, name, due)
-            self._call_timer(entry, name)
+            self._call_aside(entry, self.handler.timers.get(name, _undeclared))
             following = entry.next_due()
             if following is not None:
                 self._expect(following, key)
         context._timer = None
         self._find_due()
 
-    def _call_timer(self, entry: Entry[Any], name: str) -> None:
-        function: Callable[..., Any] = self.handler.timers.get(name, _undeclared)
+    def _call_aside(self, entry: Entry[Any], function: Callable[..., Any]) -> None:
+        """Call a function that is given no event."""
         if self._context.key in self.careful:
             self._with_care(entry, function)
             return
@@ -429,6 +446,13 @@ class _Attempt:
                 self._emit(each)
         except (Exception, SystemExit):
             self._give_up(self._context.key)
+
+    def _settle(self, function: Callable[..., Any]) -> None:
+        """Take the rows that are made once for all that the batch did to a key."""
+        for key, entry in [*self._live.items(), *self._cared.items()]:
+            self._context._timer = _Timer(key, SETTLED, self._end)
+            self._call_aside(entry, function)
+        self._context._timer = None
 
     def _seal(self) -> None:
         """Give every touched key its record. One that has a value that is not of its type means trouble."""

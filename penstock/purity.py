@@ -16,7 +16,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from penstock.app import App, Handler, Where
+from penstock.app import App
+from penstock.declared import Handler, Where
 from penstock.suspects import ENVIRONMENT, OUTSIDE, SHARED, Names, suspects
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef

@@ -19,7 +19,8 @@ from uuid import UUID
 
 import msgspec
 
-from penstock.app import App, Handler, Stream
+from penstock.app import App
+from penstock.declared import Handler, Stream
 from penstock.schema import Event, Field, Record, fields
 from penstock.testing import BEGIN
 
@@ -63,13 +64,13 @@ def samples(app: App, stream: Stream, count: int, seed: int = 0) -> Iterator[Sam
 
 def _keys(app: App, stream: Stream) -> set[str]:
     """The fields of a stream that are keys, its own and those of handlers that read it."""
-    found = {handler.key for handler in app.handlers if stream.name in handler.reads}
+    found = {handler.key_of(stream.name) for handler in app.handlers if stream.name in handler.inputs}
     return found if stream.key is None else found | {stream.key}
 
 
 def _vocabulary(app: App, stream: Stream) -> list[Any]:
     """The texts and numbers that stand in the code of those who read a stream."""
-    readers = [handler for handler in app.handlers if stream.name in handler.reads]
+    readers = [handler for handler in app.handlers if stream.name in handler.inputs]
     return list(dict.fromkeys(each for handler in readers for code in _codes(handler) for each in _constants(code)))
 
 

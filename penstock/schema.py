@@ -33,6 +33,7 @@ from uuid import UUID
 import msgspec
 
 from penstock.errors import DeclarationError
+from penstock.packed import Packed, fresh
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -40,9 +41,11 @@ if TYPE_CHECKING:
 INT_MIN, INT_MAX = -(2**63), 2**63 - 1
 MILLIS_MIN, MILLIS_MAX = -62_135_596_800_000, 253_402_300_799_999  # the years 1 to 9999
 DECIMAL_DIGITS, DECIMAL_SCALE = 38, 18
-KIND_EVENT, KIND_TICK = 0, 1
+KIND_EVENT, KIND_TICK, KIND_GONE = 0, 1, 2
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 SYSTEM_COLUMNS = ("_id", "_key", "_ingest_time", "_kind")
+INGEST_COLUMN = "ingest_time"
+"""The column that a view by ingest time has for it."""
 
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -93,12 +96,13 @@ class Record(_Value):
 
 
 class _StateMeta(msgspec.StructMeta):
-    """Takes `version=`, `renamed=` and `dropped=` in the class statement."""
+    """Takes `version=`, `renamed=` and `dropped=` in the class statement, and sketches as defaults of fields."""
 
     def __new__(
         mcls, name: str, bases: Any, space: Any, *, version: int | None = None, renamed: Any = None, dropped: Any = None
     ) -> Any:
-        cls: Any = super().__new__(mcls, name, bases, space, kw_only=True)
+        own = {each: fresh(value) if isinstance(value, Packed) else value for each, value in space.items()}
+        cls: Any = super().__new__(mcls, name, bases, own, kw_only=True)
         if version is not None:
             cls.__state_version__ = version
         if renamed is not None:
@@ -180,6 +184,32 @@ class Failed(Event):
     key: str | None
     error: str
     traceback: str
+    event: str
+
+
+class MissedWindow(Record):
+    """A window that was complete before an event of it came."""
+
+    start: datetime
+    end: datetime
+
+
+class Late(Event):
+    """An event that came too late for a view: what it was (as JSON), where it stands, and what it missed.
+
+    `at` is its event time, `watermark` that of the view when the event was read. `late_s` is by how much it was late:
+    how far the watermark had passed the end of the newest window that it missed, or the event's own time if it is not
+    for a window that it was late.
+    """
+
+    stream: str
+    partition: int
+    offset: int
+    id: str | None
+    at: datetime
+    watermark: datetime
+    late_s: float
+    windows: list[MissedWindow]
     event: str
 
 
@@ -281,6 +311,8 @@ def arrow_type(hint: Any, path: str = "$", nested: bool = False, above: tuple[ty
         return pa.map_(pa.string(), arrow_type(inner[1], f"{path}{{}}", True, above))
     if isinstance(base, type) and issubclass(base, Record) and base is not Record:
         return _arrow_struct(base, path, above)
+    if isinstance(base, type) and issubclass(base, Packed):
+        raise UnmappedType(path, hint, ": it is for the state of a handler; in an event, give bytes made by to_bytes()")
     raise UnmappedType(path, hint)
 
 
@@ -390,17 +422,29 @@ def state_problem(cls: Any) -> str | None:
     """Why a class cannot be a handler's state; None if it can."""
     if not (isinstance(cls, type) and issubclass(cls, State) and cls is not State):
         return f"{cls!r} is not a class derived from State"
-    required = [each.name for each in msgspec.structs.fields(cast(Any, cls)) if each.required]
-    if required:
-        return f"{cls.__name__}.{required[0]} has no default, and a new key starts with {cls.__name__}()"
     try:
+        required = [each.name for each in msgspec.structs.fields(cast(Any, cls)) if each.required]
+        if required:
+            return f"{cls.__name__}.{required[0]} has no default, and a new key starts with {cls.__name__}()"
         for each in fields(cls):
-            arrow_type(each.hint, f"{cls.__name__}.{each.name}")
+            arrow_type(_unpacked(each.hint), f"{cls.__name__}.{each.name}")
     except UnmappedType as error:
         return error.message
     except NameError as error:
         return f"a type of {cls.__name__} cannot be resolved: {error}"
     return _change_problem(cls)
+
+
+def _unpacked(hint: Any) -> Any:
+    """The type of a field of a state with bytes in place of what is packed to bytes: by itself, in a list or a dict."""
+    base, inner = _field("", hint).base, get_args(_field("", hint).base)
+    if isinstance(base, type) and issubclass(base, Packed):
+        return bytes
+    if get_origin(base) is list and inner:
+        return list[_unpacked(inner[0])]  # type: ignore[misc]
+    if get_origin(base) is dict and len(inner) == 2:
+        return dict[inner[0], _unpacked(inner[1])]  # type: ignore[valid-type,misc]
+    return hint
 
 
 def _change_problem(cls: type[State]) -> str | None:
@@ -455,6 +499,8 @@ def type_name(hint: Any) -> str:
         name = f"list<{type_name(inner[0])}>"
     elif get_origin(base) is dict:
         name = f"map<str, {type_name(inner[1])}>"
+    elif get_origin(base) is tuple:
+        name = f"tuple<{', '.join(map(type_name, inner))}>"
     elif issubclass(base, enum.Enum):
         name = " | ".join(repr(member.value) for member in base)
     elif issubclass(base, Record | Event):

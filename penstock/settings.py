@@ -60,6 +60,12 @@ class Settings:
     reply_s_max: float = _setting(60.0, "seconds", "longest time that a request may wait for a reply")
     replies_max: int = _setting(1_000, "requests", "requests that may wait for a reply at once")
     group_events_max: int = _setting(20_000, "events", "most events in one commit of the log")
+    quiet_s: float = _setting(
+        10.0,
+        "seconds",
+        "silence of a stream after which time goes on in it without events, so that its last windows close; more than "
+        "the pauses of those who send in bursts; 0: never",
+    )
     # queue
     partitions: int = _setting(2, "partitions", "partitions of a new stream that does not say")
     dedupe_ids_max: int = _setting(1_000_000, "ids", "event ids remembered for each stream, about 150 bytes each")

@@ -11,6 +11,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 import msgspec
 
+from penstock.packed import pack, unpack
 from penstock.schema import State, fields
 
 HASH_BYTES = 16
@@ -46,8 +47,8 @@ class Codec:
 
     def __init__(self, state: type[State]) -> None:
         self._state = state
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode: Any = msgspec.msgpack.Decoder(Entry[state]).decode  # type: ignore[valid-type]
+        self._encode = msgspec.msgpack.Encoder(enc_hook=pack).encode
+        self._decode: Any = msgspec.msgpack.Decoder(Entry[state], dec_hook=unpack).decode  # type: ignore[valid-type]
         self._fresh = self._encode(Entry(state()))
         self._types = _types_of(state)
         self._plain = all(each.base in _PLAIN for each in fields(state))

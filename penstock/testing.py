@@ -13,15 +13,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
-from penstock.app import App, Handler, Stream
+from penstock.app import App
 from penstock.columns import place, text_of, to_batch
+from penstock.declared import Handler, Keeper, Stream
 from penstock.errors import DeclarationError
 from penstock.graph import order, require_sound
-from penstock.machine import Emitted, Machine
+from penstock.kept import gone_class
+from penstock.machine import Emitted, Machine, latest
 from penstock.rows import Inputs, Place, to_events, to_micros
 from penstock.schema import Failed, value_class
 from penstock.shard import Shard, digest_text
@@ -51,7 +54,8 @@ def tick(by: timedelta) -> Fault:
 
 @dataclass
 class _Row:
-    """One row of a stream, or a crash: its log time, its event and the places it takes. A tick has no event."""
+    """One row of a stream, or a crash: its log time, its event and the places it takes. A tick has no event, and a row
+    of a view that is `gone` has its key there."""
 
     time: int
     stream: str
@@ -59,6 +63,7 @@ class _Row:
     event: Any = None
     id: str | None = None
     crash: bool = False
+    gone: str | None = None
 
 
 @dataclass
@@ -68,10 +73,22 @@ class Result:
     _shards: dict[str, list[Shard]] = field(default_factory=dict)
     _machines: dict[str, Machine] = field(default_factory=dict)
     _streams: dict[str, list[Any]] = field(default_factory=dict)
+    _rows: dict[str, list[Any]] = field(default_factory=dict)
 
     def emitted(self, stream: Stream | Handler | str) -> list[Any]:
-        """The events of a stream that a handler fills, in order."""
+        """The events of a stream that a handler fills, in order; of a view that it keeps, all rows that there were."""
         return self._streams[stream if isinstance(stream, str) else stream.name]
+
+    def rows(self, keeper: Handler | str) -> list[Any]:
+        """The rows of a view that a handler keeps, in order of their keys. `keep` is not looked at."""
+        return self._rows[keeper if isinstance(keeper, str) else keeper.name]
+
+    def _keep(self, keeper: Keeper, emitted: list[Emitted]) -> None:
+        first = len(keeper.emits) - 2
+        self._streams[keeper.name] = [each.event for each in emitted if each.output >= first]
+        left = [each.event for each in latest(keeper, emitted) if each.output == first]
+        key = attrgetter(*keeper.view.key)
+        self._rows[keeper.name] = sorted(left, key=lambda row: msgspec.json.encode(key(row), enc_hook=str))
 
     def failed(self, handler: Handler | str) -> list[Failed]:
         """The events that a handler failed on, each with its error."""
@@ -90,22 +107,30 @@ class Result:
 
 
 def run(app: App, inputs: Mapping[Any, Sequence[Any]], *, shards: int = 1, batch_events: int = 1_000) -> Result:
-    """Run all handlers of an app over lists of events, one for each stream.
+    """Run all handlers of an app over lists of events, one for each stream; of a view that a handler reads, over a list
+    of its rows as they change, and of `gone(Class, key=...)` as they go, since no view is run here.
 
     Log time moves a millisecond with each item; items at the same place in several lists come in the order of the
     handler's `reads`. `shards` and `batch_events` say how the work is cut, which changes nothing in the result.
     """
     require_sound(app)
     streams = {stream.name: stream for stream in app.streams}
+    views = {name: () for handler in app.handlers for name in handler.rows}
     rows: dict[str, list[_Row]] = {name: [] for name in streams}
+    changes: dict[str, Sequence[Any]] = dict(views)
     for given, items in inputs.items():
         name = given if isinstance(given, str) else given.name
-        if name not in streams:
-            raise DeclarationError(f"{name!r} is no stream of this app; there are {', '.join(streams)}")
-        rows[name] = _rows(streams[name], items)
+        if name in views:
+            changes[name] = items
+        elif name in streams:
+            rows[name] = _rows(streams[name], items)
+        else:
+            raise DeclarationError(f"{name!r} is no stream of this app; there are {', '.join((*streams, *views))}")
     result = Result()
     for node in order(app):
         if isinstance(node, Handler):
+            for view, row in node.rows.items():
+                rows[f"{view}.changes"] = _rows(Stream(f"{view}.changes", row, node.where), changes[view])
             _run_handler(node, rows, shards, batch_events, result)
     return result
 
@@ -114,19 +139,30 @@ def _rows(stream: Stream, items: Sequence[Any]) -> list[_Row]:
     """The rows of a stream with their log times: what the front door would have made of them."""
     made: list[_Row] = []
     time = BEGIN
-    events = iter(_normal(stream, [item for item in items if not isinstance(item, Fault)]))
+    plain = [item for item in items if not isinstance(item, Fault) and _gone_key(stream, item) is None]
+    events = iter(_normal(stream, plain))
     for item in items:
         time += item.by if isinstance(item, Fault) else STEP
         if item == LATE:
             time += stream.late_after or LATE_BY
         elif isinstance(item, Fault):
             made.append(_Row(to_micros(time), stream.name, len(made), crash=item == CRASH))
+        elif (key := _gone_key(stream, item)) is not None:
+            made.append(_Row(to_micros(time), stream.name, len(made), gone=key))
         else:
             event = next(events)
             identity = stream.event.__id_field__
             known = text_of(getattr(event, identity)) if identity is not None else None
             made.append(_Row(to_micros(time), stream.name, len(made), event, known))
     return made
+
+
+def _gone_key(stream: Stream, item: Any) -> str | None:
+    """The key of a view's row that is gone, if the item is what `penstock.gone` makes."""
+    names: tuple[str, ...] = getattr(type(item), "__struct_fields__", ())
+    if len(names) == 1 and type(item) is gone_class(stream.event, frozenset(names)):
+        return text_of(getattr(item, names[0]))
+    return None
 
 
 def _normal(stream: Stream, items: Sequence[Any]) -> list[Any]:
@@ -140,7 +176,7 @@ def _normal(stream: Stream, items: Sequence[Any]) -> list[Any]:
 def _run_handler(handler: Handler, rows: dict[str, list[_Row]], count: int, batch: int, result: Result) -> None:
     machine = result._machines[handler.name] = Machine(handler)
     shards = result._shards[handler.name] = [Shard() for _ in range(count)]
-    mine = sorted((row for name in handler.reads for row in rows[name]), key=lambda row: row.time)
+    mine = sorted((row for name in handler.inputs for row in rows[name]), key=lambda row: row.time)
     emitted: list[tuple[int, Emitted]] = []
     failed: list[tuple[int, Failed]] = []
     for number, shard in enumerate(shards):
@@ -157,11 +193,11 @@ def _run_handler(handler: Handler, rows: dict[str, list[_Row]], count: int, batc
 
 def _belongs(handler: Handler, row: _Row, shard: int, shards: int) -> bool:
     """Ticks and crashes are everyone's."""
-    return row.event is None or place(_key(handler, row), shards) == shard
+    return (row.event is None and row.gone is None) or place(_key(handler, row), shards) == shard
 
 
 def _key(handler: Handler, row: _Row) -> str | None:
-    return text_of(getattr(row.event, handler.key)) if row.event is not None else None
+    return text_of(getattr(row.event, handler.key_of(row.stream))) if row.event is not None else row.gone
 
 
 def _pieces(rows: list[_Row], size: int) -> Iterable[list[_Row]]:
@@ -197,6 +233,8 @@ def _publish(
 ) -> None:
     """Give what was emitted to whoever reads it: to the caller, and to handlers further down."""
     *outputs, failures = handler.outputs
+    if isinstance(handler, Keeper):
+        result._keep(handler, [each for _, each in emitted])
     for number, stream in enumerate(outputs):
         mine = sorted((each for _, each in emitted if each.output == number), key=lambda each: each.time)
         result._streams[stream.name] = [each.event for each in mine]

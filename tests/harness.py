@@ -20,7 +20,7 @@ import httpx
 from bench.running import descendants
 
 ROOT = Path(__file__).parent.parent
-START_S = 90.0
+START_S = 240.0
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "the condition") -> Any:

@@ -30,7 +30,8 @@ PAGES = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").glob("*.md"))
 SOURCES = sorted((PROJECT / "docs/sources").glob("*.md"))
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```python\n(?P<code>.*?)```\n", re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)(?P<target>[^)#]+)")
-DEMOS = ("rsvps", "fleet", "royalties")
+DEMO_PAGES = sorted((PROJECT / "docs/examples").glob("*.md"))
+DEMOS = ("rsvps", "fleet", "royalties", *(each.stem for each in DEMO_PAGES))
 APPS = [*sorted((PROJECT / "docs/examples").glob("[!t]*.py")), *(PROJECT / f"examples/{name}.py" for name in DEMOS)]
 
 
@@ -147,7 +148,15 @@ def test_every_block_of_python_is_a_file_word_for_word(path: Path) -> None:
         assert (PROJECT / block["file"]).read_text() == block["code"]
 
 
-@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.name)
+@pytest.mark.parametrize("path", DEMO_PAGES, ids=lambda path: path.name)
+def test_what_the_page_of_a_demo_shows_is_in_its_file(path: Path) -> None:
+    code = (PROJECT / f"examples/{path.stem}.py").read_text()
+    shown = [block["code"] for block in BLOCK.finditer(path.read_text())]
+    assert shown
+    assert [each for each in shown if each not in code] == []
+
+
+@pytest.mark.parametrize("path", [*PAGES, *SOURCES, *DEMO_PAGES], ids=lambda path: path.name)
 def test_every_link_leads_to_a_file(path: Path) -> None:
     for link in LINK.finditer(path.read_text()):
         assert (path.parent / link["target"]).exists(), f"{path.name} links to {link['target']}"

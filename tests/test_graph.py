@@ -21,6 +21,10 @@ class Fix(Event, id="fix_id", time="at"):
     speed: float
 
 
+class Arrived(Event):
+    ingest_time: datetime
+
+
 class NoTime(Event):
     vehicle: str
 
@@ -77,6 +81,10 @@ class Unordered(State):
     tags: set[str] = set()  # noqa: RUF012  # its order would not be the same in every run
 
 
+class Unknown(State):
+    times: Nowhere = 0  # type: ignore[name-defined]  # noqa: F821
+
+
 def handle(state: Seen, event: Fix, ctx: Context) -> None:
     state.times += 1
 
@@ -129,6 +137,8 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "stands twice"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", top=3), "top and by go together"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", emit="often"), "emit is 'often'"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", time="wall"), "use 'event' or 'ingest'"),
+        (lambda app: app.sql("v", "SELECT n FROM busiest", key="n", time="ingest"), "not come from outside"),
         (
             lambda app: app.handler("h", reads="nope", key="x", state=Seen)(handle),
             "it reads 'nope', which is no stream",
@@ -143,6 +153,10 @@ def test_a_sound_app_has_no_problems() -> None:
         ),
         (lambda app: app.handler("h", reads="fixes", key="vehicle", state=NoDefault)(handle), "times has no default"),
         (lambda app: app.handler("h", reads="fixes", key="vehicle", state=Unordered)(handle), "tags: the type set"),
+        (
+            lambda app: app.handler("h", reads="fixes", key="vehicle", state=Unknown)(handle),
+            "a type of Unknown cannot be resolved: name 'Nowhere' is not defined",
+        ),
         (lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen)(handle_later), "it is async"),
         (
             lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=Odd)(handle),
@@ -225,7 +239,11 @@ def test_views_come_after_what_they_read() -> None:
         ("WITH x AS (SELECT * FROM fixes) SELECT * FROM x", ("fixes",)),
         ("SELECT * FROM (SELECT * FROM a) UNION ALL SELECT * FROM b", ("a", "b")),
         ("SELECT 'FROM nothing' AS t FROM fixes", ("fixes",)),
+        ("SELECT window, count(*) FROM fixes GROUP BY window(at, '1 minute')", ("fixes",)),
+        ("SELECT window(at, '1 day') AS w, 'window(' AS t FROM a GROUP BY Window (at, '1 day'), x", ("a",)),
+        ("SELECT sum(n) OVER w FROM fixes WINDOW w AS (PARTITION BY k)", ("fixes",)),
         ("not sql at all (", ()),
+        ("'", ()),
     ],
 )
 def test_what_a_query_reads_is_found_in_its_text(query: str, names: tuple[str, ...]) -> None:
@@ -260,3 +278,22 @@ def test_what_is_wrong_with_shedding_is_found_where_the_stream_is_declared(shed:
     assert found.where == declared.where
     assert found.message.startswith("stream hints: ")
     assert expected in found.message
+
+
+def test_what_comes_too_late_for_a_view_is_a_stream_that_others_read_after_it() -> None:
+    app = fresh()
+    sound(app)
+    app.sql("late-cars", "SELECT id, late_s FROM `busiest.late`", key="id")
+    app.sql("came", "SELECT window(ingest_time, '1 minute') AS w FROM fixes", key="w", time="ingest")
+    assert check(app) == []
+    assert {name: stream.name for name, stream in app.late.items()} == {"busiest": "busiest.late"}
+    names = [node.name for node in order(app)]
+    assert names.index("busiest") < names.index("late-cars")
+
+
+def test_a_field_that_would_hide_the_ingest_time_is_refused() -> None:
+    app = fresh()
+    app.stream("arrivals", Arrived)
+    app.sql("v", "SELECT ingest_time FROM arrivals", key="ingest_time", time="ingest")
+    (problem,) = check(app)
+    assert "Arrived has a field ingest_time, which time='ingest' gives; rename it" in problem.message

@@ -9,7 +9,9 @@ from penstock import App, client, collect
 
 
 def test_the_package_exports_these_names_and_no_others() -> None:
-    assert penstock.__all__ == ["App", "Context", "EpochMillis", "Event", "Record", "Shed", "State", "cep"]
+    assert penstock.__all__ == [
+        "App", "Context", "EpochMillis", "Event", "Record", "Shed", "State", "cep", "gone", "joins", "windows",
+    ]  # fmt: skip
 
 
 def test_the_collect_tier_exports_its_sources() -> None:
@@ -22,8 +24,9 @@ def test_the_collect_tier_exports_its_sources() -> None:
 def test_an_app_has_these_methods() -> None:
     public = {name for name in vars(App) if not name.startswith("_")}
     assert public == {
-        "streams", "views", "handlers", "outputs", "feeds", "inlets", "stream", "view", "sql", "handler", "match",
-        "source", "feed", "webhook", "webhooks", "preview",
+        "streams", "views", "handlers", "queries", "keepers", "outputs", "late", "feeds", "inlets", "stream", "view",
+        "sql", "handler", "match", "window", "rollup", "join", "enrich", "source", "feed", "webhook", "webhooks",
+        "preview",
     }  # fmt: skip
 
 
@@ -31,9 +34,15 @@ def test_the_parameters_of_the_declarations_are_these() -> None:
     assert [*inspect.signature(App.stream).parameters][1:] == [
         "name", "event", "key", "late_after", "keep", "keep_bytes", "partitions", "shed",
     ]  # fmt: skip
-    assert [*inspect.signature(App.view).parameters][1:] == ["name", "reads", "key", "keep", "top", "by", "emit"]
-    assert [*inspect.signature(App.handler).parameters][1:] == ["name", "reads", "key", "state", "emits"]
-    assert [*inspect.signature(App.sql).parameters][1:] == ["name", "query", "key", "keep", "top", "by", "emit"]
+    assert [*inspect.signature(App.view).parameters][1:] == [
+        "name", "reads", "key", "keep", "top", "by", "emit", "time",
+    ]  # fmt: skip
+    assert [*inspect.signature(App.handler).parameters][1:] == [
+        "name", "reads", "key", "state", "emits", "view", "keep",
+    ]  # fmt: skip
+    assert [*inspect.signature(App.sql).parameters][1:] == [
+        "name", "query", "key", "keep", "top", "by", "emit", "time", "bounds",
+    ]  # fmt: skip
 
 
 def test_the_client_exports_these_names_and_its_classes_have_these_methods() -> None:

@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 
 from penstock.analyze.inputs import Range, Reading, chunks
-from penstock.app import App, Handler, Stream
+from penstock.app import App
 from penstock.contracts import LogReader
 from penstock.cursor import Positions
+from penstock.declared import Handler, Stream
 from penstock.rows import Rows, micros_of
 from penstock.schema import fields
 from penstock.settings import Settings
@@ -20,9 +21,11 @@ ORDERED_ROWS_MAX = 500_000
 
 
 def inputs(app: App, handler: Handler) -> dict[str, Stream]:
-    """The streams that a handler reads, by name."""
+    """The streams that a handler reads, by name: of a view its changes, as events of the handler's own class."""
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
-    return {name: streams[name] for name in handler.reads}
+    for view, row in handler.rows.items():
+        streams[f"{view}.changes"] = Stream(f"{view}.changes", row, handler.where, partitions=1)
+    return {name: streams[name] for name in handler.inputs}
 
 
 def spread(app: App, handler: Handler, settings: Settings) -> tuple[int, dict[str, bool]]:
@@ -41,7 +44,8 @@ def spread(app: App, handler: Handler, settings: Settings) -> tuple[int, dict[st
 def _is_placed(stream: Stream, handler: Handler) -> bool:
     """Two decimals can be equal and have different texts, so they place nothing."""
     kinds = {each.name: each.base for each in fields(stream.event)}
-    return stream.key == handler.key and kinds[handler.key] is not Decimal
+    key = handler.key_of(stream.name)
+    return stream.key == key and kinds[key] is not Decimal
 
 
 def advance(start: Mapping[int, int], ends: Mapping[int, int], rows_max: int) -> dict[int, int]:

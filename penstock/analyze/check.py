@@ -13,14 +13,18 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from penstock.analyze.fitting import row_problems
 from penstock.analyze.frames import build, changes_schema, inputs, key_problems, node_error
+from penstock.analyze.joined import join_problems
 from penstock.analyze.query import output_mode
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
-from penstock.app import App, Handler, View, Where
+from penstock.analyze.summaries import stream_problems
+from penstock.app import App
+from penstock.declared import Handler, View, Where
 from penstock.errors import ViewError
 from penstock.graph import Problem, feed_problems, order
-from penstock.schema import shown
+from penstock.schema import event_schema, shown
 from penstock.settings import Settings
 
 
@@ -76,7 +80,7 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
         return read_stream(spark, stream, schema, rows_max=1, wait_s=0)
 
     found: list[Problem] = []
-    changes: dict[str, pa.Schema] = {}
+    changes: dict[str, pa.Schema] = {each.name: event_schema(each.row) for each in app.keepers}
     for view in order(app):
         if isinstance(view, Handler):
             continue
@@ -87,7 +91,8 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
         except ViewError as error:
             found.append(_problem(view, error))
             continue
-        problems = key_problems(view, frame) or _start_problems(view, frame, folder)
+        problems = key_problems(view, frame) or [*join_problems(spark, view, frame)]
+        problems = problems or stream_problems(frame) or _start_problems(view, frame, folder)
         found += [Problem(view.where, f"view {view.name}: {each}") for each in problems]
         if not problems:
             changes[view.name] = changes_schema(frame)
@@ -97,6 +102,8 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
                 if feed.of == view.name
                 for each in feed_problems(feed, shown(changes[view.name]))
             ]
+    for name, schema in changes.items():
+        found += row_problems(app, name, schema)
     return found
 
 

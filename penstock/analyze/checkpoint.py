@@ -31,6 +31,14 @@ class Checkpoint:
         start = self._positions(batch_id - 1) if batch_id > 0 else NO_OFFSETS
         return start, self._positions(batch_id)
 
+    def late_watermark(self, batch_id: int) -> int | None:
+        """The watermark, in microseconds, that the rows of a batch are late behind: that of the batch before. None if
+        there is none yet."""
+        if batch_id == 0:
+            return None
+        metadata = json.loads((self.path / "offsets" / str(batch_id - 1)).read_text().splitlines()[1])
+        return int(metadata["batchWatermarkMs"]) * 1000 or None
+
     def _positions(self, batch_id: int) -> str:
         # The file: a version line, a line of metadata, then a line of JSON for each source.
         lines = (self.path / "offsets" / str(batch_id)).read_text().splitlines()

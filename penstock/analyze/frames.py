@@ -12,12 +12,14 @@ import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, MapType, StructType
 
-from penstock.app import App, Handler, Stream, View, Where
+from penstock.app import App
+from penstock.declared import Handler, Stream, Time, View, Where
 from penstock.errors import HandlerError, ViewError
-from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, event_schema, system_fields
+from penstock.schema import INGEST_COLUMN, KIND_EVENT, SYSTEM_COLUMNS, event_schema, system_fields
 
 Reader = Callable[[str, StructType], DataFrame]
 """Gives the raw rows of a stream: from the log, or from a plain list."""
@@ -28,9 +30,15 @@ def spark_schema(schema: pa.Schema) -> StructType:
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
 
-def stream_frame(stream: Stream, read: Reader) -> DataFrame:
-    """A stream's events: with its watermark, without ticks (which move the watermark) and system columns."""
+def stream_frame(stream: Stream, read: Reader, time: Time = "event") -> DataFrame:
+    """A stream's events: with its watermark, without ticks (which move the watermark) and system columns.
+
+    By ingest time, there is a column for it, with a watermark that leaves no time: what comes is never older than what
+    has come.
+    """
     frame = read(stream.name, spark_schema(event_schema(stream.event)))
+    if time == "ingest":
+        return _events(frame.withColumn(INGEST_COLUMN, F.col("_ingest_time")).withWatermark(INGEST_COLUMN, "0 seconds"))
     if stream.late_after is not None and stream.event.__time_field__ is not None:
         delay = f"{round(stream.late_after.total_seconds() * 1000)} milliseconds"
         frame = frame.withWatermark(stream.event.__time_field__, delay)
@@ -43,14 +51,17 @@ def changes_frame(view: str, schema: pa.Schema, read: Reader) -> DataFrame:
 
 
 def _events(frame: DataFrame) -> DataFrame:
-    return frame.filter(frame["_kind"] == KIND_EVENT).drop(*SYSTEM_COLUMNS)
+    """Without ticks, which must come as far as the watermark. Spark would do this, and what the view filters, before:
+    not with a condition that could depend on more than the row, as one on the number of the task."""
+    never = F.spark_partition_id() < 0
+    return frame.filter((frame["_kind"] == KIND_EVENT) | never).drop(*SYSTEM_COLUMNS)
 
 
 def inputs(app: App, view: View, read: Reader, changes: Mapping[str, pa.Schema]) -> list[DataFrame]:
     """The DataFrames that a view reads, in order. `changes` has the schema of each view's changes."""
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     return [
-        stream_frame(streams[name], read) if name in streams else changes_frame(name, changes[name], read)
+        stream_frame(streams[name], read, view.time) if name in streams else changes_frame(name, changes[name], read)
         for name in view.reads
     ]
 

@@ -12,10 +12,11 @@ from typing import Any, NamedTuple, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.analyze.fitting import fitted
 from penstock.columns import place, text_of
 from penstock.contracts import LogReader
 from penstock.rows import Inputs, Place, Rows, coded, each_event, micros_of, packed, values
-from penstock.schema import KIND_EVENT, Event, fields
+from penstock.schema import KIND_EVENT, KIND_GONE, KIND_TICK, Event, fields
 
 CHUNK_ROWS = 50_000
 PIECE_ROWS = 32_768
@@ -34,11 +35,12 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a handler's streams are read for one of its shards: their classes, the handler's key, and which streams are
-    partitioned as the handler is. Of the others a shard reads every partition, and picks the keys that are its own."""
+    """How a handler's streams are read for one of its shards: their classes, the field of each that has the key, and
+    which streams are partitioned as the handler is. Of the others a shard reads every partition, and picks the keys
+    that are its own."""
 
     classes: Mapping[str, type[Event]]
-    key: str
+    keys: Mapping[str, str]
     placed: Mapping[str, bool]
     shard: int
     shards: int
@@ -170,15 +172,18 @@ def _pieces(log: LogReader, reading: Reading, source: Range) -> Iterator[_Piece]
 
 def _piece(batch: pa.RecordBatch, cls: type[Event], reading: Reading, source: Range, first: int) -> _Piece:
     """The rows of one batch that are of this shard. Ticks are everyone's."""
+    if source.stream.endswith(".changes"):
+        batch = fitted(batch, cls)
     rows: Sequence[int] = range(batch.num_rows)
+    key = reading.keys[source.stream]
     if not reading.placed[source.stream]:
-        rows = _picked(batch, cls, reading)
+        rows = _picked(batch, cls, key, reading)
         batch = batch.take(pa.array(rows, pa.int64()))
-    if _has_ticks(batch):
-        only = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
-        keys, codes = coded(_spread(batch, _texts(only, cls, reading.key)))
-        return _Piece(source, first, rows, batch, keys, codes, _spread(batch, each_event(cls, only)))
-    keys, codes = _coded_keys(batch, cls, reading.key)
+    if _has_others(batch):
+        keyed, only = _but_ticks(batch), batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
+        keys, codes = coded(_spread(batch, _texts(keyed, cls, key), KIND_EVENT, KIND_GONE))
+        return _Piece(source, first, rows, batch, keys, codes, _spread(batch, each_event(cls, only), KIND_EVENT))
+    keys, codes = _coded_keys(batch, cls, key)
     return _Piece(source, first, rows, batch, keys, codes, each_event(cls, batch))
 
 
@@ -198,18 +203,24 @@ def _base(cls: type[Event], name: str) -> Any:
     return next(each.base for each in fields(cls) if each.name == name)
 
 
-def _spread(batch: pa.RecordBatch, values: Iterable[Any]) -> list[Any]:
-    """The values, one for each event of a batch, with None where there is a tick."""
+def _spread(batch: pa.RecordBatch, values: Iterable[Any], *kinds: int) -> list[Any]:
+    """The values, one for each row of these kinds in a batch, with None for the others."""
     following = iter(values)
-    return [next(following) if kind == KIND_EVENT else None for kind in batch.column("_kind").to_pylist()]
+    return [next(following) if kind in kinds else None for kind in batch.column("_kind").to_pylist()]
 
 
-def _has_ticks(batch: pa.RecordBatch) -> bool:
+def _has_others(batch: pa.RecordBatch) -> bool:
+    """Whether there are rows that are no events: ticks, or rows of a view that are gone, which have a key and no
+    event."""
     return bool(pc.any(pc.not_equal(batch.column("_kind"), KIND_EVENT)).as_py())
 
 
-def _picked(batch: pa.RecordBatch, cls: type[Event], reading: Reading) -> list[int]:
+def _but_ticks(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch.filter(pc.not_equal(batch.column("_kind"), KIND_TICK))
+
+
+def _picked(batch: pa.RecordBatch, cls: type[Event], key: str, reading: Reading) -> list[int]:
     """The numbers of the rows whose keys belong to the shard, and of ticks."""
-    only = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
-    belongs = [place(text, reading.shards) == reading.shard for text in _texts(only, cls, reading.key)]
-    return [row for row, mine in enumerate(_spread(batch, belongs)) if mine is None or mine]
+    texts = _texts(_but_ticks(batch), cls, key)
+    belongs = [place(text, reading.shards) == reading.shard for text in texts]
+    return [row for row, mine in enumerate(_spread(batch, belongs, KIND_EVENT, KIND_GONE)) if mine is None or mine]

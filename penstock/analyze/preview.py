@@ -15,8 +15,9 @@ from pyspark.sql.types import StructType
 
 from penstock.analyze.frames import build, stream_frame
 from penstock.analyze.session import start_session
-from penstock.app import App, Stream, View
+from penstock.app import App
 from penstock.columns import to_batch
+from penstock.declared import Stream, Time, View
 from penstock.errors import ViewError
 from penstock.schema import Event, wire_class
 from penstock.settings import from_environment
@@ -29,13 +30,13 @@ def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
     spark = SparkSession.getActiveSession() or _session()
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     frames = [
-        _stream_input(spark, streams[name], rows) if name in streams else spark.createDataFrame(list(rows))
+        _stream_input(spark, streams[name], rows, view.time) if name in streams else spark.createDataFrame(list(rows))
         for name, rows in zip(view.reads, events, strict=True)
     ]
     return build(spark, view, frames)
 
 
-def _stream_input(spark: SparkSession, stream: Stream, rows: Iterable[Any]) -> DataFrame:
+def _stream_input(spark: SparkSession, stream: Stream, rows: Iterable[Any], time: Time) -> DataFrame:
     values = [_value(stream.event, row) for row in rows]
     empty: list[str | None] = [None] * len(values)
     batch = to_batch(stream.event, values, ids=empty, keys=empty, now=datetime.now(UTC))
@@ -43,7 +44,7 @@ def _stream_input(spark: SparkSession, stream: Stream, rows: Iterable[Any]) -> D
     def read(name: str, schema: StructType) -> DataFrame:
         return spark.createDataFrame(pa.Table.from_batches([batch]), schema)
 
-    return stream_frame(stream, read)
+    return stream_frame(stream, read, time)
 
 
 def _value(cls: type[Event], row: Any) -> Any:

@@ -10,19 +10,19 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-import pyarrow as pa
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.analyze.checkpoint import Checkpoint
-from penstock.app import Handler, View
 from penstock.contracts import Output, Sink
+from penstock.declared import Handler, View
 from penstock.errors import Stopping
 from penstock.failpoints import reach
 from penstock.files import sync_filesystem
 
-AfterCommit = Callable[[int, pa.Table], None]
+AfterCommit = Callable[[Output], None]
 STOP_POLL_S = 0.01
+NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
 @dataclass
@@ -88,10 +88,11 @@ class Query:
             if self._draining:
                 raise Stopping("the app is stopping; this batch will run again")
             reach("engine.before_commit")
-            self.sink.commit(Output(batch_id, start, end, self.epoch, table))
+            output = Output(batch_id, start, end, self.epoch, table)
+            self.sink.commit(output)
             reach("engine.after_commit")
             if self.after_commit is not None:
-                self.after_commit(batch_id, table)
+                self.after_commit(output)
         now = time.monotonic()
         progress = self.progress
         progress.batch_id, progress.positions, progress.rows = batch_id, end, table.num_rows
@@ -113,7 +114,7 @@ class Query:
         if len(recent):
             newest = json.loads(recent[len(recent) - 1].json())
             self._observed = newest["batchId"]
-            self.progress.watermark = newest.get("eventTime", {}).get("watermark")
+            self.progress.watermark = _known(newest.get("eventTime", {}).get("watermark"))
 
     def stop(self, timeout_s: float = 0.0) -> None:
         """End the query. Output under way is finished and Spark given `timeout_s` to write down that it is; a batch
@@ -128,6 +129,11 @@ class Query:
             time.sleep(STOP_POLL_S)
         if self.query is not None:
             self.query.stop()
+
+
+def _known(watermark: str | None) -> str | None:
+    """Spark begins with 1970, before it has seen an event."""
+    return None if watermark == NO_WATERMARK else watermark
 
 
 def output_mode(node: View | Handler) -> str:

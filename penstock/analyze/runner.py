@@ -12,10 +12,11 @@ from typing import Any
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
-from penstock.analyze.frames import node_error
+from penstock.analyze.frames import node_error, spark_schema
 from penstock.analyze.query import Progress, Query
-from penstock.app import Handler, View
+from penstock.declared import Handler, Keeper, View
 from penstock.errors import PenstockError
+from penstock.schema import event_schema, shown
 
 log = logging.getLogger("penstock.engine")
 HEALTHY_S = 60.0
@@ -72,7 +73,8 @@ class Runner:
         try:
             self.query = self.query or self.make()
             frame = self.build()
-            self.columns = [{"name": each.name, "type": each.dataType.simpleString()} for each in frame.schema.fields]
+            schema = spark_schema(shown(event_schema(self.node.row))) if isinstance(self.node, Keeper) else frame.schema
+            self.columns = [{"name": each.name, "type": each.dataType.simpleString()} for each in schema.fields]
             return self.query.start(frame, trigger_ms=self.trigger_ms, clean=clean)
         except Exception as error:
             self._fail(error)

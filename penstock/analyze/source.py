@@ -16,7 +16,7 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.analyze.batches import advance
+from penstock.analyze.batches import advance, batch_end
 from penstock.contracts import LogReader
 
 FORMAT = "penstock"
@@ -35,14 +35,19 @@ class Span(InputPartition):
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads one stream. `wait_s` is how long a poll without news may block, which saves Spark from polling."""
+    """Reads one stream. `wait_s` is how long a poll without news may block, which saves Spark from polling. If it is
+    `ordered`, a batch ends where all partitions stand at the same log time, also when it cannot have all that there is:
+    else one that is read ahead of others would make theirs late."""
 
-    def __init__(self, opener: LogOpener, stream: str, columns: list[str], rows_max: int, wait_s: float) -> None:
+    def __init__(
+        self, opener: LogOpener, stream: str, columns: list[str], rows_max: int, wait_s: float, ordered: bool = False
+    ) -> None:
         self.opener = opener
         self.stream = stream
         self.columns = columns
         self.rows_max = rows_max
         self.wait_s = wait_s
+        self.ordered = ordered
         self._log: LogReader | None = None
         self._final: Mapping[int, int] | None = None
 
@@ -69,9 +74,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ends = self._final if self._final is not None else self.log.wait(self.stream, position, self.wait_s)
         if isinstance(limit, ReadAllAvailable):
             return self._offset(ends)
-        return self._offset(
-            advance(position, ends, limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows_max)
-        )
+        rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows_max
+        if not self.ordered or sum(ends.values()) - sum(position.values()) <= rows_max:
+            return self._offset(advance(position, ends, rows_max))
+        name = self.stream
+        return self._offset(batch_end(self.log, {name: False}, {name: position}, {name: dict(ends)}, rows_max)[name])
 
     def reportLatestOffset(self) -> Offset:
         return self._offset(self.log.ends(self.stream))
@@ -121,12 +128,15 @@ def register(spark: SparkSession, opener: LogOpener) -> None:
                 schema.fieldNames(),
                 int(self.options["rows_max"]),
                 float(self.options["wait_s"]),
+                self.options["ordered"] == "true",
             )
 
     spark.dataSource.register(LogDataSource)
 
 
-def read_stream(spark: SparkSession, stream: str, schema: StructType, *, rows_max: int, wait_s: float) -> DataFrame:
+def read_stream(
+    spark: SparkSession, stream: str, schema: StructType, *, rows_max: int, wait_s: float, ordered: bool = False
+) -> DataFrame:
     """A streaming DataFrame of the given columns of a stream, ticks included."""
     reader = spark.readStream.format(FORMAT).schema(schema)
-    return reader.options(stream=stream, rows_max=rows_max, wait_s=wait_s).load()
+    return reader.options(stream=stream, rows_max=rows_max, wait_s=wait_s, ordered=ordered).load()

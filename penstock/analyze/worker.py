@@ -22,16 +22,17 @@ import pyarrow as pa
 
 from penstock.analyze.batches import rerun, shard_ranges
 from penstock.analyze.inputs import Reading, chunks
+from penstock.analyze.keeping import as_gone
 from penstock.analyze.outbox import Outbox
-from penstock.app import Handler
 from penstock.columns import to_batch
 from penstock.contracts import HandledShard, LogReader, ShardStore
 from penstock.cursor import Positions
+from penstock.declared import Handler, Keeper
 from penstock.errors import BadCursor, Damaged
 from penstock.failpoints import reach
-from penstock.machine import Effects, Emitted, Failure, Machine
+from penstock.machine import Effects, Emitted, Failure, Machine, latest
 from penstock.rows import from_micros
-from penstock.schema import Event
+from penstock.schema import Event, Failed
 from penstock.shard import HASH_BYTES, NOTHING, Draft, Shard
 
 log = logging.getLogger("penstock.worker")
@@ -163,7 +164,8 @@ class Worker:
         return replica is not None and replica.version == work.base
 
     def _reading(self, shard: int) -> Reading:
-        return Reading(self.classes, self.handler.key, self.plan.placed, shard, self.plan.shards)
+        keys = {name: self.handler.key_of(name) for name in self.classes}
+        return Reading(self.classes, keys, self.plan.placed, shard, self.plan.shards)
 
     def _at_base(self, work: ShardWork, store: ShardStore, report: Report) -> Replica:
         """The replica of a shard at the version that the batch builds on, taken out of those that are held."""
@@ -222,16 +224,19 @@ class Worker:
     def _payloads(self, effects: Effects) -> Iterator[tuple[int, bytes]]:
         """What was emitted, as a record batch for each output, and what failed as the last of them."""
         by_output: dict[int, list[Emitted]] = {}
-        for each in effects.emitted:
+        handler, emits = self.handler, self.handler.emits
+        for each in latest(handler, effects.emitted) if isinstance(handler, Keeper) else effects.emitted:
             by_output.setdefault(each.output, []).append(each)
-        *outputs, failed = self.handler.outputs
         for number, mine in sorted(by_output.items()):
-            cls = outputs[number].event
-            yield number, _packed(cls, [each.event for each in mine], [each.id for each in mine], mine)
+            batch = _batch(emits[number], [each.event for each in mine], [each.id for each in mine], mine)
+            if isinstance(handler, Keeper) and number == len(emits) - 1:
+                yield number - 1, as_gone(batch, handler.row).serialize().to_pybytes()  # in order with the rows
+            else:
+                yield number, batch.serialize().to_pybytes()
         faults = effects.failures
         if faults:
             events, ids = [each.event for each in faults], [each.id for each in faults]
-            yield len(outputs), _packed(failed.event, events, ids, faults)
+            yield len(emits), _batch(Failed, events, ids, faults).serialize().to_pybytes()
 
     def _evict(self) -> None:
         """Let go of the replicas that were not used for the longest time, but for the one just used."""
@@ -241,16 +246,15 @@ class Worker:
             held -= replica.shard.size
 
 
-def _packed(
+def _batch(
     cls: type[Event], events: Sequence[Event], ids: Sequence[str | None], origins: Sequence[Emitted] | Sequence[Failure]
-) -> bytes:
-    """Events as one Arrow record batch without its schema, with the log time of what they came of as ingest time."""
+) -> pa.RecordBatch:
+    """Events as one Arrow record batch, with the log time of what they came of as ingest time."""
     keys = [each.key for each in origins]
     batch = to_batch(cls, events, ids=ids, keys=keys, now=from_micros(0))
     place = batch.schema.get_field_index("_ingest_time")
     times = pa.array([each.time for each in origins], pa.int64()).cast(batch.schema.field(place).type)
-    packed: bytes = batch.set_column(place, batch.schema.field(place), times).serialize().to_pybytes()
-    return packed
+    return batch.set_column(place, batch.schema.field(place), times)
 
 
 def _packed_digest(shard: Shard) -> bytes:

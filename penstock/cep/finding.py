@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.cep.engine import Engine, Found
+from penstock.cep.engine import Engine
 from penstock.cep.match import Match
 from penstock.cep.memory import Bounds, memory_class
 from penstock.cep.pattern import Pattern
 from penstock.cep.search import Search
 from penstock.cep.skip import Skip
 from penstock.cep.skip import none as no_skip
+from penstock.cep.turn import Found
 from penstock.errors import DeclarationError
 
 _NARROWER = "give within=, use then rather than then_any, or say with bounds=cep.Bounds(...) what is to be done"
@@ -51,15 +52,28 @@ def find(
     search = Search(pattern, within, skip, every, bounds or LIST_BOUNDS)
     if wrong := search.problems():
         raise DeclarationError("; ".join(wrong), problems=list(wrong))
+    return searched(search, events, timed_out=timed_out, until=until, loses=bounds is not None)
+
+
+def searched(
+    search: Search,
+    events: Iterable[Any],
+    *,
+    timed_out: bool = False,
+    until: datetime | None = None,
+    loses: bool = False,
+) -> list[Match]:
+    """The matches of a search without problems in a list. It `loses` partial matches for room, or that is an error."""
     ordered = sorted(_timed(events), key=lambda each: each[0])
-    classes = list(dict.fromkeys([*(step.event for step in pattern.steps()), *(type(event) for _, event in ordered)]))
+    steps = search.pattern.steps()
+    classes = list(dict.fromkeys([*(step.event for step in steps), *(type(event) for _, event in ordered)]))
     engine = Engine(search, classes)
     memory = memory_class("Found", classes)()
     made: list[Match] = []
 
     def tell(found: Found | None) -> None:
         if found is not None:
-            if found.lost and bounds is None:
+            if found.lost and not loses:
                 raise DeclarationError(f"there are too many partial matches, or events of one: {_NARROWER}")
             made.extend(found.matches)
             made.extend(found.timed_out if timed_out else ())

@@ -11,22 +11,21 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from operator import attrgetter
 from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.cep.engine import Engine, Found
+from penstock.cep.engine import Engine
 from penstock.cep.match import Match
-from penstock.cep.memory import Memory, Pending, memory_class
+from penstock.cep.memory import TICK, Memory, Pending, memory_class
 from penstock.cep.search import Search
+from penstock.cep.turn import Found
 from penstock.contracts import Context
 from penstock.schema import Event, State
 
 TIMER = "time"
 TEXT_CHARS_MAX = 2_000
-_TICK = timedelta(microseconds=1)
 
 Select = Callable[[Match], Any]
 
@@ -61,10 +60,16 @@ class Handled(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-def handled(search: Search, reads: Sequence[tuple[type[Event], timedelta | None]], telling: Telling) -> Handled:
-    """Make a handler of a pattern over streams of these classes, each with its `late_after`."""
+def handled(
+    search: Search,
+    reads: Sequence[tuple[type[Event], timedelta | None]],
+    telling: Telling,
+    known: tuple[str, ...] = (),
+) -> Handled:
+    """Make a handler of a pattern over streams of these classes, each with its `late_after`. With faults that are
+    `known` there is none."""
     classes = list(dict.fromkeys(cls for cls, _ in reads))
-    faults = search.problems(classes, bounded=True)
+    faults = known or search.problems(classes, bounded=True)
     if faults:
         return Handled(Memory, telling.match, telling.match, faults)
     late_after = max((late or timedelta(0) for _, late in reads), default=timedelta(0))
@@ -84,16 +89,17 @@ class Matching:
 
     def functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
         """Plain functions, as a handler's are."""
-        feed, changed, time_of, waits = self.engine.feed, self._changed, self._time, self._waits
-        pattern = self.engine.fingerprint
+        feed, time_of, waits, pattern = self.engine.feed, self._time, self._waits, self.engine.fingerprint
 
         def on_event(state: Any, event: Any, ctx: Context) -> Any:
             time = ctx.now if time_of is None else time_of(event)
             if state.pattern and state.pattern != pattern:
-                return [changed(state, ctx), *self._event(state, event, time, ctx)]
-            if waits or (state.time is not None and time < state.time):
-                return self._event(state, event, time, ctx)
+                return [self._changed(state, ctx), *(on_event(state, event, ctx) or ())]
             if time_of is not None:
+                if state.time is not None and time < state.time:
+                    return self._is_late(state, event, time, ctx)
+                if waits:
+                    return self._wait(state, event, time, ctx)
                 state.time = time
             found = feed(state, event, time, ctx)
             if state.alarm is not None and (state.timer is None or state.alarm < state.timer):
@@ -112,50 +118,66 @@ class Matching:
         self.engine.forget(state)
         return Missed(key=ctx.key, reason="changed", at=ctx.now, events=f"{count} partial matches")
 
-    def _event(self, state: Any, event: Any, time: datetime, ctx: Context) -> Iterator[Any]:
-        """An event that may have to wait for its turn, or is late."""
-        newest = state.pending[-1].time if state.pending else time
-        if state.time is not None and time < state.time:
-            state.late += 1
-            yield Missed(
-                key=ctx.key, reason="late", at=time, events=_text(event), by_s=(state.time - time).total_seconds()
-            )
-            return
-        kind = next(number for number, cls in enumerate(self._classes) if isinstance(event, cls))
-        number, state.came = state.came, state.came + 1
-        _held(state, kind)[~number] = event
-        insort(state.pending, Pending(time, number, kind, ctx.now + self._late), key=_turn)
-        watermark = max(newest, time) - self._late
-        surplus = len(state.pending) - self.engine.search.bounds.waiting
-        if surplus > 0:
-            watermark = max(watermark, state.pending[surplus - 1].time)
-        yield from self._reach(state, watermark, ctx)
-        self._set(state, ctx)
+    def _is_late(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Missed]:
+        state.late += 1
+        by_s = (state.time - time).total_seconds()
+        return [Missed(key=ctx.key, reason="late", at=time, events=_text(event), by_s=by_s)]
 
-    def _reach(self, state: Any, time: datetime, ctx: Context) -> Iterator[Any]:
+    def _wait(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Any] | None:
+        """An event waits for its turn; those whose turn has come with it have it."""
+        pending, number = state.pending, state.came
+        state.came = number + 1
+        alarm = ctx.now + self._late
+        mine = Pending(time, number, self._kind(event), alarm)
+        _held(state, mine.kind)[~number] = event
+        if not pending or time >= pending[-1].time:
+            pending.append(mine)
+        else:
+            insort(pending, mine, key=_turn)
+        watermark = pending[-1].time - self._late
+        surplus = len(pending) - self.engine.search.bounds.waiting
+        if surplus > 0:
+            watermark = max(watermark, pending[surplus - 1].time)
+        told = self._reach(state, watermark, ctx)
+        timer = state.timer
+        if timer is None or alarm < timer or (state.alarm is not None and state.alarm < timer):
+            self._set(state, ctx)
+        return told
+
+    def _kind(self, event: Any) -> int:
+        if len(self._classes) == 1:
+            return 0
+        return next(number for number, cls in enumerate(self._classes) if isinstance(event, cls))
+
+    def _reach(self, state: Any, time: datetime, ctx: Context) -> list[Any] | None:
         """Event time has come so far: events until then have their turn, and what is due by then is."""
         if state.time is not None and time < state.time:
-            return
-        count = bisect_right(state.pending, time, key=_time)
-        turns, state.pending = state.pending[:count], state.pending[count:]
-        for each in turns:
-            event = _held(state, each.kind).pop(~each.number)
-            yield from self._safely(partial(self.engine.feed, state, event, each.time, ctx), event, ctx)
+            return None
+        told: list[Any] = []
+        if state.pending and state.pending[0].time <= time:
+            count = bisect_right(state.pending, time, key=_time)
+            turns, state.pending = state.pending[:count], state.pending[count:]
+            for each in turns:
+                event = _held(state, each.kind).pop(~each.number)
+                self._safely(told, ctx, event, self.engine.feed, state, event, each.time)
         if self._time is not None:
             state.time = time
-        yield from self._safely(partial(self.engine.advance, state, time, ctx), None, ctx)
+        if state.due is not None and state.due <= time:
+            self._safely(told, ctx, None, self.engine.advance, state, time)
+        return told
 
-    def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
+    def _timer(self, state: Any, ctx: Context) -> list[Any]:
         """Log time has come so far that some event, or something that is due, has waited long enough."""
         state.timer = None
-        now = ctx.now
+        now, told = ctx.now, list[Any]()
         if state.pattern and state.pattern != self.engine.fingerprint:
-            yield self._changed(state, ctx)
+            told.append(self._changed(state, ctx))
         waited = [each.time for each in state.pending if each.alarm <= now]
         due = [_due(run) for run in state.runs if run.alarm is not None and run.alarm <= now]
         if waited or due:
-            yield from self._reach(state, max(waited + due), ctx)
-        self._set(state, ctx, now + _TICK)
+            told += self._reach(state, max(waited + due), ctx) or ()
+        self._set(state, ctx, now + TICK)
+        return told
 
     def _set(self, state: Any, ctx: Context, earliest: datetime | None = None) -> None:
         """Have the timer call at the next time that something may be due."""
@@ -168,15 +190,18 @@ class Matching:
         state.timer = alarm if earliest is None else max(alarm, earliest)
         ctx.timer(TIMER, state.timer)
 
-    def _safely(self, step: Callable[[], Found | None], event: Any, ctx: Context) -> Iterator[Any]:
-        """What a step tells. It is not the event at hand that is to blame if it fails, so that one is told apart."""
+    def _safely(
+        self, told: list[Any], ctx: Context, event: Any, step: Callable[..., Found | None], *given: Any
+    ) -> None:
+        """What a step tells, all or nothing. It is not the event at hand that is to blame if it fails, so that one is
+        told apart."""
         try:
-            found = step()
-            told = [] if found is None else list(self._told(found, ctx))
+            found = step(*given, ctx)
+            if found is not None:
+                told += list(self._told(found, ctx))
         except Exception as error:
             text = f"{type(error).__name__}: {error}"[:TEXT_CHARS_MAX]
-            told = [Missed(key=ctx.key, reason="failed", at=ctx.now, events=_text(event), error=text)]
-        yield from told
+            told.append(Missed(key=ctx.key, reason="failed", at=ctx.now, events=_text(event), error=text))
 
     def _told(self, found: Found, ctx: Context) -> Iterator[Any]:
         for match in found.matches:

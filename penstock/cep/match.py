@@ -13,10 +13,10 @@ class Match:
 
     `timed_out` is true of a partial match whose time was over. `began` and `ended` are event times: those of the first
     event, and of the last, or the time at which an absence or the end of `within` completed it. `key` is empty in a
-    predicate, and in `find`.
+    predicate, and in `find`. `number` counts the matches of a key, from 1, if `skip` is not `none`.
     """
 
-    __slots__ = ("_taken", "began", "ended", "key", "timed_out")
+    __slots__ = ("_taken", "began", "ended", "key", "number", "timed_out")
 
     def __init__(
         self,
@@ -26,9 +26,10 @@ class Match:
         began: datetime | None = None,
         ended: datetime | None = None,
         timed_out: bool = False,
+        number: int = 0,
     ) -> None:
         self._taken = taken
-        self.key, self.began, self.ended, self.timed_out = key, began, ended, timed_out
+        self.key, self.began, self.ended, self.timed_out, self.number = key, began, ended, timed_out, number
 
     def __getitem__(self, name: str) -> Any:
         for step, event in reversed(self._taken):
@@ -51,6 +52,11 @@ class Match:
     def events(self) -> list[Any]:
         """All events, in order."""
         return [event for _, event in self._taken]
+
+    @property
+    def rows(self) -> Sequence[tuple[str, Any]]:
+        """Each event after the name of its step, in order."""
+        return self._taken
 
     @property
     def steps(self) -> list[str]:

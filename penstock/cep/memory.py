@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 import msgspec
@@ -13,14 +13,16 @@ import msgspec
 from penstock.schema import Event, State
 
 Full = Literal["drop_oldest", "refuse_new"]
+TICK = timedelta(microseconds=1)
+"""The least difference of two times."""
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A partial match: the number of what it waits for, and what it has, as pairs of a step's number and an event's.
 
     `past` is 0 until the first event that it has waited through; its higher bits say which guards are off. `due` is
-    when an absence is complete, `deadline` when the time is over, both in event time; `alarm` is the log time at which
-    they are taken to have come even if no event says so.
+    when an absence is complete, `deadline` the first moment at which the time is over, both in event time; `alarm` is
+    the log time at which they are taken to have come even if no event says so.
     """
 
     wait: int
@@ -56,7 +58,7 @@ class Memory(State):
 
     `time` is how far event time has come, `next` the number of the next event that is taken, `came` how many have come;
     `timer` is when the timer is set for, `alarm` the first one of a partial match. `lost` counts partial matches that
-    were given up for room, `late` events that came too late.
+    were given up for room, `late` events that came too late, `told` matches, if some are skipped.
     """
 
     time: datetime | None = None
@@ -71,6 +73,7 @@ class Memory(State):
     ended: bool = False
     late: int = 0
     lost: int = 0
+    told: int = 0
     pattern: str = ""
 
 

@@ -142,7 +142,9 @@ class AnyOf(Pattern):
 
 @dataclass(frozen=True)
 class Repeated(Pattern):
-    """From `low` to `high` times (None: without end), or also not at all. `how` is between one time and the next."""
+    """From `low` to `high` times (None: without end), or also not at all. `how` is between one time and the next.
+
+    `is_reluctant` counts only where one of several matches is preferred: then it goes on rather than once more."""
 
     of: Pattern
     low: int = 1
@@ -151,6 +153,7 @@ class Repeated(Pattern):
     is_greedy: bool = False
     optionally: bool = False
     stop: Predicate | None = None
+    is_reluctant: bool = False
 
     def times(self, low: int, high: int | None = None) -> Repeated:
         return replace(self, low=low, high=low if high is None else high)

@@ -10,9 +10,10 @@ from typing import Any
 
 from penstock.cep.pattern import Absent, AllOf, AnyOf, Link, On, Pattern, Repeated
 from penstock.cep.pattern import Sequence as InOrder
-from penstock.cep.plan import PLACES_MAX, TooLarge, Wait, plan, taking
+from penstock.cep.plan import PLACES_MAX, TooLarge, plan, taking
 from penstock.cep.skip import Skip
 from penstock.cep.skip import none as no_skip
+from penstock.cep.waits import Wait
 from penstock.schema import Event
 
 ALL_OF_MAX = 6
@@ -139,14 +140,15 @@ def _sequence(part: InOrder) -> Iterator[str]:
             yield from _negation(link, before, following)
         elif isinstance(link.to, Absent) and may_be_nothing(before):
             yield "the step before an absence must not be optional: it says since when"
-        before = link.to
+        if link.how not in ("not_next", "not_then"):
+            before = link.to
 
 
 def _negation(link: Link, before: Pattern, following: Link | None) -> Iterator[str]:
     if not isinstance(link.to, On):
         yield f"{link.how} takes a single step, not a group: write cep.on(name, Class, predicate) in it"
         return
-    if isinstance(before, Repeated) and before.optionally:
+    if may_be_nothing(before):
         yield f"the step before {link.how} must not be optional: it says since when"
     if following is None or not isinstance(following.to, On) or not _same(link.to, following.to):
         return
@@ -175,10 +177,22 @@ def _several(part: AllOf | AnyOf) -> Iterator[str]:
         yield f"an absence cannot stand in {word}: write step.then(cep.absent(...)) there"
     if isinstance(part, AnyOf) and any(map(may_be_nothing, part.of)):
         yield "a part of any_of must not be optional: write cep.any_of(...).optional()"
+    if isinstance(part, AnyOf) and any(map(_begins_with_until, part.of)):
+        yield "what stands in any_of cannot begin with a repetition that has an until: put a step before that"
     if isinstance(part, AllOf) and not all(isinstance(each, On) for each in part.of):
         yield "all_of takes single steps: cep.on(name, Class, predicate) each"
     if isinstance(part, AllOf) and len(part.of) > ALL_OF_MAX:
         yield f"all_of takes up to {ALL_OF_MAX} steps"
+
+
+def _begins_with_until(pattern: Pattern) -> bool:
+    if isinstance(pattern, Repeated):
+        return pattern.stop is not None or _begins_with_until(pattern.of)
+    if isinstance(pattern, InOrder):
+        parts = pattern.parts()
+        needed = next((place for place, part in enumerate(parts) if not may_be_nothing(part)), len(parts) - 1)
+        return any(map(_begins_with_until, parts[: needed + 1]))
+    return isinstance(pattern, AnyOf) and any(map(_begins_with_until, pattern.of))
 
 
 def _names(pattern: Pattern) -> Iterator[str]:
@@ -260,5 +274,10 @@ def _ends_greedy(pattern: Pattern) -> bool:
     if isinstance(pattern, Repeated):
         return pattern.is_greedy or _ends_greedy(pattern.of)
     if isinstance(pattern, InOrder):
-        return _ends_greedy(pattern.links[-1].to)
+        last = _ends_greedy(pattern.links[-1].to)
+        return last or (may_be_nothing(pattern.links[-1].to) and _ends_greedy(_without_last(pattern)))
     return isinstance(pattern, AnyOf) and any(map(_ends_greedy, pattern.of))
+
+
+def _without_last(pattern: InOrder) -> Pattern:
+    return InOrder(pattern.first, pattern.links[:-1]) if len(pattern.links) > 1 else pattern.first

@@ -16,14 +16,24 @@ from penstock.schema import Event
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for: `every` match, or with False the first one and no more, `within` a time."""
+    """What is looked for: `every` match, or with False the first one and no more, `within` a time.
+
+    If one is `preferred`, there is one match for each first event, the best as `preferring.py` has it. `merges` says
+    that no predicate looks at what has matched but at the event before: then of two partial matches that wait for the
+    same only the better one is kept.
+    """
 
     pattern: Pattern
     within: timedelta | None = None
     skip: Skip = no_skip
     every: bool = True
     bounds: Bounds = DEFAULT
+    preferred: bool = False
+    merges: bool = False
 
     def problems(self, reads: Sequence[type[Event]] | None = None, bounded: bool = False) -> tuple[str, ...]:
-        """All that is wrong with it; see `problems.problems`."""
+        """All that is wrong with it; see `problems.problems`. What is preferred comes from a text, and was looked at
+        where that was read."""
+        if self.preferred:
+            return ()
         return tuple(problems(self.pattern, within=self.within, skip=self.skip, reads=reads, bounded=bounded))

@@ -10,7 +10,7 @@ import msgspec
 from penstock.cep.match import NOTHING, Match
 from penstock.cep.memory import Run
 from penstock.cep.pattern import On
-from penstock.cep.plan import Guard, Place, Wait
+from penstock.cep.waits import Guard, Place, Wait
 
 Test = Callable[[Any, Match], bool]
 Begin = Callable[[Any], Sequence[Place]]
@@ -41,11 +41,7 @@ def _anything(event: Any, match: Match) -> bool:
 
 def begins(waits: Sequence[Wait], mixed: bool) -> Begin:
     """The places with which an event begins a match."""
-    tests = [
-        (fits(place.on, mixed), place, [fits(other.on, mixed) for guard in wait.guards for other in guard.places])
-        for wait in waits
-        for place in wait.places
-    ]
+    tests = [(fits(place.on, mixed), place, _barred(wait, mixed)) for wait in waits for place in wait.places]
     if len(tests) == 1 and not tests[0][2]:
         ((only, place, _),) = tests
         taken = (place,)
@@ -54,11 +50,26 @@ def begins(waits: Sequence[Wait], mixed: bool) -> Begin:
     def begin(event: Any) -> list[Place]:
         return [
             place
-            for test, place, guards in tests
-            if test(event, NOTHING) and not any(guard(event, NOTHING) for guard in guards)
+            for test, place, barred in tests
+            if test(event, NOTHING) and not any(each(event, NOTHING) for each in barred)
         ]
 
     return begin
+
+
+def _barred(wait: Wait, mixed: bool) -> list[Test]:
+    """What an event must not be to begin a match: a stop, or one for a greedy repetition that has not come to its."""
+    barred = [] if wait.stop is None else [wait.stop]
+    for guard in wait.guards:
+        barred.append(_greedy([fits(place.on, mixed) for place in guard.places], guard.stop))
+    return barred
+
+
+def _greedy(tests: list[Test], stop: Test | None) -> Test:
+    def test(event: Any, match: Match) -> bool:
+        return not (stop is not None and stop(event, match)) and any(each(event, match) for each in tests)
+
+    return test
 
 
 def verdict(wait: Wait, mixed: bool) -> Verdict:

@@ -11,15 +11,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
-from penstock.app import Stream
 from penstock.collect.audit import Audit
 from penstock.collect.decode import BodyDecoder
 from penstock.collect.entrance import Entrance
 from penstock.collect.feed import FeedIntake
 from penstock.collect.intake import Hold, Hooks, Receipt, StreamIntake
+from penstock.collect.reached import Stand
 from penstock.collect.shedding import Shedding, SheddingIntake
 from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
+from penstock.declared import Stream
 from penstock.errors import DeclarationError, NotFound, PenstockError, Stopping, StorageError, SyncFailed
 from penstock.schema import Rejected, event_schema
 from penstock.settings import Settings
@@ -115,10 +116,14 @@ class FrontDoor:
         found = {name: entrance.intake for name, entrance in self._entrances.items()}
         return {name: intake for name, intake in found.items() if isinstance(intake, SheddingIntake)}
 
-    async def tick(self, stream: str, at: datetime | None = None) -> None:
-        """Append one tick without an event time to every partition: log time has reached `at`, by default now, or a
-        later time if the stream is past that. Durable on return."""
-        await self.entrance(stream).intake.tick(at)
+    async def tick(self, stream: str, at: datetime | None = None, told: datetime | None = None) -> None:
+        """Append one tick to every partition: log time has reached `at`, by default now, or a later time if the stream
+        is past that; and event time has reached `told`, if that is given. Durable on return."""
+        await self.entrance(stream).intake.tick(at, told)
+
+    def stands(self) -> Mapping[str, Stand]:
+        """How far time has come in each stream."""
+        return {name: entrance.intake.reached.stand for name, entrance in self._entrances.items()}
 
     def audits(self) -> Mapping[str, Audit]:
         """The figures of each declared stream; `rejected` counts its dead letters."""

@@ -22,9 +22,11 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from penstock.collect.audit import ONE_WAY, POST, Audit
+from penstock.collect.reached import Reached
 from penstock.collect.writer import Commit, Target, Writer
 from penstock.contracts import Clock, Log
 from penstock.errors import Overloaded, PenstockError, Stopping, StorageError, SyncFailed
+from penstock.rows import to_micros
 from penstock.schema import Event
 from penstock.settings import Settings
 
@@ -76,8 +78,8 @@ class Request(msgspec.Struct):
     """The events of one request, which came in `size` bytes by one way, at a time of the monotonic clock.
 
     `mark` is a source's name and how far it was read. `key` tells the request from all others: events that have no id
-    of their own are known by it if they come again. The intake fills in who waits for the outcome, `tick`, and, if it
-    sheds, how many of the events went and the `places` that the others had.
+    of their own are known by it if they come again. The intake fills in who waits for the outcome, `tick` and the event
+    time that is `told` with it, and, if it sheds, how many of the events went and the `places` that the others had.
     """
 
     events: Sequence[Any]
@@ -88,6 +90,7 @@ class Request(msgspec.Struct):
     came: float = 0.0
     waiter: Waiter | None = None
     tick: datetime | None = None
+    told: datetime | None = None
     shed: int = 0
     places: Sequence[int] | None = None
 
@@ -95,7 +98,7 @@ class Request(msgspec.Struct):
 def _committed(writer: Writer, group: list[Request]) -> Commit:
     tick = group[0].tick
     if tick is not None:
-        return writer.tick(tick)
+        return writer.tick(tick, group[0].told)
     return writer.commit(group, dict(each.mark for each in group if each.mark))
 
 
@@ -111,6 +114,7 @@ class StreamIntake:
 
     def __init__(self, target: Target, log: Log, settings: Settings, clock: Clock, hooks: Hooks) -> None:
         self.audit = Audit()
+        self.reached = Reached(target.event.__time_field__, to_micros(clock.now()))
         self._target = target
         self._log = log
         self._settings = settings
@@ -190,10 +194,11 @@ class StreamIntake:
         self._take(request, waiter)
         return True
 
-    def tick(self, at: datetime | None = None) -> asyncio.Future[Receipt]:
-        """Queue one tick for every partition, at a time that is now if it is not given."""
+    def tick(self, at: datetime | None = None, told: datetime | None = None) -> asyncio.Future[Receipt]:
+        """Queue one tick for every partition, at a time that is now if it is not given. It says that event time has
+        come to `told`."""
         self.require_room(Request((), 0))
-        return self._enqueue_empty(at or self._clock.now())
+        return self._enqueue_empty(at or self._clock.now(), told)
 
     async def drain(self) -> None:
         """Wait until everything offered so far is durable or has failed."""
@@ -234,9 +239,9 @@ class StreamIntake:
         request.came = request.came or self._clock.monotonic()
         self._enqueue(request)
 
-    def _enqueue_empty(self, tick: datetime | None = None) -> asyncio.Future[Receipt]:
+    def _enqueue_empty(self, tick: datetime | None = None, told: datetime | None = None) -> asyncio.Future[Receipt]:
         future: asyncio.Future[Receipt] = asyncio.get_running_loop().create_future()
-        self._enqueue(Request((), 0, waiter=future, tick=tick))
+        self._enqueue(Request((), 0, waiter=future, tick=tick, told=told))
         return future
 
     def _enqueue(self, request: Request) -> None:
@@ -274,7 +279,7 @@ class StreamIntake:
         while (group := self._groups.get()) is not None:
             outcome: Commit | BaseException
             try:
-                writer = writer or Writer(self._target, self._log, self._clock)
+                writer = writer or Writer(self._target, self._log, self._clock, self.reached)
                 outcome = _committed(writer, group)
             except BaseException as error:  # whatever it is, the requests must hear of it and the thread go on
                 outcome = error

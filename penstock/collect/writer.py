@@ -16,13 +16,17 @@ from typing import Any, NamedTuple, Protocol
 import pyarrow as pa
 
 from penstock import failpoints
+from penstock.collect.reached import Reached
 from penstock.columns import place, text_of, tick_batch, to_batch
 from penstock.contracts import NO_MARKS, Admission, Clock, Log, Position
 from penstock.cursor import Ack, Span, stream_cursor
+from penstock.rows import to_micros
 from penstock.schema import Event, event_schema, fields
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _SOON = timedelta(microseconds=1)
+TAIL_ROWS = 1_000
+"""Rows of each partition that are looked at, at the start, for how far time has come."""
 
 
 @dataclass(frozen=True)
@@ -100,15 +104,16 @@ class _Group:
 class Writer:
     """Writes one stream. Made anew after a crash, it takes up offsets and ingest time from the log."""
 
-    def __init__(self, target: Target, log: Log, clock: Clock) -> None:
+    def __init__(self, target: Target, log: Log, clock: Clock, reached: Reached | None = None) -> None:
         self._target = target
         self._log = log
         self._clock = clock
+        self._reached = reached or Reached(target.event.__time_field__, to_micros(clock.now()))
         self._id_texts = texts_of(target.event, target.event.__id_field__)
         self._key_texts = texts_of(target.event, target.key)
         self._generation = log.generation(target.name)
         self._ends = dict(log.ends(target.name))
-        self._latest = self._last_ingest_time()
+        self._latest = self._recalled()
 
     def commit(self, requests: Sequence[Request], marks: Mapping[str, str] = NO_MARKS) -> Commit:
         """Append the events of all requests, and the marks, in one transaction, in order. Durable on return; on an
@@ -125,6 +130,7 @@ class Writer:
             admission = self._log.admit(self._target.name, batches, marks)
             failpoints.reach("collect.after_append")
             self._advance(admission, batches)
+            self._reached.took(group.batch, to_micros(self._latest))
             ends = list(accumulate(len(request.events) for request in requests))
             for number, span in group.taken(admission, ends):
                 spans[number].append(span)
@@ -139,11 +145,14 @@ class Writer:
             return None
         return Ack(self._target.name, self._generation, tuple(spans[:SPANS_MAX])).text
 
-    def tick(self, at: datetime) -> Commit:
-        """Append one tick without an event time to every partition: a group of one request without events."""
-        tick = tick_batch(event_schema(self._target.event), self._later(at))
+    def tick(self, at: datetime, told: datetime | None = None) -> Commit:
+        """Append one tick to every partition: a group of one request without events. `told` is how far event time has
+        come; without it, event time does not move."""
+        event, now = self._target.event, self._later(at)
+        tick = tick_batch(event_schema(event), now, event.__time_field__, told)
         batches = dict.fromkeys(range(self._target.partitions), tick)
         self._advance(self._log.admit(self._target.name, batches), batches)
+        self._reached.ticked(to_micros(now), to_micros(told) if told is not None else None)
         return Commit(stream_cursor(self._generation, self._ends), [0], [None])
 
     def _grouped(self, requests: Sequence[Request]) -> _Group:
@@ -187,14 +196,16 @@ class Writer:
         self._latest = max(self._latest + _SOON, at)
         return self._latest
 
-    def _last_ingest_time(self) -> datetime:
-        """The newest ingest time in the log, so that a clock set back across a restart does not show."""
+    def _recalled(self) -> datetime:
+        """The newest ingest time in the log, so that a clock set back across a restart does not show; and event time,
+        as far as the end of the log tells."""
         name, latest = self._target.name, _LONG_AGO
         starts = self._log.starts(name)
         for partition, end in self._ends.items():
-            if end > starts.get(partition, 0):
-                for batch in self._log.read(name, partition, end - 1, end):
-                    latest = max([latest, *batch.column("_ingest_time").to_pylist()])
+            for batch in self._log.read(name, partition, max(starts.get(partition, 0), end - TAIL_ROWS), end):
+                self._reached.recall(batch)
+                latest = max([latest, *batch.column("_ingest_time").to_pylist()])
+        self._reached.recalled()
         return latest
 
 

@@ -80,7 +80,7 @@ class Compiler:
 
     def _column(self, node: Name) -> Operand:
         if node.name not in self._names:
-            raise Mistake(node.position, _missing("column", node.name, self._names))
+            raise Mistake(node.position, missing("column", node.name, self._names))
         self.columns.add(node.name)
         index, name = self._schema.get_field_index(node.name), node.name
         if index < 0:
@@ -92,7 +92,7 @@ class Compiler:
         if node.name in _OPERATORS:
             return _OPERATORS[node.name](operands)
         if node.name not in FUNCTIONS:
-            raise Mistake(node.position, _missing("function", node.name, sorted(FUNCTIONS)))
+            raise Mistake(node.position, missing("function", node.name, sorted(FUNCTIONS)))
         return FUNCTIONS[node.name].of(node.name, node.position, operands)
 
     def _count(self, node: Call, operands: Sequence[Operand]) -> None:
@@ -132,12 +132,12 @@ def _field(of: Operand, node: Field) -> Operand:
     index = raw.get_field_index(node.name)
     if index < 0:
         names = [raw.field(number).name for number in range(raw.num_fields)]
-        raise Mistake(node.name_position, _missing("field", node.name, names))
+        raise Mistake(node.name_position, missing("field", node.name, names))
     shown = f"{of.shown}.{node.name}"
     return loaded(raw.field(index).type, lambda batch: pc.struct_field(run(batch), [index]), node.position, shown)
 
 
-def _missing(sort: str, name: str, there: Sequence[str]) -> str:
+def missing(sort: str, name: str, there: Sequence[str]) -> str:
     near = get_close_matches(name, there, 1) if len(name) <= 2 * _SHOWN_MAX else []
     if near:
         return f"there is no {sort} {name[:_SHOWN_MAX]!r}; did you mean {near[0]}?"

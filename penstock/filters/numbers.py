@@ -101,10 +101,10 @@ def _rest_whole(values: Any, by: Any) -> Any:
 
 def _rest_real(values: Any, by: Any) -> Any:
     pairs = zip(values.to_pylist(), full(by, len(values)).to_pylist(), strict=True)
-    return pa.array([_rest(*pair) for pair in pairs], pa.float64())
+    return pa.array([rest(*pair) for pair in pairs], pa.float64())
 
 
-def _rest(value: float | None, by: float | None) -> float | None:
+def rest(value: float | None, by: float | None) -> float | None:
     if value is None or not by or not math.isfinite(value) or math.isnan(by):
         return None
     return math.fmod(value, by)

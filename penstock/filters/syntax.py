@@ -3,10 +3,10 @@ else is refused."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, NoReturn
 
 from sqlglot import Token, TokenType, exp
 from sqlglot.errors import ParseError
@@ -62,7 +62,7 @@ class Item(NamedTuple):
     position: int
 
 
-class _Parser(Parser):
+class PlainParser(Parser):
     """Knows no function by itself, so that each is a name and arguments, and looked up in our own table."""
 
     FUNCTIONS: ClassVar[dict[str, Any]] = {}
@@ -95,18 +95,18 @@ _HELP = "use columns, values, comparisons, IN, LIKE, BETWEEN, IS NULL, AND, OR, 
 
 def condition(text: str) -> Node:
     tokens = Tokens("where", text)
-    return _Reader(tokens).read(tokens.all)
+    return _Texts(tokens).read(tokens.all)
 
 
 def columns(text: str) -> list[Item]:
     tokens = Tokens("select", text)
-    reader, items = _Reader(tokens), list(tokens.items())
+    reader, items = _Texts(tokens), list(tokens.items())
     if len(items) > NAMES_MAX:
         tokens.refuse(items[NAMES_MAX][0].start, f"there are more than {NAMES_MAX} columns")
     return [_named(reader, item) for item in items]
 
 
-def _named(reader: _Reader, item: list[Token]) -> Item:
+def _named(reader: _Texts, item: list[Token]) -> Item:
     last = item[-1]
     is_name = last.token_type in (TokenType.VAR, TokenType.IDENTIFIER)
     if len(item) > 2 and is_name and item[-2].token_type == TokenType.VAR and item[-2].text.upper() == "AS":
@@ -116,35 +116,25 @@ def _named(reader: _Reader, item: list[Token]) -> Item:
     return Item(reader.read(item), None, item[0].start)
 
 
-class _Reader:
-    """Reads what stands in one text, and counts it."""
+class Reader:
+    """Makes nodes of a parser's tree, and counts them. `refuse` raises the error about a character."""
 
-    def __init__(self, tokens: Tokens) -> None:
-        self.tokens = tokens
+    PARTS: ClassVar[Mapping[str, frozenset[str]]] = _PARTS
+
+    def __init__(self, refuse: Callable[[int, str], NoReturn], place: int = 0) -> None:
+        self._refuse = refuse
         self._count = self._level = 0
-        self._place = 0
+        self._place = place
 
-    def read(self, tokens: list[Token]) -> Node:
-        self._place = tokens[0].start
-        parser = _Parser(error_message_context=len(self.tokens.text))
-        try:
-            (tree,) = parser.parse_into(exp.Condition, tokens, self.tokens.text)
-        except ParseError as error:
-            start = len(error.errors[0].get("start_context") or "") if error.errors else 0
-            return self.tokens.refuse_unread(tokens, start)
-        except (RecursionError, ValueError):
-            return self.tokens.refuse(self._place, "it cannot be read")
-        return self._node(tree)
-
-    def _node(self, tree: Any) -> Node:
+    def node(self, tree: Any) -> Node:
         self._require_allowed(tree)
         self._place = tree.meta.get("start", self._place)
         self._count += 1
         if self._count > NODES_MAX:
-            self.tokens.refuse(self._place, f"there are more than {NODES_MAX} names, values and operations in it")
+            self._refuse(self._place, f"there are more than {NODES_MAX} names, values and operations in it")
         self._level += 1
         if self._level > LEVELS_MAX:
-            self.tokens.refuse(self._place, f"it is more than {LEVELS_MAX} operations deep")
+            self._refuse(self._place, f"it is more than {LEVELS_MAX} operations deep")
         found: Node = getattr(self, f"_{type(tree).__name__.lower()}", self._binary)(tree)
         self._level -= 1
         return found
@@ -152,28 +142,28 @@ class _Reader:
     def _require_allowed(self, tree: Any) -> None:
         """Not all of the parser's nodes know their place: what is refused begins with the first part that does."""
         name = type(tree).__name__
-        if tree is not None and name in _PARTS:
-            surplus = {part for part, value in tree.args.items() if value} - _PARTS[name]
+        if tree is not None and name in self.PARTS:
+            surplus = {part for part, value in tree.args.items() if value} - self.PARTS[name]
             if not surplus:
                 return
         places = [] if tree is None else [each.meta["start"] for each in tree.walk() if "start" in each.meta]
-        self.tokens.refuse(min(places, default=self._place), f"something is not allowed here; {_HELP}")
+        self._refuse(min(places, default=self._place), f"something is not allowed here; {_HELP}")
 
     def _binary(self, tree: Any) -> Node:
         return self._call(_BINARY[type(tree).__name__], tree.this, tree.expression)
 
     def _call(self, name: str, *arguments: Any) -> Call:
-        found = tuple(map(self._node, arguments))
+        found = tuple(map(self.node, arguments))
         return Call(name, found, min(each.position for each in found))
 
     def _paren(self, tree: Any) -> Node:
         self._count -= 1
-        return self._node(tree.this)
+        return self.node(tree.this)
 
     def _column(self, tree: Any) -> Node:
         for each in tree.parts:
             if type(each).__name__ != "Identifier":
-                self._node(each)
+                self.node(each)
         first, *others = tree.parts
         node: Node = Name(first.this, first.meta.get("start", self._place))
         for each in others:
@@ -181,9 +171,9 @@ class _Reader:
         return node
 
     def _dot(self, tree: Any) -> Node:
-        of, part = self._node(tree.this), tree.expression
+        of, part = self.node(tree.this), tree.expression
         if type(part).__name__ != "Identifier":
-            self.tokens.refuse(part.meta.get("start", self._place), "a dot is followed by the name of a field")
+            self._refuse(part.meta.get("start", self._place), "a dot is followed by the name of a field")
         return Field(of, part.this, of.position, part.meta.get("start", self._place))
 
     def _identifier(self, tree: Any) -> Node:
@@ -198,7 +188,7 @@ class _Reader:
         except InvalidOperation:
             found = Decimal("Infinity")
         if not -NUMBER_MAX <= found <= NUMBER_MAX:
-            self.tokens.refuse(self._place, f"{text[:40]!r} is no number that can be compared")
+            self._refuse(self._place, f"{text[:40]!r} is no number that can be compared")
         return found
 
     def _boolean(self, tree: Any) -> Node:
@@ -208,7 +198,7 @@ class _Reader:
         return Literal(None, self._place)
 
     def _neg(self, tree: Any) -> Node:
-        inner = self._node(tree.this)
+        inner = self.node(tree.this)
         if isinstance(inner, Literal) and isinstance(inner.value, Decimal):
             return Literal(inner.value.copy_negate(), inner.position)  # a minus would round to 28 digits
         return Call("negative", (inner,), inner.position)
@@ -218,7 +208,7 @@ class _Reader:
 
     def _is(self, tree: Any) -> Node:
         if type(tree.expression).__name__ != "Null":
-            self.tokens.refuse(self._node(tree.this).position, "IS is for NULL; compare with = TRUE or = FALSE")
+            self._refuse(self.node(tree.this).position, "IS is for NULL; compare with = TRUE or = FALSE")
         return self._negated(tree, self._call("is null", tree.this))
 
     def _negated(self, tree: Any, call: Call) -> Node:
@@ -238,16 +228,36 @@ class _Reader:
     def _escape(self, tree: Any) -> Node:
         inner = tree.this
         if type(inner).__name__ not in ("Like", "ILike"):
-            self.tokens.refuse(self._place, "ESCAPE stands after LIKE")
+            self._refuse(self._place, "ESCAPE stands after LIKE")
         return self._like(inner, tree.expression)
 
     def _bracket(self, tree: Any) -> Node:
         if len(tree.expressions) != 1:
-            self.tokens.refuse(self._place, "one number or one text stands in brackets")
+            self._refuse(self._place, "one number or one text stands in brackets")
         return self._call("[]", tree.this, tree.expressions[0])
 
     def _anonymous(self, tree: Any) -> Node:
         place, name = self._place, tree.this
         if not isinstance(name, str):
-            self.tokens.refuse(place, "a function has a plain name")
-        return Call(name.lower(), tuple(self._node(each) for each in tree.expressions), place)
+            self._refuse(place, "a function has a plain name")
+        return Call(name.lower(), tuple(self.node(each) for each in tree.expressions), place)
+
+
+class _Texts(Reader):
+    """Reads what stands in one text."""
+
+    def __init__(self, tokens: Tokens) -> None:
+        super().__init__(tokens.refuse)
+        self.tokens = tokens
+
+    def read(self, tokens: list[Token]) -> Node:
+        self._place = tokens[0].start
+        parser = PlainParser(error_message_context=len(self.tokens.text))
+        try:
+            (tree,) = parser.parse_into(exp.Condition, tokens, self.tokens.text)
+        except ParseError as error:
+            start = len(error.errors[0].get("start_context") or "") if error.errors else 0
+            return self.tokens.refuse_unread(tokens, start)
+        except (RecursionError, ValueError):
+            return self.tokens.refuse(self._place, "it cannot be read")
+        return self.node(tree)

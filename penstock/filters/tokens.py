@@ -46,7 +46,7 @@ class Tokens:
         self.part, self.text = part, text
         if len(text) > LENGTH_MAX:
             self.refuse(LENGTH_MAX, f"it has more than {LENGTH_MAX} characters")
-        self.all = list(_with_intervals([self._plain(token) for token in self._raw()]))
+        self.all = list(with_intervals([self._plain(token) for token in self._raw()]))
         if not self.all:
             self.refuse(0, "there is nothing in it; write a condition such as speed > 30")
         self._require_shallow()
@@ -114,7 +114,7 @@ def _is_word(token: Token, word: str) -> bool:
     return token.token_type == TokenType.VAR and token.text.upper() == word
 
 
-def _with_intervals(tokens: Sequence[Token]) -> Iterator[Token]:
+def with_intervals(tokens: Sequence[Token]) -> Iterator[Token]:
     """`INTERVAL '1 hour'`, `INTERVAL '1' HOUR` and `INTERVAL 1 HOUR` as `interval('1 HOUR')`."""
     place = 0
     while place < len(tokens):

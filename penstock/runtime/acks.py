@@ -18,10 +18,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.access import Caller
-from penstock.app import App, Handler, View
+from penstock.app import App
 from penstock.columns import event_rows, json_rows
 from penstock.contracts import LogReader
 from penstock.cursor import Ack, Span, decode_ack
+from penstock.declared import Handler, Keeper, View
 from penstock.errors import BadCursor, BadParameter, NotFound, Overloaded, PenstockError
 from penstock.rows import from_micros, micros_of
 from penstock.runtime.directory import DataDirectory
@@ -62,7 +63,7 @@ class Acks:
         self._tables = tables
         self._replies_max = settings.replies_max
         self._replies = 0
-        paths = {view.name: directory.view_file(view.name) for view in app.views}
+        paths = {view.name: directory.view_file(view.name) for view in app.queries}
         paths |= {handler.name: directory.handler_ledger(handler.name) for handler in app.handlers}
         self._progress = {name: Progress(History(path)) for name, path in paths.items()}
         self._classes = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
@@ -131,7 +132,7 @@ class Acks:
         )
 
     def _readers(self, stream: str) -> list[Node]:
-        every: list[Node] = [*self._app.handlers, *self._app.views]
+        every: list[Node] = [*self._app.handlers, *self._app.queries]
         return [node for node in every if stream in node.reads]
 
     def _logged(self, ack: Ack) -> datetime | None:
@@ -185,10 +186,11 @@ class Acks:
             name, way = ways.pop(0)
             for node in self._readers(name):
                 so_far = [*way, (name, node)]
+                view = _view_of(node)
+                if view is not None and view.name == target:
+                    self._require_key(view, name)
+                    return so_far
                 if isinstance(node, View):
-                    if node.name == target:
-                        self._require_key(node, name)
-                        return so_far
                     continue
                 names = [output.name for output in node.outputs]
                 if target in names:
@@ -219,8 +221,10 @@ class Acks:
             batches = progress.batches(places)
             if batches is None:
                 return {"events": None}
-            if isinstance(node, View):
-                return {"rows": await self._view_rows(node, places, batches[1].version)}
+            view = _view_of(node)
+            if view is not None and view.name == target:
+                return {"rows": await self._view_rows(view, places, batches[1].version)}
+            assert isinstance(node, Handler)
             caused = await asyncio.to_thread(self._caused, node, places, *batches)
             made, failures = caused[following], f"{node.name}.failed"
             failed = caused[failures]
@@ -248,6 +252,11 @@ class Acks:
             for batch in self._log.read(places.stream, partition, span.first, span.first + span.count)
             for key in json_rows(batch, view.key)
         ]
+
+
+def _view_of(node: Node) -> View | None:
+    """The view that it makes, if that is what it makes."""
+    return node.view if isinstance(node, Keeper) else node if isinstance(node, View) else None
 
 
 def _shown(caused: Caused) -> list[msgspec.Raw]:

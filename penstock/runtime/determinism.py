@@ -19,15 +19,16 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.analyze.batches import advance
-from penstock.app import App, Handler, Stream
+from penstock.analyze.batches import advance, inputs
+from penstock.app import App
 from penstock.columns import text_of
 from penstock.contracts import LogReader
+from penstock.declared import Handler, Stream
 from penstock.errors import DeclarationError, HandlerError, NotFound
 from penstock.queue import EmbeddedLog
 from penstock.rows import Place
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.rehearsal import Call, Made, Part, Step, rows_file, trace_file, write_made, write_rows
+from penstock.runtime.rehearsal import Call, Made, Part, Step, rows_file, trace_file, view_rows, write_made, write_rows
 from penstock.samples import samples
 from penstock.schema import event_schema
 
@@ -95,15 +96,25 @@ def _read(app: App, streams: Sequence[Stream]) -> list[Stream]:
     return [stream for stream in streams if stream.name in names]
 
 
+def _viewed(app: App) -> list[tuple[Stream, str | None]]:
+    """The changes of views as handlers read them, each with the name under which it finds them."""
+    return [
+        (stream, name)
+        for handler in app.handlers
+        for stream in inputs(app, handler).values()
+        if (name := view_rows(handler, stream)) is not None
+    ]
+
+
 def _generate(app: App, folder: Path, count: int) -> None:
     """Made-up rows for each stream. What handlers fill is made by the first run."""
-    for stream in _read(app, app.streams):
+    for stream, name in [*((each, None) for each in _read(app, app.streams)), *_viewed(app)]:
         identity = stream.event.__id_field__
         made = []
         for time, event in samples(app, stream, count):
             known = text_of(getattr(event, identity)) if event is not None and identity is not None else None
             made.append(Made(time, event, known))
-        write_made(folder, stream, made)
+        write_made(folder, stream, made, name)
 
 
 def _take(app: App, data: Path, folder: Path, count: int) -> None:
@@ -111,17 +122,18 @@ def _take(app: App, data: Path, folder: Path, count: int) -> None:
     what the handler emits in the first run takes its place."""
     log = EmbeddedLog(DataDirectory(data).streams, read_only=True)
     try:
-        found = [_take_stream(log, each, folder, count) for each in _read(app, (*app.streams, *app.outputs))]
+        streams = [(each, None) for each in _read(app, (*app.streams, *app.outputs))]
+        found = [_take_stream(log, each, folder, count, name) for each, name in (*streams, *_viewed(app))]
     finally:
         log.close()
     if not any(found):
         raise DeclarationError(f"{data} has no events of the app {app.name}; without --data they are generated")
-    for stream in _read(app, app.streams):
-        if not rows_file(folder, stream.name).exists():
-            write_made(folder, stream, [])
+    for stream, name in [*((each, None) for each in _read(app, app.streams)), *_viewed(app)]:
+        if not rows_file(folder, name or stream.name).exists():
+            write_made(folder, stream, [], name)
 
 
-def _take_stream(log: LogReader, stream: Stream, folder: Path, count: int) -> bool:
+def _take_stream(log: LogReader, stream: Stream, folder: Path, count: int, name: str | None = None) -> bool:
     """Copy the first rows of a stream; whether there were any."""
     try:
         starts, ends = log.starts(stream.name), advance(log.starts(stream.name), log.ends(stream.name), count)
@@ -136,7 +148,7 @@ def _take_stream(log: LogReader, stream: Stream, folder: Path, count: int) -> bo
         offsets = range(starts[partition], end)
         places += [Place(stream.name, generation, partition, offset) for offset in offsets]
     if batches:
-        write_rows(folder, stream, batches, places)
+        write_rows(folder, stream, batches, places, name)
     return bool(batches)
 
 

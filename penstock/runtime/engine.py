@@ -17,31 +17,37 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.analyze.archive import start_making
-from penstock.analyze.frames import build, changes_batch, changes_schema, columns_schema, inputs, key_problems
+from penstock.analyze.closing import closings
+from penstock.analyze.fitting import row_problems
+from penstock.analyze.frames import Reader, build, changes_batch, changes_schema, columns_schema, inputs, key_problems
 from penstock.analyze.handled import handler_frame, register_handlers
 from penstock.analyze.pruning import prune
 from penstock.analyze.query import AfterCommit, Query
 from penstock.analyze.runner import Runner, stop_all
 from penstock.analyze.session import carry, java_process, start_session
+from penstock.analyze.sifting import sifter
 from penstock.analyze.source import read_stream, register
-from penstock.app import App, Handler, View
+from penstock.app import App
 from penstock.columns import json_rows
-from penstock.contracts import StreamSpec
+from penstock.contracts import Output, StreamSpec
 from penstock.cursor import source_positions
-from penstock.errors import EXIT_IO, EXIT_JAVA, PenstockError, SyncFailed, ViewError
+from penstock.declared import Handler, Keeper, View
+from penstock.errors import EXIT_IO, EXIT_JAVA, DeclarationError, HandlerError, PenstockError, SyncFailed, ViewError
 from penstock.files import sync_filesystem, write_atomic, write_status
-from penstock.graph import order, read_views
+from penstock.graph import order, read_streams, read_views
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
+from penstock.rows import to_micros
+from penstock.runtime.changes import Changes, Pulse
 from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signals
-from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
+from penstock.runtime.handlers import HandlerSink, Kept, open_kept, open_ledger, open_table, plan, source
+from penstock.runtime.late import LateEvents, timed_streams
 from penstock.runtime.loading import code_of, load
 from penstock.runtime.renewal import Renewal
 from penstock.runtime.retention import floor, retention
 from penstock.schema import event_schema
 from penstock.settings import Settings, from_environment
-from penstock.store import ViewSpec, ViewTable
+from penstock.store import ViewTable
 
 STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
@@ -68,8 +74,11 @@ class Engine:
         self.epoch = epoch
         self.own_log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
         self.changes: dict[str, pa.Schema] = {}
+        self.published: dict[str, Changes] = {}
+        self.pulse = Pulse(app, self.published, self.own_log)
         self.tables: dict[str, ViewTable] = {}
         self.sinks: dict[str, HandlerSink] = {}
+        self.late: dict[str, LateEvents] = {}
         self.runners: dict[str, Runner] = {}
         self.spark: SparkSession | None = None
         self.stopping = threading.Event()
@@ -96,6 +105,7 @@ class Engine:
             self._start(node, clean)
             if self.stopping.is_set():
                 break
+        self.pulse.start()
         status = self._look_after(java_process(self.spark))
         if self._archiving is not None:
             self._archiving.kill()
@@ -119,21 +129,41 @@ class Engine:
 
     def _view_query(self, view: View) -> Query:
         """Open a view's files. One that is damaged is that view's failure and no other's."""
-        chosen = self.settings
-        spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, chosen.changes_kept, chosen.changes_bytes)
-        table = ViewTable(self.directory.view_file(view.name), spec, clock=WallClock())
-        self.tables[view.name] = table
+        table = self.tables[view.name] = open_table(view, self.directory, self.settings)
+        self.late[view.name] = LateEvents(self.app, view, self.directory, self.own_log)
         return Query(view, self.directory.checkpoint(view.name), table, self.epoch, self._publisher(view))
 
     def _handler_query(self, handler: Handler) -> Query:
         """Open a handler's ledger, and make the streams that it fills."""
+        self._require_views(handler)
         made = self.plans[handler.name]
         ledger = open_ledger(handler, made, self.directory, self.own_log)
-        Renewal(self.app, handler, ledger, self.directory).run(self.own_log, self.settings, self.code)
+        kept = self._kept(handler) if isinstance(handler, Keeper) else None
+        table = kept.table if kept is not None else None
+        Renewal(self.app, handler, ledger, self.directory, table).run(self.own_log, self.settings, self.code)
         for output in handler.outputs:
             self.own_log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
-        sink = self.sinks[handler.name] = HandlerSink(handler, made, ledger, self.own_log)
+        sink = self.sinks[handler.name] = HandlerSink(handler, made, ledger, self.own_log, kept)
         return Query(handler, self.directory.checkpoint(handler.name), sink, self.epoch)
+
+    def _require_views(self, handler: Handler) -> None:
+        """Refuse to start a handler before the views that it reads, or if they have not the columns that it needs."""
+        for view in handler.rows:
+            if view not in self.changes:
+                raise HandlerError(
+                    f"{handler.where}: handler {handler.name} reads {view}, which has not started", handler=handler.name
+                )
+            for problem in row_problems(self.app, view, self.changes[view]):
+                if problem.where == handler.where:
+                    raise DeclarationError(str(problem))
+
+    def _kept(self, keeper: Keeper) -> Kept:
+        """Open the view that a handler keeps, with the stream of its changes if another view reads it."""
+        kept = open_kept(keeper, self.directory, self.settings, self.own_log, read=keeper.name in read_views(self.app))
+        self.tables[keeper.name] = kept.table
+        if kept.changes is not None:
+            self.changes[keeper.name], self.published[keeper.name] = kept.changes.schema, kept.changes
+        return kept
 
     def _handler_frame(self, handler: Handler) -> DataFrame:
         """The handler as a DataFrame. Its source is registered for this query alone, as is a view's: Spark puts words
@@ -148,25 +178,33 @@ class Engine:
         assert self.spark is not None
         register(self.spark, EmbeddedLogOpener(self.directory.streams))
         spark, wait_s = self.spark, IDLE_WAIT_S if len(view.reads) == 1 else SHARED_WAIT_S
+        timed = view.time == "ingest" or bool(timed_streams(self.app, view))
 
         def read(stream: str, schema: StructType) -> DataFrame:
-            return read_stream(spark, stream, schema, rows_max=self.settings.batch_events_max, wait_s=wait_s)
+            rows_max = self.settings.batch_events_max
+            return read_stream(spark, stream, schema, rows_max=rows_max, wait_s=wait_s, ordered=timed)
 
         views = {each.name for each in self.app.views}
         missing = [name for name in view.reads if name not in self.changes and name in views]
         if missing:
             raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
         times = frozenset(filter(None, (stream.event.__time_field__ for stream in self.app.streams)))
-        frame = prune(
-            spark, lambda reader: build(spark, view, inputs(self.app, view, reader, self.changes)), read, times
-        )
+        times |= {"_ingest_time"} if view.time == "ingest" else set()
+
+        def make(reader: Reader) -> DataFrame:
+            return build(spark, view, inputs(self.app, view, reader, self.changes))
+
+        frame = prune(spark, make, read, times)
         problems = key_problems(view, frame)
         if problems:
             raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
         self.tables[view.name].describe(columns_schema(frame))
+        late = self.late[view.name]
+        late.closings = closings(frame)
+        late.sift = sifter(spark, make) if late.stream is not None and late.closings.late else None
         if view.name in read_views(self.app):
             self.changes[view.name] = changes_schema(frame)
-            self.own_log.declare(StreamSpec(f"{view.name}.changes", self.changes[view.name], 1))
+            self.published[view.name] = Changes(view.name, self.changes[view.name], self.own_log)
         return frame
 
     def _caught_up(self, node: View | Handler) -> bool:
@@ -174,25 +212,27 @@ class Engine:
         query = self.runners[node.name].query
         last = query.sink.last() if query is not None else None
         read = source_positions(last.end) if last is not None else {}
-        declared = {stream.name for stream in (*self.app.streams, *self.app.outputs)}
-        names = [name if name in declared else f"{name}.changes" for name in node.reads]
+        names = read_streams(self.app, node)
         return bool(read) and all(read.get(name) == self.own_log.ends(name) for name in names)
 
-    def _publisher(self, view: View) -> AfterCommit | None:
-        """Appends what a view wrote to VIEW.changes, after the ledger has it.
+    def _publisher(self, view: View) -> AfterCommit:
+        """Appends what came too late to VIEW.late, and what a view wrote to VIEW.changes, after the ledger has it.
 
         A crash in between runs the batch again over the same range, and the append is idempotent by batch id: each
         batch is in the stream once.
         """
+        late = self.late[view.name]
         if view.name not in read_views(self.app):
-            return None
+            return late
 
-        def publish(batch_id: int, table: pa.Table) -> None:
+        def publish(output: Output) -> None:
+            late(output)
+            table = output.table
             if table.num_rows == 0:
                 return
             keys = [key.decode() for key in json_rows(table, view.key)]
             batch = changes_batch(table, self.changes[view.name], keys, datetime.now(UTC))
-            self.own_log.append(f"{view.name}.changes", 0, batch, producer=view.name, sequence=batch_id)
+            self.published[view.name].append(batch, producer=view.name, sequence=output.batch_id)
 
         return publish
 
@@ -232,7 +272,8 @@ class Engine:
             for table in self.tables.values():
                 table.expire()
             handled = [output.name for sink in self.sinks.values() for output in sink.handler.outputs]
-            for stream in (*(f"{name}.changes" for name in self.changes), *handled):
+            late = [stream.name for name, stream in self.app.late.items() if name in self.late]
+            for stream in (*(f"{name}.changes" for name in self.changes), *handled, *late):
                 needed = floor(self.app, self.directory, self.own_log, stream)
                 self.own_log.trim(stream, retention(None, self.settings, needed))
                 self.own_log.merge(stream)
@@ -248,10 +289,14 @@ class Engine:
         status: dict[str, Any] = {
             "epoch": self.epoch,
             "state": state,
-            "views": {name: each for name, each in told.items() if name not in self.plans},
+            "views": {name: told[name] | self._closings(name) for name in told if name not in self.plans},
             "handlers": {name: told[name] | self._figures(name) for name in told if name in self.plans},
+            "changed": {name: to_micros(each.written) for name, each in self.published.items() if each.written},
         }
         write_status(self.directory.engine_status, msgspec.json.encode(status))
+
+    def _closings(self, view: str) -> dict[str, Any]:
+        return self.late[view].describe() if view in self.late else {}
 
     def _figures(self, handler: str) -> dict[str, Any]:
         return self.sinks[handler].describe() if handler in self.sinks else {}
@@ -259,10 +304,12 @@ class Engine:
     def _stop(self, status: int) -> None:
         """Finish the output under way; then the checkpoints are whole, and marked so once they are durable."""
         stop_all(list(self.runners.values()), self.settings.drain_s / 2)
-        for table in self.tables.values():
-            table.close()
+        self.pulse.stop()
         for sink in self.sinks.values():
-            sink.ledger.close()
+            sink.close()
+        for name, table in self.tables.items():
+            if name not in self.sinks:
+                table.close()
         self.own_log.close()
         if status == 0:
             sync_filesystem(self.directory.checkpoints)

@@ -27,16 +27,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from penstock import dashboard
 from penstock.access import NO_POLICY, Gate, KeyFile, Policy, read_policy
 from penstock.access.certificates import HANDSHAKE_S
-from penstock.app import App, Inlet, View
+from penstock.app import App
 from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
 from penstock.collect.http import PREFIX, PostEndpoint
 from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
 from penstock.contracts import Channel, SourceStatus
+from penstock.declared import Inlet, Rollup, View
 from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.graph import read_views
 from penstock.queue import EmbeddedLog
+from penstock.rows import from_micros
 from penstock.runtime.acks import Acks
 from penstock.runtime.child import answer_call, on_end_of_parent
 from penstock.runtime.clock import WallClock
@@ -206,6 +208,7 @@ class Gateway:
             acks=self.acks.describe,
             origins=self.origins,
             queries=self.queries,
+            rollups={each.name: each.declared.by for each in self.app.keepers if isinstance(each, Rollup)},
         )
         post = PostEndpoint(self.door, self.settings, self.acks)
         publish = PublishEndpoint(self.door, self.closing, window=self.settings.publish_window)
@@ -260,7 +263,7 @@ class Gateway:
     def _background(self) -> list[tuple[str, Any]]:
         tables = [(f"view {name}", table.run()) for name, table in self.tables.items()]
         sources = [(f"source {inlet.name}", self._pull(inlet)) for inlet in self.app.inlets]
-        timed = any(handler.timers or len(handler.reads) > 1 for handler in self.app.handlers)
+        timed = any(handler.timers or len(handler.reads) > 1 for handler in self.app.handlers) or bool(self.app.views)
         ticks = [("ticks", self._ticks())] if timed else []
         pressure = [("pressure", self._pressure())] if self.settings.lag_events_max else []
         always = [("rates", self._rates()), ("upkeep", self._upkeep()), ("access", self._access())]
@@ -304,14 +307,17 @@ class Gateway:
             await asyncio.sleep(PRESSURE_S)
 
     async def _ticks(self) -> None:
-        """Let time pass in the log though no event comes: for handlers' timers, and where one stream waits for another.
-        All streams get the same time, and with it a handler has everything that came before."""
+        """Let time pass in the log though no event comes: for handlers' timers, where one stream waits for another, and
+        for the last windows of a stream that is silent. All streams get the same log time, and with it a handler has
+        everything that came before; event time goes its own way in each."""
         while True:
             await asyncio.sleep(TICK_S)
             now = datetime.now(UTC)
-            for name in self.status.due(now):
+            idle = self.status.idle(now)
+            for name in self.status.together({*self.status.due(now), *idle}):
+                told = idle.get(name)
                 try:
-                    await self.door.tick(name, now)
+                    await self.door.tick(name, now, from_micros(told) if told is not None else None)
                 except PenstockError as error:
                     log.warning("no tick for stream %s: %s", name, error)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,21 +15,26 @@ import pyarrow as pa
 from penstock.analyze.batches import inputs, spread
 from penstock.analyze.handled import Source, Standing, results
 from penstock.analyze.inputs import recut
+from penstock.analyze.keeping import last_words
+from penstock.analyze.outbox import Inbox
 from penstock.analyze.worker import REPORT, Plan, Report
-from penstock.app import App, Handler, Stream
+from penstock.app import App
 from penstock.contracts import LedgerEntry, Log, LogReader, Output
+from penstock.declared import Handler, Keeper, Stream, View
 from penstock.errors import DeclarationError
 from penstock.evolution import shape_of
 from penstock.failpoints import reach
 from penstock.queue import EmbeddedLogOpener
 from penstock.rows import to_micros
+from penstock.runtime.changes import Changes
+from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.loading import absolute, code_of, load
 from penstock.runtime.states import ShardOpener
-from penstock.schema import Event, event_schema
+from penstock.schema import SYSTEM_COLUMNS, Event, event_schema, shown
 from penstock.settings import Settings
 from penstock.shard import digest_text
-from penstock.store import Done, HandlerLedger, read_handled
+from penstock.store import Done, HandlerLedger, ViewSpec, ViewTable, read_handled
 
 log = logging.getLogger("penstock.engine")
 APPEND_ROWS_MAX = 20_000
@@ -102,16 +107,41 @@ def open_ledger(handler: Handler, made: Plan, directory: DataDirectory, log: Log
     return HandlerLedger(path, made.shards, origin(log, made.placed), shape_of(handler.state))
 
 
+@dataclass(frozen=True)
+class Kept:
+    """The view that a handler keeps: its file, and the stream of its changes, if anyone reads that."""
+
+    table: ViewTable
+    changes: Changes | None = None
+
+
+def open_table(view: View, directory: DataDirectory, settings: Settings) -> ViewTable:
+    """A view's file, for its only writer."""
+    bounds = settings.changes_kept, settings.changes_bytes
+    spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, *bounds)
+    return ViewTable(directory.view_file(view.name), spec, clock=WallClock())
+
+
+def open_kept(keeper: Keeper, directory: DataDirectory, settings: Settings, log: Log, *, read: bool) -> Kept:
+    """The view that a handler keeps, with a stream of its changes if a view will `read` it."""
+    table, schema = open_table(keeper.view, directory, settings), event_schema(keeper.row)
+    table.describe(shown(schema))
+    return Kept(table, Changes(keeper.name, schema, log) if read else None)
+
+
 class HandlerSink:
     """Takes what a handler's shards give: a `contracts.Sink`.
 
     The state is durable before it comes here, and counts when the ledger has the batch. Before anything is emitted, the
-    ledger fixes the range of the batch; what is emitted is appended under the batch's number, which makes it happen
-    once. So a crash at any point runs the batch again over the same range, with the same effects.
+    ledger fixes the range of the batch; what is emitted is appended, or kept as the rows of a view, under the batch's
+    number, which makes it happen once. So a crash at any point runs the batch again over the same range, with the same
+    effects.
     """
 
-    def __init__(self, handler: Handler, made: Plan, ledger: HandlerLedger, log: Log) -> None:
+    def __init__(self, handler: Handler, made: Plan, ledger: HandlerLedger, log: Log, kept: Kept | None = None) -> None:
+        """A handler that keeps a view has its files in `kept`."""
         self.handler = handler
+        self.kept = kept
         self.plan = made
         self.ledger = ledger
         self.log = log
@@ -120,23 +150,29 @@ class HandlerSink:
     def last(self) -> LedgerEntry | None:
         return self.ledger.last()
 
+    def close(self) -> None:
+        """Let go of its files."""
+        self.ledger.close()
+        if self.kept is not None:
+            self.kept.table.close()
+
     def commit(self, output: Output) -> bool:
         if not self.ledger.is_next(output):
             return False
         inbox = results(output.table)
         told = inbox.pop(REPORT)
         reports = {shard: msgspec.msgpack.decode(payload, type=Report) for shard, (payload,) in told}
-        if inbox:
+        if inbox or self.kept is not None:
             self.ledger.intend(output)
-        counts = [
-            self._append(stream, output.batch_id, inbox.pop(number))
-            for number, stream in enumerate(self.handler.outputs)
-        ]
+        *streams, failed = self.handler.outputs
+        emitted = sum(self._append(each, output.batch_id, inbox.pop(number)) for number, each in enumerate(streams))
+        failures = self._append(failed, output.batch_id, inbox.pop(len(self.handler.emits)))
+        version = self._keep(self.kept, output, inbox) if self.kept is not None else 0
         reach("handler.after_append")
         shards = {shard: report.state for shard, report in reports.items() if report.state is not None}
         outputs = {stream.name: dict(self.log.ends(stream.name)) for stream in self.handler.outputs}
-        done = Done(to_micros(datetime.now(UTC)), output.end, outputs)
-        self.ledger.commit(output, done, shards, sum(counts[:-1]), counts[-1])
+        done = Done(to_micros(datetime.now(UTC)), output.end, outputs, version)
+        self.ledger.commit(output, done, shards, emitted, failures)
         inbox.clear()
         for report in reports.values():
             self.figures.add(report)
@@ -156,6 +192,21 @@ class HandlerSink:
                 count += part.num_rows
         return count
 
+    def _keep(self, kept: Kept, output: Output, inbox: Inbox) -> int:
+        """Bring the view's rows up to date under the batch's number, and tell those who read its changes; gives its
+        version. A batch that the view has already, because a crash came between it and the ledger, stays as it is."""
+        assert isinstance(self.handler, Keeper)
+        schema, view = event_schema(self.handler.row), self.handler.view
+        payloads = [each for _, found in inbox.pop(len(self.handler.emits) - 2) for each in found]
+        table = pa.Table.from_batches([pa.ipc.read_record_batch(each, schema) for each in payloads], schema)
+        rows, gone = last_words(table, view.key)
+        kept.table.commit(replace(output, table=rows.drop(SYSTEM_COLUMNS), gone=gone.select(view.key)))
+        if kept.changes is not None:
+            for number, part in enumerate(recut([*rows.to_batches(), *gone.to_batches()], APPEND_ROWS_MAX)):
+                sequence = output.batch_id * PARTS_MAX + number
+                kept.changes.append(part, producer=self.handler.name, sequence=sequence)
+        return kept.table.version
+
     def describe(self) -> dict[str, Any]:
         """For `/v1/app`."""
         state = self.ledger.state
@@ -170,7 +221,7 @@ class HandlerSink:
             "emitted": state.emitted,
             "failed": state.failed,
             "events": figures.events,
-            "time": figures.time,
+            "time": max([figures.time, *(each.time for each in shards)]),
             "run_s": round(figures.run_s, 3),
             "read_s": round(figures.read_s, 3),
             "write_s": round(figures.write_s, 3),

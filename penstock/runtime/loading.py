@@ -10,7 +10,8 @@ from hashlib import blake2b
 from pathlib import Path
 from types import ModuleType
 
-from penstock.app import App, Handler
+from penstock.app import App
+from penstock.declared import Handler
 from penstock.errors import DeclarationError
 
 CODE_BYTES = 16

@@ -15,9 +15,10 @@ from typing import Any
 
 import msgspec
 
-from penstock.app import App, Handler
+from penstock.app import App
 from penstock.contracts import LogReader
 from penstock.cursor import source_positions
+from penstock.declared import Handler
 from penstock.errors import DeclarationError, HandlerError
 from penstock.files import write_atomic
 from penstock.queue import EmbeddedLog
@@ -26,6 +27,7 @@ from penstock.runtime.directory import DataDirectory, owner
 from penstock.runtime.handlers import origin
 from penstock.runtime.loading import absolute, code_of
 from penstock.runtime.renewal import Next, Prepared, problems
+from penstock.runtime.rerows import Rerows
 from penstock.runtime.rerun import Rerun
 from penstock.settings import Settings
 from penstock.shard import Shard
@@ -49,7 +51,7 @@ class Rebuild:
         self.before = self._handled()
         self.run = Rerun(app, handler, self.log, settings)
         reads = set(source_positions(self.before.end))
-        if reads != set(handler.reads) or self.run.count != self.before.count:
+        if reads != set(handler.inputs) or self.run.count != self.before.count:
             raise DeclarationError(
                 f"{handler.where}: handler {handler.name} has run on {', '.join(sorted(reads))} in {self.before.count} "
                 f"shards; to rebuild it, it must read the same streams, in as many (PENSTOCK_PARTITIONS)"
@@ -68,21 +70,21 @@ class Rebuild:
         trimmed = any(at > 0 for each in starts.values() for at in each.values())
         if trimmed and starts != source_positions(self.before.origin):
             raise DeclarationError(
-                f"the log of {', '.join(self.handler.reads)} is no longer kept from where {self.handler.name} began; "
+                f"the log of {', '.join(self.handler.inputs)} is no longer kept from where {self.handler.name} began; "
                 "--kept rebuilds it from what is kept"
             )
 
     def prepare(self) -> None:
         """Run the log through the handler until it has caught up with the one that runs, and make that durable."""
-        prepared = Prepared(code_of(self.target), self.origin)
+        prepared, rows = Prepared(code_of(self.target), self.origin), Rerows(self.handler)
         for number in range(self.run.count):
             self.run.begin(number, Shard(), source_positions(self.origin))
         for _ in range(PASSES_MAX):
             before = self.run.events
-            self.run.advance(source_positions(self._handled().end))
+            self.run.advance(source_positions(self._handled().end), rows.see)
             if self.run.events - before <= CLOSE_EVENTS:
                 break
-        Next(self.directory, self.handler.name).write(prepared, self.run)
+        Next(self.directory, self.handler.name).write(prepared, self.run, rows)
 
     def take_over(self, say: Say) -> None:
         """Have the running app go on with the new code, and wait until it does. If none runs, the next start will."""

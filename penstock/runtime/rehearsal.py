@@ -21,8 +21,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.analyze.batches import inputs
-from penstock.app import Handler, Stream
 from penstock.columns import text_of, tick_batch, to_batch
+from penstock.declared import Handler, Stream
 from penstock.graph import order
 from penstock.machine import Effects, Machine
 from penstock.rows import Inputs, Place, from_micros, micros_of, to_events
@@ -86,11 +86,16 @@ def rows_file(folder: Path, stream: str) -> Path:
     return folder / f"{stream}.rows"
 
 
+def view_rows(handler: Handler, stream: Stream) -> str | None:
+    """The name under which a handler finds the changes of a view: each reads them by a class of its own."""
+    return f"{handler.name}.{stream.name}" if stream.name not in handler.reads else None
+
+
 def trace_file(folder: Path, run: str, handler: str) -> Path:
     return folder / f"{handler}.{run}.trace"
 
 
-def write_made(folder: Path, stream: Stream, made: Sequence[Made]) -> None:
+def write_made(folder: Path, stream: Stream, made: Sequence[Made], name: str | None = None) -> None:
     """Write rows that were made up, or emitted, as if they had gone through the log."""
     schema = event_schema(stream.event)
     events = [each for each in made if each.event is not None]
@@ -101,23 +106,26 @@ def write_made(folder: Path, stream: Stream, made: Sequence[Made]) -> None:
     batch = batch.set_column(schema.get_field_index("_ingest_time"), schema.field("_ingest_time"), times)
     ticks = [tick_batch(schema, each.time) for each in made if each.event is None]
     numbers = sorted(range(len(made)), key=lambda number: made[number].event is None)
-    write_rows(folder, stream, [batch, *ticks], [Place(stream.name, 0, 0, number) for number in numbers])
+    write_rows(folder, stream, [batch, *ticks], [Place(stream.name, 0, 0, number) for number in numbers], name)
 
 
-def write_rows(folder: Path, stream: Stream, batches: Sequence[pa.RecordBatch], places: Sequence[Place]) -> None:
-    """Write batches as the log has them, with the place of each row."""
+def write_rows(
+    folder: Path, stream: Stream, batches: Sequence[pa.RecordBatch], places: Sequence[Place], name: str | None = None
+) -> None:
+    """Write batches as the log has them, with the place of each row; under another name than the stream's, if given."""
     table = pa.Table.from_batches(batches, event_schema(stream.event))
-    for name in PLACE_COLUMNS:
+    for column in PLACE_COLUMNS:
         table = table.append_column(
-            name, pa.array([getattr(place, name.removeprefix("_")) for place in places], pa.int64())
+            column, pa.array([getattr(place, column.removeprefix("_")) for place in places], pa.int64())
         )
-    with pa.OSFile(str(rows_file(folder, stream.name)), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+    path = rows_file(folder, name or stream.name)
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table)
 
 
-def read_rows(folder: Path, stream: Stream) -> Iterator[Row]:
+def read_rows(folder: Path, stream: Stream, name: str | None = None) -> Iterator[Row]:
     """The rows of a stream's file, with events as a handler gets them."""
-    with pa.memory_map(str(rows_file(folder, stream.name))) as file:
+    with pa.memory_map(str(rows_file(folder, name or stream.name))) as file:
         table = pa.ipc.open_file(file).read_all().combine_chunks()
     for batch in table.to_batches():
         kinds = batch.column("_kind")
@@ -136,7 +144,7 @@ def rehearse(call: Call) -> None:
     for handler in order(app):
         if isinstance(handler, Handler):
             streams = inputs(app, handler).values()
-            rows = [row for stream in streams for row in read_rows(folder, stream)]
+            rows = [row for stream in streams for row in read_rows(folder, stream, view_rows(handler, stream))]
             numbers = {stream.name: number for number, stream in enumerate(streams)}
             rows.sort(key=lambda row: (row.time, numbers[row.place.stream], row.place.partition, row.place.offset))
             _Rehearsal(handler, folder, call).run(rows if handler.name not in call.without else [])
@@ -179,11 +187,11 @@ class _Rehearsal:
             due = self.shard.next_due()
             if due is None:
                 return
-            yield Row(due, Place(self.handler.reads[0], 0, -1, number), None, None)
+            yield Row(due, Place(self.handler.inputs[0], 0, -1, number), None, None)
 
     def _step(self, row: Row) -> bytes:
         event = row.event
-        key = text_of(getattr(event, self.handler.key)) if event is not None else None
+        key = text_of(getattr(event, self.handler.key_of(row.place.stream))) if event is not None else None
         given = Inputs.of([key], [event], [row.time], lambda _: row.id, lambda _: row.place)
         effects = self.machine.run(self.shard, given)
         self.shard.apply(effects.changes)
@@ -193,6 +201,8 @@ class _Rehearsal:
     def _remember(self, effects: Effects) -> None:
         *outputs, failures = self.handler.outputs
         for each in effects.emitted:
+            if each.output >= len(outputs):
+                continue  # a row of a view: no handler reads it
             self.outputs[outputs[each.output].name].append(Made(from_micros(each.time), each.event, each.id))
         for failure in effects.failures:
             self.outputs[failures.name].append(Made(from_micros(failure.time), failure.event, failure.id))

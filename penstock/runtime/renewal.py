@@ -15,19 +15,21 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.app import App, Handler
+from penstock.app import App
 from penstock.contracts import HandledShard, LogReader
 from penstock.cursor import source_positions
+from penstock.declared import Handler
 from penstock.errors import Damaged, DeclarationError, StorageError
 from penstock.evolution import Carrier, misfit, shape_of
 from penstock.failpoints import reach
 from penstock.files import write_atomic
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.rerows import Rerows
 from penstock.runtime.rerun import Rerun
 from penstock.runtime.states import ShardOpener
 from penstock.settings import Settings
 from penstock.shard import Shard
-from penstock.store import HandlerLedger, ShardFiles, read_handled
+from penstock.store import HandlerLedger, ShardFiles, ViewTable, read_handled
 
 log = logging.getLogger("penstock.engine")
 VERSION = 0
@@ -68,11 +70,12 @@ class Next:
         except msgspec.MsgspecError:
             raise Damaged(f"{self._mark} is damaged; remove {self.folder}, and rebuild again") from None
 
-    def write(self, prepared: Prepared, run: Rerun) -> None:
+    def write(self, prepared: Prepared, run: Rerun, rows: Rerows) -> None:
         """Make state durable as prepared; what was there before is gone first."""
         self.remove()
         for number, shard in run.shards.items():
             self.files(number).write_snapshot(VERSION, shard, run.positions[number])
+        rows.write(self.folder)
         write_atomic(self._mark, msgspec.json.encode(prepared), durable=True)
 
     def remove(self) -> None:
@@ -108,6 +111,7 @@ class Renewal:
     handler: Handler
     ledger: HandlerLedger
     directory: DataDirectory
+    table: ViewTable | None = None
 
     def run(self, reader: LogReader, settings: Settings, code: str) -> None:
         """Take over what was prepared for this code, or carry the state over to a class that has changed."""
@@ -115,22 +119,27 @@ class Renewal:
         prepared, handled, name = _prepared(self.handler, self.directory, code), self.ledger.state, self.handler.name
         if prepared is not None and handled.entry is not None:
             log.info("%s: taking over the state that was made from the log", name)
-            self._adopt(self._caught_up(reader, settings), prepared.origin)
+            rows = Rerows(self.handler)
+            shards = self._caught_up(reader, settings, rows)
+            if self.table is not None:
+                self.table.replace(rows.table())  # before the state, and again if that is not taken over
+            self._adopt(shards, prepared.origin)
             Next(self.directory, name).remove()
         elif handled.shape != shape_of(self.handler.state):
             log.info("%s: carrying its state over to version %d", name, self.handler.state.__state_version__)
             self._adopt(self._carried(), handled.end, begins=True)
         self._clean()
 
-    def _caught_up(self, reader: LogReader, settings: Settings) -> Mapping[int, Shard]:
-        """The prepared state, brought on to where the handler stands."""
+    def _caught_up(self, reader: LogReader, settings: Settings, rows: Rerows) -> Mapping[int, Shard]:
+        """The prepared state, brought on to where the handler stands; `rows` has those of the view that it keeps."""
         run, prepared = Rerun(self.app, self.handler, reader, settings), Next(self.directory, self.handler.name)
         for number in range(run.count):
             found = next(prepared.files(number).snapshots(VERSION), None)
             if found is None:
                 raise Damaged(f"{prepared.folder} is not whole; remove it, and rebuild again")
             run.begin(number, *found)
-        run.advance(source_positions(self.ledger.state.end))
+        rows.read(prepared.folder)
+        run.advance(source_positions(self.ledger.state.end), rows.see)
         return run.shards
 
     def _carried(self) -> Mapping[int, Shard]:

@@ -13,10 +13,11 @@ from typing import Any
 import msgspec
 
 from penstock.analyze.batches import inputs, spread
-from penstock.app import App, Handler
+from penstock.app import App
 from penstock.columns import place
 from penstock.contracts import LogReader
 from penstock.cursor import Positions, StreamCursor, decode, source_positions
+from penstock.declared import Handler
 from penstock.errors import BadCursor, DeclarationError
 from penstock.evolution import Carrier, misfit, shape_of
 from penstock.machine import Effects
@@ -58,7 +59,7 @@ class Replay:
         end = source_positions(self.handled.end)
         if cursor is None:
             return end
-        first, found = self.handler.reads[0], decode(cursor)
+        first, found = self.handler.inputs[0], decode(cursor)
         if not isinstance(found, StreamCursor) or found.generation != self.log.generation(first):
             raise BadCursor(f"this is not a cursor of the stream {first}")
         return end | {first: end[first] | found.offsets}
@@ -95,7 +96,7 @@ class Replay:
 
     def require_comparable(self, app: App, changed: Handler) -> None:
         """Refuse a changed handler whose inputs are others than those that the log has been cut for."""
-        if (changed.reads, changed.key) != (self.handler.reads, self.handler.key):
+        if _read_by(changed) != _read_by(self.handler):
             raise DeclarationError(
                 f"{changed.where}: the changed handler {changed.name} reads other streams, or by another key"
             )
@@ -103,6 +104,11 @@ class Replay:
             new = set(event_schema(inputs(app, changed)[name].event).names) - set(event_schema(stream.event).names)
             if new:
                 raise DeclarationError(f"{changed.where}: {', '.join(sorted(new))} of {name} is not in the log")
+
+
+def _read_by(handler: Handler) -> dict[str, str]:
+    """What a handler reads, each with the field of the key."""
+    return {name: handler.key_of(name) for name in handler.inputs}
 
 
 def _is_before(position: Positions, end: Positions) -> bool:

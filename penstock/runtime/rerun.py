@@ -6,9 +6,10 @@ from collections.abc import Callable
 
 from penstock.analyze.batches import inputs, own_positions, rerun, spread
 from penstock.analyze.inputs import Reading
-from penstock.app import App, Handler
+from penstock.app import App
 from penstock.contracts import LogReader
 from penstock.cursor import Positions
+from penstock.declared import Handler
 from penstock.machine import Effects, Machine
 from penstock.rows import Inputs, Rows
 from penstock.settings import Settings
@@ -37,6 +38,7 @@ class Rerun:
         self.events = 0
         self.tell: Tell = lambda _: None
         self._classes = {name: stream.event for name, stream in inputs(app, handler).items()}
+        self._keys = {name: handler.key_of(name) for name in self._classes}
 
     @property
     def digest(self) -> str:
@@ -49,7 +51,7 @@ class Rerun:
     def advance(self, end: Positions, seen: Seen = lambda _: None) -> None:
         """Run every shard on to `end`; what comes of it is shown to `seen`, and is in the state."""
         for number, shard in self.shards.items():
-            reading = Reading(self._classes, self.handler.key, self.placed, number, self.count)
+            reading = Reading(self._classes, self._keys, self.placed, number, self.count)
             stop = own_positions(self.placed, number, end)
             for rows in rerun(self.log, reading, self.positions[number], stop):
                 for part in (rows,) if self.key is None else (_only(each, self.key) for each in rows.pieces()):
@@ -67,7 +69,9 @@ class Rerun:
 def _only(rows: Inputs, key: str) -> Inputs:
     """The rows of one key, and the ticks. Nothing else has to do with its state."""
     events = list(rows.events)
-    mine = [row for row, event in enumerate(events) if event is None or rows.key(row) == key]
+    mine = [
+        row for row, event in enumerate(events) if rows.key(row) == key or (event is None and rows.key(row) is None)
+    ]
     return Inputs.of(
         [rows.key(row) for row in mine],
         [events[row] for row in mine],

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import timedelta
 
-from penstock.app import App, Handler, Stream, View
+from penstock.app import App
 from penstock.contracts import LedgerEntry, LogReader, Retention
 from penstock.cursor import source_positions
+from penstock.declared import Handler, Stream, View
 from penstock.graph import order
 from penstock.runtime.directory import DataDirectory
 from penstock.settings import Settings

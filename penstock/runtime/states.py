@@ -10,12 +10,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.app import Handler
 from penstock.columns import place
 from penstock.contracts import LogReader
 from penstock.cursor import source_positions, stream_cursor
+from penstock.declared import Handler
 from penstock.errors import Busy, Damaged
 from penstock.evolution import shape_of
+from penstock.packed import shown
 from penstock.rows import from_micros
 from penstock.runtime.directory import DataDirectory
 from penstock.shard import NOTHING, Codec, Shard
@@ -60,7 +61,7 @@ class HandlerStates:
             assert handled is not None
             for each, record in sorted(self._shard(number, handled).records.items()):
                 if key in (None, each):
-                    yield msgspec.json.encode({"key": each} | self._shown(record))
+                    yield msgspec.json.encode({"key": each} | self._shown(record), enc_hook=shown)
 
     def _read(self) -> Handled | None:
         handled = read_handled(self._ledger)
@@ -80,9 +81,9 @@ class HandlerStates:
             handled, record = self._find(key, TRIES)
         if handled is None or record is None:
             return None
-        first = self._handler.reads[0]
+        first = self._handler.inputs[0]
         cursor = stream_cursor(self._log.generation(first), source_positions(handled.end)[first])
-        return msgspec.json.encode(self._shown(record) | {"cursor": cursor})
+        return msgspec.json.encode(self._shown(record) | {"cursor": cursor}, enc_hook=shown)
 
     def _find(self, key: str, tries: int) -> tuple[Handled | None, bytes | None]:
         """The ledger and the key's record. A file may go while it is being looked for, as newer ones take its place."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,15 +13,17 @@ from typing import Any
 import msgspec
 
 from penstock import __version__
-from penstock.app import App, Feed, Handler, Stream, View
+from penstock.app import App
 from penstock.collect.audit import Audit, Tally, total
 from penstock.collect.door import FrontDoor
 from penstock.contracts import SourceStatus
 from penstock.cursor import source_positions
+from penstock.declared import Feed, Handler, Keeper, Matcher, Rollup, Stream, View
 from penstock.errors import PenstockError
-from penstock.graph import order
+from penstock.graph import order, read_streams
 from penstock.queue import EmbeddedLog
-from penstock.rows import to_micros
+from penstock.rows import from_micros, to_micros
+from penstock.runtime import idling
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.pressure import Behind
 from penstock.schema import fields, type_name
@@ -35,6 +37,8 @@ HANDLER_FIGURES = (
     "delta_bytes", "snapshot_bytes", "replica_hits", "replica_catch_ups", "replica_loads", "rebuilt",
 )  # fmt: skip
 """What the engine tells of a handler, as `/v1/app` passes it on."""
+CUT_OFF = frozenset({"connecting", "waiting", "failed"})
+"""States of a source in which the other side may keep events for us."""
 ENGINE_SILENT_S = 10.0
 """The engine writes its status each second; silent for so long, it is taken as down."""
 
@@ -109,14 +113,17 @@ class Status:
     def describe(self) -> dict[str, Any]:
         engine = self._engine()
         health = self.health()
+        views = [self._view(view, engine) for view in self.app.views]
+        handlers = [self._handler(handler, engine) for handler in self.app.handlers]
         return {
             "name": self.app.name,
             "version": __version__,
             "started": self.started,
             "state": health["state"],
+            "clock": min((each["watermark"] for each in (*views, *handlers) if each["watermark"]), default=None),
             "streams": [self._stream(stream) for stream in (*self.app.streams, *self.app.outputs)],
-            "views": [self._view(view, engine) for view in self.app.views],
-            "handlers": [self._handler(handler, engine) for handler in self.app.handlers],
+            "views": views,
+            "handlers": handlers,
             "sources": [self._source(name, status) for name, status in self.sources.items()],
             "feeds": [self._feed(feed) for feed in self.app.feeds],
             "webhooks": self.webhooks(),
@@ -163,6 +170,8 @@ class Status:
         audit = self.door.audits().get(stream.name, Audit())
         tallies = self._tallies(stream.name, audit)
         writer = next((each.name for each in self.app.handlers if stream in each.outputs), None)
+        late_for = next((name for name, each in self.app.late.items() if stream.name == each.name), None)
+        stand = self.door.stands().get(stream.name)
         broken, held = self.door.broken.get(stream.name), self.door.held().get(stream.name)
         shedding = self.door.shedding().get(stream.name)
         known: dict[str, Any] = {"events": 0, "end": 0, "bytes": 0, "error": str(broken) if broken else None}
@@ -180,6 +189,9 @@ class Status:
             "time": stream.event.__time_field__,
             "partitions": stream.partitions or self.settings.partitions,
             "handler": writer,
+            "view": late_for,
+            "event_time": from_micros(stand.newest) if stand is not None and stand.newest is not None else None,
+            "skew_s": self._skew([stream.name]),
             "held": held.reason if held is not None else None,
             "shedding": {"since": shedding.since, "reason": shedding.reason} if shedding is not None else None,
             "fields": [{"name": each.name, "type": type_name(each.hint)} for each in fields(stream.event)],
@@ -200,7 +212,8 @@ class Status:
         return found
 
     def _view(self, view: View, engine: dict[str, Any]) -> dict[str, Any]:
-        told = engine.get("views", {}).get(view.name, {})
+        keeper = next((each for each in self.app.keepers if each.name == view.name), None)
+        told = engine.get("views" if keeper is None else "handlers", {}).get(view.name, {})
         table = self.tables[view.name]
         return {
             "name": view.name,
@@ -210,18 +223,21 @@ class Status:
             "top": view.top,
             "by": view.by,
             "emit": view.emit,
-            "kind": "sql" if view.query is not None else "python",
+            "time": view.time,
+            "kind": "handler" if keeper is not None else "sql" if view.query is not None else "python",
+            "units": keeper.declared.by if isinstance(keeper, Rollup) else (),
             "columns": told.get("columns", []),
             "state": told.get("state", "starting"),
             "error": told.get("error") or table.error,
-            "lag": self._lag(view, engine),
+            "lag": self._lag(keeper or view, engine),
             "rate": self._rate(f"node {view.name}").value(),
             "rows": table.size,
             "version": table.version,
             "batch_id": told.get("batch_id"),
             "batch_ms": told.get("batch_ms"),
-            "watermark": told.get("watermark"),
-            "late": told.get("late", 0),
+            "watermark": _time(told.get("watermark")),
+            "skew_s": self._skew(view.reads),
+            "late": self._late(f"{view.name}.late"),
             **self._reading(view.name),
         }
 
@@ -236,6 +252,7 @@ class Status:
             "reads": handler.reads,
             "key": handler.key,
             "emits": [stream.name for stream in handler.outputs],
+            "view": handler.view.name if isinstance(handler, Keeper) else None,
             "timers": sorted(handler.timers),
             "state": told.get("state", "starting"),
             "error": told.get("error"),
@@ -243,6 +260,9 @@ class Status:
             "rate": self._rate(f"node {handler.name}").value(),
             "batch_id": told.get("batch_id"),
             "batch_ms": told.get("batch_ms"),
+            "watermark": from_micros(told["time"]) if told.get("time") else None,
+            "skew_s": self._skew(handler.reads),
+            "late": self._late(f"{handler.name}.{'missed' if isinstance(handler, Matcher) else 'late'}"),
         } | {name: told.get(name) for name in HANDLER_FIGURES}
 
     def due(self, now: datetime) -> list[str]:
@@ -256,17 +276,46 @@ class Status:
                 continue
             timer = told["next_timer"]
             last = [at for name, (_, at) in self.last_event.items() if name in handler.reads]
-            waits = len(handler.reads) > 1 and any(to_micros(each) > told["time"] for each in last)
+            times = [*map(to_micros, last), *(engine.get("changed", {}).get(view, 0) for view in handler.rows)]
+            waits = len(handler.reads) > 1 and any(each > told["time"] for each in times)
             if waits or (timer is not None and timer <= to_micros(now)):
                 found.update(handler.reads)
         return [stream.name for stream in self.app.streams if stream.name in found]
 
+    def together(self, streams: Iterable[str]) -> set[str]:
+        """These streams, and those that a handler reads beside one of them: it takes all of them in the order of log
+        time, so what one of them says of it waits until the others have said so too."""
+        found = set(streams)
+        declared = {stream.name for stream in self.app.streams}
+        beside = [declared & set(handler.reads) for handler in self.app.handlers]
+        while more := set().union(*(each for each in beside if each & found)) - found:
+            found |= more
+        return found
+
+    def idle(self, now: datetime) -> dict[str, int | None]:
+        """The streams that need a tick that lets time pass for views, each with the event time it has come to. Those
+        that take no events just now, or whose source is not connected, are not idle: what waits there is to come."""
+        quiet = round(self.settings.quiet_s * 1_000_000)
+        if not quiet:
+            return {}
+        found = idling.due(self.app, self._engine(), self.door.stands(), to_micros(now), quiet)
+        waiting = {inlet.into for inlet in self.app.inlets if self.sources[inlet.name].state in CUT_OFF}
+        return {name: told for name, told in found.items() if name not in waiting and name not in self.door.held()}
+
+    def _late(self, stream: str) -> int:
+        """How many events have come too late, ever: those of the stream that tells of them, if there is one."""
+        return self._end(stream) if stream in {each.name for each in self.app.outputs} else 0
+
+    def _skew(self, streams: Iterable[str]) -> float | None:
+        """How far event time is behind ingest time in the one of these streams in which it is furthest."""
+        stands = self.door.stands()
+        skews = [stands[name].skew for name in streams if name in stands]
+        return max((each / 1e6 for each in skews if each is not None), default=None)
+
     def _lag(self, node: View | Handler, engine: dict[str, Any]) -> int:
         """Events in a node's streams that it has not read."""
         done = _positions(engine, node)
-        streams = {stream.name for stream in (*self.app.streams, *self.app.outputs)}
-        names = [name if name in streams else f"{name}.changes" for name in node.reads]
-        return max(0, sum(self._unread(name, done.get(name, {})) for name in names))
+        return max(0, sum(self._unread(name, done.get(name, {})) for name in read_streams(self.app, node)))
 
     def _unread(self, stream: str, read: Mapping[int, int]) -> int:
         try:
@@ -328,6 +377,10 @@ def _positions(engine: dict[str, Any], node: View | Handler) -> dict[str, dict[i
     kind = "views" if isinstance(node, View) else "handlers"
     text = engine.get(kind, {}).get(node.name, {}).get("positions")
     return source_positions(text) if text else {}
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
 
 
 def _read_json(path: Path) -> dict[str, Any]:

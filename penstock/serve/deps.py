@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -30,6 +30,7 @@ class Deps:
     are the event classes for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or
     None if it has none. `acks` tells, of an acknowledgement, what became of its events. `origins` are browser origins,
     as in `https://host:port`, that may open a WebSocket besides the gateway's own. `queries` answers ad-hoc queries.
+    `rollups` has the units of those views that are rollups.
     """
 
     streams: Mapping[str, Channel]
@@ -44,6 +45,7 @@ class Deps:
     acks: Callable[[str, Caller], Awaitable[dict[str, Any]]] | None = None
     queries: Queries | None = None
     origins: frozenset[str] = frozenset()
+    rollups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def channel(self, kind: str, name: str, caller: Caller) -> Channel:
         """The channel of a `stream` or `view`, for someone who may read it, with the rows that they may see; that of a

@@ -48,6 +48,26 @@ _ORDER: Object = {
     "schema": {"type": "string", "minLength": 1},
     "description": "Columns to sort the rows by, as in `city, total DESC`; without `since` only.",
 }
+_RANGE: tuple[Object, ...] = (
+    {
+        "name": "per",
+        "in": "query",
+        "schema": {"type": "string", "minLength": 1},
+        "description": "Of a rollup: a unit, as in `hour`. Only its buckets are shown.",
+    },
+    {
+        "name": "from",
+        "in": "query",
+        "schema": {"type": "string", "format": "date-time"},
+        "description": "With `per`: only buckets that begin at this time or later.",
+    },
+    {
+        "name": "to",
+        "in": "query",
+        "schema": {"type": "string", "format": "date-time"},
+        "description": "With `per`: only buckets that begin before this time.",
+    },
+)
 _KEY: Object = {
     "name": "key",
     "in": "path",
@@ -123,18 +143,19 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
     streams = [item["name"] for item in app.get("streams", ())]
     views = [item["name"] for item in app.get("views", ())]
     handlers = [item["name"] for item in app.get("handlers", ())]
+    ranges = _RANGE if any(item.get("units") for item in app.get("views", ())) else ()
     return {
         "openapi": "3.1.0",
         "info": {"title": f"{app.get('name', 'app')} on Penstock", "version": str(app.get("version", "0"))},
         "paths": {
             "/v1/streams/{name}": {
                 "parameters": [_name("stream", streams)],
-                "get": _read("Events of a stream", "StreamPage", settings, _last(settings)),
+                "get": _read("Events of a stream", "StreamPage", settings, [_last(settings)]),
                 "post": _post(event_schemas, settings, opaque=Raw in events.values()),
             },
             "/v1/views/{name}": {
                 "parameters": [_name("view", views)],
-                "get": _read("Rows of a view, or its changes after a cursor", "ViewPage", settings, _ORDER),
+                "get": _read("Rows of a view, or its changes after a cursor", "ViewPage", settings, [_ORDER, *ranges]),
             },
             "/v1/streams/{name}/live": {"parameters": [_name("stream", streams)], "get": _live("stream")},
             "/v1/views/{name}/live": {"parameters": [_name("view", views)], "get": _live("view")},
@@ -212,7 +233,7 @@ def _last(settings: Settings) -> Object:
     }
 
 
-def _read(summary: str, schema: str, settings: Settings, own: Object) -> Object:
+def _read(summary: str, schema: str, settings: Settings, own: Sequence[Object]) -> Object:
     limit = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max, "default": settings.page_events}
     wait = {
         "name": "wait",
@@ -223,7 +244,7 @@ def _read(summary: str, schema: str, settings: Settings, own: Object) -> Object:
     return _operation(
         summary,
         _ok({"$ref": f"#/components/schemas/{schema}"}) | {"304": {"description": "There is nothing else to tell."}},
-        parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}, wait, *_FILTER, own, _NONE_MATCH],
+        parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}, wait, *_FILTER, *own, _NONE_MATCH],
         also=("404",),
     )
 

@@ -15,6 +15,8 @@ from penstock.errors import BadParameter, NotFound, Stopping, Unauthorized
 from penstock.serve.connections import first_of
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
+from penstock.serve.ranges import PARAMETERS, asked
+from penstock.serve.view import ViewChannel
 
 COMMON = ("since", "limit", "wait", "where", "select")
 
@@ -30,8 +32,13 @@ class PageEndpoint:
     async def __call__(self, request: Request) -> Response:
         if request.method == "POST":  # the front door's, which comes first; named here so that `Allow` has it
             raise NotFound("events are not taken here")
-        channel = self._deps.channel(self._kind, request.path_params["name"], caller_of(request.scope))
-        given = parameters(request.query_params.multi_items(), *self._known)
+        name = request.path_params["name"]
+        channel = self._deps.channel(self._kind, name, caller_of(request.scope))
+        units = self._deps.rollups.get(name, ()) if self._kind == "view" else ()
+        given = parameters(request.query_params.multi_items(), *self._known, *(PARAMETERS if units else ()))
+        wanted = asked(given, units) if units else None
+        if wanted is not None and isinstance(channel, ViewChannel):
+            channel = channel.through(wanted.condition, None) if "since" in given else channel.within(wanted)
         if "where" in given or "select" in given:
             channel = channel.through(given.get("where"), given.get("select"))
         page = await self._page(channel, given, request)

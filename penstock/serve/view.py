@@ -19,6 +19,7 @@ from penstock.serve.front import CHECK_S, Front, Fronts
 from penstock.serve.lens import NOTHING, InUse, Lens, lens_on
 from penstock.serve.ordering import ordered
 from penstock.serve.pieces import EARLIEST, LATEST, join
+from penstock.serve.ranges import Range
 from penstock.serve.threads import for_reader
 from penstock.settings import Settings
 
@@ -76,6 +77,7 @@ class ViewChannel:
         self._heartbeat_s = settings.heartbeat_s
         self._behind_max = max(1, settings.buffered_changes)
         self._lens = NOTHING
+        self._range: Range | None = None
 
     def describe(self) -> dict[str, int]:
         """How it is read, for the figures of the app."""
@@ -86,6 +88,13 @@ class ViewChannel:
 
     def limited(self, where: str, claims: Mapping[str, Any]) -> ViewChannel:
         return self._seen_by(self._lens_on().limited(where, claims))
+
+    def within(self, wanted: Range) -> ViewChannel:
+        """The channel of a rollup with the rows of a range only: found by their place, which a filter would look for
+        in all of them. Changes have no such order: what `follow` gives is all of them."""
+        seen = self._seen_by(self._lens)
+        seen._range = wanted
+        return seen
 
     def _lens_on(self) -> Lens:
         return self._lens if self._lens is not NOTHING else lens_on(self.name, self._view.schema, self._shared.key)
@@ -151,13 +160,16 @@ class ViewChannel:
         """The rows that are seen, and their version."""
         self._require_fit()
         snapshot = self._view.snapshot()
+        rows = snapshot.rows if self._range is None else self._range.of(snapshot.rows)
         if not self._lens:
-            return snapshot.version, snapshot.rows
-        lens, rows = self._lens, snapshot.rows
+            return snapshot.version, rows
+        lens = self._lens
 
         def look() -> list[bytes]:
             return [row for row in lens.json_rows(rows) if row is not None]
 
+        if self._range is not None:
+            return snapshot.version, await for_reader(look)
         generation = self._view.generation
         return snapshot.version, await self._shared.rows.get(lens, generation, snapshot.version, len(rows), look)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any
@@ -26,10 +26,12 @@ _exact = Context(prec=2 * _DECIMAL_PLACES)
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows with distinct keys, and the latest window end among them (None in a view without windows)."""
+    """Rows with distinct keys, the latest window end among them (None in a view without windows), and the keys of rows
+    that are to go."""
 
     rows: list[Row]
-    newest: int | None
+    newest: int | None = None
+    gone: list[str] = field(default_factory=list)
 
 
 def microseconds(time: datetime) -> int:
@@ -41,13 +43,13 @@ def duration(span: timedelta) -> int:
     return span // _MICROSECOND
 
 
-def to_rows(table: pa.Table, spec: ViewSpec, now: datetime) -> Batch:
+def to_rows(table: pa.Table, spec: ViewSpec, now: datetime, gone: pa.Table | None = None) -> Batch:
     """Read a table that has the view's columns. Of two rows with the same key the last one stands.
 
     `ViewError` if a key or rank column is missing, or is of a type that has no order.
     """
     _require_columns(table, spec)
-    keys = [key.decode() for key in json_rows(table, spec.key)]
+    keys = keys_of(table, spec)
     ends = _window_ends(table, spec.key)
     ranks: list[Rank] = _ranks(table.column(spec.by), spec) if spec.by is not None else [None] * len(keys)
     stamps = ends if ends is not None else [microseconds(now)] * len(keys)
@@ -56,7 +58,13 @@ def to_rows(table: pa.Table, spec: ViewSpec, now: datetime) -> Batch:
         key: (key, row_sum(key, stamp, group, rank, data), stamp, group, rank, data)
         for key, stamp, group, rank, data in zip(keys, stamps, groups, ranks, json_rows(table), strict=True)
     }
-    return Batch(list(rows.values()), max(ends, default=None) if ends is not None else None)
+    newest = max(ends, default=None) if ends is not None else None
+    return Batch(list(rows.values()), newest, keys_of(gone, spec) if gone is not None else [])
+
+
+def keys_of(table: pa.Table, spec: ViewSpec) -> list[str]:
+    """The key of each row as text: the JSON object of its key columns."""
+    return [key.decode() for key in json_rows(table, spec.key)]
 
 
 def _require_columns(table: pa.Table, spec: ViewSpec) -> None:

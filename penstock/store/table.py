@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
@@ -33,6 +34,7 @@ TRIMMED_MAX = 64
 _UPSERT = """INSERT INTO rows (key, crc, stamp, grp, rank, data) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
     SET crc = excluded.crc, stamp = excluded.stamp, grp = excluded.grp, rank = excluded.rank, data = excluded.data"""
 _KNOWN = "SELECT count(*) FROM json_each(?) AS offered JOIN rows ON rows.key = offered.value"
+_PRESENT = "SELECT rows.key FROM json_each(?) AS offered JOIN rows ON rows.key = offered.value"
 _EXPIRED = "SELECT key FROM rows WHERE stamp < ? ORDER BY stamp LIMIT ?"
 _OLDEST = "SELECT version, length(data) FROM changes WHERE version <= ? ORDER BY version LIMIT ?"
 
@@ -91,7 +93,7 @@ class ViewTable:
                 if not is_next(stored.ledger, output, self._path):
                     return False
                 self._require_own(stored)
-                batch = to_rows(output.table, self._spec, self._clock.now())
+                batch = to_rows(output.table, self._spec, self._clock.now(), output.gone)
                 entry = LedgerEntry(output.batch_id, output.start, output.end, output.epoch)
                 state, ranked = self._advance(batch, entry)
                 done = Done(microseconds(self._clock.now()), output.end, version=state.version)
@@ -100,6 +102,17 @@ class ViewTable:
             self._state, self._ranked = state, ranked
             failpoints.reach("ledger.after_commit")
             return True
+
+    def replace(self, rows: pa.Table) -> None:
+        """Put other rows in the place of all that there are, as one change. The batches that were done stay done."""
+        with self._lock:
+            with files.transaction(self._connection, self._path):
+                self._require_own(layout.get_state(self._connection, self._path))
+                batch = to_rows(rows, self._spec, self._clock.now())
+                there = {row[0] for row in batch.rows}
+                gone = [key for (key,) in self._connection.execute("SELECT key FROM rows") if key not in there]
+                state, ranked = self._advance(replace(batch, gone=gone), self._state.ledger)
+            self._state, self._ranked = state, ranked
 
     def describe(self, schema: pa.Schema) -> None:
         """Note the types of the view's columns, for those who filter its rows."""
@@ -115,7 +128,7 @@ class ViewTable:
                 return 0
             with files.transaction(self._connection, self._path):
                 self._require_own(layout.get_state(self._connection, self._path))
-                state, ranked = self._advance(Batch([], None), self._state.ledger)
+                state, ranked = self._advance(Batch([]), self._state.ledger)
             gone = self._state.rows - state.rows
             self._state, self._ranked = state, ranked
             return gone
@@ -140,7 +153,8 @@ class ViewTable:
         horizon = self._horizon(newest)
         rows = batch.rows if horizon is None else [row for row in batch.rows if row[2] >= horizon]
         added = self._upsert(rows)
-        gone = self._expired(horizon, max(EXPIRED_MIN, 2 * len(batch.rows)))
+        expired = self._expired(horizon, max(EXPIRED_MIN, 2 * len(batch.rows)))
+        gone = list(dict.fromkeys((*self._present(batch.gone), *expired)))
         with files.storage_errors(self._path):
             self._connection.executemany("DELETE FROM rows WHERE key = ?", [(key,) for key in gone])
         state = msgspec.structs.replace(
@@ -172,6 +186,13 @@ class ViewTable:
         (known,) = self._connection.execute(_KNOWN, (keys,)).fetchone()
         self._connection.executemany(_UPSERT, rows)
         return len(rows) - int(known)
+
+    def _present(self, keys: list[str]) -> list[str]:
+        """Those of the keys that there are rows of."""
+        if not keys:
+            return []
+        offered = msgspec.json.encode(keys).decode()
+        return [key for (key,) in self._connection.execute(_PRESENT, (offered,))]
 
     def _expired(self, horizon: int | None, limit: int) -> list[str]:
         if horizon is None:

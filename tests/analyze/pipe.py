@@ -16,9 +16,9 @@ from penstock.analyze.frames import build, inputs
 from penstock.analyze.pruning import prune
 from penstock.analyze.query import Query
 from penstock.analyze.source import read_stream, register
-from penstock.app import View
 from penstock.columns import to_batch
 from penstock.contracts import StreamSpec
+from penstock.declared import View
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.runtime.clock import WallClock
 from penstock.schema import event_schema

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from penstock import App
 from penstock.analyze.frames import build, changes_schema, inputs, key_problems
 from penstock.analyze.pruning import needed_columns
-from penstock.app import View
+from penstock.declared import View
 from penstock.errors import LedgerMismatch, ViewError
 from penstock.schema import event_schema
 from tests.analyze.pipe import NOON, Fix, Pipe, app, busiest, fix, fixes

@@ -69,7 +69,7 @@ class Naive:
 
     def told(self, pattern: Pattern, skip: Skip) -> list[tuple[int, datetime]]:
         """The first event and the end of each match that is told, in the order of their first events."""
-        waiting = sorted(self.matches(pattern), key=lambda each: (each[0][0][1], each[1]))
+        waiting = sorted(self.matches(pattern), key=lambda each: (each[0][0][1], each[1], each[0][-1][1]))
         told: list[tuple[int, datetime]] = []
         while waiting:
             taken, ended = waiting.pop(0)
@@ -95,13 +95,13 @@ class Naive:
         gap, deadline = here.gap, self.deadline(here.taken)
         rest = range(here.place, len(self.events))
         if gap.not_now:
-            if not rest or (deadline is not None and self.events[here.place].at >= deadline):
+            if not rest or (deadline is not None and self.events[here.place].at > deadline):
                 return None
             fits = self.any_fits(gap.not_now + gap.never, here.place, here.taken)
             return None if fits else self.events[here.place].at
         if gap.never:
             assert deadline is not None
-            inside = [place for place in rest if self.events[place].at < deadline]
+            inside = [place for place in rest if self.events[place].at <= deadline]
             return None if any(self.any_fits(gap.never, place, here.taken) for place in inside) else deadline
         return here.since
 
@@ -110,7 +110,7 @@ class Naive:
         between = range(here.place, place + 1)
         deadline = self.deadline(here.taken) if here.taken else None
         seen = self.seen(here.taken)
-        if deadline is not None and self.events[place].at >= deadline:
+        if deadline is not None and self.events[place].at > deadline:
             return False
         if any(self.any_fits(gap.never, each, here.taken) for each in between):
             return False
@@ -189,9 +189,10 @@ class Naive:
 
     def repeated(self, pattern: Repeated, here: Here) -> Iterator[Here]:
         if pattern.optionally:
-            greed = (Greed(self.tests(pattern.of), here.gap.how, None),) if pattern.is_greedy else ()
+            greed = (Greed(self.tests(pattern.of), here.gap.how, pattern.stop),) if pattern.is_greedy else ()
             yield replace(here, gap=replace(here.gap, rivals=None, greed=here.gap.greed + greed))
-        reached, times = list(self.part(pattern.of, here)), 1
+        until = replace(here, gap=replace(here.gap, stop=either(here.gap.stop, pattern.stop)))
+        reached, times = list(self.part(pattern.of, until)), 1
         while reached:
             if times >= pattern.low:
                 full = times == pattern.high
@@ -223,6 +224,11 @@ class Naive:
                     yield from self.all_of(rest, replace(each, gap=Gap("then")))
                 else:
                     yield each
+
+
+def either(one: Test | None, other: Test | None) -> Test | None:
+    known = [each for each in (one, other) if each is not None]
+    return (lambda event, match: any(each(event, match) for each in known)) if known else None
 
 
 def firsts(pattern: Pattern) -> tuple[On, ...]:

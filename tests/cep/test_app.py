@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, cep
-from penstock.app import Matcher
 from penstock.cep import skip
+from penstock.declared import Matcher
 from penstock.graph import check
 from penstock.machine import Machine
 from penstock.rows import Inputs, Place, to_micros
@@ -265,3 +265,25 @@ def test_a_key_with_an_old_event_time_is_kept_by_that_alone() -> None:
     state = result.states(hits)["k"]
     assert (state.runs, state.held_0, state.pattern, state.next) == ([], {}, "", 0)
     assert state.time == BEGIN + S
+
+
+def test_an_event_waits_no_longer_than_allowed_though_something_else_is_due_much_later() -> None:
+    """The timer is set for the end of `within` when the second event comes: it must be set for that event then."""
+    app, _ = app_with(a.then(b), late_after=1 * S, within=600 * S)
+    given = [*letters("a@0"), tick(2 * S), *letters("b@5"), tick(2 * S)]
+    assert texts(run(app, {"letters": given})) == ["a b"]
+
+
+def test_what_fails_in_turn_tells_nothing_of_that_turn() -> None:
+    app = App("letters")
+    app.stream("letters", Letter, key="key", late_after=1 * S)
+
+    @app.match("hits", reads="letters", key="key", pattern=a.times(2).combinations(), emits=Hit, within=60 * S)
+    def second_fails(match: cep.Match) -> Hit:
+        if match.events[0].number == 2:
+            raise ValueError("no")
+        return hit(match)
+
+    result = run(app, {"letters": [*letters("a1@0 a2@0.1 a3@0.2"), tick(5 * S)]})
+    assert texts(result) == ["a1 a2"]
+    assert [each.reason for each in result.emitted("hits.missed")] == ["failed"]

@@ -38,6 +38,10 @@ def hit(match: cep.Match) -> Hit:
     return Hit(key=match.key)
 
 
+def fits(event: Letter, match: cep.Match) -> bool:
+    return True
+
+
 async def hit_later(match: cep.Match) -> Hit:
     return Hit(key=match.key)
 
@@ -108,6 +112,8 @@ BAD: list[tuple[Callable[[App], object], str]] = [
         "it can never match: 'b' must not",
     ),
     (lambda app: declare(app, a.optional().not_then(b).then(c)), "the step before not_then must not be optional"),
+    (lambda app: declare(app, cep.any_of(a.at_least(1).until(fits), b)), "cannot begin with a repetition that has an"),
+    (lambda app: declare(app, a.then(b.at_least(1).greedy()).then(c.optional())), "at the end has no effect"),
     (lambda app: declare(app, a.not_then(b.then(c)).then(a)), "not_then takes a single step, not a group"),
     (
         lambda app: declare(app, a.not_then(b).then(c.optional())),

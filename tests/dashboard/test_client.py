@@ -355,6 +355,32 @@ def test_what_is_kept_belongs_to_its_cursor_whatever_two_tabs_do(page: Page, wor
     assert client(page, world, play, TABS.read_text(), storage, seeds) == []
 
 
+def test_what_changes_while_it_is_written_is_kept_with_its_own_cursor(page: Page, world: World) -> None:
+    script = """
+        const { Copy, Keeper } = await import("/penstock.js");
+        const copy = new Copy(["k"], 1_000);
+        const kept = [];
+        let release;
+        const opened = new Promise((resolve) => { release = resolve; });
+        const save = async (name, change) => {
+            await opened;
+            const rows = change.all();
+            kept.push([change.place.cursor, rows.map(([, row]) => row.v)]);
+            return true;
+        };
+        const keeper = new Keeper({ save }, "name", { whose: "", target: "view" }, copy, () => {});
+        keeper.note("1", copy.take("change", { upserts: [{ k: "a", v: 1 }], deletes: [] }));
+        const writing = keeper.flush();
+        await Promise.resolve();
+        keeper.note("2", copy.take("change", { upserts: [{ k: "b", v: 2 }], deletes: [] }));
+        release();
+        await writing;
+        await keeper.close();
+        return kept;
+    """
+    assert client(page, world, script) == [["2", [1, 2]], ["2", [1, 2]]]
+
+
 def test_a_storage_that_is_full_costs_what_was_to_be_kept_and_nothing_else(page: Page, world: World) -> None:
     page.add_init_script(FULL)
     warnings: list[str] = []

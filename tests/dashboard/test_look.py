@@ -89,6 +89,16 @@ def test_a_handler_stands_between_its_streams_and_opens_on_what_it_emits(page: P
         )
 
 
+def test_a_view_of_what_a_handler_emits_asks_nobody_to_post_that(page: Page) -> None:
+    fixes = stream("fixes", {"fix": "int"}, end=5, events=5)
+    alerts = stream("geofence", {"vehicle": "str"}, handler="geofence")
+    described = app("fleet", [fixes, alerts], [view("alerts", {"vehicle": "string"}, ["vehicle"], ["geofence"])])
+    with serving(FakeApi(described, {}, {})) as address:
+        page.goto(f"{address}/#/views/alerts")
+        hint = page.locator("section.panel .empty")
+        expect(hint).to_have_text("No rows yet: the handler geofence has emitted nothing.")
+
+
 def test_nothing_is_promised_of_a_stream_that_has_failed(page: Page) -> None:
     """While the engine starts, a view says that events are kept, unless they are refused."""
     broken = stream("fixes", {"fix": "int"}, error="fixes.db is damaged")

@@ -72,13 +72,6 @@ def survive(app: RunningApp, kills: int, seed: int) -> None:
     )
 
 
-def test_random_kills_lose_and_double_nothing(tmp_path: Path) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    with running(APP, tmp_path / "data") as app:
-        survive(app.ready(), kills=4, seed=seed)
-
-
 @pytest.mark.soak
 def test_fifty_random_kills_lose_and_double_nothing(tmp_path: Path) -> None:
     seed = int(os.environ.get("SEED", random.randrange(10**6)))

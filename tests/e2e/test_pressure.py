@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,7 +17,8 @@ from tests.harness import RunningApp, running, wait_for
 
 pytestmark = pytest.mark.spark
 MOST = 300
-BATCH = 100
+BATCH, PAUSE_S = 100, 0.1
+"""With the pause, somewhat more than the two shards of a handler do. With much more, a stream is held, not shed."""
 URGENT = 5
 
 
@@ -66,6 +68,7 @@ def test_a_stream_that_may_shed_does_so_and_keeps_all_events_again_by_itself(app
 
     def send() -> dict[str, Any]:
         nonlocal sent, accepted, shed
+        time.sleep(PAUSE_S)
         answer = app.post("hints", [{"queue": str(number % 2), "urgent": number < URGENT} for number in range(BATCH)])
         if answer.status_code == 200:  # while it is held, at twice the lag, nothing is taken
             sent += BATCH

@@ -12,12 +12,14 @@ from pyspark.sql import SparkSession
 
 from penstock.analyze.handled import handler_frame, register_handlers
 from penstock.analyze.query import Query
-from penstock.app import App, Handler
+from penstock.app import App
 from penstock.columns import event_rows, place, text_of, tick_batch, to_batch
 from penstock.contracts import StreamSpec
+from penstock.declared import Handler, Keeper
+from penstock.graph import read_views
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
+from penstock.runtime.handlers import HandlerSink, open_kept, open_ledger, plan, source
 from penstock.runtime.loading import code_of
 from penstock.runtime.renewal import Renewal
 from penstock.schema import event_schema
@@ -64,8 +66,13 @@ class HandlerPipe:
         for output in handler.outputs:
             self.log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
         ledger = open_ledger(handler, made, self.directory, self.log)
-        Renewal(self.app, handler, ledger, self.directory).run(self.log, self.settings, code_of(str(self.target)))
-        return HandlerSink(handler, made, ledger, self.log)
+        kept = None
+        if isinstance(handler, Keeper):
+            read = handler.name in read_views(self.app)
+            kept = open_kept(handler, self.directory, self.settings, self.log, read=read)
+        renewal = Renewal(self.app, handler, ledger, self.directory, kept.table if kept is not None else None)
+        renewal.run(self.log, self.settings, code_of(str(self.target)))
+        return HandlerSink(handler, made, ledger, self.log, kept)
 
     def run(self, handler: Handler, *, clean: bool = True) -> dict[str, Any]:
         """Start, read everything, stop; returns what the handler says of itself."""
@@ -78,7 +85,7 @@ class HandlerPipe:
             query.query.processAllAvailable()
         finally:
             query.stop()
-            sink.ledger.close()
+            sink.close()
         return sink.describe()
 
     def events(self, stream: str) -> list[bytes]:

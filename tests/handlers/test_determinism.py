@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 
-from penstock.app import App, Stream
+from penstock.app import App
 from penstock.cli import main
 from penstock.columns import place, text_of, tick_batch, to_batch
 from penstock.contracts import StreamSpec
+from penstock.declared import Stream
 from penstock.errors import HandlerError
 from penstock.queue import EmbeddedLog
 from penstock.runtime.determinism import Verdict, examine

@@ -92,14 +92,6 @@ def test_a_silent_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
         assert httpx.get(state).json()["state"]["total"] == 6.0
 
 
-def test_random_faults_change_nothing(tmp_path: Path) -> None:
-    seed = random.randrange(10**6)
-    print(f"seed {seed}")
-    with running(APP, tmp_path / "data") as app:
-        done = Survival(app.ready(), seed, "worker", "jvm", "engine", "gateway", "torn", "missing").run(2)
-    assert done.total() == 2
-
-
 @pytest.mark.soak
 def test_two_hundred_random_faults_change_nothing(tmp_path: Path) -> None:
     """On a disk of its own, which is full or slow at times. In legs, each from an empty log: what is verified after

@@ -15,8 +15,9 @@ import msgspec
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.app import App, Handler
+from penstock.app import App
 from penstock.contracts import Retention
+from penstock.declared import Handler
 from penstock.errors import DeclarationError
 from penstock.failpoints import Interrupted
 from penstock.runtime import renewal

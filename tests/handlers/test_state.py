@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.app import Handler, Where
+from penstock.declared import Handler, Where
 from penstock.errors import Damaged
 from penstock.machine import Machine
 from penstock.rows import Inputs, Place

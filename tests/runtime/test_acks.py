@@ -15,10 +15,10 @@ from penstock import files
 from penstock.access import ANYONE, Caller
 from penstock.access.caller import Sight
 from penstock.access.grants import grants
-from penstock.app import Handler
 from penstock.columns import to_batch
 from penstock.contracts import StreamSpec
 from penstock.cursor import Ack, Span
+from penstock.declared import Handler
 from penstock.errors import Damaged, Forbidden, NotFound, Overloaded
 from penstock.queue import EmbeddedLog
 from penstock.runtime import acks

@@ -100,10 +100,14 @@ def test_a_setting_that_is_no_network_is_refused(text: str) -> None:
         Allowed.of(text)
 
 
+STRANGE = "127.0.0.77"
+"""An address of the loopback that nobody comes to by himself: a port of the usual one may have been another's."""
+
+
 @contextmanager
-def counting() -> Iterator[tuple[int, list[int]]]:
+def counting(address: str = "127.0.0.1") -> Iterator[tuple[int, list[int]]]:
     """A listening socket on loopback that counts who connects."""
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server((address, 0))
     seen: list[int] = []
 
     def accept() -> None:
@@ -227,9 +231,9 @@ def test_a_redirect_into_the_network_is_not_followed(tmp_path: Path) -> None:
 
 def test_proxies_and_passwords_of_the_environment_are_not_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     async def main() -> None:
-        with counting() as (port, seen):
+        with counting(STRANGE) as (port, seen):
             for name in ("http_proxy", "https_proxy", "all_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
-                monkeypatch.setenv(name, f"http://127.0.0.1:{port}")
+                monkeypatch.setenv(name, f"http://{STRANGE}:{port}")
             (tmp_path / "netrc").write_text("machine 127.0.0.1 login me password word\n")
             monkeypatch.setenv("NETRC", str(tmp_path / "netrc"))
             async with receiving() as receiver, rigged(tmp_path) as rig:

@@ -100,7 +100,10 @@ export class Keeper {
     const place = { what: this.#what, cursor: this.#cursor, stamp, at_ms: Date.now() };
     const put = changed?.flatMap((id) => (rows.has(id) ? [/** @type {[Id, any]} */ ([id, rows.get(id)])] : [])) ?? null;
     const drop = changed?.filter((id) => !rows.has(id)) ?? [];
-    const all = () => /** @type {[Id, any][]} */ ([...rows]);
+    const all = () => {
+      Object.assign(place, { what: this.#what, cursor: this.#cursor }); // it may have gone on since
+      return /** @type {[Id, any][]} */ ([...this.#copy.rows]);
+    };
     this.#changed = new Set();
     this.#dirty = false;
     this.#wrote_ms = place.at_ms;

@@ -13,7 +13,7 @@
  * @property {string | null} after the stamp of what this tab wrote or read last
  * @property {[Id, Row][] | null} put what has changed since then; null if that cannot be said
  * @property {Id[]} drop what has gone since then
- * @property {() => [Id, Row][]} all everything
+ * @property {() => [Id, Row][]} all everything as it is now, to which `place` is then set: so this is called first
  */
 /**
  * @typedef {object} Store
@@ -148,7 +148,8 @@ export class WebStore {
   async save(name, change) {
     const text = this.#storage().getItem(slot(name));
     if (choose(text && JSON.parse(text), change) === "leave") return false;
-    this.#storage().setItem(slot(name), JSON.stringify({ ...change.place, rows: change.all() }));
+    const rows = change.all();
+    this.#storage().setItem(slot(name), JSON.stringify({ ...change.place, rows }));
     return true;
   }
 

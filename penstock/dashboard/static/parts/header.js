@@ -6,7 +6,7 @@ import { key, signOut } from "../model/key.js";
 import { tone } from "./card.js";
 
 export function Header({ app, penstock, connection, error }) {
-  const collected = app?.streams.filter(({ handler }) => !handler) ?? [];
+  const collected = app?.streams.filter(({ handler, view }) => !handler && !view) ?? [];
   const total = collected.reduce((sum, { rate }) => sum + (rate ?? 0), 0);
   return html`<header class="top">
     <a class="brand" href="#/">
@@ -19,6 +19,7 @@ export function Header({ app, penstock, connection, error }) {
     ${app ? html`<dl class="totals">
       <div><dt>events/s</dt><dd>${format.rate(total)}</dd></div>
       <div><dt>readers</dt><dd>${app.connections}</dd></div>
+      ${app.clock ? html`<div><dt>clock</dt><dd title=${app.clock}>${format.time(app.clock)}</dd></div>` : null}
       <div><dt>up</dt><dd title=${app.started}>${format.duration(app.started)}</dd></div>
       <div><dt>Penstock</dt><dd>${app.version}</dd></div>
     </dl>` : null}

@@ -83,8 +83,9 @@ export function NoViews({ stream }) {
   </section>`;
 }
 
-/** The whole command stands with one view of an empty stream; the others point to it. */
+/** The whole command stands with one view of an empty stream; the others point to it. What a handler fills, nobody posts. */
 function Unfed({ stream, view, app, whole }) {
+  if (stream.handler) return html`<p class="empty">No rows yet: the handler ${stream.handler} has emitted nothing.</p>`;
   const first = app.views.find(({ reads }) => reads.includes(stream.name));
   if (whole || first.name === view.name) return html`<${PostHint} key=${stream.name} stream=${stream} />`;
   const send = link({ kind: "streams", name: stream.name, tab: "send" });

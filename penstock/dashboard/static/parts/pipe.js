@@ -9,8 +9,8 @@ const COLUMNS_MAX = 5; // with more steps than fit, the deepest views share the 
 /** Views and handlers, each with its kind, and by every name that others read it by. */
 function readersOf(app) {
   const nodes = [
-    ...app.handlers.map((node) => ({ kind: "handlers", node, names: node.emits })),
-    ...app.views.map((node) => ({ kind: "views", node, names: [node.name] })),
+    ...app.handlers.filter(({ view }) => !view).map((node) => ({ kind: "handlers", node, names: node.emits })),
+    ...app.views.map((node) => ({ kind: "views", node, names: [node.name, `${node.name}.late`] })),
   ];
   return { nodes, byName: new Map(nodes.flatMap((each) => each.names.map((name) => [name, each]))) };
 }
@@ -43,7 +43,7 @@ export function edgesOf(app) {
     ...app.sources.map((each) => ({
       from: `sources ${each.name}`, to: `streams ${each.into}`, tone: flow(each.rate, each.error),
     })),
-    ...app.streams.filter(({ name, handler }) => !handler && !fed.has(name)).map((each) => ({
+    ...app.streams.filter(({ name, handler, view }) => !handler && !view && !fed.has(name)).map((each) => ({
       from: "door", to: `streams ${each.name}`, tone: flow(each.rate, each.error),
     })),
     ...nodes.flatMap(({ kind, node }) => node.reads.map((name) => ({
@@ -56,7 +56,7 @@ export function Pipe({ app, figures, place }) {
   const fed = new Set(app.sources.map(({ into }) => into));
   const selected = (kind, { name }) => place.kind === kind && place.name === name;
   const rates = (kind, { name }) => figures.rates(kind, name);
-  const collected = app.streams.filter(({ handler }) => !handler);
+  const collected = app.streams.filter(({ handler, view }) => !handler && !view);
   const door = collected.some(({ name }) => !fed.has(name)) ? [html`<${DoorCard} />`] : [];
   const sources = app.sources.map((source) => html`<${SourceCard} source=${source}
     rates=${rates("sources", source)} />`);

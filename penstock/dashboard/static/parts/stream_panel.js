@@ -44,7 +44,7 @@ function Strain({ stream: { held, shedding } }) {
 }
 
 function Tabs({ stream, tab }) {
-  if (stream.handler) return null; // nothing is posted to it
+  if (stream.handler || stream.view) return null; // nothing is posted to it
   const rejected = stream.rejected ? `Rejected (${format.compact(stream.rejected)})` : "Rejected";
   const tabs = [[null, "Latest events"], ["rejected", rejected], ["send", "Post an event"]];
   return html`<nav class="tabs" aria-label="Of ${stream.name}">${tabs.map(([each, title]) => {
@@ -90,6 +90,9 @@ class Following extends Component {
 
 function LatestEvents({ entries, stream, loading }) {
   if (!entries.length && loading) return html`<p class="empty">Loading…</p>`;
+  if (!entries.length && stream.view) {
+    return html`<p class="empty">Nothing has come too late for the view ${stream.view}.</p>`;
+  }
   if (!entries.length && stream.handler) {
     return html`<p class="empty">No events yet: the handler ${stream.handler} has emitted none.</p>`;
   }
@@ -114,10 +117,11 @@ function factsOf(stream) {
     ["id", stream.id],
     ["time", stream.time],
     ["handler", stream.handler],
+    ["late for", stream.view],
     ["partitions", stream.partitions],
     ["events kept", format.number(stream.events ?? 0)],
     ["on disk", format.bytes(stream.bytes ?? 0)],
-    ["accepted since start", stream.handler ? null : format.number(stream.accepted ?? 0)],
+    ["accepted since start", stream.handler || stream.view ? null : format.number(stream.accepted ?? 0)],
     ["duplicates", stream.duplicates ? format.number(stream.duplicates) : null],
     ["refused", stream.refused ? format.number(stream.refused) : null],
     ["shed", stream.shed ? format.number(stream.shed) : null],

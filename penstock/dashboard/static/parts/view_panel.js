@@ -105,7 +105,10 @@ function factsOf(view) {
     ["version", format.number(view.version ?? 0)],
     ["last batch", view.batch_id],
     ["batch took", view.batch_ms ? `${format.compact(view.batch_ms)} ms` : null],
+    ["goes by", view.time === "ingest" ? "when events came" : null],
     ["watermark", view.watermark ? format.time(view.watermark) : null],
-    ["late events", view.late ? format.number(view.late) : null],
+    ["behind the clock", view.skew_s ? `${format.compact(view.skew_s)} s` : null],
+    ["late events", view.late ? html`<a href=${link({ kind: "streams", name: `${view.name}.late` })}>
+      ${format.number(view.late)}</a>` : null],
   ];
 }

@@ -1,0 +1,101 @@
+"""Events a second, a core, through windows by time: the average, the count and the maximum of each key's readings.
+
+Sliding windows of 30 minutes each 5 seconds are 360 that overlap. They stand beside two sorts of tumbling ones, over
+the same events, all told when they close: those of 5 seconds, which tell as many rows, and those of 30 minutes, which
+tell one row where the others tell 360. It is the machine that is measured, as it runs in a worker: typed events in
+memory, their keys' state decoded at the start of a batch and sealed at its end. Time is that of the processor, so that
+what runs beside it does not count.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from random import Random
+from statistics import median
+from typing import Any
+
+from bench.report import Figure
+from penstock import App, Event, windows
+from penstock.declared import Keeper
+from penstock.machine import Machine
+from penstock.rows import Inputs, Place, to_micros
+from penstock.shard import Shard
+
+KEYS = 200
+EVENTS = 100_000
+WARM_SLIDES, TURNS = 400, 5
+"""The clock starts when the windows are full: for so many slides there is one reading of each key."""
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+HALF_HOUR, SLIDE = timedelta(minutes=30), timedelta(seconds=5)
+
+
+class Reading(Event, time="at"):
+    at: datetime
+    meter: str
+    watts: float
+
+
+app = App("meters")
+readings = app.stream("readings", Reading, key="meter")
+KEPT: dict[str, Any] = {
+    "reads": readings,
+    "key": "meter",
+    "aggregate": {"readings": windows.count(), "watts": windows.mean("watts"), "most": windows.max("watts")},
+    "trigger": windows.on_close,
+    "keep": timedelta(hours=1),
+}
+short = app.window("short", over=windows.tumbling(SLIDE), **KEPT)
+long = app.window("long", over=windows.tumbling(HALF_HOUR), **KEPT)
+sliding = app.window("sliding", over=windows.sliding(HALF_HOUR, every=SLIDE), **KEPT)
+
+
+def run() -> Iterator[Figure]:
+    for per_second in (10, 1):
+        overlapping, large = measure(sliding, per_second)
+        name = f"windows: sliding, 30 min each 5 s, {per_second} a second of each of {KEYS} keys, a core"
+        side_by_side, _ = measure(short, per_second)
+        yield Figure(name, overlapping, "events/s", side_by_side, "tumbling, 5 s", "half of it")
+        side_by_side, small = measure(long, per_second)
+        yield Figure("windows: the same", overlapping, "events/s", side_by_side, "tumbling, 30 min", "half of it")
+    yield Figure("windows: state of a key, sliding", large, "bytes", small, "tumbling, 30 min")
+
+
+def made(random: Random, first: datetime, count: int, step: timedelta) -> list[Reading]:
+    """Readings of one meter after the other, a step apart."""
+    return [
+        Reading(at=first + number * step, meter=f"m{number % KEYS}", watts=random.uniform(0, 500))
+        for number in range(count)
+    ]
+
+
+def measure(keeper: Keeper, per_second: int) -> tuple[float, int]:
+    """Events a second in the typical batch, and the bytes of state of a key."""
+    random, machine, shard, at = Random(1), Machine(keeper), Shard(), BEGIN
+    steps, rows = [], 0
+    gc.disable()
+    for turn in range(TURNS + 1):
+        step = SLIDE / KEYS if turn == 0 else timedelta(seconds=1) / (KEYS * per_second)
+        count = WARM_SLIDES * KEYS if turn == 0 else EVENTS
+        inputs, at = _rows(made(random, at, count, step)), at + count * step
+        began = time.process_time()
+        effects = machine.run(shard, inputs)
+        shard.apply(effects.changes)
+        steps.append(time.process_time() - began)
+        assert not effects.failures
+        rows += len(effects.emitted)
+    gc.enable()
+    assert rows > 0
+    return EVENTS / median(steps[1:]), shard.size // KEYS
+
+
+def _rows(events: list[Reading]) -> Inputs:
+    return Inputs.of(
+        [event.meter for event in events],
+        events,
+        [to_micros(event.at) for event in events],
+        lambda row: None,
+        lambda row: Place("readings", 0, 0, row),
+    )

@@ -1,0 +1,1 @@
+"""The queries of the Nexmark benchmark, a generator of its events, and programs beside them."""

@@ -1,0 +1,105 @@
+"""Queries about periods of time: windows are Spark's, but for those of log time. q5, q7, q8, q11, q12."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from examples.nexmark_queries.events import Bid, Streams
+from penstock import App, Context, Event, State
+
+KEPT = timedelta(hours=1)
+PERIOD = timedelta(seconds=10)
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def q5(app: App, streams: Streams) -> None:
+    """Hot items: the auctions with the most bids of the last ten seconds, every two. A second query takes the most of
+    what the first one has counted; what a window has is counted once and for all when it is over."""
+
+    @app.view("q5-counts", reads=streams.bid, key=["window", "auction"], emit="close", keep=KEPT)
+    def counts(bid: DataFrame) -> DataFrame:
+        return bid.groupBy(F.window("dateTime", "10 seconds", "2 seconds"), "auction").agg(F.count("*").alias("num"))
+
+    @app.view("q5", reads=counts, key="window", keep=KEPT)
+    def q5(counts: DataFrame) -> DataFrame:
+        ended = counts.withColumn("ended", F.col("window.end")).withWatermark(
+            "ended", "1 hour"
+        )  # then Spark forgets it
+        every = F.collect_list(F.struct("num", "auction")).alias("every")
+        found = ended.groupBy("window", "ended").agg(F.max("num").alias("num"), every)
+        most = F.filter("every", lambda each: each["num"] == F.col("num"))
+        return found.select("window", "num", F.array_sort(most["auction"]).alias("auctions"))
+
+
+def q7(app: App, streams: Streams) -> None:
+    """Highest bid: all bids of the highest price of each ten seconds. The price is known when the window is over, and
+    is then joined with the bids, which Spark keeps so long."""
+
+    @app.view("q7-prices", reads=streams.bid, key="window", emit="close", keep=KEPT)
+    def prices(bid: DataFrame) -> DataFrame:
+        return bid.groupBy(F.window("dateTime", "10 seconds")).agg(F.max("price").alias("maxprice"))
+
+    @app.view(
+        "q7", reads=[streams.bid, prices], key=["auction", "bidder", "price", "dateTime"], emit="close", keep=KEPT
+    )
+    def q7(bid: DataFrame, prices: DataFrame) -> DataFrame:
+        over = prices.selectExpr("maxprice", "window.end AS ended").withWatermark("ended", "0 seconds")
+        highest = F.expr("price = maxprice AND dateTime >= ended - INTERVAL 10 SECONDS AND dateTime < ended")
+        return bid.join(over, highest).select("auction", "bidder", "price", "dateTime", "extra")
+
+
+def q8(app: App, streams: Streams) -> None:
+    """New users: who came and began an auction within the same ten seconds."""
+
+    @app.view("q8", reads=[streams.person, streams.auction], key=["id", "starttime"], emit="close", keep=KEPT)
+    def q8(person: DataFrame, auction: DataFrame) -> DataFrame:
+        came = person.select("id", "name", F.window("dateTime", "10 seconds").alias("came"))
+        sold = auction.select("seller", F.window("dateTime", "10 seconds").alias("sold"))
+        both = came.join(sold, F.expr("id = seller AND came = sold"))
+        return both.selectExpr("id", "name", "came.start AS starttime")
+
+
+def q11(app: App, streams: Streams) -> None:
+    """Sessions: how many bids somebody made with no pause of ten seconds."""
+
+    @app.view("q11", reads=streams.bid, key=["bidder", "starttime"], emit="close", keep=KEPT)
+    def q11(bid: DataFrame) -> DataFrame:
+        session = F.session_window("dateTime", "10 seconds").alias("session")
+        counted = bid.groupBy(session, "bidder").agg(F.count("*").alias("bid_count"))
+        return counted.selectExpr("bidder", "bid_count", "session.start AS starttime", "session.end AS endtime")
+
+
+class Counting(State):
+    bids: int = 0
+    until: datetime | None = None
+
+
+class Counted(Event):
+    bidder: int
+    bid_count: int
+    starttime: datetime
+    endtime: datetime
+
+
+def q12(app: App, streams: Streams) -> None:
+    """Processing time: how many bids of somebody came in each ten seconds, whenever they say that they were made. That
+    is log time, which is written down with each bid: however often they are run, the same bids give the same counts."""
+
+    @app.handler("q12", reads=streams.bid, key="bidder", state=Counting, emits=Counted)
+    def q12(counting: Counting, bid: Bid, ctx: Context) -> None:
+        if counting.until is None:
+            counting.until = ctx.now - (ctx.now - EPOCH) % PERIOD + PERIOD
+            ctx.timer("over", counting.until)
+        counting.bids += 1
+
+    @q12.timer("over")
+    def over(counting: Counting, ctx: Context) -> Iterator[Counted]:
+        assert counting.until is not None
+        yield Counted(
+            bidder=int(ctx.key), bid_count=counting.bids, starttime=counting.until - PERIOD, endtime=counting.until
+        )
+        counting.bids, counting.until = 0, None

@@ -1,0 +1,26 @@
+"""Which play goes with which demo."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from examples.playing import parcels, prices, roads, visitors
+from examples.playing.message import Play
+
+
+@dataclass(frozen=True)
+class Feed:
+    """A play, the stream that it is sent to, and how many events a second it has unless told otherwise."""
+
+    stream: str
+    play: Play
+    rate: float
+
+
+FEEDS = {
+    "drawdown": Feed("trades", prices.play, 30.0),
+    "traffic": Feed("reports", roads.play, 40.0),
+    "logins": Feed("attempts", visitors.play, 10.0),
+    "learning": Feed("deliveries", parcels.play, 30.0),
+}
+"""By the name of the demo."""

@@ -1,0 +1,256 @@
+"""The text of a MATCH_RECOGNIZE as its clauses. What the parser does not know, WITHIN and every way to skip, is taken
+out of its tokens before it sees them; what it knows and we do not is refused here, with the place in the text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, NoReturn
+
+from sqlglot import Token, Tokenizer, TokenType
+from sqlglot.errors import SqlglotError
+
+from penstock.filters.kinds import Mistake
+from penstock.filters.syntax import Call, Field, Literal, Name, Node, PlainParser, Reader
+from penstock.filters.tokens import with_intervals
+
+TEXT_MAX = 10_000
+EXCERPT = 24
+_ALLOWED = {"expressions", "from_", "match", "where", "kind"}
+_ROWS = {"ONE ROW PER MATCH": False, "ALL ROWS PER MATCH": True, "ALL ROWS PER MATCH OMIT EMPTY MATCHES": True,
+         "ALL ROWS PER MATCH SHOW EMPTY MATCHES": True}  # fmt: skip
+_REFUSED = {
+    "group": "GROUP BY", "having": "HAVING", "order": "ORDER BY", "limit": "LIMIT", "offset": "OFFSET",
+    "joins": "JOIN", "distinct": "DISTINCT", "with_": "WITH", "windows": "WINDOW", "qualify": "QUALIFY",
+    "laterals": "LATERAL VIEW",
+}  # fmt: skip
+
+
+class Item(NamedTuple):
+    """An expression with its name: a measure, a column that is selected. `is_final`: as of the match's last row."""
+
+    node: Node
+    name: str | None
+    position: int
+    is_final: bool = False
+
+
+class Words(NamedTuple):
+    """Words of the text that are ours to read, and where they begin."""
+
+    words: tuple[str, ...]
+    position: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """The clauses. `select` is None for `*`; `pattern` begins at `pattern_at` in the text."""
+
+    table: str
+    alias: str | None
+    partition: tuple[Item, ...]
+    order: tuple[tuple[Item, bool], ...]
+    measures: tuple[Item, ...]
+    all_rows: bool
+    skip: Words | None
+    pattern: str
+    pattern_at: int
+    within: Node | None
+    define: tuple[Item, ...]
+    select: tuple[Item, ...] | None
+    where: Node | None
+
+
+def shown(text: str, mistake: Mistake) -> str:
+    """The sentence about a mistake, with its line, its column and what stands there."""
+    place = min(mistake.position, len(text))
+    line, column = text.count("\n", 0, place) + 1, place - (text.rfind("\n", 0, place) + 1) + 1
+    there = text[place : place + EXCERPT].split("\n")[0]
+    return f"{mistake.sentence} (line {line}, column {column}: {there!r})" if there else f"{mistake.sentence} (the end)"
+
+
+def refuse(position: int, sentence: str) -> NoReturn:
+    raise Mistake(position, sentence)
+
+
+class _Words(Tokenizer):
+    """Names may stand in backticks, as everywhere in `app.sql`, or in double quotes."""
+
+    IDENTIFIERS: ClassVar[list[Any]] = ['"', "`"]
+    KEYWORDS: ClassVar[dict[str, TokenType]] = {**Tokenizer.KEYWORDS, "MATCH_RECOGNIZE": TokenType.MATCH_RECOGNIZE}
+
+
+class _Reader(Reader):
+    """Knows `*` as well, which COUNT takes."""
+
+    PARTS: ClassVar[Any] = {**Reader.PARTS, "Star": frozenset()}
+
+    def _star(self, tree: Any) -> Node:
+        return Name("*", self._place)
+
+    def _column(self, tree: Any) -> Node:
+        if type(tree.this).__name__ != "Star":
+            return super()._column(tree)
+        first = tree.args.get("table")
+        if first is None:
+            return Name("*", self._place)
+        place = first.meta.get("start", self._place)
+        return Field(Name(first.this, place), "*", place, place)
+
+
+def statement(text: str) -> Statement:
+    """Read a text; a `Mistake` if it is not one."""
+    if len(text) > TEXT_MAX:
+        refuse(TEXT_MAX, f"it has more than {TEXT_MAX:,} characters")
+    return _Statement(text).read()
+
+
+class _Statement:
+    def __init__(self, text: str) -> None:
+        self.text = text
+        try:
+            self.tokens = list(with_intervals([_plain(token) for token in _Words().tokenize(text)]))
+        except SqlglotError:
+            refuse(max(text.rfind("'"), text.rfind('"'), 0), "it cannot be read: is there a quote that is not closed?")
+
+    def read(self) -> Statement:
+        pattern, pattern_at, end = self._pattern()
+        within = self._within(end)
+        skip = self._skip()
+        tree = self._parsed()
+        match = tree.args["match"]
+        source = tree.args["from_"].this
+        if type(source).__name__ != "Table" or source.args.get("db") is not None:
+            refuse(self._at(source), "FROM takes the name of one stream")
+        alias = match.args.get("alias")
+        return Statement(
+            source.name,
+            alias.name if alias is not None else None,
+            tuple(self._item(each) for each in match.args.get("partition_by") or ()),
+            tuple((self._item(each.this), bool(each.args.get("desc"))) for each in _ordered(match)),
+            tuple(self._measure(each) for each in match.args.get("measures") or ()),
+            self._all_rows(match),
+            skip,
+            pattern,
+            pattern_at,
+            within,
+            tuple(self._item(each) for each in match.args.get("define") or ()),
+            self._select(tree),
+            None if tree.args.get("where") is None else self._node(tree.args["where"].this),
+        )
+
+    def _pattern(self) -> tuple[str, int, int]:
+        """What stands in PATTERN ( ), where it begins, and the number of the token after it."""
+        for number, token in enumerate(self.tokens[:-1]):
+            if _is(token, "PATTERN") and self.tokens[number + 1].token_type == TokenType.L_PAREN:
+                depth = 0
+                for place in range(number + 1, len(self.tokens)):
+                    kind = self.tokens[place].token_type
+                    depth += (kind == TokenType.L_PAREN) - (kind == TokenType.R_PAREN)
+                    if not depth:
+                        begin = self.tokens[number + 1].end + 1
+                        if place == number + 2:
+                            refuse(begin, "PATTERN ( ) is empty: say there which rows follow each other")
+                        return self.text[begin : self.tokens[place].start], begin, place + 1
+                refuse(token.start, "the parenthesis of PATTERN is not closed")
+        return refuse(self._keyword(), "it has no PATTERN ( ): say there which rows follow each other")
+
+    def _keyword(self) -> int:
+        return next((each.start for each in self.tokens if each.token_type == TokenType.MATCH_RECOGNIZE), 0)
+
+    def _within(self, start: int) -> Node | None:
+        """WITHIN and its interval, taken out; it stands after PATTERN."""
+        for token in self.tokens[start:]:
+            if _is(token, "SUBSET"):
+                refuse(token.start, "SUBSET is not known: name the variables in the expressions themselves")
+        if start >= len(self.tokens) or not _is(self.tokens[start], "WITHIN"):
+            return None
+        taken = self.tokens[start + 1 : start + 5]
+        kinds = [each.token_type for each in taken]
+        if kinds != [TokenType.VAR, TokenType.L_PAREN, TokenType.STRING, TokenType.R_PAREN]:
+            refuse(self.tokens[start].start, "WITHIN takes an interval: WITHIN INTERVAL '10' MINUTE")
+        del self.tokens[start : start + 5]
+        return Call("interval", (Literal(taken[2].text, taken[2].start),), taken[0].start)
+
+    def _skip(self) -> Words | None:
+        """AFTER MATCH SKIP ..., taken out. It stands before PATTERN."""
+        texts = [each.text.upper() for each in self.tokens]
+        for number in range(len(texts) - 2):
+            if texts[number : number + 3] == ["AFTER", "MATCH", "SKIP"]:
+                end = texts.index("PATTERN", number)
+                words = tuple(each.text for each in self.tokens[number + 3 : end])
+                position = self.tokens[number].start
+                del self.tokens[number:end]
+                return Words(words, position)
+        return None
+
+    def _parsed(self) -> Any:
+        try:
+            trees: Any = PlainParser(error_message_context=len(self.text)).parse(list(self.tokens), self.text)
+            (tree,) = trees
+        except SqlglotError as error:
+            known = getattr(error, "errors", None) or [{}]
+            refuse(len(known[0].get("start_context") or ""), "it cannot be read here")
+        except (RecursionError, ValueError):
+            refuse(0, "it cannot be read")
+        if type(tree).__name__ != "Select" or tree.args.get("match") is None:
+            refuse(self._keyword(), "MATCH_RECOGNIZE stands after the one stream of FROM: SELECT ... FROM stream "
+                   "MATCH_RECOGNIZE (...)")  # fmt: skip
+        for part, value in tree.args.items():
+            if value and part not in _ALLOWED:
+                told = _REFUSED.get(part, part.upper())
+                refuse(self._at(value), f"{told} cannot stand with MATCH_RECOGNIZE: read what it finds, which is a "
+                       "stream, with a view of its own")  # fmt: skip
+        return tree
+
+    def _all_rows(self, match: Any) -> bool:
+        told = match.args["rows"].name if match.args.get("rows") is not None else "ONE ROW PER MATCH"
+        if told not in _ROWS:
+            refuse(self._keyword(), f"{told} is not known: use ONE ROW PER MATCH or ALL ROWS PER MATCH")
+        return _ROWS[told]
+
+    def _select(self, tree: Any) -> tuple[Item, ...] | None:
+        items = tree.expressions
+        if any(type(each).__name__ == "Star" for each in items):
+            if len(items) > 1:
+                refuse(self._at(items[0]), "* stands alone: name the columns instead")
+            return None
+        return tuple(self._item(each) for each in items)
+
+    def _measure(self, tree: Any) -> Item:
+        item = self._item(tree.this)
+        if item.name is None:
+            refuse(item.position, "a measure has a name: write ... AS name")
+        return item._replace(is_final=tree.args.get("window_frame") == "FINAL")
+
+    def _item(self, tree: Any) -> Item:
+        if type(tree).__name__ in ("Alias", "PropertyEQ"):
+            node = self._node(tree.this)
+            return Item(node, tree.alias, node.position)
+        node = self._node(tree)
+        return Item(node, node.name if isinstance(node, Name | Field) else None, node.position)
+
+    def _node(self, tree: Any) -> Node:
+        return _Reader(refuse, self._at(tree)).node(tree)
+
+    def _at(self, tree: Any) -> int:
+        """Where something begins. Not all of the parser's nodes know."""
+        trees = tree if isinstance(tree, list) else [tree]
+        walks = [each.walk() for each in trees if hasattr(each, "walk")]
+        return min((each.meta["start"] for walk in walks for each in walk if "start" in each.meta), default=0)
+
+
+def _ordered(match: Any) -> Sequence[Any]:
+    order = match.args.get("order")
+    return [] if order is None else list(order.expressions)
+
+
+def _is(token: Token, word: str) -> bool:
+    return token.token_type == TokenType.VAR and token.text.upper() == word
+
+
+def _plain(token: Token) -> Token:
+    """INTERVAL as a name, of which a call is made."""
+    if token.token_type != TokenType.INTERVAL:
+        return token
+    return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)

@@ -1,0 +1,43 @@
+"""How much a join keeps of a key at most, and what it does when that is not enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Literal
+
+Full = Literal["drop_oldest", "refuse_new"]
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """How much is kept of a key at most.
+
+    Of a join `events` of each side: when there are more, `drop_oldest` gives up the one with the earliest time,
+    `refuse_new` the one that came last; it is told. Of a table `versions`: the oldest goes, and an event that would
+    have needed it is told. Of events that wait for a table's late rows `waiting`: the oldest is answered before its
+    time. A key that has nothing else is forgotten when no event of it has come for `remember`: until then an event that
+    is late is known to be.
+    """
+
+    events: int = 10_000
+    versions: int = 1_000
+    waiting: int = 10_000
+    full: Full = "drop_oldest"
+    remember: timedelta = timedelta(days=1)
+
+    def problems(self) -> list[str]:
+        """What is wrong with them."""
+        found = [
+            f"bounds: {name} must be at least 1"
+            for name in ("events", "versions", "waiting")
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1
+        ]
+        if self.full not in ("drop_oldest", "refuse_new"):
+            found.append(f"bounds: full is {self.full!r}; use 'drop_oldest' or 'refuse_new'")
+        if not isinstance(self.remember, timedelta) or self.remember <= timedelta(0):
+            found.append("bounds: remember must be a timedelta above zero")
+        return found
+
+
+DEFAULT = Bounds()

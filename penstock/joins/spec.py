@@ -1,0 +1,172 @@
+"""A join as it was declared: a frozen value that tells what is wrong with it, and makes the parts of a handler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from decimal import Decimal
+from inspect import signature
+from typing import Any, Literal, NamedTuple
+
+from penstock.joins.asof import AsOfJoin
+from penstock.joins.bounds import Bounds
+from penstock.joins.current import current
+from penstock.joins.interval import IntervalJoin
+from penstock.joins.telling import NO_TIME, Joining, Pair, Side
+from penstock.schema import Event, fields
+
+How = Literal["inner", "left", "right", "full"]
+Within = timedelta | tuple[timedelta, timedelta]
+KEEP = timedelta(hours=1)
+_PLAIN = (str, int, float, bool, bytes, datetime, date, Decimal)
+
+
+class Declared(NamedTuple):
+    """What a join is declared over: the names that it reads, the fields that have the key, and the sides, None for what
+    is not known (which `check` tells of)."""
+
+    reads: tuple[str, ...]
+    keys: tuple[str, ...]
+    sides: tuple[Side | None, ...]
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Two streams within an interval: a right event from `before` the left one to `after` it."""
+
+    within: Within | None
+    how: How
+    bounds: Bounds
+
+    def compiled(self, over: Declared, function: Pair) -> tuple[Joining | None, tuple[str, ...]]:
+        """The parts of a handler; or why there are none, each reason with what to write instead."""
+        faults = [*self._problems(), *_time_problems(over), *self.bounds.problems(), *common_problems(over, function)]
+        left, right = over.sides
+        if faults or left is None or right is None or self.within is None:
+            return None, tuple(faults)
+        return IntervalJoin((left, right), _pair(self.within), self.how, function, self.bounds).joining(), ()
+
+    def _problems(self) -> Iterator[str]:
+        if self.within is None:
+            yield (
+                "it has no bound, so it would keep every event for ever: give within=timedelta(...), how far apart the "
+                "two may be, or within=(before, after)"
+            )
+        elif not all(isinstance(each, timedelta) for each in _pair(self.within)) or len(_pair(self.within)) != 2:
+            yield "within must be a timedelta, or two of them: (before, after)"
+        elif sum(_pair(self.within), NO_TIME) < NO_TIME:
+            yield "no time is within its interval: before and after together must not be below zero"
+        if self.how not in ("inner", "left", "right", "full"):
+            yield f"how is {self.how!r}; use 'inner', 'left', 'right' or 'full'"
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """A stream with a table, which comes first in what is read: a stream, as of event time; or, if `row` names the
+    class of its rows, a view, as of log time. `view_key` is the view's own key."""
+
+    how: Literal["left", "inner"]
+    keep: timedelta | None
+    bounds: Bounds
+    row: type[Event] | None
+    view_key: tuple[str, ...] | None
+
+    @property
+    def view_row(self) -> type[Event] | None:
+        """The class of a view's rows; None if the table is a stream."""
+        return self.row if self.view_key is not None else None
+
+    def compiled(self, over: Declared, function: Pair) -> tuple[Joining | None, tuple[str, ...]]:
+        own = self._view_problems(over) if self.view_key is not None else self._table_problems(over)
+        faults = [*self._problems(), *own, *self.bounds.problems(), *common_problems(over, function)]
+        table, event = over.sides
+        if faults or table is None or event is None:
+            return None, tuple(faults)
+        inner = self.how == "inner"
+        if self.view_key is not None:
+            return current(table, inner=inner, function=function), ()
+        keep = KEEP if self.keep is None else self.keep
+        return AsOfJoin(event, table, inner=inner, keep=keep, function=function, bounds=self.bounds).joining(), ()
+
+    def _problems(self) -> Iterator[str]:
+        if self.how not in ("inner", "left"):
+            yield f"how is {self.how!r}; use 'left' or 'inner'"
+        if self.keep is not None and not (isinstance(self.keep, timedelta) and self.keep > NO_TIME):
+            yield "keep must be a timedelta above zero"
+
+    def _table_problems(self, over: Declared) -> Iterator[str]:
+        if self.row is not None:
+            yield "row is for a view; the rows of a stream are of the stream's own class: leave it out"
+        for side in over.sides:
+            if side is not None and side.event.__time_field__ is None:
+                name = side.event.__name__
+                yield f"{name} has no event time, by which it is joined: class {name}(Event, time=...)"
+
+    def _view_problems(self, over: Declared) -> Iterator[str]:
+        view, key = over.reads[0], over.keys[0]
+        if self.keep is not None:
+            yield "keep is for a table that is a stream; of a view the current row counts: leave it out"
+        if self.view_key != (key,):
+            listed = ", ".join(self.view_key or ())
+            yield f"the view {view} has the key {listed}; it can only be looked up by that, if it is one column"
+        if self.row is None:
+            yield f"give row=Class, an Event with those columns of the view {view} that it needs, and {key}"
+            return
+        if any(side is not None and side.event is self.row for side in over.sides[1:]):
+            yield f"row must be a class of its own, and {self.row.__name__} is that of the stream's events"
+        for each in fields(self.row):
+            if each.base not in _PLAIN:
+                names = ", ".join(kind.__name__ for kind in _PLAIN)
+                yield f"{self.row.__name__}.{each.name} cannot be read from a view; use {names}"
+
+
+def common_problems(over: Declared, function: Pair) -> Iterator[str]:
+    """What may be wrong with any join."""
+    if len(set(over.reads)) < len(over.reads):
+        yield f"both sides are {over.reads[0]}; a join is of two streams"
+    for name, side in zip(over.reads, over.sides, strict=True):
+        if side is None:
+            yield f"{name!r} must be declared before it"
+    kinds = [_kind(side, key) for side, key in zip(over.sides, over.keys, strict=True)]
+    if None not in kinds and kinds[0] is not kinds[1]:
+        yield f"{over.keys[0]!r} and {over.keys[1]!r} are of different types: they would never be the same"
+    if not _takes_two(function):
+        yield "its function must take two arguments, the two that are joined"
+
+
+def _time_problems(over: Declared) -> Iterator[str]:
+    """What is wrong with the times of two streams. If none has event time, log time counts. The two are never quite
+    abreast, so with event time and no lateness a partner that comes a moment later would be missed."""
+    known = [side for side in over.sides if side is not None]
+    timed = [side.event.__time_field__ is not None for side in known]
+    if any(timed) and not all(timed):
+        name = known[timed.index(False)].event.__name__
+        yield f"{name} has no event time, and the other side has: class {name}(Event, time=...)"
+    elif all(timed):
+        for side in known:
+            if not side.late_after:
+                yield f"how long to wait for late events of {side.stream}? Give that stream late_after=timedelta(...)"
+
+
+def _kind(side: Side | None, key: str) -> Any:
+    """The type of the key; None if there is none, which is told with what is read."""
+    with suppress(NameError, TypeError):
+        return next((each.base for each in fields(side.event) if each.name == key), None) if side is not None else None
+    return None
+
+
+def _takes_two(function: Pair) -> bool:
+    try:
+        signature(function).bind(None, None)
+    except TypeError:
+        return False
+    return True
+
+
+def _pair(within: Within) -> tuple[timedelta, timedelta]:
+    return within if isinstance(within, tuple) else (within, within)
+
+
+Spec = Interval | Lookup

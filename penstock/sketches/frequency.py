@@ -1,0 +1,176 @@
+"""How often an item came: `CountMin` for any item and for joins, `RangeCounts` for ranges of whole numbers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, Self
+
+import datasketches
+import msgspec
+import numpy
+from numpy.typing import NDArray
+
+from penstock.sketches.base import Estimate, Item, Sketch, damaged, require_same
+from penstock.sketches.images import check_count_min
+
+_TABLE_AT = 24
+HASHES_MAX = 127
+
+
+class CountMin(Sketch):
+    """Counts that are never too low, and too high by at most `error` times all that was added, with that confidence for
+    each question. (Unlike `TopK` it answers for every item, and can be multiplied; but it cannot list any.)"""
+
+    format = "DataSketches count-min"
+
+    def __init__(self, error: float = 0.01, confidence: float = 0.99) -> None:
+        if not 0 < error < 1 or not 0 < confidence < 1:
+            raise ValueError(f"error and confidence are between 0 and 1, not {error} and {confidence}")
+        buckets = max(3, datasketches.count_min_sketch.suggest_num_buckets(error))
+        hashes = datasketches.count_min_sketch.suggest_num_hashes(confidence)
+        self._sketch = datasketches.count_min_sketch(hashes, buckets)
+
+    @property
+    def error(self) -> float:
+        return float(math.e / self._sketch.num_buckets)
+
+    @property
+    def confidence(self) -> float:
+        return 1 - math.exp(-self._sketch.num_hashes)
+
+    @property
+    def total(self) -> int:
+        return int(self._sketch.total_weight)
+
+    def add(self, item: Item, weight: int = 1) -> None:
+        """Note an item. The empty text is not counted."""
+        if weight < 1:
+            raise ValueError(f"a weight is 1 or more, not {weight}")
+        self._sketch.update(item, weight)
+
+    def count(self, item: Item) -> Estimate:
+        """How often an item came."""
+        return self._bounded(self._sketch.get_estimate(item), self.error * self.total)
+
+    def inner(self, other: CountMin) -> Estimate:
+        """The sum, over all items, of its count here times its count there: how many rows a join would have."""
+        self._require_same(other)
+        products = (self._table() * other._table()).sum(axis=1)
+        return self._bounded(products.min(), self.error * self.total * other.total)
+
+    def _bounded(self, value: float, error: float) -> Estimate:
+        exact = value == 0
+        return Estimate(value, max(0.0, math.floor(value - error)), value, 1.0 if exact else self.confidence)
+
+    def _table(self) -> NDArray[numpy.float64]:
+        """The counters, a row for each hash."""
+        shape = self._sketch.num_hashes, self._sketch.num_buckets
+        if self._sketch.is_empty():
+            return numpy.zeros(shape)
+        return numpy.frombuffer(self._sketch.serialize(), "<f8", offset=_TABLE_AT).reshape(shape)
+
+    def merge(self, other: CountMin) -> None:
+        self._require_same(other)
+        self._sketch.merge(other._sketch if other is not self else other.copy()._sketch)
+
+    def _require_same(self, other: CountMin) -> None:
+        mine, others = self._sketch, other._sketch
+        require_same("count-min sketches", error=(mine.num_buckets, others.num_buckets),
+                     confidence=(mine.num_hashes, others.num_hashes))  # fmt: skip
+
+    @property
+    def size_bytes_max(self) -> int:
+        return int(_TABLE_AT + 8 * self._sketch.num_hashes * self._sketch.num_buckets)
+
+    def to_bytes(self) -> bytes:
+        return bytes(self._sketch.serialize())
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        check_count_min(data)
+        made = cls.__new__(cls)
+        try:
+            made._sketch = datasketches.count_min_sketch.deserialize(data)
+        except Exception as error:
+            raise damaged("count-min sketch", str(error)) from error
+        return made
+
+    def _told(self) -> dict[str, Any]:
+        return {"total": self.total, "error": self.error, "confidence": self.confidence}
+
+
+class RangeCounts(Sketch):
+    """How many whole numbers from 0 to 2^`bits`-1 fell into a range.
+
+    A count-min for each power of two counts the pieces of that size into which the numbers fall; a range is made up of
+    at most two pieces of each size. So it is too high by at most `error` times all that was added for each piece.
+    """
+
+    format = "Penstock (DataSketches count-min for each size)"
+
+    def __init__(self, bits: int = 16, error: float = 0.01, confidence: float = 0.99) -> None:
+        if not 1 <= bits <= 62:
+            raise ValueError(f"numbers have 1 to 62 bits, not {bits}")
+        self.bits = bits
+        self._sizes = [CountMin(error, confidence) for _ in range(bits)]
+
+    @property
+    def total(self) -> int:
+        return self._sizes[0].total
+
+    def add(self, number: int, weight: int = 1) -> None:
+        if not 0 <= number < 1 << self.bits:
+            raise ValueError(f"a number is from 0 to {(1 << self.bits) - 1:,}, not {number}")
+        for size, counts in enumerate(self._sizes):
+            counts.add(number >> size, weight)
+
+    def count(self, low: int, high: int) -> Estimate:
+        """How many were at least `low` and at most `high`."""
+        low, high = max(low, 0), min(high, (1 << self.bits) - 1)
+        if low == 0 and high == (1 << self.bits) - 1:
+            return Estimate(self.total, self.total, self.total)
+        parts = [self._sizes[size].count(piece) for size, piece in self._pieces(low, high + 1)]
+        doubt = sum(1 - (each.confidence or 0) for each in parts)
+        return Estimate(
+            min(self.total, sum(each.value for each in parts)),
+            sum(each.low for each in parts),
+            min(self.total, sum(each.high for each in parts)),
+            max(0.0, 1 - doubt),
+        )
+
+    def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
+        """The fewest pieces that make up a range: each as the power of two of its size, and its number."""
+        while start < end:
+            largest = (end - start).bit_length() - 1
+            size = min(largest, (start & -start).bit_length() - 1) if start else largest
+            yield min(size, self.bits - 1), start >> min(size, self.bits - 1)
+            start += 1 << min(size, self.bits - 1)
+
+    def merge(self, other: RangeCounts) -> None:
+        require_same("range counts", bits=(self.bits, other.bits))
+        for mine, others in zip(self._sizes, other._sizes, strict=True):
+            mine.merge(others)
+
+    @property
+    def size_bytes_max(self) -> int:
+        return sum(each.size_bytes_max + 8 for each in self._sizes) + 16
+
+    def to_bytes(self) -> bytes:
+        return msgspec.msgpack.encode((1, [each.to_bytes() for each in self._sizes]))
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        try:
+            version, images = msgspec.msgpack.decode(data, type=tuple[int, list[bytes]])
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise damaged("range counts", str(error)) from error
+        if version != 1 or not images:
+            raise damaged("range counts", f"version {version}, {len(images)} sizes")
+        made = cls.__new__(cls)
+        made.bits = len(images)
+        made._sizes = [CountMin.from_bytes(each) for each in images]
+        return made
+
+    def _told(self) -> dict[str, Any]:
+        return {"total": self.total, "bits": self.bits}

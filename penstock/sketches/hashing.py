@@ -1,0 +1,100 @@
+"""Hashes that sketches need, in plain Python: the same on every machine and in every process.
+
+`coin` stands in for random numbers: what a sketch draws follows from its seed and from what it has seen so far, and is
+drawn again in a replay. `xxhash64` is what the Bloom filters of DataSketches use; `murmur32` what Spark's own use.
+"""
+
+from __future__ import annotations
+
+MASK32, MASK64 = (1 << 32) - 1, (1 << 64) - 1
+_GOLDEN = 0x9E3779B97F4A7C15
+_PRIME1, _PRIME2, _PRIME3 = 0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9
+_PRIME4, _PRIME5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
+
+
+def coin(seed: int, *parts: int) -> int:
+    """64 bits that look random, made of the seed and of where the sketch stands (the finisher of splitmix64)."""
+    state = seed & MASK64
+    for part in parts:
+        state = (state ^ (part & MASK64)) + _GOLDEN & MASK64
+        state = (state ^ state >> 30) * 0xBF58476D1CE4E5B9 & MASK64
+        state = (state ^ state >> 27) * 0x94D049BB133111EB & MASK64
+        state ^= state >> 31
+    return state
+
+
+def xxhash64(data: bytes, seed: int) -> int:
+    """XXH64 of the bytes."""
+    length, start = len(data), 0
+    if length >= 32:
+        start = length & ~31
+        state = _stripes(data, start, seed)
+    else:
+        state = seed + _PRIME5
+    state = state + length & MASK64
+    while start + 8 <= length:
+        state ^= _round(0, int.from_bytes(data[start : start + 8], "little"))
+        state = (_rotated(state, 27) * _PRIME1 + _PRIME4) & MASK64
+        start += 8
+    if start + 4 <= length:
+        state ^= int.from_bytes(data[start : start + 4], "little") * _PRIME1 & MASK64
+        state = (_rotated(state, 23) * _PRIME2 + _PRIME3) & MASK64
+        start += 4
+    for byte in data[start:]:
+        state = _rotated(state ^ byte * _PRIME5 & MASK64, 11) * _PRIME1 & MASK64
+    state = (state ^ state >> 33) * _PRIME2 & MASK64
+    state = (state ^ state >> 29) * _PRIME3 & MASK64
+    return state ^ state >> 32
+
+
+def _stripes(data: bytes, end: int, seed: int) -> int:
+    """The part of XXH64 that takes 32 bytes at a time, in four lanes."""
+    lanes = [seed + _PRIME1 + _PRIME2 & MASK64, seed + _PRIME2 & MASK64, seed & MASK64, seed - _PRIME1 & MASK64]
+    for start in range(0, end, 8):
+        lane = start >> 3 & 3
+        lanes[lane] = _round(lanes[lane], int.from_bytes(data[start : start + 8], "little"))
+    turns = zip(lanes, (1, 7, 12, 18), strict=True)
+    state = sum(_rotated(lane, by) for lane, by in turns) & MASK64
+    for lane in lanes:
+        state = ((state ^ _round(0, lane)) * _PRIME1 + _PRIME4) & MASK64
+    return state
+
+
+def _rotated(value: int, by: int) -> int:
+    return (value << by | value >> 64 - by) & MASK64
+
+
+def _round(state: int, value: int) -> int:
+    state = state + value * _PRIME2 & MASK64
+    return (state << 31 | state >> 33) * _PRIME1 & MASK64
+
+
+def murmur32(data: bytes, seed: int) -> int:
+    """Murmur3 of 32 bits as Spark's sketches have it, with a sign: each byte at the end is mixed in by itself."""
+    state = seed & MASK32
+    whole = len(data) & ~3
+    for start in range(0, whole, 4):
+        state = _mixed32(state, int.from_bytes(data[start : start + 4], "little"))
+    for byte in data[whole:]:
+        state = _mixed32(state, byte - 256 if byte > 127 else byte)
+    state ^= len(data)
+    state = (state ^ state >> 16) * 0x85EBCA6B & MASK32
+    state = (state ^ state >> 13) * 0xC2B2AE35 & MASK32
+    return signed32(state ^ state >> 16)
+
+
+def _mixed32(state: int, value: int) -> int:
+    value = value * 0xCC9E2D51 & MASK32
+    value = (value << 15 | value >> 17) * 0x1B873593 & MASK32
+    state ^= value
+    return ((state << 13 | state >> 19) * 5 + 0xE6546B64) & MASK32
+
+
+def signed32(value: int) -> int:
+    value &= MASK32
+    return value - (1 << 32) if value >> 31 else value
+
+
+def signed64(value: int) -> int:
+    value &= MASK64
+    return value - (1 << 64) if value >> 63 else value

@@ -1,0 +1,84 @@
+"""Looks at bytes before they are given to the `datasketches` package, which trusts what their heads say of sizes: an
+HLL with a changed head made it write beyond its memory. What is refused here never gets there."""
+
+from __future__ import annotations
+
+import struct
+
+from penstock.sketches.base import damaged
+
+COUNTERS_MAX = 1 << 24
+"""The most counters of a count-min sketch that is read: 128 MiB."""
+_HLL_8 = 2
+_LIST, _SET, _REGISTERS = 0, 1, 2
+_EMPTY, _COMPACT = 4, 8
+_RANKS = bytes(range(64))
+_COUNT_MIN_EMPTY = 1
+
+
+def _require(holds: bool, kind: str, why: str) -> None:
+    if not holds:
+        raise damaged(kind, why)
+
+
+def check_hll(data: bytes) -> None:
+    """An HLL_8, which is what Spark makes too; its size as its head says, its registers in their range."""
+    kind = "HLL sketch"
+    _require(len(data) >= 8, kind, f"{len(data)} bytes")
+    _, version, family, lg_k, lg_table, flags, count, mode = data[:8]
+    _require((version, family) == (1, 7) and 4 <= lg_k <= 21, kind, f"family {family}, version {version}, 2^{lg_k}")
+    _require(mode >> 2 & 3 == _HLL_8, kind, "it is not of the type HLL_8")
+    start = {_LIST: 8, _SET: 12, _REGISTERS: 40}.get(mode & 3, 0)
+    _require(start > 0 and data[0] * 4 == start and len(data) >= start, kind, "its head does not fit its mode")
+    if mode & 3 == _REGISTERS:
+        _require(len(data) == start + (1 << lg_k), kind, f"{len(data)} bytes for 2^{lg_k} registers")
+        _require(not data[start:].translate(None, _RANKS), kind, "a register is out of range")
+        return
+    if mode & 3 == _SET:
+        (count,) = struct.unpack_from("<I", data, 8)
+    _check_coupons(data[start:], count, lg_table, bool(flags & _COMPACT), 3 if mode & 3 == _LIST else lg_k)
+
+
+def _check_coupons(data: bytes, count: int, lg_table: int, compact: bool, lg_table_max: int) -> None:
+    """The items of an HLL that has few: a list or a table of whole numbers, of which 0 is none."""
+    kind = "HLL sketch"
+    _require(len(data) % 4 == 0 and lg_table <= max(3, lg_table_max), kind, f"a table of 2^{lg_table}")
+    words = struct.unpack(f"<{len(data) // 4}I", data)
+    _require(len(words) == (count if compact else 1 << lg_table), kind, f"{len(words)} places for {count} items")
+    _require(len(words) - words.count(0) == count <= 1 << lg_table, kind, f"there are not {count} items in it")
+
+
+def check_theta(data: bytes) -> None:
+    """As many hashes as its head says."""
+    kind = "theta sketch"
+    _require(len(data) >= 8, kind, f"{len(data)} bytes")
+    longs, version, family, bits, sized = data[0] & 63, *data[1:5]
+    _require(family == 3 and version in (3, 4) and 1 <= longs <= 3, kind, f"family {family}, version {version}")
+    if version == 4:
+        _require(1 <= sized <= 4 and len(data) >= 8 * longs + sized, kind, "it is cut short")
+        count = int.from_bytes(data[8 * longs : 8 * longs + sized], "little")
+        _require(1 <= bits <= 63 and count * bits <= 8 * (len(data) - 8 * longs - sized), kind, f"{count} hashes")
+    elif longs > 1:
+        _require(len(data) >= 8 * longs, kind, "it is cut short")
+        (count,) = struct.unpack_from("<I", data, 8)
+        _require(len(data) >= 8 * (longs + count), kind, f"{count} hashes in {len(data)} bytes")
+
+
+def check_tdigest(data: bytes) -> None:
+    """As many centroids as its head says."""
+    kind = "t-digest"
+    _require(len(data) >= 8 and data[1:3] == b"\x01\x14", kind, "its head is another one")
+    if data[0] == 2:
+        _require(len(data) >= 32, kind, "it is cut short")
+        centroids, buffered = struct.unpack_from("<II", data, 8)
+        _require(len(data) == 32 + 16 * centroids + 8 * buffered, kind, f"{centroids} centroids, {buffered} buffered")
+
+
+def check_count_min(data: bytes) -> None:
+    """As many counters as its head says."""
+    kind = "count-min sketch"
+    _require(len(data) >= 16 and data[:3] == b"\x02\x01\x12", kind, "its head is another one")
+    buckets, hashes = struct.unpack_from("<IB", data, 8)
+    _require(buckets >= 3 and hashes >= 1 and buckets * hashes <= COUNTERS_MAX, kind, f"{hashes} rows of {buckets}")
+    size = 16 if data[3] & _COUNT_MIN_EMPTY else 24 + 8 * buckets * hashes
+    _require(len(data) == size, kind, f"{len(data)} bytes for {hashes} rows of {buckets}")

@@ -1,0 +1,90 @@
+"""Time in the windows of a key: what is late, when the timer calls, and when a quiet key is forgotten.
+
+Event time comes from a key's events. It also passes without them: as fast as log time, from the newest event on. So the
+last window of a key that falls silent closes, `late_after` later than it would by the clock.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import msgspec
+
+from penstock.contracts import Context
+from penstock.schema import Event, State
+
+TIMER = "time"
+EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+TEXT_CHARS_MAX = 2_000
+_TICK = timedelta(microseconds=1)
+
+
+class Late(Event):
+    """An event that came too late for the windows of its key: its time, how far the key's events had made time come,
+    by how much it is behind that, and what it was, as JSON."""
+
+    key: str
+    at: datetime
+    watermark: datetime
+    late_s: float
+    event: str
+
+
+class Clock(State):
+    """What every sort of window keeps of a key: its value, the difference of log time and event time, what the timer is
+    set for, when changes are told next, and when the key is forgotten."""
+
+    key: Any = None
+    offset_us: int = 0
+    timer: datetime | None = None
+    due: datetime | None = None
+    quiet: datetime | None = None
+
+
+def late(event: Any, at: datetime, watermark: datetime, ctx: Context) -> Late:
+    text = msgspec.json.encode(event, enc_hook=str).decode()[:TEXT_CHARS_MAX]
+    return Late(key=ctx.key, at=at, watermark=watermark, late_s=(watermark - at).total_seconds(), event=text)
+
+
+def offset(now: datetime, at: datetime) -> int:
+    """How far log time is ahead of event time, in microseconds."""
+    return (now - at) // timedelta(microseconds=1)
+
+
+def reached(state: Any, now: datetime) -> datetime:
+    """How far event time has come at a log time, if no event says otherwise."""
+    return now - timedelta(microseconds=state.offset_us)
+
+
+def next_multiple(now: datetime, interval: timedelta) -> datetime:
+    """The first multiple of an interval since 1970 that is after now."""
+    return EPOCH + ((now - EPOCH) // interval + 1) * interval
+
+
+def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, remembered: timedelta) -> None:
+    """Have the timer call when something is due: a window that `closes` then in event time, changes that are to be
+    told, or, if there is nothing more to close, the end of the time for which the key is remembered."""
+    if closes is None:
+        state.quiet = state.quiet or now + remembered
+        at = state.quiet
+    else:
+        state.quiet = None
+        at = closes + timedelta(microseconds=state.offset_us)
+    call(state, ctx, now, at if state.due is None else min(at, state.due))
+
+
+def call(state: Any, ctx: Context, now: datetime, at: datetime | None) -> None:
+    """Have the timer call then, or as soon as it can."""
+    if at is not None and at <= now:
+        at = now + _TICK
+    if at != state.timer:
+        state.timer = at
+        ctx.timer(TIMER, at)
+
+
+def forget(state: Any) -> None:
+    """Make the state as that of a key that was never seen: then nothing is kept of it."""
+    fresh = type(state)()
+    for name in state.__struct_fields__:
+        setattr(state, name, getattr(fresh, name))

@@ -1,0 +1,193 @@
+"""Windows by number of events, side by side or overlapping, and those that end by number or by time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
+from typing import Any
+
+from penstock.contracts import Context
+from penstock.windows.clock import call, next_multiple, reached
+from penstock.windows.plan import Work
+from penstock.windows.shapes import Counted, Hybrid
+from penstock.windows.stacks import Stacks
+from penstock.windows.turns import InTurn, Turns
+
+Function = Callable[..., Any]
+
+
+class Numbered:
+    """What both sorts have in common: windows have numbers, from 1 on, and one is being filled."""
+
+    base: Any = Turns
+
+    def __init__(self, work: Work) -> None:
+        self.work, self.turns = work, InTurn(work, self._take)
+
+    def functions(self) -> tuple[Function, Function]:
+        """Plain functions, as a handler's are."""
+        time_of, key = self.work.time_of, self.work.key
+
+        def on_event(state: Any, event: Any, ctx: Context) -> Iterator[Any]:
+            at = ctx.now if time_of is None else time_of(event)
+            if state.key is None:
+                state.key = getattr(event, key)
+            return self._sifted(state, self._came(state, event, at, ctx), ctx)
+
+        def on_timer(state: Any, ctx: Context) -> Iterator[Any]:
+            state.timer = None
+            return self._sifted(state, self._timer(state, ctx), ctx)
+
+        return on_event, on_timer
+
+    def _came(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
+        return self.turns.event(state, event, at, ctx)
+
+    def _take(self, state: Any, part: Any, at: datetime) -> Iterator[Any]:
+        """An event in its turn; gives rows, each with whether its window is closed."""
+        raise NotImplementedError
+
+    def _filling(self, state: Any) -> Any:
+        """The row of the window that is being filled; None if there is none."""
+        raise NotImplementedError
+
+    def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
+        yield from self.turns.waited(state, ctx.now)
+
+    def _sifted(self, state: Any, rows: Iterator[Any], ctx: Context) -> Iterator[Any]:
+        """What is told now, of the rows that there are; and the timer is set for the rest."""
+        when, changed = self.work.trigger.when, False
+        for row in rows:
+            if isinstance(row, tuple):
+                changed = True
+                if row[1] or when == "change":
+                    yield row[0]
+            else:
+                yield row
+        if when == "every":
+            yield from self._at_intervals(state, changed, ctx)
+        self._set(state, ctx)
+
+    def _at_intervals(self, state: Any, changed: bool, ctx: Context) -> Iterator[Any]:
+        if state.due is not None and state.due <= ctx.now:
+            state.due, filling = None, self._filling(state)
+            if filling is not None:
+                yield filling
+        elif changed and state.due is None and self.work.trigger.interval is not None:
+            state.due = next_multiple(ctx.now, self.work.trigger.interval)
+
+    def _set(self, state: Any, ctx: Context) -> None:
+        """Have the timer call for what is due first."""
+        times = (self.turns.alarm(state), state.due, self._closing(state))
+        call(state, ctx, ctx.now, min((each for each in times if each is not None), default=None))
+
+    def _closing(self, state: Any) -> datetime | None:
+        """The log time at which a window closes by itself."""
+        return None
+
+
+class CountedState(Turns):
+    """Of a key: how many events have come, and what is kept of those of the newest pane."""
+
+    position: int = 0
+
+
+class CountedWindows(Numbered):
+    base = CountedState
+
+    def __init__(self, shape: Counted, work: Work) -> None:
+        super().__init__(work)
+        self.every, self.panes = shape.every, shape.size // shape.every
+        self.stacks = Stacks(work.sums)
+
+    def kept(self) -> dict[str, tuple[Any, Any]]:
+        some, stack = (self.work.sums.kind | None, None), self.stacks.store
+        pair = (stack.kind, stack.empty)
+        return {**self.turns.kept, "holds": some, "front": pair, "back": pair, "total": some}
+
+    def _take(self, state: Any, part: Any, at: datetime) -> Iterator[Any]:
+        sums = self.work.sums
+        state.holds = sums.add(sums.zero() if state.holds is None else state.holds, part, at)
+        state.position += 1
+        pane, rest = divmod(state.position, self.every)
+        if rest == 0:
+            self.stacks.push(state, (pane - 1, state.holds))
+            state.holds = None
+            if pane >= self.panes:
+                first = pane - self.panes
+                yield self._row(state, first + 1, self.stacks.since(state, first), True), True
+                self.stacks.evict(state, first + 1)
+                return
+        yield self._filling(state), False
+
+    def _filling(self, state: Any) -> Any:
+        first = max(0, state.position // self.every + 1 - self.panes)
+        held = self.stacks.since(state, first)
+        if state.holds is not None:
+            held = state.holds if held is None else self.work.sums.merge(held, state.holds)
+        return None if held is None else self._row(state, first + 1, held, False)
+
+    def _row(self, state: Any, number: int, kept: Any, closed: bool) -> Any:
+        return self.work.row(state.key, number, closed, self.work.sums.results(kept))
+
+
+class HybridState(Turns):
+    """Of a key: the window that is being filled: its number, when it began, and how many events it has."""
+
+    number: int = 1
+    began: datetime | None = None
+    count: int = 0
+
+
+class HybridWindows(Numbered):
+    base = HybridState
+
+    def __init__(self, shape: Hybrid, work: Work) -> None:
+        super().__init__(work)
+        self.count, self.within = shape.count, shape.within
+
+    def kept(self) -> dict[str, tuple[Any, Any]]:
+        return {**self.turns.kept, "holds": (self.work.sums.kind | None, None)}
+
+    def _take(self, state: Any, part: Any, at: datetime) -> Iterator[Any]:
+        yield from self._close(state, at)
+        sums = self.work.sums
+        if state.began is None:
+            state.began, state.holds = at, sums.zero()
+        state.holds = sums.add(state.holds, part, at)
+        state.count += 1
+        if state.count == self.count:
+            yield from self._ended(state)
+        else:
+            yield self._filling(state), False
+
+    def _came(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
+        yield from self.turns.event(state, event, at, ctx)
+        yield from self._close(state, state.time)
+
+    def _close(self, state: Any, time: datetime) -> Iterator[Any]:
+        """Event time has come so far: close the window whose time is over."""
+        if state.began is not None and time >= state.began + self.within:
+            yield from self._ended(state)
+
+    def _ended(self, state: Any) -> Iterator[Any]:
+        yield self.work.row(state.key, state.number, True, self.work.sums.results(state.holds)), True
+        state.number, state.began, state.count, state.holds = state.number + 1, None, 0, None
+
+    def _filling(self, state: Any) -> Any:
+        if state.holds is None:
+            return None
+        return self.work.row(state.key, state.number, False, self.work.sums.results(state.holds))
+
+    def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
+        yield from self.turns.waited(state, ctx.now)
+        time = reached(state, ctx.now) - self.work.late_after
+        if state.began is not None and time >= state.began + self.within:
+            yield from self.turns.reach(state, time)
+            yield from self._close(state, time)
+
+    def _closing(self, state: Any) -> datetime | None:
+        if state.began is None:
+            return None
+        over: datetime = state.began + self.within + self.work.late_after
+        return over + timedelta(microseconds=state.offset_us)

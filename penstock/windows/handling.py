@@ -1,0 +1,171 @@
+"""A window's declaration as the parts of a handler that keeps a view."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from hashlib import blake2b
+from operator import attrgetter
+from typing import Any, Literal, NamedTuple
+
+import msgspec
+
+from penstock.evolution import DECLARED
+from penstock.kept import gone_class, kept
+from penstock.schema import Event, State
+from penstock.windows.aggregates import Aggregate
+from penstock.windows.clock import Clock, Late
+from penstock.windows.counted import CountedWindows, HybridWindows
+from penstock.windows.edges import End, Start
+from penstock.windows.plan import Window, Work, column_hints, compiled, row_class
+from penstock.windows.problems import problems
+from penstock.windows.sessions import SessionWindows
+from penstock.windows.shapes import Counted, Hybrid, Session, Shape, Timed, Trigger
+from penstock.windows.timed import TimedWindows
+
+Reads = Sequence[tuple[type[Event], timedelta | None]]
+
+
+@dataclass(frozen=True)
+class Windowing:
+    """All that a declaration of windows says, but for what it reads."""
+
+    name: str
+    key: str
+    over: Shape
+    aggregate: Mapping[str, Aggregate]
+    trigger: Trigger
+    keep: timedelta | None
+    latest: bool
+    late_after: timedelta | None
+
+
+class Handled(NamedTuple):
+    """The parts of a handler. With `faults`, which tell why there can be none, they are of no use."""
+
+    state: type[State]
+    emits: tuple[type[Event], ...]
+    on_event: Any
+    on_timer: Any
+    key: tuple[str, ...]
+    faults: tuple[str, ...] = ()
+
+
+def handled(windowing: Windowing, reads: Reads) -> Handled:
+    """Make a handler of windows over streams of these classes, each with its `late_after`."""
+    faults = tuple(problems(windowing, [cls for cls, _ in reads]))
+    if faults or not reads or not all(_has_key(cls, windowing.key) for cls, _ in reads):
+        unknown = ("it cannot be made of what it reads",)
+        return Handled(Clock, (Late, Late, Late), _never, _never, (windowing.key,), faults or unknown)
+    classes = list(dict.fromkeys(cls for cls, _ in reads))
+    hints, numbered = column_hints(classes[0]), isinstance(windowing.over, Counted | Hybrid)
+    chosen = [*([Start(), End()] if numbered else []), *windowing.aggregate.values()]
+    sums = compiled(chosen, hints)
+    row = _row_class(windowing, hints)
+    identity = (windowing.key,) if windowing.latest else (windowing.key, "number" if numbered else "window")
+    late_after = windowing.late_after or max((late or timedelta(0) for _, late in reads), default=timedelta(0))
+    part, part_class = _part(chosen, hints)
+    work = Work(
+        key=windowing.key,
+        sums=sums,
+        part=part,
+        part_class=part_class,
+        row=_row_maker(windowing, row),
+        gone=_gone_maker(windowing, row, identity),
+        trigger=windowing.trigger,
+        latest=windowing.latest,
+        late_after=late_after,
+        remembered=_length(windowing.over) + late_after + (windowing.keep or timedelta(0)),
+        time_of=_times(classes),
+    )
+    windows = _windows(windowing.over, work)
+    on_event, on_timer = windows.functions()
+    state = _state_class(windows.base, windows.kept(), hints[windowing.key], _mark(windowing))
+    return Handled(state, (Late, *kept(row, identity)), on_event, on_timer, identity)
+
+
+def _has_key(cls: type[Event], key: str) -> bool:
+    """Whether there is the field that is the key; if not, or if the class is not sound, `check` tells of it."""
+    try:
+        return key in column_hints(cls)
+    except (NameError, TypeError, AttributeError):
+        return False
+
+
+def _never(*_: Any) -> None:
+    raise AssertionError("a declaration with faults is not run")
+
+
+def _windows(shape: Shape, work: Work) -> TimedWindows | CountedWindows | SessionWindows | HybridWindows:
+    if isinstance(shape, Timed):
+        return TimedWindows(shape, work)
+    if isinstance(shape, Counted):
+        return CountedWindows(shape, work)
+    return SessionWindows(shape, work) if isinstance(shape, Session) else HybridWindows(shape, work)
+
+
+def _length(shape: Shape) -> timedelta:
+    """About how long a window is."""
+    if isinstance(shape, Timed):
+        return shape.size
+    return shape.gap if isinstance(shape, Session) else timedelta(0)
+
+
+def _row_class(windowing: Windowing, hints: Mapping[str, Any]) -> type[Event]:
+    columns: dict[str, Any] = {windowing.key: hints[windowing.key]}
+    if isinstance(windowing.over, Counted | Hybrid):
+        columns |= {"number": int, "start": datetime, "end": datetime}
+    else:
+        columns["window"] = Window
+    if windowing.trigger.when != "close":
+        columns["closed"] = bool
+    for name, each in windowing.aggregate.items():
+        columns[name] = each.type(hints.get(each.column or "", int))
+    return row_class("Row", columns)
+
+
+def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
+    """A function of key, window, whether it is closed, and results, that gives a row. Made from text: it is called for
+    each row."""
+    numbered = isinstance(windowing.over, Counted | Hybrid)
+    given = [f"{windowing.key}=key", "number=window, start=r[0], end=r[1]" if numbered else "window=window"]
+    given += ["closed=closed"] if windowing.trigger.when != "close" else []
+    given += [f"{name}=r[{number + 2 * numbered}]" for number, name in enumerate(windowing.aggregate)]
+    return eval(f"lambda key, window, closed, r: Row({', '.join(given)})", {"Row": row})
+
+
+def _gone_maker(windowing: Windowing, row: type[Event], identity: tuple[str, ...]) -> Any:
+    gone = gone_class(row, frozenset(identity))
+    return lambda key, window: gone(**{windowing.key: key, "window": window})
+
+
+def _part(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> tuple[Any, Any]:
+    """A function that gives, of an event, what the aggregates need: a value that a state can hold; and its class."""
+    names = list(dict.fromkeys(each.column for each in aggregates if each.column is not None))
+    columns = [(name, hints[name] | None) for name in names]
+    part: Any = msgspec.defstruct("Part", columns, array_like=True, frozen=True, gc=False)
+    return eval(f"lambda event: Part({', '.join(f'event.{name}' for name in names)})", {"Part": part}), part
+
+
+def _mark(windowing: Windowing) -> str:
+    """What the state depends on, as a short text. State of another one must not be taken for it."""
+    kinds = [(name, type(each).__name__, each.column) for name, each in windowing.aggregate.items()]
+    text = f"{windowing.over} {windowing.trigger.when} {windowing.latest} {kinds}"
+    return blake2b(text.encode(), digest_size=6).hexdigest()
+
+
+def _state_class(base: Any, kept: Mapping[str, tuple[Any, Any]], key: Any, mark: str) -> Any:
+    hints = {DECLARED: Literal[mark], "key": key | None, **{name: kind for name, (kind, _) in kept.items()}}
+    defaults = {DECLARED: mark, "key": None, **{name: default for name, (_, default) in kept.items()}}
+    return type(base)("Windows", (base,), {"__annotations__": hints, "__module__": __name__, **defaults})
+
+
+def _times(classes: Sequence[type[Event]]) -> Any:
+    """How the time of an event is had; None if it has none, and log time counts."""
+    names = {cls: cls.__time_field__ for cls in classes}
+    if None in names.values():
+        return None
+    if len(set(names.values())) == 1:
+        return attrgetter(str(next(iter(names.values()))))
+    return lambda event: getattr(event, str(type(event).__time_field__))

@@ -1,0 +1,94 @@
+"""The examples of Siddhi's query guide, one a row: patterns, counting, logical ones, what does not occur, sequences.
+
+Letters stand for its streams: `r` is a regulator, `t` a temperature (its number), `k` a room's key. What we do in
+another way on purpose is a table of its own.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import cep
+from penstock.cep import skip
+from penstock.errors import DeclarationError
+from tests.cep.letters import Letter, found, on
+
+S = timedelta(seconds=1)
+a, b, c = on("a"), on("b"), on("c")
+ten_minutes = {"within": timedelta(minutes=10)}
+
+first = cep.on("e1", Letter, lambda event, match: event.kind == "t")
+warmer = cep.on("e2", Letter, lambda event, match: event.kind == "t" and event.number >= match["e1"].number + 5)
+rising = cep.on("e2", Letter, lambda event, match: event.kind == "t" and event.number > match["e1"].number + 1)
+start, off, key = on("r", "start"), on("o", "off"), on("k", "key")
+cold = cep.on("cold", Letter, lambda event, match: event.kind == "t" and event.number < 12)
+
+PATTERNS: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
+    # a room that becomes five degrees warmer in ten minutes, from every event
+    (first.then(warmer), ten_minutes, "t20@0 t22@60 t26@120", ["t20 t26"]),
+    (first.then(warmer), ten_minutes, "t20@0 t22@60 t27@120", ["t20 t27", "t22 t27"]),
+    (first.then(warmer), ten_minutes, "t20@0 t26@600", ["t20 t26"]),
+    (first.then(warmer), ten_minutes, "t20@0 t26@601", []),
+    # without `every` the matching is carried out once
+    (first.then(warmer), {**ten_minutes, "every": False}, "t20@0 t26@60 t31@120", ["t20 t26"]),
+    # every (A -> B): the next one begins when this is complete
+    (a.then(b), {"skip": skip.past_last}, "a1 a2 b1 a3 b2", ["a1 b1", "a3 b2"]),
+    (a.then(b), {}, "a1 a2 b1 a3 b2", ["a1 b1", "a2 b1", "a3 b2"]),
+]
+
+COUNTING: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
+    (start.then(on("t").at_least(1).greedy()).then(on("r", "again")), {}, "r1 t29 t26 r2", ["r1 t29 t26 r2"]),
+    (start.then(on("t").at_least(1).greedy()).then(on("r", "again")), {}, "r1 r2", []),
+    (a.times(2, 3).greedy().then(b), {"every": False}, "a1 a2 a3 b", ["a1 a2 a3 b"]),
+    (a.times(2), {"every": False}, "a1 c a2 a3", ["a1 a2"]),
+]
+
+LOGICAL: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
+    (cep.all_of(a, b), {"every": False}, "b c a", ["b a"]),  # and: both, in any order
+    (cep.all_of(a, b), {"every": False}, "a c b", ["a b"]),
+    (start.then(cep.any_of(key, off)), {}, "r1 k1 o1", ["r1 k1"]),  # or: either of them
+    (start.then(cep.any_of(key, off)), {}, "r1 o1 k1", ["r1 o1"]),
+    (start.not_then(cold).then(off), {}, "r1 t20 o1", ["r1 o1"]),  # not and: none of it before
+    (start.not_then(cold).then(off), {}, "r1 t11 o1", []),
+]
+
+ABSENT: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
+    (start.then(cep.absent(cold, for_=timedelta(minutes=5))), {}, "r1@0 t20@100", ["r1"]),
+    (start.then(cep.absent(cold, for_=timedelta(minutes=5))), {}, "r1@0 t11@299", []),
+    (start.then(cep.absent(cold, for_=timedelta(minutes=5))), {}, "r1@0 t11@301", ["r1"]),
+    (a.then(cep.absent(b, for_=5 * S)).then(c), {}, "a@0 c1@3 c2@6", ["a c2"]),
+    (a.then(cep.absent(b, for_=5 * S)).then(c), {}, "a@0 b@3 c@6", []),
+]
+
+SEQUENCES: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
+    (first.next(rising), {}, "t20 t22 t23 t25", ["t20 t22", "t23 t25"]),  # one right after the other
+    (first.next(rising), {}, "t20 x t22", []),
+    (a.next(b.at_least(1).consecutive().greedy()).next(c), {}, "a b1 b2 c", ["a b1 b2 c"]),
+    (a.next(b.at_least(1).consecutive().optional().greedy()).next(c), {}, "a c", ["a c"]),
+    (a.next(b.optional().greedy()).next(c), {}, "a b c", ["a b c"]),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "options", "events", "expected"), [*PATTERNS, *COUNTING, *LOGICAL, *ABSENT, *SEQUENCES]
+)
+def test_a_pattern_gives_what_the_guide_says(
+    pattern: cep.Pattern, options: dict[str, Any], events: str, expected: list[str]
+) -> None:
+    assert found(pattern, events, **options) == expected
+
+
+DIFFERENT = [
+    (cep.absent(a, for_=5 * S).then(b), "needs a step before it"),  # `not A for 5 sec -> B` counts from the app's start
+    (a.then(cep.any_of(cep.absent(b, for_=5 * S), c)), "cannot stand in any_of"),  # `not B for 5 sec or C`
+    (cep.all_of(cep.absent(a, for_=5 * S), b), "cannot stand in all_of"),  # `not A for 5 sec and B`
+]
+
+
+@pytest.mark.parametrize(("pattern", "told"), DIFFERENT)
+def test_where_we_differ_on_purpose_it_is_refused(pattern: cep.Pattern, told: str) -> None:
+    with pytest.raises(DeclarationError, match=told):
+        found(pattern, "a b")

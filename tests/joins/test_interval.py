@@ -1,0 +1,189 @@
+"""Two streams within an interval: what is joined, when an event is told without a partner, and what is missed."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import App, Event, joins
+from penstock.graph import check
+from penstock.testing import run, tick
+from tests.joins.ads import Both, Left, Right, S, join_app, pair, parsed, result_of, second, texts, told
+
+CASES: dict[str, tuple[dict[str, Any], str, str]] = {
+    "one after the other": ({}, "L1@0 R1@5", "L1 R1"),
+    "in the other order": ({}, "R1@5 L1@0", "L1 R1"),
+    "the right one first": ({}, "R1@0 L1@5", "L1 R1"),
+    "each with each": ({}, "L1@0 L2@1 R1@2 R2@3", "L1 R1, L2 R1, L1 R2, L2 R2"),
+    "the same event twice is two": ({}, "L1@0 R1@1 R1@1", "L1 R1, L1 R1"),
+    "by key": ({}, "L1a@0 R1b@1 R2a@2", "L1 R2"),
+    "at the very end of the interval": ({}, "L1@0 R1@10", "L1 R1"),
+    "past the end": ({}, "L1@0 R1@10.000001", ""),
+    "not before": ({"within": (0 * S, 10 * S)}, "R1@4 L1@5 R2@5 R3@15", "L1 R2, L1 R3"),
+    "from before to after": ({"within": (2 * S, 5 * S)}, "R1@2 R2@3 L1@5 R3@10 R4@11", "L1 R2, L1 R3"),
+    "an interval that begins later": ({"within": (-5 * S, 10 * S)}, "L1@0 R1@4 R2@5 R3@10 R4@11", "L1 R2, L1 R3"),
+    "out of order, as far as allowed": ({"late": (5, 5)}, "L1@20 R1@20 L2@15 R2@15", "L1 R1, L2 R1, L2 R2, L1 R2"),
+    "the streams' times may differ": ({"late": (1, 1)}, "R1@100 R2@200 L1@95 L2@195", "L1 R1, L2 R2"),
+    "inner tells of no others": ({}, "L1@0 R1@50 L2@100 +99", ""),
+    "left tells of left ones without a partner": ({"how": "left"}, "L1@0 R1@50 L2@100 +99", "L1 -, L2 -"),
+    "right tells of right ones": ({"how": "right"}, "L1@0 R1@50 L2@100 +99", "- R1"),
+    "full tells of both": ({"how": "full"}, "L1@0 R1@50 L2@100 +99", "L1 -, - R1, L2 -"),
+    "one that had a partner is not told again": ({"how": "full"}, "L1@0 R1@5 R2@50 L2@100 +99", "L1 R1, - R2, L2 -"),
+    "a partner in the last moment": ({"how": "left", "late": (1, 5)}, "L1@0 R1@15 R2@10 +99", "L1 R2"),
+    "not told while a partner may come": ({"how": "left", "late": (1, 5)}, "L1@0 R1@15", ""),
+    "told as soon as none can": ({"how": "left", "late": (1, 5)}, "L1@0 R1@15.000001", "L1 -"),
+    "told at once if it comes when none can": ({"how": "left"}, "R1@50 L1@0", "L1 -"),
+    "on a quiet stream by log time": ({"how": "left"}, "L1@0 +11 +0", ""),
+    "when the interval has passed": ({"how": "left"}, "L1@0 +12", "L1 -"),
+    "and what may be late": ({"how": "left", "late": (1, 5)}, "L1@0 +15 +0", ""),
+    "when that has passed": ({"how": "left", "late": (1, 5)}, "L1@0 +16", "L1 -"),
+    "a right one waits for the left side": ({"how": "right", "late": (5, 1)}, "R1@0 +14", ""),
+    "a right one is told": ({"how": "right", "late": (5, 1)}, "R1@0 +16", "- R1"),
+    "nothing ahead": ({"how": "left", "within": (9 * S, 0 * S)}, "R1@1 L1@10 L2@11 +2", "L1 R1, L2 -"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["whole", "restarted"])
+@pytest.mark.parametrize(("options", "events", "expected"), CASES.values(), ids=CASES)
+def test_the_events_give_these_pairs(options: dict[str, Any], events: str, expected: str, crashes: bool) -> None:
+    app, both = join_app(**options)
+    result = result_of(app, parsed(events), crashes=crashes)
+    assert texts(result) == [each for each in expected.split(", ") if each]
+    assert (told(result), result.failed(both)) == ([], [])
+
+
+MISSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
+    "behind its own stream": ({}, "L1@20 L2@18 R1@20", "L1 R1", "lefts late 1"),
+    "further behind than allowed": ({"late": (5, 1)}, "L1@20 L2@15 L3@14 R1@20", "L2 R1, L1 R1", "lefts late 1"),
+    "after its partner's time was over": ({"how": "left"}, "L1@0 +12 R1@7", "L1 -", "rights late 3"),
+    "a late one is not told as one without partner": ({"how": "full"}, "L1@20 L2@5 +99", "L1 -", "lefts late 14"),
+    "the oldest gives way": ({"bounds": joins.Bounds(events=2)}, "L1@0 L2@1 L3@2 R1@3", "L2 R1, L3 R1", "lefts full 0"),
+    "the new one does": (
+        {"bounds": joins.Bounds(events=2, full="refuse_new")}, "L1@0 L2@1 L3@2 R1@3", "L1 R1, L2 R1", "lefts full 0",
+    ),
+    "the oldest is the new one": (
+        {"bounds": joins.Bounds(events=2), "late": (9, 9)}, "L1@5 L2@6 L3@4 R1@7", "L1 R1, L2 R1", "lefts full 0",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("crashes", [False, True], ids=["whole", "restarted"])
+@pytest.mark.parametrize(("options", "events", "expected", "missed"), MISSED.values(), ids=MISSED)
+def test_what_is_not_joined_to_the_end_is_told(
+    options: dict[str, Any], events: str, expected: str, missed: str, crashes: bool
+) -> None:
+    app, _ = join_app(**options)
+    result = result_of(app, parsed(events), crashes=crashes)
+    assert (texts(result), told(result)) == (expected.split(", "), [missed])
+
+
+def test_a_missed_event_is_told_whole() -> None:
+    app, _ = join_app()
+    [missed] = result_of(app, parsed("L1@20 L2@18")).emitted("both.missed")
+    assert (missed.key, missed.at, missed.error) == ("k", second(18), None)
+    assert missed.event == '{"at":"2024-01-01T00:00:18Z","number":2,"key":"k"}'
+
+
+def test_a_key_is_forgotten_when_nothing_came_for_long() -> None:
+    app, both = join_app(bounds=joins.Bounds(remember=100 * S))
+    assert result_of(app, parsed("L1@0 R1@1 +99 +0")).states(both).keys() == {"k"}
+    assert result_of(app, parsed("L1@0 R1@1 +200 +0")).states(both) == {}
+
+
+def test_what_is_kept_of_a_key_does_not_grow() -> None:
+    app, both = join_app(how="full")
+    events = " ".join(f"L{number}@{number} R{number}@{number}" for number in range(200))
+    state = result_of(app, parsed(events)).states(both)["k"]
+    assert len(state.slots_0) == len(state.held_0) == len(state.came_0) == 12
+
+
+def test_the_function_may_make_several_events_or_none_and_its_failure_is_that_of_the_event() -> None:
+    def several(left: Left, right: Right) -> list[Both] | None:
+        if right.number == 7:
+            raise ValueError("seven")
+        return [Both(text=str(each)) for each in range(right.number)] or None
+
+    app = App("ads")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    made = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, emits=Both)(several)
+    result = result_of(app, parsed("L1@0 R0@0 R2@0 R7@0 R1@0"))
+    assert texts(result) == ["0", "1", "0"]
+    assert [each.error for each in result.failed(made)] == ["ValueError: seven"]
+
+
+def test_a_failure_on_one_whose_time_is_over_is_not_that_of_the_event_at_hand() -> None:
+    def picky(left: Left | None, right: Right | None) -> Both:
+        if right is None:
+            raise ValueError("alone")
+        return pair(left, right)
+
+    app = App("ads")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    made = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, how="left", emits=Both)(picky)
+    result = result_of(app, parsed("L1@0 L2@100 R1@100"))
+    assert (texts(result), told(result), result.failed(made)) == (["L2 R1"], ["lefts failed 0"], [])
+    assert result.emitted("both.missed")[0].error == "ValueError: alone"
+
+
+class Plain(Event):
+    key: str
+
+
+def test_events_without_a_time_are_joined_by_log_time() -> None:
+    app = App("plain")
+    app.stream("ones", Plain)
+    app.stream("twos", Plain)
+
+    @app.join("both", left="ones", right="twos", key="key", within=(0 * S, 10 * S), how="full", emits=Both)
+    def both(one: Plain | None, two: Plain | None) -> Both:
+        return Both(text=f"{'-' if one is None else 'one'} {'-' if two is None else 'two'}")
+
+    assert check(app) == []
+    event, pause = Plain(key="k"), tick(9 * S)
+    assert texts(run(app, {"ones": [event], "twos": [pause, event]})) == ["one two"]
+    later = [tick(11 * S), event, tick(timedelta(milliseconds=1))]
+    assert texts(run(app, {"ones": [event], "twos": later})) == ["one -", "- two"]
+
+
+BAD: dict[str, tuple[dict[str, Any], str]] = {
+    "no bound": ({"within": None}, "it has no bound, so it would keep every event for ever: give within=timedelta"),
+    "no duration": ({"within": 5}, "within must be a timedelta, or two of them"),
+    "empty": ({"within": (-5 * S, 3 * S)}, "no time is within its interval"),
+    "no such way": ({"how": "outer"}, "how is 'outer'; use 'inner', 'left', 'right' or 'full'"),
+    "no such key": ({"key": "nothing"}, "the key 'nothing' is no field of Left; it has at, number, key"),
+    "keys of different types": ({"key": ("key", "number")}, "'key' and 'number' are of different types"),
+    "itself": ({"right": "lefts", "key": "key"}, "both sides are lefts; a join is of two streams"),
+    "a stream that is not there": ({"right": "nothing"}, "'nothing' must be declared before it"),
+    "no time on one side": ({"right": "plain", "key": "key"}, "Plain has no event time, and the other side has"),
+    "no lateness": (
+        {"right": "unordered"},
+        "how long to wait for late events of unordered? Give",
+    ),
+    "no room": ({"bounds": joins.Bounds(events=0)}, "bounds: events must be at least 1"),
+    "no such policy": ({"bounds": joins.Bounds(full="drop")}, "bounds: full is 'drop'"),  # type: ignore[arg-type]
+}
+
+
+@pytest.mark.parametrize(("options", "expected"), BAD.values(), ids=BAD)
+def test_a_bad_join_is_refused_with_what_to_write(options: dict[str, Any], expected: str) -> None:
+    app = App("bad")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    app.stream("plain", Plain)
+    app.stream("unordered", Right)
+    given = {"left": "lefts", "right": "rights", "key": ("key", "name"), "within": S, "emits": Both, **options}
+    app.join("both", **given)(pair)
+    assert any(expected in str(each) for each in check(app)), list(map(str, check(app)))
+
+
+def test_a_function_of_one_argument_is_refused() -> None:
+    app = App("bad")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, emits=Both)(lambda one: None)  # type: ignore[misc,arg-type]
+    [problem] = check(app)
+    assert "its function must take two arguments, the two that are joined" in str(problem)

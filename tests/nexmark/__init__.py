@@ -1,0 +1,1 @@
+"""The queries of Nexmark against plain Python over the same events."""

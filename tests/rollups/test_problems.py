@@ -1,0 +1,155 @@
+"""Declarations that cannot work are refused, with a sentence that says what to write."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from penstock import App, Event, State, windows
+from penstock.evolution import misfit, shape_of
+from penstock.graph import check
+from penstock.rollups.problems import KEEP, keep_max
+
+COUNT = {"orders": windows.count()}
+
+
+class Sale(Event, time="at"):
+    at: datetime
+    shop: str
+    product: str
+    amount: float
+
+
+class Refund(Event):
+    shop: str
+    amount: int
+
+
+class Tops(State):
+    """Something of one's own that values are added to."""
+
+    most: float = 0.0
+
+    def add(self, value: float) -> None:
+        self.most = max(self.most, value)
+
+    def merge(self, other: Tops) -> None:
+        self.add(other.most)
+
+    def copy(self) -> Tops:
+        return Tops(most=self.most)
+
+
+def declared(**options: Any) -> App:
+    app = App("shop")
+    sold = app.stream("sold", Sale)
+    app.stream("refunds", Refund)
+    usual: dict[str, Any] = {"reads": sold, "key": "shop", "by": ["day"], "aggregate": COUNT}
+    app.rollup("sales", **(usual | options))
+    return app
+
+
+def test_a_sound_one_has_no_problems() -> None:
+    keep = {unit: keep_max(unit) for unit in KEEP}
+    assert check(declared(by=list(KEEP), keep=keep, zone="Asia/Kolkata")) == []
+    assert check(declared(by=list(KEEP))) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"by": []}, "by is empty: name some of second, minute, hour, day, month, year"),
+        ({"by": ["week"]}, "by has 'week'; use some of second, minute, hour, day, month, year"),
+        ({"by": ["day", "day"]}, "a unit stands twice in by"),
+        ({"keep": {"hour": timedelta(1)}}, "keep says how long 'hour' is kept, which is not in by"),
+        ({"keep": {"day": timedelta(0)}}, "keep['day'] must be a timedelta above zero"),
+        ({"keep": {"day": 30}}, "keep['day'] must be a timedelta above zero"),
+        (
+            {"by": ["second"], "keep": {"second": timedelta(days=7)}},
+            "keep['second'] is 7 days, 0:00:00: at most 1 day, 1:00:00 of them are kept; for longer use a coarser unit",
+        ),
+        (
+            {"zone": "Mars/North"},
+            "the zone 'Mars/North' is not known here; use a name such as 'Europe/Berlin', or 'UTC'",
+        ),
+        ({"aggregate": {}}, 'aggregate is empty: say what is kept, as in aggregate={"orders": windows.count()}'),
+        (
+            {"aggregate": {"start": windows.count()}},
+            "an aggregate is called 'start', as another column is; give it another name",
+        ),
+        (
+            {"aggregate": {"shop": windows.count()}},
+            "an aggregate is called 'shop', as another column is; give it another name",
+        ),
+        (
+            {"aggregate": {"no name": windows.count()}},
+            "an aggregate is called 'no name'; use a name as of a field of an event",
+        ),
+        (
+            {"aggregate": {"n": "count"}},
+            "n is 'count', which is no aggregate; write windows.sum('amount'), or one of the others",
+        ),
+        (
+            {"aggregate": {"n": windows.sum("price")}},
+            "n is of 'price', which is no field of Sale; it has at, shop, product, amount",
+        ),
+        (
+            {"aggregate": {"n": windows.sum("product")}},
+            "n needs numbers, and Sale.product has none; count('product') takes anything",
+        ),
+        ({"key": "till"}, "the key 'till' is no field of Sale; it has at, shop, product, amount"),
+        (
+            {"reads": ["sold", "refunds"]},
+            "Refund has no event time, and others that it reads have: class Refund(Event, time=...)",
+        ),
+        (
+            {"reads": "nothing"},
+            "it reads 'nothing', which is no stream here; there are refunds, sales.failed, sales.missed, sold",
+        ),
+    ],
+)
+def test_what_is_wrong_is_told(options: dict[str, Any], told: str) -> None:
+    messages = [each.message for each in check(declared(**options))]
+    assert f"handler sales: {told}" in messages
+
+
+def test_columns_of_several_streams_must_be_alike() -> None:
+    app = declared(reads=["sold", "refunds"], aggregate={"n": windows.sum("amount")})
+    messages = [each.message for each in check(app)]
+    assert "handler sales: n is of 'amount', which has not the same type in all that it reads" in messages
+
+
+def test_the_key_must_not_be_called_as_a_column_of_every_rollup() -> None:
+    class Ride(Event):
+        start: str
+
+    app = App("rides")
+    app.rollup("rides", reads=app.stream("ridden", Ride), key="start", by=["day"], aggregate=COUNT)
+    (problem,) = [each.message for each in check(app) if "the key is called" in each.message]
+    assert problem.startswith("handler rides: the key is called 'start', as a column of every rollup is")
+
+
+def state_of(**options: Any) -> Any:
+    (rollup,) = declared(**options).keepers
+    return rollup.state
+
+
+def test_what_a_changed_rollup_has_is_not_taken_for_something_else() -> None:
+    """But how long it is kept may change, and aggregates with functions are the same at every start."""
+    first = shape_of(state_of())
+    for changed in (
+        {"by": ["day", "hour"]},
+        {"zone": "Europe/Berlin"},
+        {"aggregate": {"orders": windows.sum("amount")}},
+    ):
+        reason = misfit(first, state_of(**changed))
+        assert reason is not None
+        assert reason.startswith("its state was made by another declaration")
+    assert misfit(first, state_of(keep={"day": timedelta(3)})) is None
+
+    def summing() -> Any:
+        return {"tops": windows.summary("amount", Tops, lambda tops: tops.most, float)}
+
+    assert shape_of(state_of(aggregate=summing())) == shape_of(state_of(aggregate=summing()))

@@ -1,0 +1,48 @@
+"""Log time passes at once in all streams that a handler reads: else what one has would wait for the others."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from penstock import App, Context, Event, State
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.gateway import Gateway
+from penstock.settings import Settings
+
+
+class Reading(Event):
+    k: str
+
+
+class Seen(State):
+    count: int = 0
+
+
+def chained() -> App:
+    """Handlers that read a and b, b and c, and d alone; nobody reads e."""
+    app = App("chained")
+    for name in "abcde":
+        app.stream(name, Reading, key="k")
+    for name, reads in {"first": ["a", "b"], "second": ["b", "c"], "third": ["d"]}.items():
+
+        @app.handler(name, reads=reads, key="k", state=Seen)
+        def count(seen: Seen, event: Reading, ctx: Context) -> None:
+            seen.count += 1
+
+    return app
+
+
+@pytest.mark.parametrize(
+    ("ticked", "expected"), [("", ""), ("a", "abc"), ("c", "abc"), ("d", "d"), ("e", "e"), ("ae", "abce")]
+)
+def test_streams_that_handlers_read_side_by_side_are_ticked_together(
+    ticked: str, expected: str, tmp_path: Path
+) -> None:
+    directory = DataDirectory(tmp_path / "data")
+    directory.make()
+    gateway = Gateway(chained(), directory, Settings())
+    assert gateway.status.together(ticked) == set(expected)
+    gateway.acks.close()
+    gateway.log.close()

@@ -1,0 +1,164 @@
+"""The bytes of sketches are those of Apache DataSketches, and bytes that are not of a sketch are refused."""
+
+from __future__ import annotations
+
+import struct
+from random import Random
+from typing import Any
+
+import datasketches
+import pytest
+
+from penstock.sketches import Bloom, CountMin, Hll, Kll, Reservoir, Stratified, TDigest, Theta, TopK
+from penstock.sketches.hashing import murmur32, xxhash64
+from penstock.sketches.kll import rank_error
+from tests.sketches.data import CASES, filled
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 150, 201, 5_000])
+def test_a_kll_is_read_by_the_package_and_reads_what_it_writes(n: int) -> None:
+    mine, theirs = Kll(200, seed=2), datasketches.kll_doubles_sketch(200)
+    for number in range(n):
+        mine.add(number * 7_919 % 5_003)
+        theirs.update(float(number * 7_919 % 5_003))
+    read = datasketches.kll_doubles_sketch.deserialize(mine.to_bytes())
+    again = Kll.from_bytes(theirs.serialize())
+    assert read.n == again.n == mine.n == n
+    if n:
+        assert read.get_quantile(0.5, True) == mine.quantile(0.5).value
+        assert theirs.get_quantile(0.5, True) == again.quantile(0.5).value
+        assert (read.get_min_value(), read.get_max_value()) == (mine.quantile(0).low, mine.quantile(1).high)
+
+
+@pytest.mark.parametrize("k", [8, 100, 200, 3_000])
+def test_the_error_of_a_kll_is_the_published_one(k: int) -> None:
+    assert rank_error(k) == pytest.approx(datasketches.kll_doubles_sketch.get_normalized_rank_error(k, False), rel=1e-9)
+
+
+def test_a_kll_goes_on_from_what_the_package_wrote() -> None:
+    theirs = datasketches.kll_doubles_sketch(100)
+    for number in range(20_000):
+        theirs.update(float(number))
+    mine = Kll.from_bytes(theirs.serialize(), seed=4)
+    for number in range(20_000, 40_000):
+        mine.add(number)
+    assert abs(mine.quantile(0.5).value - 20_000) <= 3 * mine.error * 40_000
+    assert datasketches.kll_doubles_sketch.deserialize(mine.to_bytes()).n == 40_000
+
+
+@pytest.mark.parametrize("n", [0, 1, 6, 5_000])
+def test_a_top_k_is_read_by_the_package_and_reads_what_it_writes(n: int) -> None:
+    mine, theirs = TopK(96), datasketches.frequent_strings_sketch(7)
+    for number in range(n):
+        item = f"é {number % (1 + number % 150)}"
+        mine.add(item)
+        theirs.update(item)
+    read = datasketches.frequent_strings_sketch.deserialize(mine.to_bytes())
+    again = TopK.from_bytes(theirs.serialize())
+    assert read.total_weight == again.total == mine.total == n
+    for item, count in mine.top(96):
+        assert (read.get_lower_bound(item), read.get_upper_bound(item)) == (count.low, count.high)
+    for item, count in again.top(96):
+        assert (theirs.get_lower_bound(item), theirs.get_upper_bound(item)) == (count.low, count.high)
+
+
+def test_the_same_counts_are_the_same_bytes_in_whatever_order_they_came() -> None:
+    one, other = TopK(), TopK()
+    for number in range(100):
+        one.add(f"item {number % 30}")
+        other.add(f"item {(99 - number) % 30}")
+    assert one.to_bytes() == other.to_bytes()
+
+
+def test_a_t_digest_is_read_by_the_package_and_reads_what_it_writes() -> None:
+    mine, theirs = TDigest(100), datasketches.tdigest_double(100)
+    for number in range(7_777):
+        mine.add(number)
+        theirs.update(float(number))
+    assert datasketches.tdigest_double.deserialize(mine.to_bytes()).get_total_weight() == 7_777
+    assert abs(TDigest.from_bytes(theirs.serialize()).quantile(0.5).value - 7_777 / 2) <= 80
+
+
+def test_a_theta_sketch_is_of_the_hashes_that_the_package_has() -> None:
+    theirs, mine = datasketches.update_theta_sketch(8), Theta(8)
+    for number in range(3_000):
+        theirs.update(number)
+        mine.add(number)
+    theirs.trim()
+    assert mine.to_bytes() == theirs.compact(True).serialize(compress=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "seed", "hashed"),
+    [
+        ("", 0, 0xEF46DB3751D8E999),
+        ("a", 0, 0xD24EC4F1A98C6E5B),
+        ("abc", 0, 0x44BC2CF5AD770999),
+        ("Nobody inspects the spammish repetition", 0, 0xFBCEA83C8A378BF1),
+    ],
+)
+def test_xxhash_gives_what_is_published(text: str, seed: int, hashed: int) -> None:
+    assert xxhash64(text.encode(), seed) == hashed
+
+
+def test_murmur_of_whole_words_gives_what_is_published() -> None:
+    assert murmur32(b"", 1) & 0xFFFFFFFF == 0x514E28B7
+    assert murmur32(b"test", 0) & 0xFFFFFFFF == 0xBA6BD213
+
+
+def test_an_item_goes_in_as_text_or_as_a_number_and_these_are_different() -> None:
+    for sketch in (Hll(), Theta()):
+        for item in ("1", 1, "1", 1):
+            sketch.add(item)
+        assert round(sketch.count().value) == 2
+
+
+@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("n", [0, 1, 3, 40, 300])
+def test_bytes_that_were_changed_are_refused_or_read_and_never_more(name: str, n: int) -> None:
+    draw, made = Random(f"{name} {n}"), filled(name, range(n))
+    whole, outside = made.to_bytes(), made._outside()
+    for _ in range(60):
+        data = bytearray(whole[: draw.randrange(len(whole) + 1)] if draw.random() < 0.5 else whole)
+        for _ in range(draw.randrange(3)):
+            if data:
+                data[draw.randrange(min(len(data), draw.choice((8, 40, len(data)))))] = draw.randrange(256)
+        try:
+            read = type(made).from_bytes(bytes(data), **outside)
+        except ValueError:
+            continue
+        read.to_bytes()
+
+
+@pytest.mark.parametrize("cls", [Hll, Theta, Kll, TDigest, TopK, CountMin, Bloom, Reservoir, Stratified])
+def test_bytes_of_something_else_are_refused_in_a_sentence(cls: Any) -> None:
+    for data in (b"", b"nonsense", bytes(100), struct.pack("<8B", 2, 1, 99, 0, 0, 0, 0, 0) + bytes(92)):
+        with pytest.raises(ValueError, match="these are not the bytes of a"):
+            cls.from_bytes(data)
+
+
+BAD: list[tuple[Any, str]] = [
+    (lambda: Kll(3), "k is from 8 to 65535, not 3"),
+    (lambda: TDigest(3), "k is from 10 to 65535, not 3"),
+    (lambda: TopK(0), "it has room for 1 to 786,432 counters, not 0"),
+    (lambda: TopK(10, of=bytes), "a sketch keeps items of type str, int or float, not bytes"),  # type: ignore[arg-type]
+    (lambda: CountMin(0), "error and confidence are between 0 and 1, not 0 and 0.99"),
+    (lambda: Bloom(0), "a filter is for 1 item or more at a rate between 0 and 1, not 0 at 0.01"),
+    (lambda: Reservoir(0), "a sample has 1 item or more, not 0"),
+    (lambda: Stratified(5, 0), "there is room for 1 stratum or more, not 0"),
+    (lambda: TopK().add("a", 0), "a weight is 1 or more, not 0"),
+    (lambda: CountMin().add("a", -1), "a weight is 1 or more, not -1"),
+    (lambda: TopK().add("a" * 1_025), "an item has at most 1024 bytes, and this one 1025"),
+    (lambda: TopK(of=int).add(1 << 63), "9223372036854775808 does not fit 64 bits"),
+    (lambda: Kll().add(float("nan")), "NaN has no rank"),
+    (lambda: TDigest().add(float("inf")), "a t-digest has no place for inf"),
+    (lambda: Kll().quantile(1.5), "a rank is from 0 to 1, not 1.5"),
+    (lambda: Bloom(10).merge(Bloom(20)), "two filters are merged only if they have the same parameters"),
+    (lambda: CountMin(0.1).merge(CountMin(0.2)), "two count-min sketches are merged only if they have the same error"),
+]
+
+
+@pytest.mark.parametrize(("made", "said"), BAD, ids=[said for _, said in BAD])
+def test_what_makes_no_sense_is_refused(made: Any, said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        made()

@@ -1,0 +1,140 @@
+"""Readings of meters, their windows by `app.window`, and the same windows over a list, by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from statistics import fmean, variance
+from typing import Any
+
+from penstock import App, Event, windows
+from penstock.declared import Keeper
+from penstock.testing import Result, run, tick
+from penstock.windows.shapes import Counted, Hybrid, Session, Shape, Timed
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+END = [tick(timedelta(hours=1)), tick(timedelta(hours=50))]
+"""Time enough for every window to close, and for every key to be forgotten."""
+
+
+class Reading(Event, time="at"):
+    at: datetime
+    meter: str
+    watts: int | None = None
+    number: int = 0
+
+
+def reading(second: float, watts: int | None = 1, meter: str = "a", number: int = 0) -> Reading:
+    return Reading(at=BEGIN + timedelta(seconds=second), meter=meter, watts=watts, number=number)
+
+
+def seconds(count: float) -> timedelta:
+    return timedelta(seconds=count)
+
+
+def window(over: Any, late: timedelta | None = None, **options: Any) -> tuple[App, Keeper]:
+    """An app with windows over readings."""
+    app = App("meters")
+    stream = app.stream("readings", Reading, key="meter", late_after=late)
+    given = {"aggregate": {"n": windows.count(), "total": windows.sum("watts")}, "keep": timedelta(hours=24), **options}
+    return app, app.window("used", reads=stream, key="meter", over=over, **given)
+
+
+def told(result: Result) -> list[tuple[Any, ...]]:
+    """Rows as tuples: key, window in seconds or by number, whether it is closed, and the aggregates n and total."""
+    return [
+        (each.meter, place(each), getattr(each, "closed", True), each.n, each.total) for each in result.rows("used")
+    ]
+
+
+def place(row: Any) -> Any:
+    if hasattr(row, "number"):
+        return row.number
+    return tuple(int((each - BEGIN).total_seconds()) for each in (row.window.start, row.window.end))
+
+
+def rows_of(over: Any, items: Sequence[Any], late: timedelta | None = None, **options: Any) -> list[tuple[Any, ...]]:
+    app, keeper = window(over, late, **options)
+    result = run(app, {"readings": items})
+    assert result.failed(keeper) == []
+    return told(result)
+
+
+AGGREGATES: dict[str, Any] = {
+    "n": windows.count(),
+    "some": windows.count("watts"),
+    "total": windows.sum("watts"),
+    "mean": windows.mean("watts"),
+    "least": windows.min("watts"),
+    "most": windows.max("watts"),
+    "first": windows.first("watts"),
+    "last": windows.last("watts"),
+    "spread": windows.variance("watts"),
+}
+COLLECTED = AGGREGATES | {"all": windows.collect("watts", most=4)}
+"""With a list, what is kept has no fixed size, and is not packed."""
+
+
+def naive(events: Sequence[Reading]) -> dict[str, Any]:
+    """The aggregates of events, which are in order of time."""
+    known = [each.watts for each in events if each.watts is not None]
+    return {
+        "n": len(events),
+        "some": len(known),
+        "total": sum(known) if known else None,
+        "mean": fmean(known) if known else None,
+        "least": min(known, default=None),
+        "most": max(known, default=None),
+        "first": known[0] if known else None,
+        "last": known[-1] if known else None,
+        "spread": variance(known) if len(known) > 1 else None,
+        "all": known[-4:],
+    }
+
+
+def expected(shape: Shape, events: Iterable[Reading]) -> dict[Any, list[Reading]]:
+    """The closed windows of one key, over all events at once: by place, those of each."""
+    ordered = sorted(events, key=lambda each: each.at)  # stable: of the same time, in the order they came
+    cut: dict[type, Callable[[Any, list[Reading]], dict[Any, list[Reading]]]]
+    cut = {Timed: _timed, Counted: _counted, Session: _sessions, Hybrid: _hybrid}
+    return cut[type(shape)](shape, ordered)
+
+
+def _timed(shape: Timed, events: list[Reading]) -> dict[Any, list[Reading]]:
+    found: dict[Any, list[Reading]] = {}
+    epoch = datetime(1970, 1, 1, tzinfo=UTC)
+    for each in events:
+        start = epoch + (each.at - epoch) // shape.every * shape.every
+        while start + shape.size > each.at:
+            found.setdefault(_span(start, start + shape.size), []).append(each)
+            start -= shape.every
+    return found
+
+
+def _span(start: datetime, end: datetime) -> tuple[int, int]:
+    return int((start - BEGIN).total_seconds()), int((end - BEGIN).total_seconds())
+
+
+def _counted(shape: Counted, events: list[Reading]) -> dict[Any, list[Reading]]:
+    starts = range(0, len(events) - shape.size + 1, shape.every)
+    return {number + 1: events[start : start + shape.size] for number, start in enumerate(starts)}
+
+
+def _sessions(shape: Session, events: list[Reading]) -> dict[Any, list[Reading]]:
+    found: list[list[Reading]] = []
+    for each in events:
+        if found and each.at - found[-1][-1].at < shape.gap:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return {_span(each[0].at, each[-1].at + shape.gap): each for each in found}
+
+
+def _hybrid(shape: Hybrid, events: list[Reading]) -> dict[Any, list[Reading]]:
+    found: list[list[Reading]] = []
+    for each in events:
+        if found and len(found[-1]) < shape.count and each.at < found[-1][0].at + shape.within:
+            found[-1].append(each)
+        else:
+            found.append([each])
+    return {number + 1: each for number, each in enumerate(found)}

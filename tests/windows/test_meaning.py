@@ -1,0 +1,199 @@
+"""What windows mean: readings with their seconds, then the rows that there must be."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from penstock import App, Event, windows
+from penstock.sketches import Hll
+from penstock.testing import STEP, run, tick
+from tests.windows.meters import END, place, reading, rows_of, seconds, told, window
+
+CLOSED: list[tuple[str, Any, list[int], list[tuple[Any, int, int]]]] = [
+    (
+        "tumbling by time",
+        windows.tumbling(seconds(10)),
+        [0, 4, 9, 10, 35],
+        [((0, 10), 3, 13), ((10, 20), 1, 10), ((30, 40), 1, 35)],
+    ),
+    (
+        "sliding by time",
+        windows.sliding(seconds(20), every=seconds(10)),
+        [3, 15, 31],
+        [((-10, 10), 1, 3), ((0, 20), 2, 18), ((10, 30), 1, 15), ((20, 40), 1, 31), ((30, 50), 1, 31)],
+    ),
+    (
+        "session",
+        windows.session(seconds(5)),
+        [0, 4, 8, 13, 30],
+        [((0, 13), 3, 12), ((13, 18), 1, 13), ((30, 35), 1, 30)],
+    ),
+    ("tumbling by count", windows.tumbling(2), [1, 2, 3, 4, 5], [(1, 2, 3), (2, 2, 7)]),
+    ("sliding by count", windows.sliding(3, every=1), [1, 2, 3, 4, 5], [(1, 3, 6), (2, 3, 9), (3, 3, 12)]),
+    ("sliding by count, two at a time", windows.sliding(4, every=2), [1, 2, 3, 4, 5, 6, 7], [(1, 4, 10), (2, 4, 18)]),
+    ("hybrid, by count", windows.hybrid(2, seconds(10)), [0, 1, 2, 3], [(1, 2, 1), (2, 2, 5)]),
+    ("hybrid, by time", windows.hybrid(9, seconds(10)), [0, 1, 10, 25], [(1, 2, 1), (2, 1, 10), (3, 1, 25)]),
+]
+
+
+@pytest.mark.parametrize(("over", "times", "rows"), [each[1:] for each in CLOSED], ids=[each[0] for each in CLOSED])
+def test_windows_on_close(over: Any, times: list[int], rows: list[Any]) -> None:
+    """A reading of each second has as many watts. A row is (window, readings, watts)."""
+    items = [*(reading(each, each) for each in times), *END]
+    assert rows_of(over, items, trigger=windows.on_close) == [("a", where, True, n, total) for where, n, total in rows]
+
+
+def test_at_every_change_there_is_a_row_at_once_and_it_says_whether_it_is_closed() -> None:
+    over = windows.tumbling(seconds(10))
+    assert rows_of(over, [reading(1, 5)]) == [("a", (0, 10), False, 1, 5)]
+    assert rows_of(over, [reading(1, 5), reading(2, 6)]) == [("a", (0, 10), False, 2, 11)]
+    assert rows_of(over, [reading(1, 5), reading(12, 6)]) == [("a", (0, 10), True, 1, 5), ("a", (10, 20), False, 1, 6)]
+
+
+def test_a_sliding_window_is_shown_from_when_its_last_slide_begins() -> None:
+    over = windows.sliding(seconds(30), every=seconds(10))
+    assert rows_of(over, [reading(1, 5)]) == [("a", (-20, 10), False, 1, 5)]
+    assert rows_of(over, [reading(1, 5), reading(12, 6)])[-1] == ("a", (-10, 20), False, 2, 11)
+
+
+def test_at_intervals_only_what_has_changed_is_told_and_not_before() -> None:
+    over, trigger = windows.tumbling(timedelta(hours=1)), windows.every(seconds(10))
+    app, keeper = window(over, trigger=trigger)
+    items = [
+        reading(1, 5),
+        reading(2, 6),
+        tick(seconds(9)),
+        reading(3, 1),
+        tick(seconds(2)),
+        tick(seconds(60)),
+        reading(4, 2),
+    ]
+    result = run(app, {"readings": items})
+    assert [each.total for each in result.emitted(keeper)] == [12]
+    result = run(app, {"readings": [*items, tick(seconds(11))]})
+    assert [each.total for each in result.emitted(keeper)] == [12, 14]
+
+
+@pytest.mark.parametrize(
+    "over",
+    [windows.tumbling(seconds(10)), windows.sliding(seconds(20), every=seconds(10)), windows.session(seconds(9))],
+    ids=str,
+)
+def test_the_last_window_of_a_quiet_key_closes_as_log_time_passes(over: Any) -> None:
+    """A second of log time is a second of event time, from the last event on; `late_after` comes on top."""
+    app, _ = window(over, seconds(5), trigger=windows.on_close)
+    first = [reading(1, 5)]
+    assert told(run(app, {"readings": [*first, tick(seconds(13.9))]})) == []
+    assert [each[3:] for each in told(run(app, {"readings": [*first, tick(seconds(14.1))]}))] == [(1, 5)]
+
+
+def test_a_key_that_is_quiet_for_long_is_forgotten() -> None:
+    app, keeper = window(windows.sliding(seconds(60), every=seconds(5)), keep=timedelta(hours=1))
+    result = run(app, {"readings": [reading(1), tick(timedelta(minutes=30))]})
+    assert list(result.states(keeper)) == ["a"]
+    result = run(app, {"readings": [reading(1), tick(timedelta(hours=2)), tick(seconds(1))]})
+    assert result.states(keeper) == {}
+
+
+@pytest.mark.parametrize("over", [each[1] for each in CLOSED], ids=[each[0] for each in CLOSED])
+def test_what_is_too_late_is_told_and_changes_no_row(over: Any) -> None:
+    """Time has come to 100 by the reading at 110; one at 50 is counted by none."""
+    early = [reading(1, 1), reading(2, 2), reading(110, 3)]
+    app, _ = window(over, seconds(10))
+    without = run(app, {"readings": [*early, *END]})
+    result = run(app, {"readings": [*early, reading(50, 100), *END]})
+    assert told(result) == told(without)
+    (late,) = result.emitted("used.late")
+    assert (late.key, late.at) == ("a", reading(50).at)
+    assert 0 < late.late_s <= 50
+    assert '"watts":100' in late.event
+
+
+def test_a_late_after_of_its_own_comes_before_that_of_the_stream() -> None:
+    items = [reading(1), reading(30), reading(12)]
+    over = windows.tumbling(seconds(10))
+    assert rows_of(over, items, seconds(10))[-1] == ("a", (30, 40), False, 1, 1)
+    assert ("a", (10, 20), False, 1, 1) in rows_of(over, items, seconds(10), late_after=seconds(60))
+
+
+def test_with_latest_there_is_one_row_for_each_key_that_of_its_newest_window() -> None:
+    items = [reading(1, 5), reading(12, 6), reading(3, 1), reading(2, 9, "b")]
+    found = rows_of(windows.tumbling(seconds(10)), items, seconds(60), latest=True)
+    assert found == [("a", (10, 20), False, 1, 6), ("b", (0, 10), False, 1, 9)]
+    closed = rows_of(windows.tumbling(seconds(10)), [*items, *END], seconds(60), latest=True, trigger=windows.on_close)
+    assert closed == [("a", (10, 20), True, 1, 6), ("b", (0, 10), True, 1, 9)]
+
+
+def test_a_session_that_grows_takes_the_place_of_what_it_was() -> None:
+    app, keeper = window(windows.session(seconds(5)), seconds(60))
+    result = run(app, {"readings": [reading(0, 1), reading(8, 2), reading(4, 4)]})
+    assert told(result) == [("a", (0, 13), False, 3, 7)]
+    assert [place(each) for each in result.emitted(keeper)] == [(0, 5), (8, 13), (0, 5), (8, 13), (0, 13)]
+
+
+def test_events_wait_for_their_turn_where_order_matters() -> None:
+    over = windows.tumbling(2)
+    items = [reading(5, 5), reading(3, 3), reading(4, 4)]
+    assert rows_of(over, items, seconds(10)) == []
+    assert rows_of(over, [*items, reading(14, 14)], seconds(10)) == [("a", 1, True, 2, 7)]
+    waited = [*items, tick(seconds(10)), tick(STEP)]
+    assert rows_of(over, waited, seconds(10)) == [("a", 1, True, 2, 7), ("a", 2, False, 1, 5)]
+
+
+def test_a_window_of_a_number_tells_when_it_began_and_ended() -> None:
+    app, keeper = window(windows.tumbling(2), trigger=windows.on_close)
+    (row,) = run(app, {"readings": [reading(3), reading(8)]}).rows(keeper)
+    assert (row.number, row.start, row.end) == (1, reading(3).at, reading(8).at)
+
+
+def test_an_hour_of_huge_values_leaves_nothing_behind_in_a_sum() -> None:
+    """Nothing is ever subtracted, so what has left the window has left it."""
+    aggregate = {"n": windows.count(), "total": windows.mean("watts")}
+    app, _ = window(windows.sliding(seconds(30), every=seconds(10)), aggregate=aggregate)
+    result = run(app, {"readings": [reading(0, 2**53), reading(1, 1), reading(40, 1), reading(60, 3), *END]})
+    assert told(result)[-1][-1] == 3.0
+    assert [row[-1] for row in told(result) if row[1] == (40, 70)] == [2.0]
+
+
+@pytest.mark.parametrize("batch", [1, 1_000])
+def test_a_sketch_is_an_aggregate(batch: int) -> None:
+    """Merged from slide to slide, and the same whether it was written and read in between."""
+    different = windows.summary("number", Hll, lambda numbers: round(numbers.count().value), int)
+    app, keeper = window(windows.sliding(seconds(20), every=seconds(10)), aggregate={"different": different})
+    items = [reading(second, number=second % 7) for second in range(0, 30, 2)]
+    result = run(app, {"readings": [*items, *END]}, batch_events=batch)
+    assert result.failed(keeper) == []
+    assert [(place(each), each.different) for each in result.rows(keeper)] == [
+        ((-10, 10), 5), ((0, 20), 7), ((10, 30), 7), ((20, 40), 5),
+    ]  # fmt: skip
+
+
+def test_what_is_kept_of_a_sliding_window_is_one_sum_a_slide() -> None:
+    """360 overlaps: the state of a key that reports each second is 360 packed sums, and not 360 times as much."""
+    app, _ = window(windows.sliding(timedelta(minutes=30), every=seconds(5)), trigger=windows.on_close)
+    result = run(app, {"readings": [reading(second) for second in range(4_000)]}, batch_events=100)
+    (shard,) = result._shards["used"]
+    assert shard.size < 360 * 40
+
+
+class Bare(Event):
+    meter: str
+
+
+def test_times_that_the_log_gives_are_taken_for_events_without() -> None:
+    from penstock import Event
+
+    class Bare(Event):
+        meter: str
+
+    app = App("bare")
+    stream = app.stream("bare", Bare, key="meter")
+    keep = timedelta(hours=1)
+    app.window(
+        "w", reads=stream, key="meter", over=windows.tumbling(seconds(1)), aggregate={"n": windows.count()}, keep=keep
+    )
+    result = run(app, {"bare": [Bare(meter="a"), Bare(meter="a"), tick(seconds(1)), Bare(meter="a")]})
+    assert [(each.closed, each.n) for each in result.rows("w")] == [(True, 2), (False, 1)]
