@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from functools import cache
 from typing import Any, cast
 
+from penstock.making import made_class
 from penstock.schema import Event, fields
 
 
@@ -33,6 +34,5 @@ def kept(row: type[Event], key: Iterable[str]) -> tuple[type[Event], type[Event]
 @cache
 def _made(row: Any, key: frozenset[str]) -> type[Event]:
     hints = {each.name: each.hint for each in fields(row) if each.name in key}
-    meta: Any = type(Event)
-    made: type[Event] = meta(f"{row.__name__}Gone", (Event,), {"__annotations__": hints, "__module__": __name__})
+    made: type[Event] = made_class(Event, f"{row.__name__}Gone", hints)
     return made

@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
-    "contracts", "access", "filters", "signing", "kept", "packed", "sketches",
+    "contracts", "access", "filters", "signing", "kept", "making", "packed", "sketches",
 }  # fmt: skip
 DECLARATIONS = {
     "app", "declared", "graph", "machine", "testing", "samples", "suspects", "purity", "shed", "times", "cep",

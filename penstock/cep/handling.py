@@ -11,10 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right, insort
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
-from operator import attrgetter
 from typing import Any, NamedTuple
-
-import msgspec
 
 from penstock.cep.engine import Engine
 from penstock.cep.match import Match
@@ -22,10 +19,10 @@ from penstock.cep.memory import TICK, Memory, Pending, memory_class
 from penstock.cep.search import Search
 from penstock.cep.turn import Found
 from penstock.contracts import Context
+from penstock.making import error_text, event_text, listed, time_of
 from penstock.schema import Event, State
 
 TIMER = "time"
-TEXT_CHARS_MAX = 2_000
 
 Select = Callable[[Match], Any]
 
@@ -82,7 +79,7 @@ class Matching:
 
     def __init__(self, engine: Engine, classes: Sequence[type[Event]], telling: Telling) -> None:
         self.engine, self.telling = engine, telling
-        self._time = _times(classes)
+        self._time = time_of(classes)
         self._classes = classes
         self._late = engine.late_after
         self._waits = bool(self._late) and self._time is not None
@@ -121,7 +118,7 @@ class Matching:
     def _is_late(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Missed]:
         state.late += 1
         by_s = (state.time - time).total_seconds()
-        return [Missed(key=ctx.key, reason="late", at=time, events=_text(event), by_s=by_s)]
+        return [Missed(key=ctx.key, reason="late", at=time, events=event_text(event), by_s=by_s)]
 
     def _wait(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Any] | None:
         """An event waits for its turn; those whose turn has come with it have it."""
@@ -200,31 +197,18 @@ class Matching:
             if found is not None:
                 told += list(self._told(found, ctx))
         except Exception as error:
-            text = f"{type(error).__name__}: {error}"[:TEXT_CHARS_MAX]
-            told.append(Missed(key=ctx.key, reason="failed", at=ctx.now, events=_text(event), error=text))
+            text = error_text(error)
+            told.append(Missed(key=ctx.key, reason="failed", at=ctx.now, events=event_text(event), error=text))
 
     def _told(self, found: Found, ctx: Context) -> Iterator[Any]:
         for match in found.matches:
-            yield from _listed(self.telling.match(match))
+            yield from listed(self.telling.match(match))
         for timed_out in self.telling.timed_out[:1]:
             for match in found.timed_out:
-                yield from _listed(timed_out(match))
+                yield from listed(timed_out(match))
         for match in found.lost:
             at = match.ended if match.ended is not None else ctx.now
-            yield Missed(key=ctx.key, reason="full", at=at, events=_text(match.events))
-
-
-def _times(classes: Sequence[type[Event]]) -> Callable[[Any], datetime] | None:
-    """How the time of an event is had; None if the classes have none."""
-    fields = {cls: cls.__time_field__ for cls in classes}
-    if None in fields.values():
-        return None
-    if len(set(fields.values())) == 1:
-        (name,) = set(fields.values())
-        assert name is not None
-        return attrgetter(name)
-    getters = [(cls, attrgetter(str(name))) for cls, name in fields.items()]
-    return lambda event: next(get(event) for cls, get in getters if isinstance(event, cls))
+            yield Missed(key=ctx.key, reason="full", at=at, events=event_text(match.events))
 
 
 def _held(state: Any, kind: int) -> dict[int, Any]:
@@ -242,14 +226,3 @@ def _time(pending: Pending) -> datetime:
 
 def _due(run: Any) -> datetime:
     return min((each for each in (run.due, run.deadline) if each is not None), default=datetime.min.replace(tzinfo=UTC))
-
-
-def _listed(made: Any) -> Sequence[Any]:
-    """What a function made of a match: an event, several, or none."""
-    if made is None:
-        return ()
-    return (made,) if isinstance(made, Event) else tuple(made)
-
-
-def _text(event: Any) -> str:
-    return msgspec.json.encode(event, enc_hook=str).decode()[:TEXT_CHARS_MAX]

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import msgspec
 
+from penstock.making import made_class
 from penstock.schema import Event, State
 
 Full = Literal["drop_oldest", "refuse_new"]
@@ -80,9 +81,7 @@ class Memory(State):
 def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:
     """The class of what is kept for a pattern over events of these classes."""
     hints: dict[str, Any] = {f"held_{number}": dict[int, each] for number, each in enumerate(classes)}  # type: ignore[valid-type]
-    space = {"__annotations__": hints, "__module__": __name__, **{each: {} for each in hints}}
-    meta: Any = type(Memory)
-    return meta(name, (Memory,), space)
+    return made_class(Memory, name, hints, {each: {} for each in hints})
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,7 @@ class Desk:
     reject: Callable[[int, list[dict[str, Any]]], None]
 
 
-class Sender:
+class Sender(ABC):
     """One of the ways. `progressed` is set when the server has acknowledged something."""
 
     def __init__(self, client: Client, stream: str, name: str, desk: Desk) -> None:
@@ -55,9 +56,9 @@ class Sender:
         self._desk = desk
         self.progressed = False
 
+    @abstractmethod
     async def send(self) -> None:
         """Send from the oldest message on. Never returns; raises what ended it."""
-        raise NotImplementedError
 
     def _acknowledged(self, seq: int, shed: int) -> None:
         reach("producer.acknowledged")

@@ -19,18 +19,8 @@ import msgspec
 
 from penstock.contracts import Context
 from penstock.joins.bounds import Bounds
-from penstock.joins.telling import (
-    MOMENT,
-    TIMER,
-    Joining,
-    Pair,
-    Side,
-    forget,
-    listed,
-    missed,
-    safely,
-    state_class,
-)
+from penstock.joins.telling import MOMENT, TIMER, Joining, Pair, Side, missed, safely, state_class
+from penstock.making import forget, listed
 from penstock.schema import State
 
 

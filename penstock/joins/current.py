@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from penstock.contracts import Context
-from penstock.joins.telling import Joining, Pair, Side, listed, state_class
+from penstock.joins.telling import Joining, Pair, Side, state_class
+from penstock.making import listed
 from penstock.schema import State
 
 

@@ -20,20 +20,8 @@ import msgspec
 
 from penstock.contracts import Context
 from penstock.joins.bounds import Bounds
-from penstock.joins.telling import (
-    MOMENT,
-    NO_TIME,
-    TIMER,
-    Joining,
-    Pair,
-    Side,
-    forget,
-    listed,
-    missed,
-    safely,
-    state_class,
-    time_of,
-)
+from penstock.joins.telling import MOMENT, NO_TIME, TIMER, Joining, Pair, Side, missed, safely, state_class
+from penstock.making import forget, listed, time_of
 from penstock.schema import State
 
 
@@ -95,7 +83,7 @@ class IntervalJoin:
             Reach(before, after, how in ("left", "full"), max(after, NO_TIME) + right.late_after),
             Reach(after, before, how in ("right", "full"), max(before, NO_TIME) + left.late_after),
         )
-        self._times = tuple(time_of(side) for side in sides)
+        self._times = tuple(time_of([side.event]) for side in sides)
         self._timed = None not in self._times
 
     def joining(self) -> Joining:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
-from operator import attrgetter
 from typing import Any, NamedTuple
 
-import msgspec
-
 from penstock.contracts import Context
+from penstock.making import error_text, event_text, listed, made_class
 from penstock.schema import Event, State
 
 TIMER = "time"
-TEXT_CHARS_MAX = 2_000
 NO_TIME = timedelta(0)
 MOMENT = timedelta(microseconds=1)
 Pair = Callable[[Any, Any], Any]
@@ -52,7 +49,7 @@ class Joining(NamedTuple):
 def missed(
     ctx: Context, side: Side, reason: str, at: datetime, event: Any, by: timedelta = NO_TIME, error: str | None = None
 ) -> Missed:
-    text, by_s = _text(event), by.total_seconds()
+    text, by_s = event_text(event), by.total_seconds()
     return Missed(key=ctx.key, stream=side.stream, reason=reason, at=at, event=text, by_s=by_s, error=error)
 
 
@@ -62,38 +59,12 @@ def safely(function: Pair, pair: tuple[Any, Any], ctx: Context, side: Side, at: 
     try:
         made = listed(function(*pair))
     except Exception as error:
-        text = f"{type(error).__name__}: {error}"[:TEXT_CHARS_MAX]
+        text = error_text(error)
         made = (missed(ctx, side, "failed", at, next(each for each in pair if each is not None), error=text),)
     yield from made
 
 
-def listed(made: Any) -> Sequence[Any]:
-    """What a function made of a pair: an event, several, or none."""
-    if made is None:
-        return ()
-    return (made,) if isinstance(made, Event) else tuple(made)
-
-
 def state_class(base: type[State], held: dict[str, Any]) -> type[State]:
     """The class of what is kept, with fields for the events: dicts of the types given, by name."""
-    space = {"__annotations__": held, "__module__": base.__module__, **{each: {} for each in held}}
-    meta: Any = type(base)
-    made: type[State] = meta(base.__name__, (base,), space)
+    made: type[State] = made_class(base, base.__name__, held, {each: {} for each in held})
     return made
-
-
-def forget(state: Any) -> None:
-    """Leave a key's state as if it had never been seen: then nothing is kept of it."""
-    fresh = type(state)()
-    for name in state.__struct_fields__:
-        setattr(state, name, getattr(fresh, name))
-
-
-def time_of(side: Side) -> Callable[[Any], datetime] | None:
-    """How the time of an event is had; None if its class has none."""
-    name = side.event.__time_field__
-    return attrgetter(name) if name is not None else None
-
-
-def _text(event: Any) -> str:
-    return msgspec.json.encode(event, enc_hook=str).decode()[:TEXT_CHARS_MAX]

@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
+from penstock.making import made_class
 from penstock.rollups import problems
 from penstock.rollups.columns import bounded
 from penstock.rollups.handling import Rolling, Sheet
@@ -92,8 +93,7 @@ def _row_class(declared: Declared, key: Any, columns: Mapping[str, Any]) -> type
     """The class of the rows. Unit and start come first: rows are found by them before they are parsed."""
     hints = {"per": str, "start": datetime, "end": datetime, declared.key: key, **columns}
     title = "".join(word.capitalize() for word in declared.name.replace("_", "-").split("-"))
-    meta: Any = type(Event)
-    made: type[Event] = meta(title or "Row", (Event,), {"__annotations__": hints, "__module__": __name__})
+    made: type[Event] = made_class(Event, title or "Row", hints)
     return made
 
 

@@ -13,17 +13,15 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-import msgspec
-
 from penstock.contracts import Context
 from penstock.kept import gone
+from penstock.making import event_text
 from penstock.rollups.calendar import Calendar, Place, to_instant, to_time
 from penstock.rollups.memory import PAGES_MAX, Page, Pages
 from penstock.schema import Event
 from penstock.windows.aggregates import Aggregate
 
 TIMER = "keep"
-TEXT_CHARS_MAX = 2_000
 EDGES_CACHED = 4_096
 """Most keys are touched in the same buckets."""
 
@@ -155,7 +153,7 @@ class Rolling:
             if not over and place.start not in level.touched
         ]
         by_s = max(0, now - state.lag - time) / 1_000_000
-        text = msgspec.json.encode(event, enc_hook=str).decode()[:TEXT_CHARS_MAX]
+        text = event_text(event)
         for per in full:
             yield Missed(key=ctx.key, reason="full", at=to_time(time), by_s=by_s, event=text, per=per)
         if all(late):

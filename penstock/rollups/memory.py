@@ -13,6 +13,7 @@ from typing import Any, Literal
 import msgspec
 
 from penstock.evolution import DECLARED
+from penstock.making import made_class
 from penstock.schema import State
 
 OPEN_PAGES = 2
@@ -62,9 +63,7 @@ class Pages:
         level = self.level
         fresh = msgspec.field(default_factory=lambda: [level() for _ in range(levels)])
         hints: dict[str, Any] = {DECLARED: Literal[mark], "key": key | None, "levels": list[level]}  # type: ignore[valid-type]
-        space = {"__annotations__": hints, "__module__": __name__, DECLARED: mark, "key": None, "levels": fresh}
-        meta: Any = type(Memory)
-        return meta("Memory", (Memory,), space)
+        return made_class(Memory, "Memory", hints, {DECLARED: mark, "key": None, "levels": fresh})
 
     def opened(self, level: Any, start: int) -> Page:
         """A page, ready to be changed. Another one may be packed for it."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-import msgspec
-
 from penstock.contracts import Context
+from penstock.making import event_text
 from penstock.schema import Event, State
 
 TIMER = "time"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-TEXT_CHARS_MAX = 2_000
 _TICK = timedelta(microseconds=1)
 
 
@@ -43,8 +41,8 @@ class Clock(State):
 
 
 def late(event: Any, at: datetime, watermark: datetime, ctx: Context) -> Late:
-    text = msgspec.json.encode(event, enc_hook=str).decode()[:TEXT_CHARS_MAX]
-    return Late(key=ctx.key, at=at, watermark=watermark, late_s=(watermark - at).total_seconds(), event=text)
+    late_s = (watermark - at).total_seconds()
+    return Late(key=ctx.key, at=at, watermark=watermark, late_s=late_s, event=event_text(event))
 
 
 def offset(now: datetime, at: datetime) -> int:
@@ -81,10 +79,3 @@ def call(state: Any, ctx: Context, now: datetime, at: datetime | None) -> None:
     if at != state.timer:
         state.timer = at
         ctx.timer(TIMER, at)
-
-
-def forget(state: Any) -> None:
-    """Make the state as that of a key that was never seen: then nothing is kept of it."""
-    fresh = type(state)()
-    for name in state.__struct_fields__:
-        setattr(state, name, getattr(fresh, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
@@ -16,7 +17,7 @@ from penstock.windows.turns import InTurn, Turns
 Function = Callable[..., Any]
 
 
-class Numbered:
+class Numbered(ABC):
     """What both sorts have in common: windows have numbers, from 1 on, and one is being filled."""
 
     base: Any = Turns
@@ -43,13 +44,13 @@ class Numbered:
     def _came(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
         return self.turns.event(state, event, at, ctx)
 
+    @abstractmethod
     def _take(self, state: Any, part: Any, at: datetime) -> Iterator[Any]:
         """An event in its turn; gives rows, each with whether its window is closed."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _filling(self, state: Any) -> Any:
         """The row of the window that is being filled; None if there is none."""
-        raise NotImplementedError
 
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
         yield from self.turns.waited(state, ctx.now)

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from hashlib import blake2b
-from operator import attrgetter
 from typing import Any, Literal, NamedTuple
 
 import msgspec
 
 from penstock.evolution import DECLARED
 from penstock.kept import gone_class, kept
+from penstock.making import made_class, time_of
 from penstock.schema import Event, State
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.clock import Clock, Late
@@ -77,7 +77,7 @@ def handled(windowing: Windowing, reads: Reads) -> Handled:
         latest=windowing.latest,
         late_after=late_after,
         remembered=_length(windowing.over) + late_after + (windowing.keep or timedelta(0)),
-        time_of=_times(classes),
+        time_of=time_of(classes),
     )
     windows = _windows(windowing.over, work)
     on_event, on_timer = windows.functions()
@@ -158,14 +158,4 @@ def _mark(windowing: Windowing) -> str:
 def _state_class(base: Any, kept: Mapping[str, tuple[Any, Any]], key: Any, mark: str) -> Any:
     hints = {DECLARED: Literal[mark], "key": key | None, **{name: kind for name, (kind, _) in kept.items()}}
     defaults = {DECLARED: mark, "key": None, **{name: default for name, (_, default) in kept.items()}}
-    return type(base)("Windows", (base,), {"__annotations__": hints, "__module__": __name__, **defaults})
-
-
-def _times(classes: Sequence[type[Event]]) -> Any:
-    """How the time of an event is had; None if it has none, and log time counts."""
-    names = {cls: cls.__time_field__ for cls in classes}
-    if None in names.values():
-        return None
-    if len(set(names.values())) == 1:
-        return attrgetter(str(next(iter(names.values()))))
-    return lambda event: getattr(event, str(type(event).__time_field__))
+    return made_class(base, "Windows", hints, defaults)

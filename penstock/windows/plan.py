@@ -12,6 +12,7 @@ from datetime import datetime, timedelta
 from struct import Struct
 from typing import Any
 
+from penstock.making import made_class
 from penstock.schema import Event, Record, fields
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.shapes import Trigger
@@ -98,8 +99,7 @@ def column_hints(cls: type[Event]) -> dict[str, Any]:
 
 def row_class(name: str, columns: Mapping[str, Any]) -> type[Event]:
     """The class of a view's rows, with these columns."""
-    meta: Any = type(Event)
-    made: type[Event] = meta(name, (Event,), {"__annotations__": dict(columns), "__module__": __name__})
+    made: type[Event] = made_class(Event, name, columns)
     return made
 
 

@@ -7,7 +7,8 @@ from datetime import datetime
 from typing import Any
 
 from penstock.contracts import Context
-from penstock.windows.clock import Clock, forget, late, next_multiple, offset, reached, set_timer
+from penstock.making import forget
+from penstock.windows.clock import Clock, late, next_multiple, offset, reached, set_timer
 from penstock.windows.plan import Window, Work
 from penstock.windows.shapes import Session
 

@@ -12,7 +12,8 @@ from datetime import datetime
 from typing import Any
 
 from penstock.contracts import Context
-from penstock.windows.clock import EPOCH, Clock, forget, late, next_multiple, offset, reached, set_timer
+from penstock.making import forget
+from penstock.windows.clock import EPOCH, Clock, late, next_multiple, offset, reached, set_timer
 from penstock.windows.plan import Kept, Window, Work
 from penstock.windows.shapes import Timed
 from penstock.windows.stacks import Stacks

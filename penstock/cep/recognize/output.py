@@ -16,6 +16,7 @@ from penstock.cep.recognize.statement import Item, Statement, refuse
 from penstock.cep.recognize.values import Leaf, Made, arrow_of, made, wanted
 from penstock.filters.compiler import missing
 from penstock.filters.syntax import Call, Field, Name, Node
+from penstock.making import made_class
 from penstock.schema import SYSTEM_COLUMNS, Event, arrow_type
 
 
@@ -52,8 +53,7 @@ class Output:
         hints = {each.name: each.hint | None if each.nullable else each.hint for each in self.chosen.values()}
         time = next((each.name for each in self.chosen.values() if each.is_time), None)
         title = "".join(part.capitalize() for part in name.replace("_", "-").split("-"))
-        meta: Any = type(Event)
-        self._class = meta(f"{title}Match", (Event,), {"__annotations__": hints, "__module__": __name__}, time=time)
+        self._class = made_class(Event, f"{title}Match", hints, time=time)
         return self._class
 
     def select(self, match: Match) -> list[Event]:

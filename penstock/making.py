@@ -1,0 +1,54 @@
+"""What those share who make a handler of a declaration: patterns, windows, rollups and joins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from operator import attrgetter
+from typing import Any
+
+import msgspec
+
+from penstock.schema import Event
+
+TEXT_CHARS_MAX = 2_000
+"""Of an event, or an error, in what is told of one that was missed."""
+
+
+def made_class(
+    base: type, name: str, hints: Mapping[str, Any], defaults: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    """A class of states or events, as one that is written: with these types of its fields, and their defaults."""
+    space = {"__annotations__": dict(hints), "__module__": base.__module__, **(defaults or {})}
+    return type(base)(name, (base,), space, **options)
+
+
+def time_of(classes: Sequence[type[Event]]) -> Callable[[Any], datetime] | None:
+    """How the time of an event of these classes is had; None if one of them has none, and log time counts."""
+    names = {cls.__time_field__ for cls in classes}
+    if None in names:
+        return None
+    return attrgetter(str(*names)) if len(names) == 1 else lambda event: getattr(event, type(event).__time_field__)
+
+
+def listed(made: Any) -> Sequence[Any]:
+    """What a user's function made: an event, several, or none."""
+    if made is None:
+        return ()
+    return (made,) if isinstance(made, Event) else tuple(made)
+
+
+def event_text(event: Any) -> str:
+    """An event, or several, as JSON for people: cut off where it is long."""
+    return msgspec.json.encode(event, enc_hook=str).decode()[:TEXT_CHARS_MAX]
+
+
+def error_text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:TEXT_CHARS_MAX]
+
+
+def forget(state: Any) -> None:
+    """Make a key's state as that of one that was never seen: then nothing is kept of it."""
+    fresh = type(state)()
+    for name in state.__struct_fields__:
+        setattr(state, name, getattr(fresh, name))
