@@ -15,7 +15,7 @@ from uuid import UUID
 
 from penstock import shed, signing, times
 from penstock.app import App
-from penstock.declared import Feed, Function, Handler, Joiner, Keeper, Matcher, Stream, View, Webhook, Where
+from penstock.declared import Feed, Function, Handler, Joiner, Keeper, Matcher, Recognizer, Stream, View, Webhook, Where
 from penstock.errors import BadExpression, DeclarationError
 from penstock.filters import compiled
 from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, shown, state_problem, untyped
@@ -326,7 +326,7 @@ def _inputs(app: App, handler: Handler) -> Iterator[str]:
             yield f"it reads {name!r}, which is {what}; there are {', '.join(sorted(streams))}"
         elif len(handler.reads) > 1 and name not in declared:
             yield f"it reads {name!r}, which a handler fills, beside other streams; read one or the other"
-        else:
+        elif handler.key or not isinstance(handler, Recognizer):  # else PARTITION BY was not read, and is told
             yield from _key_of(handler, streams[name])
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from operator import attrgetter
@@ -29,6 +30,11 @@ def time_of(classes: Sequence[type[Event]]) -> Callable[[Any], datetime] | None:
     if None in names:
         return None
     return attrgetter(str(*names)) if len(names) == 1 else lambda event: getattr(event, type(event).__time_field__)
+
+
+def is_name(name: Any) -> bool:
+    """Whether a field, made of a declaration, may be called so."""
+    return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
 
 
 def listed(made: Any) -> Sequence[Any]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import keyword
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
+from penstock.making import is_name
 from penstock.rollups.calendar import UNITS
 from penstock.rollups.memory import PAGES_MAX
 from penstock.schema import Event, Field, fields
@@ -72,7 +72,7 @@ def of_columns(aggregates: Mapping[str, Any], key: str, classes: Sequence[type[E
     for name, aggregate in aggregates.items():
         if name in (*OWN_COLUMNS, key):
             yield f"an aggregate is called {name!r}, as another column is; give it another name"
-        elif not name.isidentifier() or keyword.iskeyword(name) or name.startswith("_"):
+        elif not is_name(name):
             yield f"an aggregate is called {name!r}; use a name as of a field of an event"
         elif not isinstance(aggregate, Aggregate):
             yield f"{name} is {aggregate!r}, which is no aggregate; write windows.sum('amount'), or one of the others"

@@ -7,6 +7,7 @@ from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from penstock.making import is_name
 from penstock.schema import Event, UnmappedType, arrow_type, fields
 from penstock.windows.aggregates import COLLECTED_MAX, Aggregate, Collect, Count, Max, Mean, Min, Sum, Summary, Variance
 from penstock.windows.shapes import Counted, Hybrid, Session, Timed, Trigger
@@ -26,7 +27,7 @@ def problems(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[s
     """All that is wrong. `classes` are those of the events that are read, as far as they are known."""
     yield from _shape(windowing.over)
     yield from _trigger(windowing.trigger)
-    if not _above_zero(windowing.keep):
+    if windowing.keep is None:
         yield (
             "it needs keep=timedelta(...): how long a row stays after its window has ended; without it there would be "
             "more and more rows"
@@ -113,8 +114,8 @@ def _names(windowing: Windowing) -> Iterator[str]:
     if not windowing.aggregate:
         yield 'it has no aggregates: write aggregate={"events": windows.count()}'
     for name, each in windowing.aggregate.items():
-        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
-            yield f"the column {name!r} is no name: use letters, digits and _"
+        if not is_name(name):
+            yield f"the column {name!r} is no name: use letters, digits and _, and no word of Python"
         elif name in (*_TAKEN, windowing.key):
             yield f"the column {name!r} is taken: rows have {windowing.key} and {', '.join(_TAKEN)} already"
         if not isinstance(each, Aggregate):

@@ -103,9 +103,17 @@ def test_what_is_for_views_is_refused_by_check(option: dict[str, object]) -> Non
     assert f"handler found: {next(iter(option))} is not for MATCH_RECOGNIZE" in str(problem)
 
 
-def test_check_tells_the_fault_of_a_text_with_its_declaration() -> None:
-    problems = [str(each) for each in check(app_with(text("A B", define="A AS colour = 'a'")))]
-    assert any("test_problems.py" in each and "there is no column 'colour'" in each for each in problems)
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        (text("A B", define="A AS colour = 'a'"), "there is no column 'colour'"),
+        (text("A B").replace("PARTITION BY key", ""), "PARTITION BY takes one column"),
+    ],
+)
+def test_check_tells_the_fault_of_a_text_with_its_declaration_and_nothing_else(statement: str, told: str) -> None:
+    [problem] = check(app_with(statement))
+    assert "test_problems.py" in str(problem)
+    assert told in str(problem)
 
 
 def test_a_sound_text_has_no_problems() -> None:
