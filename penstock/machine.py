@@ -395,7 +395,8 @@ class _Attempt:
         if context._timer is not None and due <= context._timer.due:
             raise ValueError("a timer set by a timer must be later than that one")
         timers[name] = due
-        self._expect(due, context.key)
+        if context._timer is None:  # else whoever calls it looks for what follows
+            self._expect(due, context.key)
 
     def _expect(self, due: int, key: str) -> None:
         if due <= self._end:
@@ -424,10 +425,9 @@ class _Attempt:
             if key in self.trouble:
                 continue
             entry = self._entry(key)
-            if entry.timers is None or entry.next_due() != due:
+            if entry.next_due() != due:
                 continue
-            name = min(name for name, at in entry.timers.items() if at == due)
-            del entry.timers[name]
+            name = entry.take_due()
             context._timer = _Timer(key, name, due)
             self._call_aside(entry, self.handler.timers.get(name, _undeclared))
             following = entry.next_due()

@@ -34,7 +34,15 @@ class Entry(msgspec.Struct, Generic[S], array_like=True, gc=False):
     timers: dict[str, int] | None = None
 
     def next_due(self) -> int | None:
-        return min(self.timers.values(), default=None) if self.timers else None
+        return min(self.timers.values()) if self.timers else None
+
+    def take_due(self) -> str:
+        """The name of the timer that is due next, which is set no more. Of several, the first by name."""
+        assert self.timers
+        due = min(self.timers.values())
+        name = min([name for name, at in self.timers.items() if at == due])
+        del self.timers[name]
+        return name
 
 
 class Codec:

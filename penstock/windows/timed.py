@@ -106,7 +106,8 @@ class TimedWindows:
         if state.number is not None:
             state.older[state.number] = state.holds
         state.number, state.holds, state.offset_us = number, self.work.sums.zero(), offset_us
-        state.begin, state.end = self._begin(number), self._begin(number + 1)
+        state.begin = self._begin(number)
+        state.end = state.begin + self.every
         self._hold(state)
 
     def _hold(self, state: Any) -> None:

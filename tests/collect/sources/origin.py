@@ -165,12 +165,19 @@ async def _left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 @asynccontextmanager
 async def pulling(rig: Rig, source: Source, stream: str = "raw") -> AsyncIterator[SourceStatus]:
-    """A source at work; cancelled at the end, as at a shutdown. One that failed by itself is no error here."""
+    """A source at work; cancelled at the end, as at a shutdown. One that failed by itself is no error here.
+
+    It may finish connecting first, if that is quick: anyio leaves a socket to the garbage collector if it is cancelled
+    in the very moment in which a connection stands.
+    """
     status = SourceStatus()
     task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
     try:
         yield status
     finally:
+        for _ in range(20):
+            if status.state == "connecting":
+                await asyncio.sleep(0.01)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
