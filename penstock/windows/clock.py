@@ -6,12 +6,13 @@ last window of a key that falls silent closes, `late_after` later than it would 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.contracts import Context
 from penstock.making import event_text
-from penstock.schema import Event, State
+from penstock.schema import Event, MissedWindow, State
 
 TIMER = "time"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -19,13 +20,14 @@ _TICK = timedelta(microseconds=1)
 
 
 class Late(Event):
-    """An event that came too late for the windows of its key: its time, how far the key's events had made time come,
-    by how much it is behind that, and what it was, as JSON."""
+    """An event that came too late for windows of its key: its time, how far the key's events had made time come, by how
+    much it is behind that, the windows that it missed, oldest first (of many, the newest), and what it was, as JSON."""
 
     key: str
     at: datetime
     watermark: datetime
     late_s: float
+    windows: list[MissedWindow]
     event: str
 
 
@@ -40,9 +42,9 @@ class Clock(State):
     quiet: datetime | None = None
 
 
-def late(event: Any, at: datetime, watermark: datetime, ctx: Context) -> Late:
+def late(event: Any, at: datetime, watermark: datetime, ctx: Context, missed: Sequence[MissedWindow] = ()) -> Late:
     late_s = (watermark - at).total_seconds()
-    return Late(key=ctx.key, at=at, watermark=watermark, late_s=late_s, event=event_text(event))
+    return Late(key=ctx.key, at=at, watermark=watermark, late_s=late_s, windows=[*missed], event=event_text(event))
 
 
 def offset(now: datetime, at: datetime) -> int:

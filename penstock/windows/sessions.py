@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.contracts import Context
 from penstock.making import forget
+from penstock.schema import MissedWindow
 from penstock.windows.clock import Clock, late, next_multiple, offset, reached, set_timer
 from penstock.windows.plan import Window, Work
 from penstock.windows.shapes import Session
@@ -51,7 +52,7 @@ class SessionWindows:
 
     def _event(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
         if state.time is not None and at < state.time:
-            yield late(event, at, state.time, ctx)
+            yield late(event, at, state.time, ctx, [MissedWindow(start=at, end=at + self.gap)])
             return
         if state.key is None:
             state.key = getattr(event, self.work.key)

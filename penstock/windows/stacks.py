@@ -11,13 +11,15 @@ next to nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from operator import itemgetter
 from struct import Struct
 from typing import Any
 
 from penstock.windows.plan import Kept, Sums, record_struct
 
 _NUMBER = Struct("<q")
+_number = itemgetter(0)
 Pane = tuple[int, Kept]
 """The number of a pane, and what is kept of it."""
 
@@ -107,6 +109,20 @@ class Stacks:
         """Take a pane that is newer than all there are."""
         state.back = self.store.push(state.back, pane)
         state.total = pane[1] if state.total is None else self._merge(state.total, pane[1])
+
+    def put(self, state: Any, number: int, add: Callable[[Kept], Kept], zero: Callable[[], Kept]) -> None:
+        """Have what came late in the pane of that number, which may be a new one, and in all sums with it."""
+        front = [*self.store.backwards(state.front)]
+        if front and number <= front[-1][0]:
+            if all(each != number for each, _ in front):
+                front.append((number, next(kept for each, kept in front if each > number)))
+            front.sort(key=_number, reverse=True)
+            state.front = self.store.made([(each, add(kept) if each <= number else kept) for each, kept in front])
+            return
+        back = dict(self.store.backwards(state.back))
+        back[number] = add(back.get(number, zero()))
+        state.back = self.store.made(sorted(back.items(), key=_number))
+        state.total = add(zero() if state.total is None else state.total)
 
     def evict(self, state: Any, first: int) -> None:
         """Let go of the panes before the one with that number."""

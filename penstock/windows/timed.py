@@ -2,23 +2,28 @@
 
 Events go to panes, one for each slide: open ones, to which events may still come, of which the newest has fields of its
 own in the state, and closed ones, which stand in two stacks (`stacks.py`). A window is closed when its last pane is,
-and is the sum of its panes. So an event is added once, whatever the number of windows that it belongs to.
+and is the sum of its panes. So an event is added once, whatever the number of windows that it belongs to. If its pane
+is closed when it comes, it has missed the windows that are closed, and counts in the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 
 from penstock.contracts import Context
 from penstock.making import forget
+from penstock.schema import MissedWindow
 from penstock.windows.clock import EPOCH, Clock, late, next_multiple, offset, reached, set_timer
 from penstock.windows.plan import Kept, Window, Work
 from penstock.windows.shapes import Timed
 from penstock.windows.stacks import Stacks
 
 Function = Callable[..., Any]
+W = TypeVar("W", Window, MissedWindow)
+MISSED_MAX = 100
+"""Windows that are told of an event that missed them."""
 
 
 class TimedState(Clock):
@@ -80,7 +85,7 @@ class TimedWindows:
         """An event that is not simply one more of the newest pane."""
         number, now, sums, when = (at - EPOCH) // self.every, ctx.now, self.work.sums, self.work.trigger.when
         if state.closed is not None and number < state.closed:
-            return (late(event, at, self._begin(state.closed), ctx),)
+            return self._late(state, event, at, number, ctx)
         if state.key is None:
             state.key = getattr(event, self.work.key)
         told: list[Any] = []
@@ -99,6 +104,24 @@ class TimedWindows:
         elif when == "every":
             self._change(state, number, now)
         self._set(state, ctx, now)
+        return told
+
+    def _late(self, state: Any, event: Any, at: datetime, number: int, ctx: Context) -> Sequence[Any]:
+        """An event whose pane is closed: that of a window of each pane from its own on, as many as a window has."""
+        sums, when, after = self.work.sums, self.work.trigger.when, number + self.panes
+        missed = range(number, min(after, state.closed))[-MISSED_MAX:]
+        told = [
+            late(event, at, self._begin(state.closed), ctx, [self._window(MissedWindow, each + 1) for each in missed])
+        ]
+        if after <= state.closed:
+            return told
+        self.stacks.put(state, number, lambda kept: sums.add(sums.merge(kept, sums.zero()), event, at), sums.zero)
+        self._hold(state)
+        if when == "change":
+            told += self._told(state, number)
+        elif when == "every":
+            self._change(state, state.closed, ctx.now)
+        self._set(state, ctx, ctx.now)
         return told
 
     def _open(self, state: Any, number: int, offset_us: int) -> None:
@@ -170,7 +193,7 @@ class TimedWindows:
         if state.number is None:
             return
         last = min(state.number, number + self.panes - 1)
-        for each in range(state.number if self.work.latest else number, last + 1):
+        for each in range(state.number if self.work.latest else max(number, state.closed), last + 1):
             held = self._sum(state, each + 1 - self.panes, each)
             if held is not None:
                 yield self._row(state, each + 1, held, False)
@@ -217,7 +240,9 @@ class TimedWindows:
         return EPOCH + number * self.every
 
     def _row(self, state: Any, end: int, kept: Any, closed: bool) -> Any:
+        return self.work.row(state.key, self._window(Window, end), closed, self.work.sums.results(kept))
+
+    def _window(self, kind: type[W], end: int) -> W:
+        """The window that ends where the pane of that number begins."""
         ended = self._begin(end)
-        return self.work.row(
-            state.key, Window(start=ended - self._size, end=ended), closed, self.work.sums.results(kept)
-        )
+        return kind(start=ended - self._size, end=ended)

@@ -50,7 +50,12 @@ def told(result: Result) -> list[tuple[Any, ...]]:
 def place(row: Any) -> Any:
     if hasattr(row, "number"):
         return row.number
-    return tuple(int((each - BEGIN).total_seconds()) for each in (row.window.start, row.window.end))
+    return seconds_to(row.window.start), seconds_to(row.window.end)
+
+
+def seconds_to(time: datetime) -> int:
+    """From the beginning on."""
+    return int((time - BEGIN).total_seconds())
 
 
 def rows_of(over: Any, items: Sequence[Any], late: timedelta | None = None, **options: Any) -> list[tuple[Any, ...]]:
@@ -112,7 +117,7 @@ def _timed(shape: Timed, events: list[Reading]) -> dict[Any, list[Reading]]:
 
 
 def _span(start: datetime, end: datetime) -> tuple[int, int]:
-    return int((start - BEGIN).total_seconds()), int((end - BEGIN).total_seconds())
+    return seconds_to(start), seconds_to(end)
 
 
 def _counted(shape: Counted, events: list[Reading]) -> dict[Any, list[Reading]]:

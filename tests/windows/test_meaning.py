@@ -10,7 +10,7 @@ import pytest
 from penstock import App, Event, windows
 from penstock.sketches import Hll
 from penstock.testing import STEP, run, tick
-from tests.windows.meters import END, place, reading, rows_of, seconds, told, window
+from tests.windows.meters import END, place, reading, rows_of, seconds, seconds_to, told, window
 
 CLOSED: list[tuple[str, Any, list[int], list[tuple[Any, int, int]]]] = [
     (
@@ -110,6 +110,48 @@ def test_what_is_too_late_is_told_and_changes_no_row(over: Any) -> None:
     assert (late.key, late.at) == ("a", reading(50).at)
     assert 0 < late.late_s <= 50
     assert '"watts":100' in late.event
+
+
+PARTLY = [
+    ("in time for all", 61, [], [70, 80, 90, 100, 110, 120]),
+    ("in time for most", 45, [50, 60], [70, 80, 90, 100]),
+    ("in time for the last", 15, [20, 30, 40, 50, 60], [70]),
+    ("too late for all", 9, [10, 20, 30, 40, 50, 60], []),
+]
+"""The second of an event; the ends of the windows that it missed, and of those it is in."""
+
+
+@pytest.mark.parametrize("before", [[], [1], [1, 2, 12, 14, 33, 34]], ids=["none", "one", "some"])
+@pytest.mark.parametrize("trigger", [windows.on_change, windows.on_close, windows.every(seconds(1))])
+@pytest.mark.parametrize(
+    ("second", "missed", "joined"), [each[1:] for each in PARTLY], ids=[each[0] for each in PARTLY]
+)
+def test_a_late_event_misses_windows_that_are_closed_and_counts_in_the_others(
+    second: int, missed: list[int], joined: list[int], trigger: Any, before: list[int]
+) -> None:
+    """Of a minute, each ten seconds. Time has come to 60 by the reading at 70."""
+    app, keeper = window(windows.sliding(seconds(60), every=seconds(10)), seconds(10), trigger=trigger)
+    early = [reading(each) for each in (*before, 70)]
+    result = run(app, {"readings": [*early, reading(second, 100), *END]})
+    assert result.failed(keeper) == []
+    assert [[seconds_to(each.end) for each in late.windows] for late in result.emitted("used.late")] == (
+        [missed] if missed else []
+    )
+    wanted = {place[1]: (n, total) for _, place, _, n, total in told(run(app, {"readings": [*early, *END]}))}
+    for end in joined:
+        n, total = wanted.get(end, (0, 0))
+        wanted[end] = (n + 1, total + 100)
+    assert {place[1]: (n, total) for _, place, _, n, total in told(result)} == wanted
+
+
+def test_a_change_by_a_late_event_is_told_of_the_windows_that_are_shown() -> None:
+    """Time has come to 40 by the reading at 50: of the windows with the one at 25, that which ends at 60 is shown."""
+    app, keeper = window(windows.sliding(seconds(40), every=seconds(10)), seconds(10))
+    result = run(app, {"readings": [reading(1), reading(50), reading(25, 100)]})
+    assert [(place(each), each.closed, each.n, each.total) for each in result.emitted(keeper)][-2:] == [
+        ((10, 50), False, 1, 100),
+        ((20, 60), False, 2, 101),
+    ]
 
 
 def test_a_late_after_of_its_own_comes_before_that_of_the_stream() -> None:

@@ -12,7 +12,19 @@ from hypothesis import strategies as st
 from penstock import windows
 from penstock.testing import Result, run
 from penstock.windows.shapes import Shape
-from tests.windows.meters import AGGREGATES, COLLECTED, END, Reading, expected, naive, place, reading, seconds, window
+from tests.windows.meters import (
+    AGGREGATES,
+    COLLECTED,
+    END,
+    Reading,
+    expected,
+    naive,
+    place,
+    reading,
+    seconds,
+    seconds_to,
+    window,
+)
 
 LATE_S = 20
 SHAPES: list[Shape] = [
@@ -75,6 +87,46 @@ def test_a_restart_after_every_event_changes_nothing(shape: Shape, given: list[A
     once, often = (run(app, {"readings": came(given)}, batch_events=size) for size in (1_000, 1))
     assert once.digest(keeper) == often.digest(keeper)
     assert once.emitted(keeper) == often.emitted(keeper)
+
+
+@pytest.mark.parametrize("aggregate", [AGGREGATES, COLLECTED], ids=["packed", "listed"])
+@settings(deadline=None, max_examples=60)
+@given(
+    st.lists(st.tuples(st.integers(0, 200), st.none() | st.integers(-50, 50)), max_size=40),
+    TRIGGERS,
+    st.sampled_from([1, 4, 1_000]),
+)
+def test_in_any_order_an_event_is_in_the_windows_that_are_open_when_it_comes(
+    aggregate: dict[str, Any], given: list[tuple[int, int | None]], trigger: Any, batch: int
+) -> None:
+    """Without regard to lateness: what misses a window is told, and is in all others."""
+    shape = windows.sliding(seconds(60), every=seconds(5))
+    events = [reading(second, watts, number=number) for number, (second, watts) in enumerate(given)]
+    app, keeper = window(shape, seconds(LATE_S), aggregate=aggregate, trigger=trigger)
+    result = run(app, {"readings": [*events, *END]}, batch_events=batch)
+    assert result.failed(keeper) == []
+    wanted: dict[Any, list[Reading]] = {}
+    missed: list[list[Any]] = []
+    time = None
+    for event in events:
+        places = sorted(expected(shape, [event]))
+        ended = [each for each in places if time is not None and each[1] <= time]
+        missed += [ended] if ended else []
+        for each in places[len(ended) :]:
+            wanted.setdefault(("a", each), []).append(event)
+        time = max(time or 0, seconds_to(event.at) - LATE_S)
+    told = [
+        [(seconds_to(each.start), seconds_to(each.end)) for each in late.windows]
+        for late in result.emitted("used.late")
+    ]
+    assert told == missed
+    found = closed(result)
+    assert found.keys() == wanted.keys()
+    for where, row in found.items():
+        inside = naive(sorted(wanted[where], key=lambda each: each.at))
+        assert {name: getattr(row, name) for name in aggregate} == {
+            name: pytest.approx(inside[name]) for name in aggregate
+        }
 
 
 @settings(deadline=None, max_examples=50)
