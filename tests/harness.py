@@ -24,15 +24,17 @@ START_S = 240.0
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "the condition") -> Any:
-    """The first true value of `condition`, asked a few times a second; fails when the time has passed."""
-    deadline = time.monotonic() + timeout_s
+    """The first true value of `condition`, asked often at first, later a few times a second: whoever waits for Spark
+    must not keep it from its work. Fails when the time has passed."""
+    began = time.monotonic()
     while True:
         found = condition()
         if found:
             return found
-        if time.monotonic() > deadline:
+        waited = time.monotonic() - began
+        if waited > timeout_s:
             raise AssertionError(f"{what} did not come true in {timeout_s:.0f} s")
-        time.sleep(0.05)
+        time.sleep(min(0.25, 0.02 + 0.1 * waited))
 
 
 @dataclass

@@ -95,7 +95,7 @@ def lists(draw: Any) -> list[Letter]:
     return letters(" ".join(words))
 
 
-QUICK = settings(max_examples=400, deadline=None, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @QUICK

@@ -132,6 +132,7 @@ def test_books_are_settled_when_all_sales_are_counted_and_paid() -> None:
     assert (money(123_405), cents("1234.05")) == ("1234.05", 123_405)
 
 
+@pytest.mark.soak
 @pytest.mark.spark
 def test_the_demo_pays_every_author_what_was_earned_and_nothing_twice(tmp_path: Path) -> None:
     """With a service that fails and a payer that is killed each second; told by both books, and by the log."""

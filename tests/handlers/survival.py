@@ -36,9 +36,9 @@ SYNCS = "fsync,fdatasync,syncfs"
 class Fleet(threading.Thread):
     """Vehicles that report until told to stop; a report that got no answer is sent again, as it was."""
 
-    def __init__(self, url: Callable[[], str], seed: int) -> None:
+    def __init__(self, url: Callable[[], str], seed: int, pause_s: float = 0.02) -> None:
         super().__init__(daemon=True)
-        self.url, self.chance = url, random.Random(seed)
+        self.url, self.chance, self.pause_s = url, random.Random(seed), pause_s
         self.finish = threading.Event()
         self.acknowledged = self.refused = 0
 
@@ -51,7 +51,7 @@ class Fleet(threading.Thread):
                 self.refused += 1
                 self.finish.wait(0.1)
             self.acknowledged += len(events)
-            self.finish.wait(0.02)
+            self.finish.wait(self.pause_s)
 
     def _fix(self, number: int) -> dict[str, Any]:
         trouble = self.chance.choice([None] * 15 + ["quiet"] * 15 + ["raise", "state"])

@@ -22,11 +22,11 @@ pytestmark = pytest.mark.spark
 DISK_MB = 1024
 LEG_ROUNDS = 50
 POINTS = {
-    "handler.before_delta": 3,
-    "handler.after_delta": 5,
-    "handler.after_append": 3,
-    "engine.after_commit": 5,
-    "ledger.before_commit": 3,
+    "handler.before_delta": 2,
+    "handler.after_delta": 3,
+    "handler.after_append": 2,
+    "engine.after_commit": 3,
+    "ledger.before_commit": 2,
 }
 """Where a process dies, and at which time it gets there: a worker at the first two, the engine at the others. At the
 other points of the engine it dies in the test of all of the app."""
@@ -37,7 +37,7 @@ def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) 
     setting = ";".join(f"{name}@{count}=kill:{marks[name]}" for name, count in POINTS.items())
     with running(APP, tmp_path / "data", PENSTOCK_FAILPOINTS=setting) as app:
         app.ready()
-        fleet = Fleet(lambda: app.url, seed=1)
+        fleet = Fleet(lambda: app.url, seed=1, pause_s=0.1)
         fleet.start()
         wait_for(lambda: all(mark.exists() for mark in marks.values()), 240, "every failpoint to be reached")
         require_exactly_once(app, fleet)
@@ -80,8 +80,10 @@ def test_state_and_timers_are_served_as_time_passes(fresh: RunningApp) -> None:
     assert app.post("geofence.Silence", [{}]).status_code == 404
 
 
+@pytest.mark.soak
 def test_a_silent_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
-    """A handler of two streams must know that nothing more comes of one before it runs an event of the other."""
+    """A handler of two streams must know that nothing more comes of one before it runs an event of the other. The
+    test of a running app with a join shows that as well."""
     with running(Path(shop.__file__), tmp_path / "data") as app:
         app.ready()
         app.post("prices", [{"item": "tea", "price": 2.0}])

@@ -34,7 +34,7 @@ class Meters(threading.Thread):
             while not self._send(number):
                 self.finish.wait(0.1)
             self.sent = number + 1
-            if self.finish.wait(0.01):
+            if self.finish.wait(0.03):
                 return
 
     def _send(self, number: int) -> bool:
@@ -56,7 +56,7 @@ class Client(threading.Thread):
 
     def run(self) -> None:
         since = "earliest"
-        while not self.finish.wait(0.05):
+        while not self.finish.wait(0.2):
             try:
                 page = httpx.get(f"{self.app.url}/v1/streams/sums", params={"since": since, "limit": 1000}).json()
             except httpx.HTTPError:

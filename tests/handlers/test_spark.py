@@ -51,7 +51,7 @@ def copied(pipe: HandlerPipe, root: Path) -> HandlerPipe:
     return HandlerPipe(pipe.spark, root, pipe.app, pipe.target, handler_events_max=pipe.settings.handler_events_max)
 
 
-@pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (2, 50), (5, 37), (16, 23)])
+@pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (5, 37)])
 def test_spark_and_plain_python_come_to_the_same(
     spark: SparkSession, tmp_path: Path, partitions: int, batch: int
 ) -> None:
