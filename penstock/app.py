@@ -345,7 +345,7 @@ class App:
         names = _read(reads)
         known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
         streams = [(known[each].event, known[each].late_after) for each in names if each in known]
-        windowing = Windowing(name, key, over, dict(aggregate), trigger, keep, latest, late_after)
+        windowing = Windowing(name, key, over, dict(aggregate or {}), trigger, keep, latest, late_after)
         made = windowed(windowing, streams)
         view = View(name, _caller(), names, made.key, keep=keep, top=top, by=by)
         declared = Keeper(
@@ -374,7 +374,7 @@ class App:
         however late it is, and goes to `name.missed` if none is. Days, months and years are those of `zone`.
         """
         names, units = _read(reads), (by,) if isinstance(by, str) else tuple(by)
-        declared = rollups.Declared(name, key, units, dict(aggregate), dict(keep or {}), zone)
+        declared = rollups.Declared(name, key, units, dict(aggregate or {}), dict(keep or {}), zone)
         known = {stream.name: stream.event for stream in (*self._streams, *self.outputs)}
         made = rollups.rolled(declared, [known[each] for each in names if each in known])
         where, row_key = _caller(), declared.row_key
@@ -516,7 +516,11 @@ class App:
 
 
 def _read(reads: Readable | Sequence[Readable]) -> tuple[str, ...]:
-    inputs = (reads,) if isinstance(reads, Stream | View | Handler | str) else tuple(reads)
+    several = isinstance(reads, Iterable) and not isinstance(reads, str)
+    inputs: tuple[Any, ...] = tuple(reads) if several else (reads,)  # type: ignore[arg-type]
+    for each in inputs:
+        if not isinstance(each, Stream | View | Handler | str):
+            raise TypeError(f"{each!r} cannot be read: give a stream, a view, a handler, or the name of one")
     return tuple(each if isinstance(each, str) else each.name for each in inputs)
 
 

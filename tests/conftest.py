@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -52,16 +51,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Spark is started dozens of times: with an archive of its classes, in half the time. Of several processes of tests
-    one makes it, and the others find it busy until it is there."""
-    if session.config.option.collectonly or not any(item.get_closest_marker("spark") for item in session.items):
+    """Spark is started dozens of times: with an archive of its classes, in half the time. Where several processes run
+    tests, `lanes.py` has it made meanwhile."""
+    alone = not hasattr(session.config, "workerinput") and not session.config.option.collectonly
+    if not alone or not any(item.get_closest_marker("spark") for item in session.items):
         return
     from penstock.analyze.archive import start_making
 
-    deadline = time.monotonic() + ARCHIVE_S_MAX
-    while time.monotonic() < deadline and (making := start_making()) is not None:
+    if (making := start_making()) is not None:
         print("\nmaking an archive of Spark's classes: about a minute, once on a machine")
-        making.wait()
+        making.wait(ARCHIVE_S_MAX)
 
 
 @pytest.fixture(scope="session")

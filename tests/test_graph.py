@@ -187,6 +187,12 @@ def test_a_problem_is_found_at_its_line(declare: Callable[[App], object], expect
     assert found[0].where.line == declare.__code__.co_firstlineno
 
 
+@pytest.mark.parametrize("reads", [3, None, Fix, ["fixes", 3]])
+def test_what_cannot_be_read_is_told_where_it_is_written(reads: Any) -> None:
+    with pytest.raises(TypeError, match="cannot be read: give a stream, a view, a handler, or the name of one"):
+        App("fleet").handler("h", reads=reads, key="vehicle", state=Seen)(handle)
+
+
 def test_a_cycle_is_found_with_its_way_round() -> None:
     app = fresh()
     app.stream("fixes", Fix)

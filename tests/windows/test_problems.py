@@ -62,6 +62,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"trigger": "close"}, "trigger='close' is none; write windows.on_change"),
     ({"trigger": windows.every(timedelta(0))}, "windows.every takes a timedelta above zero"),
     ({"aggregate": {}}, "it has no aggregates"),
+    ({"aggregate": None}, "it has no aggregates"),
     ({"aggregate": {"n": "count"}}, "n='count' is no aggregate; write windows.mean(column)"),
     ({"aggregate": {"window": windows.count()}}, "the column 'window' is taken"),
     ({"aggregate": {"meter": windows.count()}}, "the column 'meter' is taken"),
