@@ -374,7 +374,7 @@ def batch_of(rows: list[dict[str, Any]], before: int) -> pa.RecordBatch:
     return batch.slice(before, len(rows))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(condition=conditions, rows=st.lists(_rows, max_size=5), before=st.integers(0, 3))
 def test_a_condition_holds_where_a_plain_evaluation_says_so(
     condition: Expr, rows: list[dict[str, Any]], before: int
@@ -386,7 +386,7 @@ def test_a_condition_holds_where_a_plain_evaluation_says_so(
     assert found.to_pylist() == wanted
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     made=wholes | reals | texts | times | conditions,
     rows=st.lists(_rows, max_size=5),
@@ -421,7 +421,7 @@ def test_a_distance_is_that_of_the_formula(lat: float, lon: float, other_lat: fl
     assert math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-3)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(_maybe(_days), st.sampled_from(["day", "week", "month", "quarter", "year"]), st.integers(-3000, 3000))
 def test_dates_are_truncated_and_moved(day: date | None, unit: str, days: int) -> None:
     schema = pa.schema([("day", pa.date32())])

@@ -24,12 +24,11 @@ LEG_ROUNDS = 50
 POINTS = {
     "handler.before_delta": 2,
     "handler.after_delta": 3,
-    "handler.after_append": 2,
     "engine.after_commit": 3,
     "ledger.before_commit": 2,
 }
 """Where a process dies, and at which time it gets there: a worker at the first two, the engine at the others. At the
-other points of the engine it dies in the test of all of the app."""
+other points of the engine it dies in the test of all of the app, and in that of a view that a handler keeps."""
 
 
 def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A handler rebuilt while its app runs, under load, and what a client sees of it."""
+"""A handler rebuilt while its app runs, under load, and what a client sees. `test_renewal.py` has it step by step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import pytest
 from tests.handlers.test_renewal import DOUBLED, FIRST, changed
 from tests.harness import RunningApp, running, wait_for
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]
 METERS = 5
 
 
