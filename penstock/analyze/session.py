@@ -67,8 +67,8 @@ appender.file.strategy.max = 3
 """
 
 CONNECT_S = 300
-"""How long Java and Python wait for each other when one fetches rows of the other. Spark gives up after 15 seconds, as
-on a machine that stood still, and then waits for ever for what has ended: the view would stop without a word."""
+"""How long Java and Python wait for each other when one fetches rows of the other. PySpark gives up after 15 seconds,
+as on a machine that stood still; but it then waits for Java's side of the fetch, which may never end."""
 
 
 def carry(module: ModuleType, file: Path) -> None:
