@@ -27,6 +27,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.analyze.fetching import fetch
 from penstock.analyze.java import Java, cache_folder, find_java
 from penstock.files import write_atomic
 
@@ -137,7 +138,7 @@ def exercise(spark: SparkSession, folder: Path) -> None:
     done: list[int] = []
 
     def output(frame: DataFrame, batch_id: int) -> None:
-        done.append(frame.toArrow().num_rows)
+        done.append(fetch(frame).num_rows)
 
     numbers = spark.readStream.format(_Numbers.name()).load()
     timed = numbers.withColumn("at", F.timestamp_seconds("number")).withWatermark("at", "1 minute")

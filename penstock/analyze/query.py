@@ -14,6 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.analyze.checkpoint import Checkpoint
+from penstock.analyze.fetching import fetch
 from penstock.contracts import Output, Sink
 from penstock.declared import Handler, View
 from penstock.errors import Stopping
@@ -83,7 +84,7 @@ class Query:
         began = time.monotonic()
         sync_filesystem(self.checkpoint.path)
         start, end = self.checkpoint.range(batch_id)
-        table = frame.toArrow()  # all of it, also for a batch that the ledger knows: the state must be committed
+        table = fetch(frame)  # all of it, also for a batch that the ledger knows: the state must be committed
         with self._writing:
             if self._draining:
                 raise Stopping("the app is stopping; this batch will run again")

@@ -66,10 +66,6 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
 
-CONNECT_S = 300
-"""How long Java and Python wait for each other when one fetches rows of the other. PySpark gives up after 15 seconds,
-as on a machine that stood still; but it then waits for Java's side of the fetch, which may never end."""
-
 
 def carry(module: ModuleType, file: Path) -> None:
     """Let Spark's workers run functions of the user's module: they have no file to import it from."""
@@ -85,7 +81,6 @@ def start_session(
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ["SPARK_AUTH_SOCKET_TIMEOUT"] = str(CONNECT_S)
     logs.mkdir(parents=True, exist_ok=True)
     log4j = logs / "log4j2.properties"
     log4j.write_text(_LOG4J.format(directory=logs.resolve()))
@@ -98,7 +93,6 @@ def start_session(
         "spark.driver.extraJavaOptions": " ".join((*options, *java_options)),
         "spark.sql.shuffle.partitions": str(settings.state_partitions),
         "spark.sql.warehouse.dir": str(warehouse.resolve()),
-        "spark.python.authenticate.socketTimeout": f"{CONNECT_S}s",
     }
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)  # they print Java stacks of errors that we report

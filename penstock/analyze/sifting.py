@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructType
 
+from penstock.analyze.fetching import fetch
 from penstock.analyze.frames import Reader, spark_schema
 from penstock.analyze.lateness import Sift
 from penstock.errors import ViewError
@@ -33,7 +34,7 @@ def sifter(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Sift:
             return list(range(rows.num_rows))
         numbered = pa.Table.from_batches([rows]).append_column(ROW, pa.array(range(rows.num_rows), pa.int64()))
         frame = spark.createDataFrame(numbered, spark_schema(rows.schema).add(ROW, LongType()))
-        return sorted(frame.filter(conditions[stream]).select(ROW).toArrow().column(ROW).to_pylist())
+        return sorted(fetch(frame.filter(conditions[stream]).select(ROW)).column(ROW).to_pylist())
 
     return sift
 

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import inspect
 import shutil
+import socket
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pyspark.util
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -126,6 +130,31 @@ def test_an_unclean_end_runs_the_last_batch_again_without_effect(pipe: Pipe) -> 
     pipe.append(2, fix(3))
     pipe.run(clean=False)
     assert pipe.counts() == {"v1": 3}
+
+
+def test_a_program_that_takes_the_place_of_a_fetch_does_not_stop_the_view(
+    pipe: Pipe, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe.append(1, fix(1), fix(2))
+    connect = pyspark.util.local_connect_and_auth
+
+    def intrude(port: int, secret: str) -> tuple[object, ...]:
+        """A client that looks for a server it knew comes first; Spark hangs up on it."""
+        with socket.create_connection(("127.0.0.1", port)) as intruder:
+            intruder.sendall(b"GET /v1/streams HTTP/1.1\r\n\r\n")
+            intruder.shutdown(socket.SHUT_WR)
+            with suppress(ConnectionResetError):
+                intruder.recv(1)
+        return connect(port, secret)
+
+    monkeypatch.setattr(pyspark.util, "local_connect_and_auth", intrude)
+    with pytest.raises(StreamingQueryException):
+        pipe.run()
+    monkeypatch.undo()
+    assert isinstance(pipe.query.failure, ConnectionError)
+    assert pipe.counts() == {}
+    pipe.run(clean=False)
+    assert pipe.counts() == {"v1": 2}
 
 
 def test_an_old_checkpoint_under_a_newer_table_is_refused(pipe: Pipe) -> None:

@@ -1,0 +1,35 @@
+"""The rows of a DataFrame, fetched from Java without the wait that PySpark's `toArrow` may never end.
+
+Spark opens a port for each fetch, computes the rows for the first who connects, and closes it. A program that looks for
+a server it knew on that port may come first: Spark turns it away and serves nobody else. `toArrow` then waits for a
+result that nothing will give. Here that is an error: nothing was computed, and the query starts again.
+"""
+
+from __future__ import annotations
+
+from typing import IO, cast
+
+import pyarrow as pa
+from pyspark.errors import PySparkRuntimeError
+from pyspark.errors.exceptions.captured import unwrap_spark_exception
+from pyspark.sql import DataFrame
+from pyspark.sql.pandas.serializers import ArrowCollectSerializer
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.util import _create_local_socket
+
+
+def fetch(frame: DataFrame) -> pa.Table:
+    """All rows. `ConnectionError` if Spark did not serve them to us."""
+    schema = to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    port, secret, serving = frame._jdf.collectAsArrowToPython()
+    try:
+        stream, connection = _create_local_socket((port, secret))
+    except (PySparkRuntimeError, EOFError) as error:
+        raise ConnectionError("Spark's rows went to another program that connected first") from error
+    with connection, stream:
+        try:
+            batches = list(ArrowCollectSerializer().load_stream(cast("IO[bytes]", stream)))
+        finally:
+            with unwrap_spark_exception():
+                serving.getResult()  # ends in any case, now that we are the one who is served
+    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
