@@ -119,10 +119,11 @@ class Running:
             return client.post(f"/v1/streams/{stream}", json=events or {"k": "x"}, headers=headers)
 
     def socket(self, path: str, key: str | None = None, **more: Any) -> AbstractContextManager[ClientConnection]:
+        """Without TLS: this client reads and writes at once, in two threads, which Python 3.11 does not guard a TLS
+        connection against. One in a thousand stood still."""
+        assert self.gateway.gate.tls is None
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
-        if self.scheme == "https":
-            more = {"ssl": self.verify, "server_hostname": "localhost"} | more
-        url = f"{self.scheme.replace('http', 'ws')}://127.0.0.1:{self.port}{path}"
+        url = f"ws://127.0.0.1:{self.port}{path}"
         options: Any = {"additional_headers": headers, "compression": None, "proxy": None} | more
         found: AbstractContextManager[ClientConnection] = connect(url, **options)
         return found
