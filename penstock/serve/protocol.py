@@ -2,7 +2,8 @@
 
 uvicorn's sans-I/O protocol waits for the client before each send of ours, and reads a message only after the one before
 was taken. But it answers pings and gathers fragments without looking at what has piled up already, and writes a
-traceback into the log for each text that is not UTF-8.
+traceback into the log for each text that is not UTF-8. It also hangs up on a client that is still sending, which may
+then never read why.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from penstock.serve.socket import MESSAGE_BYTES_MAX
 from penstock.serve.sse import CHUNKS
 
 FRAGMENTS_MAX = 1_000
+LINGER_S = 5.0
+"""How long a client that did wrong may go on sending before the connection is cut."""
 PUBLISH_SUFFIX, LIVE_SUFFIX = "/publish", "/live"
 PUBLISH_BYTES_MAX = 1024 * 1024 + 64 * 1024
 """A message of those who send events: one of the largest size, with what is around it."""
@@ -72,6 +75,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     on_lost: Callable[[], None] | None = None
     """Called when the connection has ended, for whoever counts them."""
+    _failed = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -116,6 +120,27 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         super().connection_lost(exc)
         if self.on_lost is not None:
             self.on_lost()
+
+    def data_received(self, data: bytes) -> None:
+        if not self._failed:
+            super().data_received(data)
+
+    def handle_parser_exception(self) -> None:
+        """Fail the connection as RFC 6455 wants it: say why, and read until the client has closed it too. The kernel
+        resets one that is closed with bytes unread, and what was said is lost. (TLS has a good-bye of its own.)"""
+        if self.close_sent or not self.transport.can_write_eof():
+            super().handle_parser_exception()
+            return
+        closing = self.conn.close_sent
+        assert closing is not None
+        self._failed = self.close_sent = True
+        self.queue.put_nowait({"type": "websocket.disconnect", "code": closing.code, "reason": closing.reason})
+        self.transport.write(b"".join(self.conn.data_to_send()))
+        self.transport.write_eof()
+        if self.read_paused:
+            self.read_paused = False
+            self.transport.resume_reading()
+        self.close_timer = self.loop.call_later(LINGER_S, self.transport.close)
 
     def handle_ping(self) -> None:
         """Answer, unless earlier answers are still waiting for a client that does not read: RFC 6455 allows that."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import ssl
 import threading
@@ -16,6 +17,7 @@ from typing import Any, TypeVar
 import httpx
 import trustme
 import uvicorn
+from websockets.asyncio.client import connect as connect_async
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
@@ -135,6 +137,24 @@ class Running:
                 return 101
         except InvalidStatus as error:
             return error.response.status_code
+
+    def talk(self, path: str, key: str | None = None, say: dict[str, str] | None = None) -> int | str:
+        """What the gateway has to say to a WebSocket over TLS: the event of its answer, or else the status."""
+        headers = {} if key is None else {"Authorization": f"Bearer {key}"}
+        options: Any = {"ssl": self.verify, "server_hostname": "localhost", "proxy": None}
+        url = f"wss://127.0.0.1:{self.port}{path}"
+
+        async def talked() -> int | str:
+            try:
+                async with connect_async(url, additional_headers=headers, **options) as live:
+                    if say is None:
+                        return 101
+                    await live.send(json.dumps(say))
+                    return str(json.loads(await live.recv())["event"])
+            except InvalidStatus as error:
+                return error.response.status_code
+
+        return asyncio.run(asyncio.wait_for(talked(), DEADLINE_S))
 
 
 @contextmanager

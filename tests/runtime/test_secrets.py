@@ -52,7 +52,7 @@ def test_no_secret_is_ever_said(tmp_path: Path, caplog: pytest.LogCaptureFixture
                 answer = gateway.get(path, text)
                 seen.append(f"{answer.headers} {answer.text}")
             seen.append(gateway.post("a", text, events=[7]).text)
-            seen.append(str(gateway.opened("/v1/live", text)))
+            seen.append(str(gateway.talk("/v1/live", text)))
             with gateway.client() as client:
                 seen.append(client.get("/v1/app", headers={"Authorization": f"Basic {text}"}).text)
         (tmp_path / "k.pem").write_text("rubbish")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
 import socket
 import ssl
 from collections.abc import Iterator
@@ -11,16 +9,12 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPResponse
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trustme
-from websockets.asyncio.client import connect
-from websockets.exceptions import InvalidStatus
 
 from penstock.access import read_policy
 from penstock.runtime import gateway as gateways
-from tests.collect.fakes import DEADLINE_S
 from tests.collect.support import body
 from tests.runtime.guarded import Running, running
 
@@ -93,24 +87,6 @@ def ask(connection: ssl.SSLSocket, line: str = "POST /v1/streams/a HTTP/1.1", ke
     return answer.status
 
 
-def talk(gateway: Running, path: str, key: str = "", say: dict[str, str] | None = None) -> int | str:
-    """What the gateway has to say to a WebSocket: the event of its answer, or else the status."""
-
-    async def talked() -> int | str:
-        headers = {"Authorization": f"Bearer {key}"} if key else {}
-        options: Any = {"ssl": gateway.verify, "server_hostname": "localhost", "proxy": None}
-        try:
-            async with connect(f"wss://127.0.0.1:{gateway.port}{path}", additional_headers=headers, **options) as live:
-                if say is None:
-                    return 101
-                await live.send(json.dumps(say))
-                return str(json.loads(await live.recv())["event"])
-        except InvalidStatus as error:
-            return error.response.status_code
-
-    return asyncio.run(asyncio.wait_for(talked(), DEADLINE_S))
-
-
 def test_a_post_goes_the_short_way_and_a_websocket_opens(tmp_path: Path, authority: trustme.CA) -> None:
     with served(tmp_path, authority) as gateway:
         with connected(gateway, trusting(authority)) as connection:
@@ -120,9 +96,9 @@ def test_a_post_goes_the_short_way_and_a_websocket_opens(tmp_path: Path, authori
         with connected(gateway, trusting(authority)) as connection:
             assert [ask(connection, key=key) for _ in range(3)] == [200, 200, 200]
             assert len(gateway.asgi) == 1, "a key is asked about once"
-        assert talk(gateway, "/v1/live") == 401
+        assert gateway.talk("/v1/live") == 401
         subscribe = {"op": "subscribe", "id": "1", "stream": "a", "since": "earliest"}
-        assert talk(gateway, "/v1/live", key, subscribe) == "subscribed"
+        assert gateway.talk("/v1/live", key, subscribe) == "subscribed"
         answer = gateway.get("/v1/app", key)
         assert answer.headers["strict-transport-security"] == "max-age=31536000"
 
@@ -191,7 +167,7 @@ def test_a_certificate_gives_what_its_name_is_granted(
             assert ask(connection) == posted
             assert ask(connection, "GET /v1/streams/a HTTP/1.1") == read
         gateway.verify = trusting(authority, certificate)
-        assert talk(gateway, "/v1/streams/a/publish") == {200: 101}.get(posted, posted)
+        assert gateway.talk("/v1/streams/a/publish") == {200: 101}.get(posted, posted)
         key = gateway.add("boss", "admin")
         with connected(gateway, trusting(authority, certificate)) as connection:
             assert ask(connection, key=key) == 200, "a key counts before a certificate"

@@ -5,19 +5,21 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
 
+from penstock.serve import protocol
 from penstock.serve.protocol import FRAGMENTS_MAX
 from penstock.serve.view import ViewChannel
 from tests.serve.fakes import QUICK, FakeView, make_deps, run, serving, until
 from tests.serve.test_slow import frame, request
 
 TEXT, CONTINUED, CLOSE, COMPRESSED = 0x81, 0x00, 0x88, 0xC1
-PROTOCOL, POLICY = 1002, 1008
+PROTOCOL, POLICY, TOO_BIG = 1002, 1008, 1009
 OFFER = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\r\n"
 
 
@@ -53,29 +55,50 @@ def code(closing: tuple[int, bytes]) -> int:
 
 @pytest.mark.parametrize("data", [b"", b" "], ids=["empty", "one byte"])
 def test_a_hundred_thousand_fragments_are_not_gathered(data: bytes) -> None:
-    """The connection is closed with the reason when there are too many; what was sent after that is not read."""
+    """The connection is closed with the reason when there are too many; what was sent after that is thrown away."""
+
+    def attack(port: int, count: int) -> list[tuple[int, bytes]]:
+        with upgraded(port) as (client, _):
+            client.sendall(frame(0x01, data) + frame(CONTINUED, data) * count)
+            return received(client)
+
+    async def main() -> None:
+        deps = make_deps()
+        async with serving(deps) as port:
+            for count in (FRAGMENTS_MAX + 1, 100_000):
+                [closing] = await asyncio.to_thread(attack, port, count)
+                assert code(closing) == POLICY
+                assert b"fragments" in closing[1]
+            await until(lambda: deps.connections.open == 0)
+
+    run(main())
+
+
+def test_a_client_that_goes_on_sending_still_reads_why_it_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A message too large is refused by its head. The client has sent megabytes of it before it looks for an answer;
+    one that never ends is cut off after a while."""
+    monkeypatch.setattr(protocol, "LINGER_S", 0.5)
+    head = b"\x81\xff" + (1 << 30).to_bytes(8, "big") + bytes(4)
 
     def attack(port: int) -> list[tuple[int, bytes]]:
         with upgraded(port) as (client, _):
-            client.sendall(frame(0x01, data) + frame(CONTINUED, data) * (FRAGMENTS_MAX + 1))
+            client.sendall(head + bytes(8_000_000))
             return received(client)
 
-    def flood(port: int) -> bool:
+    def endless(port: int) -> None:
         with upgraded(port) as (client, _):
-            try:
-                client.sendall(frame(0x01, data) + frame(CONTINUED, data) * 100_000)
-                client.sendall(frame(0x80, data))
-                return client.recv(100)[:1] in (b"", b"\x88")
-            except ConnectionError:
-                return True
+            client.sendall(head)
+            while True:
+                client.sendall(bytes(100_000))
+                time.sleep(0.01)
 
     async def main() -> None:
         deps = make_deps()
         async with serving(deps) as port:
             [closing] = await asyncio.to_thread(attack, port)
-            assert code(closing) == POLICY
-            assert b"fragments" in closing[1]
-            assert await asyncio.to_thread(flood, port)
+            assert code(closing) == TOO_BIG
+            with pytest.raises(ConnectionError):
+                await asyncio.to_thread(endless, port)
             await until(lambda: deps.connections.open == 0)
 
     run(main())
