@@ -5,29 +5,44 @@ the same events, all told when they close: those of 5 seconds, which tell as man
 tell one row where the others tell 360. It is the machine that is measured, as it runs in a worker: typed events in
 memory, their keys' state decoded at the start of a batch and sealed at its end. Time is that of the processor, so that
 what runs beside it does not count.
+
+Spark's own sliding windows over such readings stand beside them: a whole query, by the clock, on every core.
 """
 
 from __future__ import annotations
 
 import gc
+import json
+import os
+import tempfile
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 from statistics import median
 from typing import Any
 
+import pyarrow as pa
+from msgspec import to_builtins
+from pyarrow import parquet
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
 from bench.report import Figure
 from penstock import App, Event, windows
+from penstock.analyze.session import start_session
 from penstock.declared import Keeper
 from penstock.machine import Machine
 from penstock.rows import Inputs, Place, to_micros
+from penstock.settings import Settings
 from penstock.shard import Shard
 
 KEYS = 200
 EVENTS = 100_000
 WARM_SLIDES, TURNS = 400, 5
 """The clock starts when the windows are full: for so many slides there is one reading of each key."""
+SPARK_EVENTS, SPARK_TURNS = 20_000, 3
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HALF_HOUR, SLIDE = timedelta(minutes=30), timedelta(seconds=5)
 
@@ -60,7 +75,10 @@ def run() -> Iterator[Figure]:
         yield Figure(name, overlapping, "events/s", side_by_side, "tumbling, 5 s", "half of it")
         side_by_side, small = measure(long, per_second)
         yield Figure("windows: the same", overlapping, "events/s", side_by_side, "tumbling, 30 min", "half of it")
+        spark, theirs = measure_spark(per_second)
+        yield Figure("windows: the same", overlapping, "events/s", spark, "Spark's own sliding window")
     yield Figure("windows: state of a key, sliding", large, "bytes", small, "tumbling, 30 min")
+    yield Figure("windows: the same", large, "bytes", theirs, "Spark's own sliding window")
 
 
 def made(random: Random, first: datetime, count: int, step: timedelta) -> list[Reading]:
@@ -89,6 +107,45 @@ def measure(keeper: Keeper, per_second: int) -> tuple[float, int]:
     gc.enable()
     assert rows > 0
     return EVENTS / median(steps[1:]), shard.size // KEYS
+
+
+def measure_spark(per_second: int) -> tuple[float, int]:
+    """Events a second, a core, in the typical batch of Spark's own sliding windows, and the bytes of state of a key."""
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as made_here:
+        folder = Path(made_here)
+        spark = start_session("bench", Settings(), logs=folder / "log", warehouse=folder / "warehouse")
+        try:
+            done = _run_spark(spark, folder, per_second)
+        finally:
+            spark.stop()
+    steps = [each["durationMs"]["triggerExecution"] / 1000 for each in done[1:]]
+    state = done[-1]["stateOperators"][0]["memoryUsedBytes"]
+    return SPARK_EVENTS / median(steps) / len(os.sched_getaffinity(0)), state // KEYS
+
+
+def _run_spark(spark: SparkSession, folder: Path, per_second: int) -> list[dict[str, Any]]:
+    """A file of readings is a batch: the first fills the windows, the others count. Returns what Spark tells."""
+    random, at, files = Random(1), BEGIN, folder / "readings"
+    files.mkdir()
+    for turn in range(SPARK_TURNS + 1):
+        step = SLIDE / KEYS if turn == 0 else timedelta(seconds=1) / (KEYS * per_second)
+        count = WARM_SLIDES * KEYS if turn == 0 else SPARK_EVENTS
+        file = files / f"{turn}.parquet"
+        events, at = made(random, at, count, step), at + count * step
+        rows = [to_builtins(each, builtin_types=(datetime,)) for each in events]
+        parquet.write_table(pa.Table.from_pylist(rows), file)
+        os.utime(file, (turn + 1, turn + 1))  # Spark reads the oldest first
+    read = spark.readStream.schema("at timestamp, meter string, watts double").option("maxFilesPerTrigger", 1)
+    frame = read.parquet(str(files)).withWatermark("at", "0 seconds")
+    window = F.window("at", f"{HALF_HOUR.seconds} seconds", f"{SLIDE.seconds} seconds")
+    averages = frame.groupBy(window, "meter").agg(F.count("*"), F.avg("watts"), F.max("watts"))
+    writer = averages.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
+    query = writer.trigger(availableNow=True).start()
+    query.awaitTermination()
+    told = [json.loads(each.json()) for each in query._jsq.recentProgress()]
+    done = [each for each in told if each["numInputRows"]]
+    assert len(done) == SPARK_TURNS + 1
+    return done
 
 
 def _rows(events: list[Reading]) -> Inputs:
