@@ -64,7 +64,7 @@ def q8(app: App, streams: Streams) -> None:
 
 
 def q11(app: App, streams: Streams) -> None:
-    """Sessions: how many bids somebody made with no pause of ten seconds."""
+    """Sessions: how many bids somebody made with no pause of more than ten seconds."""
 
     @app.view("q11", reads=streams.bid, key=["bidder", "starttime"], emit="close", keep=KEPT)
     def q11(bid: DataFrame) -> DataFrame:

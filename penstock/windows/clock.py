@@ -16,7 +16,7 @@ from penstock.schema import Event, MissedWindow, State
 
 TIMER = "time"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_TICK = timedelta(microseconds=1)
+TICK = timedelta(microseconds=1)
 
 
 class Late(Event):
@@ -77,7 +77,7 @@ def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, 
 def call(state: Any, ctx: Context, now: datetime, at: datetime | None) -> None:
     """Have the timer call then, or as soon as it can."""
     if at is not None and at <= now:
-        at = now + _TICK
+        at = now + TICK
     if at != state.timer:
         state.timer = at
         ctx.timer(TIMER, at)

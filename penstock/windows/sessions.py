@@ -1,4 +1,7 @@
-"""Windows of activity: each goes on while events come no further apart than a gap, and an event may join two."""
+"""Windows of activity: each goes on while events come no further apart than a gap, and an event may join two.
+
+Two events that are just the gap apart are of one session, as in Spark.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from penstock.contracts import Context
 from penstock.making import forget
 from penstock.schema import MissedWindow
-from penstock.windows.clock import Clock, late, next_multiple, offset, reached, set_timer
+from penstock.windows.clock import TICK, Clock, late, next_multiple, offset, reached, set_timer
 from penstock.windows.plan import Window, Work
 from penstock.windows.shapes import Session
 
@@ -71,7 +74,7 @@ class SessionWindows:
     def _join(self, state: Any, event: Any, at: datetime) -> Part:
         """Put an event into its session, which may be a new one, or two that it makes one."""
         sums = self.work.sums
-        near = [each for each in state.open if each[0] - self.gap < at < each[1] + self.gap]
+        near = [each for each in state.open if each[0] - self.gap <= at <= each[1] + self.gap]
         kept = near[0][2] if near else sums.zero()
         for each in near[1:]:
             kept = sums.merge(kept, each[2])
@@ -82,11 +85,11 @@ class SessionWindows:
         return joined
 
     def _close(self, state: Any, time: datetime) -> Iterator[Any]:
-        """Event time has come so far: sessions that ended before it are closed."""
+        """Event time has come so far: sessions that ended before it are closed. One that ends just then may grow."""
         if state.time is not None and time <= state.time:
             return
         state.time = time
-        ended = [each for each in state.open if each[1] + self.gap <= time]
+        ended = [each for each in state.open if each[1] + self.gap < time]
         state.open = state.open[len(ended) :]
         if self.work.latest:
             ended = ended[-1:] if not state.open or self.work.trigger.when == "close" else []
@@ -120,7 +123,7 @@ class SessionWindows:
         self._set(state, ctx)
 
     def _set(self, state: Any, ctx: Context) -> None:
-        closes = state.open[0][1] + self.gap + self.work.late_after if state.open else None
+        closes = state.open[0][1] + self.gap + self.work.late_after + TICK if state.open else None
         set_timer(state, ctx, ctx.now, closes, self.work.remembered)
 
 

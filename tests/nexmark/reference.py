@@ -154,7 +154,7 @@ def q11(world: World) -> Rows:
         times[bid.bidder].append(bid.dateTime)
     rows: Rows = []
     for bidder, every in times.items():
-        breaks = [0, *(i for i in range(1, len(every)) if every[i] - every[i - 1] >= 10 * SECOND), len(every)]
+        breaks = [0, *(i for i in range(1, len(every)) if every[i] - every[i - 1] > 10 * SECOND), len(every)]
         for begin, end in pairwise(breaks):
             ended = every[end - 1] + 10 * SECOND
             if ended <= world.over(world.bids):

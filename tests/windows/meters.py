@@ -128,7 +128,7 @@ def _counted(shape: Counted, events: list[Reading]) -> dict[Any, list[Reading]]:
 def _sessions(shape: Session, events: list[Reading]) -> dict[Any, list[Reading]]:
     found: list[list[Reading]] = []
     for each in events:
-        if found and each.at - found[-1][-1].at < shape.gap:
+        if found and each.at - found[-1][-1].at <= shape.gap:
             found[-1].append(each)
         else:
             found.append([each])

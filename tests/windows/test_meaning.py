@@ -28,8 +28,8 @@ CLOSED: list[tuple[str, Any, list[int], list[tuple[Any, int, int]]]] = [
     (
         "session",
         windows.session(seconds(5)),
-        [0, 4, 8, 13, 30],
-        [((0, 13), 3, 12), ((13, 18), 1, 13), ((30, 35), 1, 30)],
+        [0, 4, 9, 15, 30],
+        [((0, 14), 3, 13), ((15, 20), 1, 15), ((30, 35), 1, 30)],
     ),
     ("tumbling by count", windows.tumbling(2), [1, 2, 3, 4, 5], [(1, 2, 3), (2, 2, 7)]),
     ("sliding by count", windows.sliding(3, every=1), [1, 2, 3, 4, 5], [(1, 3, 6), (2, 3, 9), (3, 3, 12)]),
@@ -174,6 +174,14 @@ def test_a_session_that_grows_takes_the_place_of_what_it_was() -> None:
     result = run(app, {"readings": [reading(0, 1), reading(8, 2), reading(4, 4)]})
     assert told(result) == [("a", (0, 13), False, 3, 7)]
     assert [place(each) for each in result.emitted(keeper)] == [(0, 5), (8, 13), (0, 5), (8, 13), (0, 13)]
+
+
+def test_a_session_is_closed_when_no_event_can_join_it_any_more() -> None:
+    """One that comes just the gap after the last still does."""
+    over, items = windows.session(seconds(5)), [reading(0, 1), reading(3, 2)]
+    assert rows_of(over, [*items, reading(8, 4)]) == [("a", (0, 13), False, 3, 7)]
+    assert rows_of(over, [*items, tick(seconds(5) - STEP)]) == [("a", (0, 8), False, 2, 3)]
+    assert rows_of(over, [*items, tick(seconds(5) + STEP), tick(STEP)]) == [("a", (0, 8), True, 2, 3)]
 
 
 def test_events_wait_for_their_turn_where_order_matters() -> None:

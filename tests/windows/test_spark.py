@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
+from penstock import windows
 from penstock.declared import Keeper
 from penstock.runtime.handlers import open_kept
 from penstock.runtime.loading import load
 from penstock.testing import BEGIN, run
 from tests.handlers.pipe import HandlerPipe, later
+from tests.windows.meters import END, reading, rows_of, seconds
 from tests.windows.test_files import TARGET, items
 
 
@@ -23,6 +27,27 @@ def watts(pipe: HandlerPipe, keeper: Keeper) -> list[float]:
     found = [msgspec.json.decode(data) for (data,) in table._connection.execute("SELECT data FROM rows ORDER BY key")]
     table.close()
     return [each["watts"] for each in found]
+
+
+@pytest.mark.spark
+def test_windows_are_cut_as_spark_cuts_them(spark: SparkSession) -> None:
+    """By time and sessions, which it has too. Readings are of whole seconds: many are just on an edge."""
+    random = Random(5)
+    events = [reading(random.randrange(300), random.randrange(9), random.choice("abc")) for _ in range(90)]
+    rows = [(each.at, each.meter, each.watts) for each in events]
+    frame = spark.createDataFrame(rows, "at timestamp, meter string, watts int")
+    pairs = [
+        (windows.tumbling(seconds(10)), F.window("at", "10 seconds")),
+        (windows.sliding(seconds(30), every=seconds(10)), F.window("at", "30 seconds", "10 seconds")),
+        (windows.session(seconds(7)), F.session_window("at", "7 seconds")),
+    ]
+    begin = int(reading(0).at.timestamp())
+    for ours, theirs in pairs:
+        counted = frame.groupBy("meter", theirs.alias("cut")).agg(F.count("*"), F.sum("watts"))
+        found = counted.selectExpr("meter", "unix_seconds(cut.start)", "unix_seconds(cut.end)", "*").collect()
+        expected = [(row[0], (row[1] - begin, row[2] - begin), True, row[5], row[6]) for row in found]
+        told = rows_of(ours, [*events, *END], seconds(300), trigger=windows.on_close)
+        assert sorted(told) == sorted(expected), ours
 
 
 @pytest.mark.spark
