@@ -29,13 +29,13 @@ from pyarrow import parquet
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
+from bench.handlers import session
 from bench.report import Figure
 from penstock import App, Event, windows
-from penstock.analyze.session import start_session
 from penstock.declared import Keeper
 from penstock.machine import Machine
 from penstock.rows import Inputs, Place, to_micros
-from penstock.settings import Settings
+from penstock.runtime.directory import DataDirectory
 from penstock.shard import Shard
 
 KEYS = 200
@@ -112,12 +112,10 @@ def measure(keeper: Keeper, per_second: int) -> tuple[float, int]:
 def measure_spark(per_second: int) -> tuple[float, int]:
     """Events a second, a core, in the typical batch of Spark's own sliding windows, and the bytes of state of a key."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as made_here:
-        folder = Path(made_here)
-        spark = start_session("bench", Settings(), logs=folder / "log", warehouse=folder / "warehouse")
-        try:
-            done = _run_spark(spark, folder, per_second)
-        finally:
-            spark.stop()
+        directory = DataDirectory(Path(made_here))
+        directory.make()
+        with session(directory) as spark:
+            done = _run_spark(spark, directory.root, per_second)
     steps = [each["durationMs"]["triggerExecution"] / 1000 for each in done[1:]]
     state = done[-1]["stateOperators"][0]["memoryUsedBytes"]
     return SPARK_EVENTS / median(steps) / len(os.sched_getaffinity(0)), state // KEYS

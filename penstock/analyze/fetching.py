@@ -25,7 +25,9 @@ def fetch(frame: DataFrame) -> pa.Table:
     try:
         stream, connection = _create_local_socket((port, secret))
     except (PySparkRuntimeError, EOFError) as error:
-        raise ConnectionError("Spark's rows went to another program that connected first") from error
+        raise ConnectionError(
+            "Spark did not hand its rows over: another program connected first, or Spark took too long"
+        ) from error
     with connection, stream:
         try:
             batches = list(ArrowCollectSerializer().load_stream(cast("IO[bytes]", stream)))

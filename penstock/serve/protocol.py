@@ -75,7 +75,6 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     on_lost: Callable[[], None] | None = None
     """Called when the connection has ended, for whoever counts them."""
-    _failed = False
 
     def __init__(self, *given: Any, **named: Any) -> None:
         super().__init__(*given, **named)
@@ -122,7 +121,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.on_lost()
 
     def data_received(self, data: bytes) -> None:
-        if not self._failed:
+        if not self.disconnected:
             super().data_received(data)
 
     def handle_parser_exception(self) -> None:
@@ -133,7 +132,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             return
         closing = self.conn.close_sent
         assert closing is not None
-        self._failed = self.close_sent = True
+        self.disconnected = self.close_sent = True  # for those who would read or send; the client may stay a while
         self.queue.put_nowait({"type": "websocket.disconnect", "code": closing.code, "reason": closing.reason})
         self.transport.write(b"".join(self.conn.data_to_send()))
         self.transport.write_eof()

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import random
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -197,6 +199,35 @@ def test_a_message_of_the_largest_size_is_taken_and_a_larger_one_is_not() -> Non
         with suppress(ConnectionClosed):
             say(connection, 2, "x" * 2_000_000)
         assert close_code(connection) == TOO_BIG
+
+
+OPENING = b"""GET /v1/streams/fixes/publish HTTP/1.1\r
+Host: localhost\r
+Upgrade: websocket\r
+Connection: Upgrade\r
+Sec-WebSocket-Version: 13\r
+Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r
+\r
+"""
+
+
+def test_an_event_before_a_message_that_is_too_large_is_kept_and_nothing_is_logged(
+    served: Served, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It becomes durable when its connection has failed already: nobody is there to acknowledge it to."""
+    message = json.dumps({"seq": 1, "events": [fix(1)]}).encode()
+    with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
+        client.sendall(OPENING)
+        assert client.recv(4096).startswith(b"HTTP/1.1 101")
+        served.log.gate.clear()
+        client.sendall(b"\x81\xfe" + len(message).to_bytes(2, "big") + bytes(4) + message)  # masked with zeros
+        wait_for(lambda: served.pending == 1)
+        client.sendall(b"\x81\xff" + (1 << 30).to_bytes(8, "big") + bytes(4))
+        assert TOO_BIG.to_bytes(2, "big") in client.makefile("rb").read(), "until the server says no more"
+        served.log.gate.set()
+        wait_for(lambda: ids(served) == ["f1"])
+        wait_for(lambda: not served.server.server_state.tasks)
+    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
 
 
 def test_a_gateway_that_stops_says_so(served: Served) -> None:
