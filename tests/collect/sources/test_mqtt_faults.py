@@ -66,7 +66,7 @@ class Day:
 
     async def trouble(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while time.monotonic() < end or not self.kills:
+        while time.monotonic() < end or not (self.kills and self._proxy.cuts):
             await asyncio.sleep(1 + self._draw.random())  # a reader takes about a second to start
             if self._draw.random() < 0.7:
                 self.kill()
@@ -113,8 +113,6 @@ async def bad_day(directory: Path, version: int, seconds: float) -> None:
     assert sorted(set(found["least"])) == everything
     assert sorted(set(found["once"])) == everything
     assert once == 0
-    assert day.kills
-    assert proxy.cuts
 
 
 @pytest.mark.parametrize("version", [5, 3])

