@@ -52,7 +52,7 @@ def app(
         "engine": {"pid": 2, "state": "running", "restarts": 0},
     }
     head = {"name": name, "version": "0.1.0", "started": "2024-05-01T08:00:00Z", "state": "ready", "connections": 1}
-    graph = {"streams": streams, "views": views, "handlers": [], "sources": sources or []}
+    graph = {"streams": streams, "views": views, "handlers": [], "sources": sources or [], "webhooks": []}
     return {**head, **graph, "processes": processes, **given}
 
 

@@ -115,6 +115,7 @@ export interface Penstock {
   ): Promise<Receipt>;
   query(sql: string, options?: { limit?: number; signal?: AbortSignal; timeout_ms?: number }): Promise<any>;
   get(path: string, query?: Record<string, any>, options?: { signal?: AbortSignal; timeout_ms?: number }): Promise<any>;
+  post(path: string, value?: any, options?: { signal?: AbortSignal; timeout_ms?: number }): Promise<any>;
   pause(): void;
   resume(): void;
   forget(name: string): Promise<void>;

@@ -180,9 +180,7 @@ export class Penstock {
    * @returns {Promise<any>}
    */
   query(sql, { limit, ...options } = {}) {
-    const headers = { "Content-Type": "application/json" };
-    const body = JSON.stringify({ sql, limit });
-    return this.#link.http.json("v1/query", {}, { method: "POST", body, headers, ...options });
+    return this.post("v1/query", { sql, limit }, options);
   }
 
   /**
@@ -192,6 +190,17 @@ export class Penstock {
    */
   get(path, query, options) {
     return this.#link.http.json(path, query, options);
+  }
+
+  /**
+   * The JSON answer to a POST, as to `v1/webhooks`. It is made once: if no answer comes, it may have had its effect.
+   * Throws `Refused`.
+   * @param {string} path @param {any} [value] @param {{signal?: AbortSignal, timeout_ms?: number}} [options]
+   * @returns {Promise<any>}
+   */
+  post(path, value = {}, options = {}) {
+    const headers = { "Content-Type": "application/json" };
+    return this.#link.http.json(path, {}, { method: "POST", body: JSON.stringify(value), headers, ...options });
   }
 
   /** Let go of the connection, and hold every place, until `resume`. */

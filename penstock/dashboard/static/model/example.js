@@ -50,6 +50,16 @@ export function exampleEvent(stream, now = new Date()) {
 export function curlCommand(stream, base, needsKey = false, now = new Date()) {
   const body = JSON.stringify(exampleEvent(stream, now));
   const url = new URL(`v1/streams/${encodeURIComponent(stream.name)}`, base).href;
+  return command(url, body, needsKey);
+}
+
+/** The command that sends a stream to an address. */
+export function webhookCommand(name, base, needsKey = false) {
+  const body = JSON.stringify({ url: "https://you.example/hook", stream: name });
+  return command(new URL("v1/webhooks", base).href, body, needsKey);
+}
+
+function command(url, body, needsKey) {
   const proof = needsKey ? ` -H "Authorization: Bearer $KEY"` : "";
   return `curl ${quote(url)}${proof} -H 'content-type: application/json' -d ${quote(body)}`;
 }

@@ -4,6 +4,7 @@
 //     #/views/NAME?sort=COLUMN&dir=asc  one view
 //     #/streams/NAME/TAB                one stream: latest events, `rejected` or `send`
 //     #/query?sql=TEXT                  a query
+//     #/webhooks/ID                     the webhooks, or one of them
 
 import { Signal } from "./signal.js";
 
@@ -11,6 +12,7 @@ export function read(hash) {
   const [path, query] = hash.replace(/^#\/?/, "").split("?");
   const [kind, name, tab] = path.split("/").map(decode);
   if (kind === "query") return { kind, name: null, tab: null, sort: null, sql: new URLSearchParams(query).get("sql") };
+  if (kind === "webhooks") return { kind, name: name || null, tab: null, sort: null };
   if (!["views", "streams"].includes(kind) || !name) return { kind: "overview", name: null, tab: null, sort: null };
   const options = new URLSearchParams(query);
   const sort = options.has("sort") ? { column: options.get("sort"), down: options.get("dir") === "desc" } : null;
@@ -19,7 +21,7 @@ export function read(hash) {
 
 export function link({ kind, name, tab, sort, sql }) {
   if (kind === "query") return sql ? `#/query?${new URLSearchParams({ sql })}` : "#/query";
-  if (!name) return "#/";
+  if (!name) return kind === "webhooks" ? "#/webhooks" : "#/";
   const path = `#/${kind}/${encodeURIComponent(name)}${tab ? `/${tab}` : ""}`;
   return sort ? `${path}?${new URLSearchParams({ sort: sort.column, dir: sort.down ? "desc" : "asc" })}` : path;
 }

@@ -6,9 +6,9 @@ import { link } from "../model/place.js";
 import { Sparkline } from "./sparkline.js";
 
 const TONES = {
-  running: "good", connected: "good", ready: "good", live: "good", idle: "good",
+  running: "good", connected: "good", ready: "good", live: "good", idle: "good", active: "good",
   starting: "wait", connecting: "wait", waiting: "wait", degraded: "wait", stopping: "wait", paused: "wait",
-  failed: "bad", gone: "bad",
+  pending: "wait", failed: "bad", gone: "bad", disabled: "bad", stopped: "bad",
 };
 
 /** good, wait or bad: the colour of a state. A state that this page does not know is shown, and is neutral. */

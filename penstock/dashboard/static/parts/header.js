@@ -3,6 +3,7 @@
 import { Connected, html } from "../html.js";
 import * as format from "../model/format.js";
 import { key, signOut } from "../model/key.js";
+import { isTroubled } from "../model/webhooks.js";
 import { tone } from "./card.js";
 
 export function Header({ app, penstock, connection, error }) {
@@ -14,7 +15,7 @@ export function Header({ app, penstock, connection, error }) {
     </a>
     ${app ? html`<span class="pill ${error ? "" : tone(app.state)}">${error ? "no answer" : app.state}</span>` : null}
     ${connection ? html`<${Connection} ...${{ penstock, connection, error }} />` : null}
-    ${app ? html`<a class="to-query" href="#/query">Query</a>` : null}
+    ${app ? html`<a class="to-page" href="#/query">Query</a><${ToWebhooks} webhooks=${app.webhooks} />` : null}
     ${key.value ? html`<button type="button" class="sign-out" onClick=${signOut}>sign out</button>` : null}
     ${app ? html`<dl class="totals">
       <div><dt>events/s</dt><dd>${format.rate(total)}</dd></div>
@@ -24,6 +25,13 @@ export function Header({ app, penstock, connection, error }) {
       <div><dt>Penstock</dt><dd>${app.version}</dd></div>
     </dl>` : null}
   </header>`;
+}
+
+function ToWebhooks({ webhooks }) {
+  const troubled = webhooks.filter(isTroubled).length;
+  const title = `${format.plural(troubled, "webhook")} in trouble`;
+  const mark = html`<span class="pill bad" title=${title} aria-label=${title}>${troubled}</span>`;
+  return html`<a class="to-page" href="#/webhooks">Webhooks${troubled ? mark : null}</a>`;
 }
 
 const WORDS = { idle: "live", connecting: "connecting…", live: "live", waiting: "reconnecting", paused: "paused" };

@@ -1,7 +1,7 @@
 // What the page says when there is nothing to show yet: always the next thing to do.
 
 import { Component, html } from "../html.js";
-import { curlCommand } from "../model/example.js";
+import { curlCommand, webhookCommand } from "../model/example.js";
 import { key } from "../model/key.js";
 import { link } from "../model/place.js";
 
@@ -45,6 +45,17 @@ export class PostHint extends Component {
         The answer comes once the events are on disk.</p>
     </div>`;
   }
+}
+
+/** How to have the first webhook. */
+export function WebhookHint({ stream }) {
+  const name = stream?.name ?? "readings";
+  return html`<div class="hint">
+    <p>There are no webhooks. One posts each event of a stream, or each changed row of a view, to an address of yours,
+      signed, until it is answered:</p>
+    <${Snippet} text=${webhookCommand(name, document.baseURI, Boolean(key.value))} label="Command that makes a webhook" />
+    <p>The answer has its secret. The address is first sent a challenge, which it must send back.</p>
+  </div>`;
 }
 
 const FIRST_STREAM = `class Reading(Event, id="reading_id", time="at"):

@@ -8,6 +8,7 @@ import { QueryPanel } from "./query_panel.js";
 import { SignIn } from "./sign_in.js";
 import { StreamPanel } from "./stream_panel.js";
 import { ViewPanel } from "./view_panel.js";
+import { WebhooksPanel } from "./webhooks_panel.js";
 
 export class Page extends Connected {
   main = createRef();
@@ -46,6 +47,7 @@ function Content({ app, where, penstock, feeds, place }) {
     const onRun = (sql) => place.ask(sql);
     return html`<${QueryPanel} app=${app} penstock=${penstock} sql=${where.sql} onRun=${onRun} />`;
   }
+  if (kind === "webhooks") return html`<${WebhooksPanel} key=${name} ...${{ app, penstock, name }} />`;
   const found = kind === "overview" ? null : app[kind].find((each) => each.name === name);
   if (found && kind === "streams") {
     return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} penstock=${penstock} whole />`;

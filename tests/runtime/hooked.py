@@ -1,0 +1,119 @@
+"""Webhooks of a gateway: a receiver of them, and those who ask for them."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.settings import Settings
+from penstock.signing import verify
+from tests.harness import wait_for
+from tests.runtime.guarded import Running, running
+
+QUICK = Settings(
+    webhook_private="127.0.0.0/8",
+    webhook_backoff_s=0.01,
+    webhook_backoff_s_max=0.05,
+    webhook_tries_max=3,
+    heartbeat_s=0.5,
+)
+
+
+class Receiver(http.server.ThreadingHTTPServer):
+    """Answers challenges; `status` is what it says to messages. `bodies` are those that were signed with a secret."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.status = 200
+        self.willing = True
+        self.secrets: list[str] = []
+        self.bodies: list[Any] = []
+        self.signatures: list[str] = []
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}/a/secret-path?token=hidden"
+
+    def events(self) -> list[Any]:
+        return [event for body in self.bodies for event in body["data"]["events"]]
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    server: Receiver
+
+    def do_POST(self) -> None:
+        raw = self.rfile.read(int(self.headers["content-length"]))
+        body, answer, status = json.loads(raw), b"", self.server.status
+        if body["type"] == "webhook.challenge":
+            said = body["data"]["challenge"] if self.server.willing else "no"
+            answer, status = json.dumps({"challenge": said}).encode(), 200
+        else:
+            verify(self.server.secrets, dict(self.headers), raw)
+            self.server.signatures.append(self.headers["webhook-signature"])
+            if status == 200:
+                self.server.bodies.append(body)
+        self.send_response(status)
+        self.send_header("content-length", str(len(answer)))
+        self.end_headers()
+        self.wfile.write(answer)
+
+    def log_message(self, *_: Any) -> None:
+        return
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    with Receiver() as found:
+        thread = threading.Thread(target=found.serve_forever, args=(0.02,))
+        thread.start()
+        yield found
+        found.shutdown()
+        thread.join(10)
+
+
+@pytest.fixture
+def gateway(tmp_path: Path) -> Iterator[Running]:
+    with running(tmp_path, settings=QUICK) as found:
+        yield found
+
+
+class Client:
+    def __init__(self, gateway: Running, key: str | None = None) -> None:
+        self._client = gateway.client(key)
+
+    def __call__(self, method: str, path: str = "", body: Any = None, expect: int = 200) -> Any:
+        answer = self._client.request(method, f"/v1/webhooks{path}", json=body)
+        assert answer.status_code == expect, answer.text
+        return answer.json() if answer.content else None
+
+
+@contextmanager
+def asking(gateway: Running, key: str | None = None) -> Iterator[Client]:
+    client = Client(gateway, key)
+    try:
+        yield client
+    finally:
+        client._client.close()
+
+
+def registered(ask: Client, receiver: Receiver, **more: Any) -> str:
+    """A webhook of stream `a` that is active."""
+    told = ask("POST", body={"url": receiver.url, "stream": "a"} | more, expect=201)
+    receiver.secrets.append(told["secret"])
+    state_is(ask, told["id"], "active")
+    return str(told["id"])
+
+
+def state_is(ask: Client, id: str, state: str) -> dict[str, Any]:
+    def look() -> Any:
+        told = ask("GET", f"/{id}")
+        return told if told["state"] == state else None
+
+    return dict(wait_for(look, 10, f"state {state}"))
