@@ -281,11 +281,13 @@ class Delivery:
 
 
 class Page(NamedTuple):
-    """What a GET answers. `tag` is the same for pages with the same events or rows, wherever their cursors stand."""
+    """What a GET answers: `body`, which others may be answered with as well, and `end` behind it. `tag` is the same for
+    pages with the same events or rows, wherever their cursors stand."""
 
     body: bytes
     cursor: str
     tag: str
+    end: bytes = b""
 
 
 @dataclass
@@ -315,10 +317,10 @@ class Channel(Protocol):
         `claim('name')` in it stands for what is known of the reader. A condition that is none, or does not fit, raises
         `BadExpression`."""
 
-    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         """What a GET answers: the JSON object `{"events": [...], "cursor"}` or `{"rows": [...], "cursor"}`. If nothing
-        has come after `since`, it comes as soon as something has, or when `wait_s` has passed. `order` sorts the rows
-        of a view."""
+        has come after `since`, it comes as soon as something has, or when `wait_s` has passed. Without a `limit` there
+        are all rows of a view; a stream needs one. `order` sorts the rows of a view."""
 
     async def last(self, limit: int) -> Page:
         """The latest events of a stream, in their order, or the first rows of a view."""

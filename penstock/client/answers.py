@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Generic, TypedDict, TypeVar
+from typing import Any, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 
@@ -70,7 +70,7 @@ class RowsWish(TypedDict, total=False):
     where: str | None
     select: str | None
     order: str | None
-    limit: int | None
+    limit: int | Literal["all"] | None
 
 
 class EventsWish(TypedDict, total=False):

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 from urllib.parse import quote
 
-ROWS_MAX = 10_000
-"""The most rows that a page may have, as the server comes."""
+ALL = "all"
+"""The limit with which a view comes as a whole, and not its first rows."""
 EARLIEST, LATEST = "earliest", "latest"
 
 
@@ -37,11 +37,12 @@ class Target:
 
     def page(self, since: str | None, wait_s: float) -> tuple[str, dict[str, str]]:
         """Path and parameters of the next long poll. Only a cursor can be waited at."""
+        limit = ALL if self.kind == "view" else None
         if self.kind == "view" and since in (None, EARLIEST):
-            return self.path, self.given(limit=str(ROWS_MAX))
+            return self.path, self.given(limit=limit)
         if since in (None, EARLIEST, LATEST):
-            return self.path, self.given(since=since or LATEST)
-        return self.path, self.given(since=since, wait=f"{wait_s:g}")
+            return self.path, self.given(since=since or LATEST, limit=limit)
+        return self.path, self.given(since=since, limit=limit, wait=f"{wait_s:g}")
 
     def subscription(self, id: str, since: str | None, window: int) -> dict[str, Any]:
         """The message that subscribes to it on a WebSocket."""

@@ -19,7 +19,7 @@ def deliveries_of(page: Any, asked: str | None) -> list[Delivery]:
     if not isinstance(page, dict) or not isinstance(cursor := page.get("cursor"), str):
         raise Lost("this is no page: it has no cursor")
     if page.get("truncated"):
-        raise ServerError(200, "truncated", "the view has more rows than a page holds; follow it another way")
+        raise ServerError(200, "truncated", "the answer does not have all rows of the view")
     kind, data = _content(page)
     if kind == "progress" and cursor == asked:
         return []

@@ -33,7 +33,7 @@ class FeedChannel:
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         return self._seen.limited(where, claims)
 
-    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         return await self._seen.page(since, limit, wait_s, order)
 
     async def last(self, limit: int) -> Page:

@@ -234,7 +234,10 @@ def _last(settings: Settings) -> Object:
 
 
 def _read(summary: str, schema: str, settings: Settings, own: Sequence[Object]) -> Object:
-    limit = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max, "default": settings.page_events}
+    limit: Object = {"type": "integer", "minimum": 1, "maximum": settings.page_events_max}
+    if schema == "ViewPage":
+        limit = {"anyOf": [limit, {"const": "all"}]}
+    limit["default"] = settings.page_events
     wait = {
         "name": "wait",
         "in": "query",

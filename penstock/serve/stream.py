@@ -121,9 +121,11 @@ class StreamChannel:
         seen._lens = lens
         return seen
 
-    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         if order is not None:
             raise BadParameter("events come in the order of the stream", parameter="order")
+        if limit is None:
+            raise BadParameter("a stream has no end: limit must be a whole number", parameter="limit")
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_s
         found = await for_reader(self._find, EARLIEST if since is None else since, limit)

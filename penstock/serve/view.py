@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -49,6 +49,18 @@ class _Place:
         return view_cursor(self.generation, self.version)
 
 
+class _Whole(NamedTuple):
+    """All rows of a view, as the beginning of an answer."""
+
+    listed: bytes
+    tag: str
+
+    @classmethod
+    def of(cls, rows: Sequence[bytes]) -> _Whole:
+        listed = b'{"rows":' + join(rows)
+        return cls(listed, blake2b(listed, digest_size=12).hexdigest())
+
+
 class _Shared:
     """What all who read one view have in common."""
 
@@ -57,6 +69,7 @@ class _Shared:
         self.changes: Cuts[Change | None] = Cuts(lambda change: 0 if change is None else len(change.data))
         self.rows: Cuts[list[bytes]] = Cuts(lambda rows: 64 * len(rows) + sum(map(len, rows)))
         self.snapshots: Cuts[bytes] = Cuts(len)
+        self.wholes: Cuts[_Whole] = Cuts(lambda whole: len(whole.listed))
         self.encoded: Delivery | None = None
         self.lenses = InUse(name, settings.filters_max)
         self.fronts = Fronts(name, view, key, self.lenses, kept_max=max(1, settings.buffered_changes))
@@ -104,14 +117,14 @@ class ViewChannel:
         seen._lens = lens
         return seen
 
-    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         if since in (None, EARLIEST):
             return await self._rows(limit, reset=False, order=order)
         place = self._locate(since)
         deadline = asyncio.get_running_loop().time() + wait_s
         while place is not None:
             try:
-                changes = await self._pending(place, limit)
+                changes = await self._pending(place, limit or self._shared.settings.page_events_max)
             except Unknown:
                 break
             if changes is None:
@@ -144,17 +157,30 @@ class ViewChannel:
             await asyncio.sleep(0)  # there may be thousands that are not seen
         return found
 
-    async def _rows(self, limit: int, *, reset: bool, order: str | None) -> Page:
+    async def _rows(self, limit: int | None, *, reset: bool, order: str | None) -> Page:
         """The first rows, in the view's order or the one that is asked for; `truncated` if there are more."""
+        if limit is None and order is None and self._range is None:
+            return await self._whole(reset=reset)
         generation = self._view.generation
         version, rows = await self._seen_rows()
         if order is not None:
             rows = await for_reader(ordered, rows, self._lens_on().shown, order)
         cursor = view_cursor(generation, version)
         listed = b'{"rows":' + join(rows[:limit])
-        marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if len(rows) > limit else b"")
+        more = limit is not None and len(rows) > limit
+        marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if more else b"")
         tag = blake2b(listed + marks, digest_size=12).hexdigest()
         return Page(listed + b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}", cursor, tag)
+
+    async def _whole(self, *, reset: bool) -> Page:
+        """All rows that are seen, encoded once for all who ask for them at the same version."""
+        generation = self._view.generation
+        version, rows = await self._seen_rows()
+        whole = await self._shared.wholes.get(self._lens, generation, version, len(rows), lambda: _Whole.of(rows))
+        cursor = view_cursor(generation, version)
+        marks = b',"reset":true' if reset else b""
+        end = b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}"
+        return Page(whole.listed, cursor, whole.tag + (".reset" if reset else ""), end)
 
     async def _seen_rows(self) -> tuple[int, Sequence[bytes]]:
         """The rows that are seen, and their version."""

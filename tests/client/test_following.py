@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from penstock.client import Change, Client, Events, Following, Progress, Reset, ServerError, Snapshot
 from penstock.schema import Event
-from tests.client.suite import TRANSPORTS, Stage, connected, staged
+from tests.client.suite import LIVELY, TRANSPORTS, Stage, connected, staged
 from tests.network import Proxy, listening
 from tests.serve.fakes import background, run, until
 
@@ -262,6 +263,31 @@ def test_a_table_asks_the_app_for_the_key_of_its_view() -> None:
                 assert sorted(row["k"] for row in table.rows) == ["b", "c"]
             with pytest.raises(ServerError, match="no view 'y'"):
                 await anext(client.table("y"))
+
+    run(main())
+
+
+@on_every_transport
+def test_a_view_of_more_rows_than_a_page_has_is_followed_as_any_other(transport: Any) -> None:
+    def rows(first: int) -> dict[str, int]:
+        return {f"{number:03}": number for number in range(first, first + 50)}
+
+    async def main() -> None:
+        settings = replace(LIVELY, page_events=5, page_events_max=10)
+        async with staged(settings) as stage, connected(stage.port) as client:
+            stage.view.put(rows(0))
+            async with client.table("x", key=["k"], transport=transport) as table:
+                assert {row["k"]: row["v"] for row in table.rows} == rows(0)
+                stage.view.remake()
+                stage.view.put(rows(100))
+                while not isinstance(await anext(table), Reset):
+                    pass
+                while not table.rows:
+                    await anext(table)
+                assert {row["k"]: row["v"] for row in table.rows} == rows(100)
+            found = await client.rows("x", limit="all")
+            assert (len(found.rows), found.truncated) == (50, False)
+            assert (await client.rows("x", limit=10)).truncated
 
     run(main())
 

@@ -28,7 +28,7 @@ def test_a_page_ends_with_exactly_what_happened_whatever_breaks(transport: str, 
     print(f"seed {seed}")
     draw = random.Random(seed)
     options = {"transports": TRANSPORTS[transport]}
-    with faulty(tmp_path, random.Random(seed)) as world:
+    with faulty(tmp_path, random.Random(seed), PENSTOCK_PAGE_EVENTS="3") as world:  # the view has more rows than that
         world.append(5)
         world.change(draw, 3)
         world.open(page, **options)

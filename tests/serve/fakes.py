@@ -205,7 +205,7 @@ class NoChannel:
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         raise AssertionError("not asked for")
 
-    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         raise AssertionError("not asked for")
 
     async def last(self, limit: int) -> Page:

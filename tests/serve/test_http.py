@@ -164,7 +164,7 @@ def test_a_bug_is_a_problem_too() -> None:
     """An error that nobody foresaw has the code `internal` and shows nothing of itself."""
 
     class Broken(NoChannel):
-        async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+        async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
             raise ValueError("a secret")
 
         async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:

@@ -16,7 +16,7 @@ from penstock.access.grants import grants
 from penstock.contracts import Channel
 from penstock.errors import Busy
 from penstock.schema import event_schema
-from penstock.serve.connections import following
+from penstock.serve.connections import Connections, following
 from penstock.serve.deps import Deps
 from penstock.serve.feed import FeedChannel
 from penstock.serve.stream import StreamChannel
@@ -228,6 +228,61 @@ def test_rows_come_in_the_order_that_is_asked_for() -> None:
     assert [row["k"] for row in got(deps, "/v1/views/v", order="v", where="v < 3")["rows"]] == ["b", "a", "c"]
     selected = got(deps, "/v1/views/v", select="v * -1 AS below", order="below")
     assert selected["rows"][0] == {"k": "d", "below": -3}
+
+
+def test_a_view_comes_as_a_whole_if_that_is_asked_for() -> None:
+    """However many rows it has, also after a reset, and through a filter; what comes after them is not missed."""
+    view = FakeView()
+    view.put({f"{number:02}": number for number in range(50)})
+    deps = deps_of(view=view)
+    whole = got(deps, "/v1/views/v", limit="all")
+    assert [row["v"] for row in whole["rows"]] == list(range(50))
+    assert "truncated" not in whole
+    assert got(deps, "/v1/views/v", limit="all", order="v DESC")["rows"] == whole["rows"][::-1]
+    assert len(got(deps, "/v1/views/v", limit="all", where="v >= 10")["rows"]) == 40
+    assert len(got(deps, "/v1/views/large", limit="all")["rows"]) == 44
+    for number in range(30):
+        view.put({"00": -number})
+    later = got(deps, "/v1/views/v", limit="all", since=whole["cursor"])
+    assert later["changes"][0]["upserts"] == [{"k": "00", "v": 0}]
+    assert len(later["changes"]) == SMALL.page_events_max
+    view.remake()
+    view.put({f"{number:02}": number for number in range(30)})
+    anew = got(deps, "/v1/views/v", limit="all", since=later["cursor"])
+    assert (anew["reset"], len(anew["rows"])) == (True, 30)
+    assert got(deps, "/v1/views/v", limit="all", since=anew["cursor"])["changes"] == []
+
+
+def test_a_long_answer_is_whole_and_has_its_length_and_its_tag() -> None:
+    async def main() -> None:
+        view = FakeView()
+        view.put({str(number): "x" * 1_000 for number in range(300)})
+        async with calling(deps_of(view=view)) as client:
+            answer = await client.get("/v1/views/v", params={"limit": "all"})
+            assert int(answer.headers["content-length"]) == len(answer.content) > 300_000
+            assert len(answer.json()["rows"]) == 300
+            tag = {"If-None-Match": answer.headers["etag"]}
+            assert (await client.get("/v1/views/v", params={"limit": "all"}, headers=tag)).status_code == 304
+            view.put({"0": "y"})
+            assert (await client.get("/v1/views/v", params={"limit": "all"}, headers=tag)).status_code == 200
+
+    run(main())
+
+
+def test_a_long_answer_is_refused_while_all_live_connections_are_taken() -> None:
+    view = FakeView()
+    view.put({"a": "x" * 100_000})
+    connections = Connections(0)
+    deps = deps_of(view=view, connections=connections)
+    assert got(deps, "/v1/views/v", limit="all")["code"] == "busy"
+    assert got(deps, "/v1/views/v", select="k")["rows"] == [{"k": "a"}]
+    assert connections.open == 0
+
+
+@pytest.mark.parametrize("path", ["/v1/streams/s", "/v1/streams/odd"])
+def test_a_stream_never_comes_as_a_whole(path: str) -> None:
+    refused = got(deps_of(filled(3)), path, limit="all")
+    assert (refused["code"], refused["parameter"]) == ("bad_parameter", "limit")
 
 
 def test_a_feed_is_a_stream_or_view_of_its_own() -> None:

@@ -140,7 +140,7 @@ class QueryChannel:
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         raise BadExpression("a query is limited by what it reads", part="where", position=0)
 
-    async def page(self, since: str | None, limit: int, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         if order is not None:
             raise BadParameter("a query has its order in its own text", parameter="order")
         held = _held(since)

@@ -10,7 +10,6 @@ const MESSAGES = new Set(["snapshot", "change", "progress", "stall", "reset"]);
 const RETRY = new Set([408, 425, 429, 500, 502, 503, 504, 507]);
 const NO_USE = new Set(["damaged", "newer_format", "ledger_mismatch", "no_reply_yet"]);
 const WAIT_S = 30; // how long a poll waits at the server
-const ANSWER_ROWS_MAX = 10_000;
 const EVENT_CHARS_MAX = 2 ** 28; // of one server-sent event: about what a string of the browser can hold
 
 /** An answer, or a message, that is a refusal: `status`, `code` and the whole `problem`; `retry` if one helps. */
@@ -148,7 +147,8 @@ export function pollOf(target, since) {
   const words = ["earliest", "latest", null];
   const rows = target.kind === "views" && (since === null || since === "earliest");
   const { path, query } = requestOf(target, rows ? null : (since ?? "latest"));
-  const more = given({ limit: rows ? ANSWER_ROWS_MAX : null, wait: words.includes(since) ? null : WAIT_S });
+  const limit = target.kind === "views" ? "all" : null; // rows come as a whole, also after a reset
+  const more = given({ limit, wait: words.includes(since) ? null : WAIT_S });
   return { path, query: { ...query, ...more } };
 }
 
@@ -169,7 +169,7 @@ export function given(values) {
 export function messagesOf(page, asked) {
   const { cursor } = page;
   if (page.truncated) {
-    throw new Refused({ status: 400, code: "truncated", detail: "the view has more rows than an answer may have" });
+    throw new Refused({ status: 400, code: "truncated", detail: "the answer does not have all rows of the view" });
   }
   const messages = page.reset ? [{ event: "reset", cursor: "earliest", data: { reason: "" } }] : [];
   if (page.rows) return [...messages, { event: "snapshot", cursor, data: { rows: page.rows } }];
