@@ -101,6 +101,13 @@ def test_the_gateway_does_not_load_spark() -> None:
     assert done.stdout.strip() == "False"
 
 
+def test_channels_know_nothing_of_transports() -> None:
+    found = {name for path in (PACKAGE / "serve" / "channels").glob("*.py") for name in imports(path)}
+    served = {name for name in found if name.startswith("penstock.serve")}
+    assert "penstock.serve.channels.lens" in served
+    assert [name for name in served if not name.startswith("penstock.serve.channels.")] == []
+
+
 def test_the_client_needs_nothing_of_the_server() -> None:
     heavy = "('pyspark', 'pyarrow', 'starlette', 'uvicorn', 'sqlglot')"
     code = f"import penstock.client, sys; print([m for m in {heavy} if m in sys.modules])"

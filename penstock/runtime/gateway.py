@@ -52,16 +52,16 @@ from penstock.runtime.states import HandlerStates
 from penstock.runtime.status import Status
 from penstock.runtime.webhooks import around, declared
 from penstock.schema import Rejected, event_schema
+from penstock.serve.channels.feed import FeedChannel
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
-from penstock.serve.feed import FeedChannel
 from penstock.serve.http import routes
 from penstock.serve.problems import exception_handlers
 from penstock.serve.protocol import OPTIONS, BoundedWebSocket, with_chunks
 from penstock.serve.query.queries import Queries
 from penstock.serve.query.relations import FeedRelation, Relation, StreamRelation, ViewRelation
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.serve.webhooks.registry import Registry
 from penstock.serve.webhooks.routes import webhook_routes
 from penstock.settings import Settings, from_environment

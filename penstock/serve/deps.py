@@ -13,8 +13,8 @@ from penstock.access import Caller, RowRule
 from penstock.contracts import Channel
 from penstock.errors import BadExpression, BadParameter, Forbidden, NotFound
 from penstock.schema import Event
+from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.connections import Connections
-from penstock.serve.feed import FeedChannel
 from penstock.serve.query.queries import Queries
 from penstock.settings import Settings
 

@@ -14,12 +14,12 @@ from starlette.types import Receive, Scope, Send
 from penstock.access import caller_of
 from penstock.contracts import Channel, Page
 from penstock.errors import BadParameter, NotFound, Stopping, Unauthorized
+from penstock.serve.channels.ranges import PARAMETERS, asked
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections, first_of
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
-from penstock.serve.ranges import PARAMETERS, asked
 from penstock.serve.sse import SLICE_BYTES
-from penstock.serve.view import ViewChannel
 
 COMMON = ("since", "limit", "wait", "where", "select")
 ALL = "all"

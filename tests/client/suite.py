@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.client import Client, Timing
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, description, make_deps, serving
 

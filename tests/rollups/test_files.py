@@ -22,7 +22,7 @@ from penstock.queue import EmbeddedLog
 from penstock.runtime import handlers
 from penstock.runtime.directory import DataDirectory
 from penstock.schema import event_schema
-from penstock.serve.ranges import Range
+from penstock.serve.channels.ranges import Range
 from penstock.settings import Settings
 from penstock.shard import HASH_BYTES, NOTHING
 from penstock.store import HandlerLedger, ViewSpec

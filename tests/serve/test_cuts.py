@@ -12,11 +12,11 @@ import pytest
 
 from penstock.contracts import Change
 from penstock.cursor import view_cursor
-from penstock.serve import cuts as cuts_module
-from penstock.serve import view as view_module
-from penstock.serve.cuts import Cuts, cut_all
-from penstock.serve.lens import Lens, lens_on
-from penstock.serve.view import ViewChannel
+from penstock.serve.channels import cuts as cuts_module
+from penstock.serve.channels import view as view_module
+from penstock.serve.channels.cuts import Cuts, cut_all
+from penstock.serve.channels.lens import Lens, lens_on
+from penstock.serve.channels.view import ViewChannel
 from tests.serve.fakes import QUICK, FakeView, run, until
 
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -151,7 +151,7 @@ def test_many_filters_do_not_hold_up_the_event_loop(monkeypatch: pytest.MonkeyPa
         in_loop.append(threading.current_thread() is threading.main_thread())
         return cut_all(*given)
 
-    monkeypatch.setattr("penstock.serve.front.cut_all", watched)
+    monkeypatch.setattr("penstock.serve.channels.front.cut_all", watched)
 
     async def main() -> None:
         view = FakeView()

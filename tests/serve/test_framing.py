@@ -12,8 +12,8 @@ from contextlib import contextmanager
 import pytest
 
 from penstock.serve import protocol
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.protocol import FRAGMENTS_MAX
-from penstock.serve.view import ViewChannel
 from tests.serve.fakes import QUICK, FakeView, make_deps, run, serving, until
 from tests.serve.test_slow import frame, request
 

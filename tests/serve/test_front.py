@@ -11,14 +11,14 @@ import pytest
 
 from penstock.contracts import Change, Channel, Delivery, Style
 from penstock.schema import event_schema
-from penstock.serve import front as front_module
+from penstock.serve.channels import front as front_module
+from penstock.serve.channels.cuts import Offered, cut_all
+from penstock.serve.channels.lens import Lens
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import following
-from penstock.serve.cuts import Offered, cut_all
 from penstock.serve.frames import IDS_MAX, LARGE, delivered, frame
-from penstock.serve.lens import Lens
 from penstock.serve.sse import SLICE_BYTES, chunk, encode
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, body, numbers, run, until
 

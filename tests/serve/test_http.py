@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from penstock.contracts import Delivery, Page, Style
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.errors import Damaged
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, application, make_deps, run
 

@@ -16,11 +16,11 @@ from penstock.access.grants import grants
 from penstock.contracts import Channel
 from penstock.errors import Busy
 from penstock.schema import event_schema
+from penstock.serve.channels.feed import FeedChannel
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections, following
 from penstock.serve.deps import Deps
-from penstock.serve.feed import FeedChannel
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, application, make_deps, run, until
 from tests.serve.test_http import calling
@@ -71,7 +71,7 @@ def test_a_filtered_page_has_as_many_events_as_were_asked_for() -> None:
 
 def test_a_page_that_has_looked_at_enough_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
     """A filter that lets little pass does not hold a thread for long: the page ends, with a cursor to go on from."""
-    monkeypatch.setattr("penstock.serve.stream.SCAN_EVENTS_MAX", 10)
+    monkeypatch.setattr("penstock.serve.channels.stream.SCAN_EVENTS_MAX", 10)
     deps, cursor, found, pages = deps_of(filled(40)), "earliest", list[int](), 0
     while True:
         page = got(deps, "/v1/streams/s", where="n = 39", since=cursor, limit=3)

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from penstock.cursor import StreamCursor, decode, encode, stream_cursor, view_cursor
 from penstock.errors import BadCursor
 from penstock.schema import event_schema
-from penstock.serve.lens import NOTHING, lens_on
-from penstock.serve.pieces import Offsets, Piece, extent, locate, read_piece
+from penstock.serve.channels.lens import NOTHING, lens_on
+from penstock.serve.channels.pieces import Offsets, Piece, extent, locate, read_piece
 from tests.serve.fakes import FakeLog, Reading
 
 MANY = 1_000_000

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from penstock.contracts import Change, Snapshot
 from penstock.cursor import view_cursor
 from penstock.errors import BadParameter
+from penstock.serve.channels.lens import Lens
+from penstock.serve.channels.ranges import Range, asked
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.serve.lens import Lens
 from penstock.serve.openapi import document
-from penstock.serve.ranges import Range, asked
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import make_deps, run
 from tests.serve.test_http import calling

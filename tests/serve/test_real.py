@@ -16,9 +16,9 @@ from penstock.columns import tick_batch, to_batch
 from penstock.contracts import Output, Retention, StreamSpec
 from penstock.queue.embedded import EmbeddedLog
 from penstock.schema import event_schema
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import following
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from penstock.store.live import LiveTable
 from penstock.store.spec import ViewSpec

@@ -20,10 +20,10 @@ from penstock.contracts import Channel, Delivery, Style
 from penstock.cursor import StreamCursor, ViewCursor, decode, stream_cursor
 from penstock.errors import Busy
 from penstock.schema import event_schema
-from penstock.serve import cuts, front, stream, tail, view
-from penstock.serve.stream import StreamChannel
-from penstock.serve.threads import for_reader
-from penstock.serve.view import ViewChannel
+from penstock.serve.channels import cuts, front, stream, tail, view
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.threads import for_reader
+from penstock.serve.channels.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, run, until
 

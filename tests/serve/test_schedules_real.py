@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.contracts import Channel, Output
-from penstock.serve.view import ViewChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.store import LiveTable, ViewSpec, ViewTable
 from tests.serve.fakes import run, until
 from tests.serve.test_schedules import KEYS, SIGHTS, SMALL, Copy, Rows, follow_view, slow_threads

@@ -13,9 +13,9 @@ from websockets.asyncio.client import ClientConnection
 
 from penstock.cursor import stream_cursor
 from penstock.schema import event_schema
-from penstock.serve import front, view
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
+from penstock.serve.channels import front, view
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from tests.serve.clients import open_socket, say
 from tests.serve.fakes import Reading, make_deps, run, serving, until
 from tests.serve.test_schedules import (

@@ -12,10 +12,10 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 
 import pytest
 
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
 from penstock.serve.protocol import BoundedWebSocket
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.alone import alone
 from tests.serve.clients import events

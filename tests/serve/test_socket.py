@@ -14,11 +14,11 @@ from websockets.exceptions import InvalidStatus
 from penstock.contracts import Delivery, Style
 from penstock.cursor import stream_cursor
 from penstock.errors import Damaged
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.socket import BAD_MESSAGES_MAX, MESSAGE_BYTES_MAX
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.clients import closing_code, hear, open_socket, say
 from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, make_deps, run, serving, until

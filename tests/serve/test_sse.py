@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from penstock.contracts import Delivery, Style
 from penstock.cursor import stream_cursor
 from penstock.errors import Damaged
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
 from penstock.serve.sse import encode
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from tests.serve.clients import events, read_events
 from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, make_deps, run, serving, until
 

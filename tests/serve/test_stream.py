@@ -14,10 +14,10 @@ import pytest
 from penstock.contracts import Delivery
 from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor, Damaged
-from penstock.serve import stream as stream_module
-from penstock.serve import tail as tail_module
+from penstock.serve.channels import stream as stream_module
+from penstock.serve.channels import tail as tail_module
+from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.connections import following
-from penstock.serve.stream import StreamChannel
 from penstock.settings import Settings
 from tests.serve.fakes import QUICK, FakeLog, background, body, numbers, run, until
 

@@ -13,8 +13,8 @@ import pytest
 
 from penstock.cursor import stream_cursor
 from penstock.schema import event_schema
-from penstock.serve import stream as stream_module
-from penstock.serve.stream import StreamChannel
+from penstock.serve.channels import stream as stream_module
+from penstock.serve.channels.stream import StreamChannel
 from penstock.settings import Settings
 from tests.serve.fakes import QUICK, FakeLog, Reading, run, until
 

@@ -8,9 +8,9 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 
 from penstock.schema import event_schema
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.clients import hear, open_socket, say
 from tests.serve.fakes import FakeLog, FakeView, Reading, make_deps, run, serving

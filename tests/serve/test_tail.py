@@ -12,9 +12,9 @@ import pytest
 
 from penstock.cursor import stream_cursor
 from penstock.schema import event_schema
-from penstock.serve import tail as tail_module
-from penstock.serve.stream import StreamChannel
-from penstock.serve.tail import change_of
+from penstock.serve.channels import tail as tail_module
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.tail import change_of
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, Reading, numbers, run, until
 

@@ -12,8 +12,8 @@ import pytest
 
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.schema import event_schema
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.clients import TRANSPORTS, Received
 from tests.serve.fakes import FakeLog, FakeView, Reading, background, make_deps, run, serving

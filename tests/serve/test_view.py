@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from penstock.contracts import Change, Delivery
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.errors import BadCursor
-from penstock.serve import front as front_module
-from penstock.serve import view as view_module
+from penstock.serve.channels import front as front_module
+from penstock.serve.channels import view as view_module
+from penstock.serve.channels.cuts import Offered, cut_all
+from penstock.serve.channels.view import ViewChannel, merge
 from penstock.serve.connections import following
-from penstock.serve.cuts import Offered, cut_all
-from penstock.serve.view import ViewChannel, merge
 from penstock.settings import Settings
 from tests.serve.fakes import QUICK, FakeView, body, run
 

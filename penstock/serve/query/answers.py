@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns import json_rows
-from penstock.serve.pieces import join
+from penstock.serve.channels.pieces import join
 
 METADATA = b"penstock"
 """Where the cursors stand in the schema of an Arrow stream."""

@@ -17,7 +17,7 @@ import msgspec
 from penstock.contracts import Channel, Delivery, Page, Style
 from penstock.cursor import QueryCursor, decode, encode
 from penstock.errors import BadCursor, BadExpression, BadParameter, Busy
-from penstock.serve.pieces import EARLIEST, LATEST
+from penstock.serve.channels.pieces import EARLIEST, LATEST
 from penstock.serve.query.answers import Answer
 from penstock.serve.query.plan import Plan
 from penstock.settings import Settings

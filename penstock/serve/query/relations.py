@@ -16,7 +16,7 @@ from penstock.cursor import stream_cursor, view_cursor
 from penstock.errors import BadCursor, Busy
 from penstock.filters import compiled
 from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, shown
-from penstock.serve.pieces import Extent, extent
+from penstock.serve.channels.pieces import Extent, extent
 
 PIECE_ROWS = 20_000
 """Rows of a view that are made columns at once."""

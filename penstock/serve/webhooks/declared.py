@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from msgspec.structs import replace
 
 from penstock.errors import NotFound, PenstockError
+from penstock.serve.channels.pieces import EARLIEST, LATEST
 from penstock.serve.connections import following
-from penstock.serve.pieces import EARLIEST, LATEST
 from penstock.serve.webhooks.crew import APP, Crew
 from penstock.serve.webhooks.entry import Entry
 from penstock.serve.webhooks.model import Hook, Known, Place, State

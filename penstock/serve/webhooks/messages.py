@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from penstock.contracts import Delivery
-from penstock.serve.pieces import join
+from penstock.serve.channels.pieces import join
 from penstock.serve.webhooks.model import Message
 
 SNAPSHOT_ROWS_MAX = 1_000

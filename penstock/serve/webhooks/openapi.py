@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from penstock.serve.pieces import LATEST
+from penstock.serve.channels.pieces import LATEST
 from penstock.serve.webhooks.address import URL_LENGTH_MAX
 from penstock.serve.webhooks.messages import BATCH_MAX
 from penstock.serve.webhooks.model import State

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from penstock.access import Caller
 from penstock.contracts import Channel
 from penstock.errors import Busy, Conflict, NotFound, PenstockError
+from penstock.serve.channels.pieces import EARLIEST, LATEST
 from penstock.serve.connections import following
-from penstock.serve.pieces import EARLIEST, LATEST
 from penstock.serve.webhooks.address import Allowed, endpoint
 from penstock.serve.webhooks.crew import Around, Crew
 from penstock.serve.webhooks.declared import Declared, bring_into_line

@@ -14,8 +14,8 @@ from starlette.routing import BaseRoute, Route
 
 from penstock.access import Caller, caller_of
 from penstock.errors import BadParameter, MalformedBody, TooLarge
+from penstock.serve.channels.pieces import LATEST
 from penstock.serve.deps import parameters
-from penstock.serve.pieces import LATEST
 from penstock.serve.problems import HEADERS
 from penstock.serve.webhooks.messages import BATCH_MAX
 from penstock.serve.webhooks.model import Hook

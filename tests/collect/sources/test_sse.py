@@ -18,7 +18,7 @@ from penstock.collect.sources.http.sse import SseSource, sse
 from penstock.collect.sources.reconnect import Backoff
 from penstock.contracts import SourceStatus
 from penstock.errors import DeclarationError, SourceFailed, SyncFailed
-from penstock.serve.stream import StreamChannel
+from penstock.serve.channels.stream import StreamChannel
 from penstock.settings import Settings
 from tests.collect.fakes import MemoryLog
 from tests.collect.sources.origin import (

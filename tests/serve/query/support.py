@@ -15,11 +15,11 @@ import pyarrow as pa
 
 from penstock.access import Caller
 from penstock.schema import event_schema
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
 from penstock.serve.query.queries import Queries
 from penstock.serve.query.relations import Relation, StreamRelation, ViewRelation
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, application, make_deps
 

@@ -12,9 +12,9 @@ from typing import Any
 
 from penstock.access import ANYONE, Caller, Grants
 from penstock.schema import event_schema
+from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.serve.stream import StreamChannel
-from penstock.serve.view import ViewChannel
 from penstock.serve.webhooks.crew import Around
 from penstock.serve.webhooks.model import Hook
 from penstock.serve.webhooks.registry import Registry

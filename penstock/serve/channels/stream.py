@@ -15,11 +15,21 @@ import pyarrow as pa
 from penstock.contracts import Delivery, LogReader, Page, Style
 from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor, BadParameter, Busy
-from penstock.serve.lens import NOTHING, Lens, lens_on
-from penstock.serve.pieces import EARLIEST, LATEST, Extent, Offsets, extent, join, locate, look_back, read_piece
-from penstock.serve.tail import Tail, change_of
-from penstock.serve.threads import for_reader
-from penstock.serve.waiting import Take
+from penstock.serve.channels.lens import NOTHING, Lens, lens_on
+from penstock.serve.channels.pieces import (
+    EARLIEST,
+    LATEST,
+    Extent,
+    Offsets,
+    extent,
+    join,
+    locate,
+    look_back,
+    read_piece,
+)
+from penstock.serve.channels.tail import Tail, change_of
+from penstock.serve.channels.threads import for_reader
+from penstock.serve.channels.waiting import Take
 from penstock.settings import Settings
 
 PAGE_BYTES_MAX = 8 * 1024 * 1024

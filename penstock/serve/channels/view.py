@@ -14,13 +14,13 @@ import msgspec
 from penstock.contracts import Change, Delivery, LiveView, Page, Style
 from penstock.cursor import ViewCursor, decode, view_cursor
 from penstock.errors import BadCursor, Busy
-from penstock.serve.cuts import INLINE_ROWS, Cuts, Offered, Unknown, changed, cut, cut_all, decode_data, looks
-from penstock.serve.front import CHECK_S, Front, Fronts
-from penstock.serve.lens import NOTHING, InUse, Lens, lens_on
-from penstock.serve.ordering import ordered
-from penstock.serve.pieces import EARLIEST, LATEST, join
-from penstock.serve.ranges import Range
-from penstock.serve.threads import for_reader
+from penstock.serve.channels.cuts import INLINE_ROWS, Cuts, Offered, Unknown, changed, cut, cut_all, decode_data, looks
+from penstock.serve.channels.front import CHECK_S, Front, Fronts
+from penstock.serve.channels.lens import NOTHING, InUse, Lens, lens_on
+from penstock.serve.channels.ordering import ordered
+from penstock.serve.channels.pieces import EARLIEST, LATEST, join
+from penstock.serve.channels.ranges import Range
+from penstock.serve.channels.threads import for_reader
 from penstock.settings import Settings
 
 MERGE_BYTES_MAX = 4 * 1024 * 1024

@@ -22,7 +22,7 @@ from penstock.contracts import Position as Place
 from penstock.cursor import StreamCursor, decode
 from penstock.errors import BadCursor
 from penstock.schema import KIND_EVENT
-from penstock.serve.lens import Lens
+from penstock.serve.channels.lens import Lens
 
 Offsets = dict[int, int]
 EARLIEST, LATEST = "earliest", "latest"

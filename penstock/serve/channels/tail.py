@@ -11,9 +11,9 @@ from typing import Protocol
 from penstock.contracts import Delivery, LogReader
 from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor
-from penstock.serve.lens import InUse, Lens
-from penstock.serve.pieces import Extent, Offsets, Piece, extent, join, read_piece
-from penstock.serve.waiting import Take, Waiting
+from penstock.serve.channels.lens import InUse, Lens
+from penstock.serve.channels.pieces import Extent, Offsets, Piece, extent, join, read_piece
+from penstock.serve.channels.waiting import Take, Waiting
 
 POLL_S = 0.25
 """Another process may write the stream, and then nobody calls `wake`."""

@@ -14,9 +14,9 @@ from typing import Protocol
 
 from penstock.contracts import Change, Delivery, LiveView
 from penstock.cursor import view_cursor
-from penstock.serve.cuts import INLINE_ROWS, Offered, Unknown, cut_all, looks
-from penstock.serve.lens import InUse, Lens
-from penstock.serve.waiting import Waiting
+from penstock.serve.channels.cuts import INLINE_ROWS, Offered, Unknown, cut_all, looks
+from penstock.serve.channels.lens import InUse, Lens
+from penstock.serve.channels.waiting import Waiting
 
 CHECK_S = 1.0
 """How often it looks whether the view was made anew: `wait` tells of versions only."""

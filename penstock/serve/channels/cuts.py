@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from penstock.columns import from_json_rows
 from penstock.contracts import Change
-from penstock.serve.lens import Lens
-from penstock.serve.pieces import join
-from penstock.serve.threads import for_reader
+from penstock.serve.channels.lens import Lens
+from penstock.serve.channels.pieces import join
+from penstock.serve.channels.threads import for_reader
 
 INLINE_ROWS = 64
 """So many rows are looked at in the event loop, in some tenths of a millisecond; more of them in a thread."""

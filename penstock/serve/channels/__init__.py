@@ -1,0 +1,1 @@
+"""Streams and views as their readers see them: the one behaviour behind every transport."""
