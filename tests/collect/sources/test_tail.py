@@ -19,7 +19,7 @@ import pytest
 from penstock.collect.sources.files.follow import Follower
 from penstock.collect.sources.files.lines import LineSplitter
 from penstock.collect.sources.files.logfile import HEAD_BYTES, Position
-from penstock.collect.sources.files.rotation import family
+from penstock.collect.sources.files.rotation import Family, family
 from penstock.collect.sources.files.tail import TailSource
 from penstock.contracts import SourceStatus
 from penstock.errors import DeclarationError, SourceFailed
@@ -304,6 +304,35 @@ def test_a_file_that_was_copied_and_not_yet_truncated_is_read_once(path: Path, r
     os.truncate(path, 0)
     append(path, b"after")
     assert reader.read() == [b"before", b"after"]
+
+
+@pytest.mark.parametrize("same_moment", [True, False])
+def test_a_file_that_is_renamed_while_it_is_looked_for_is_not_passed_over(
+    path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch, same_moment: bool
+) -> None:
+    """A rotation renames the copy that holds our position between the listing and the opening. Then the next newer file
+    is not the one to go on with, though the copy was written to in the moment in which we last read."""
+    copies = [path.with_name(f"app.log.{number}") for number in (1, 2, 3)]
+    path.write_bytes(b"1\n2\n")
+    assert reader.read() == [b"1", b"2"]
+    assert reader.place is not None
+    copies[1].write_bytes(b"1\n2\n3\n4\n")
+    copies[0].write_bytes(b"5\n6\n")
+    path.write_bytes(b"7\n")
+    for copy, later_ns in ((copies[1], 0 if same_moment else 1_000), (copies[0], 2_000_000)):
+        os.utime(copy, ns=(0, reader.place.mtime + later_ns))
+    reader.restart()
+
+    def listed_and_then_renamed(path: Path) -> Family | None:
+        found = family(path)
+        monkeypatch.undo()
+        copies[1].rename(copies[2])  # the highest number first, as they all do it
+        return found
+
+    monkeypatch.setattr("penstock.collect.sources.files.follow.family", listed_and_then_renamed)
+    assert reader.read() == []
+    copies[0].rename(copies[1])
+    assert reader.read() == [b"3", b"4", b"5", b"6", b"7"]
 
 
 def test_who_still_writes_to_a_rotated_file_is_waited_for(path: Path) -> None:

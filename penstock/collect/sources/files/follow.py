@@ -28,6 +28,11 @@ PRESERVED_NS = 1_000_000_000
 _log = logging.getLogger("penstock.collect")
 
 
+class Moved(Exception):
+    """A file is no longer where it was listed. It may be the very one that is looked for: what the others hold says
+    nothing then, and the files are to be listed anew."""
+
+
 class Step(NamedTuple):
     """Lines, each with the position after it; a position to note without one; whether to go on at once."""
 
@@ -58,11 +63,15 @@ class Follower:
 
     def step(self) -> Step:
         """The next lines, if there are any. Takes some ms; as long as it takes to unpack a file, where one must be."""
-        if self.file is None:
-            return self._start()
-        at_start = self.file.at_start
         try:
-            found = self.file.read()
+            return self._start() if self.file is None else self._go_on(self.file)
+        except Moved:
+            return Step()
+
+    def _go_on(self, file: OpenFile) -> Step:
+        at_start = file.at_start
+        try:
+            found = file.read()
         except Rewritten:
             self._leave(None)
             _log.warning(
@@ -71,10 +80,10 @@ class Follower:
             )
             return Step(more=True)
         if found is None:
-            return self._at_end(self.file)
+            return self._at_end(file)
         self._left = None
-        if at_start and self._is_too_new(self.file):
-            self.file.close()
+        if at_start and self._is_too_new(file):
+            file.close()
             self.file = None
             return Step()
         return Step(found, more=True)
@@ -87,7 +96,10 @@ class Follower:
             return True
         if there.current is None or there.current.inode != file.inode:
             return False
-        before = self._index(there.older)
+        try:
+            before = self._index(there.older)
+        except Moved:
+            return True
         if before is not None:
             return before < len(there.older) - 1
         return any(each.mtime > file.mtime for each in there.older)
@@ -214,11 +226,11 @@ class Follower:
         return file
 
     def _opened(self, seen: Seen, offset: int, place: Position | None = None) -> OpenFile | None:
-        """The file at an offset; None if it does not hold a position, or is no longer what was seen."""
+        """The file at an offset; None if it does not hold a position. Raises `Moved`."""
         try:
             file = OpenFile(seen)
         except FileNotFoundError:
-            return None
+            raise Moved(seen.path) from None
         try:
             fits = place is None or file.holds(place)
             if fits:
