@@ -80,9 +80,11 @@ class Scene:
                 self._end()
 
     def _end(self) -> None:
-        """As the demo does: its input is closed."""
-        if self._process is not None:
-            assert _close(self._process) == 0
+        """As the demo does: its input is closed. From here on it is not killed any more; it may just have been."""
+        with self._guard:
+            process, self._process = self._process, None
+        if process is not None:
+            assert _close(process) == 0
 
     def paid(self) -> list[str]:
         return [each["payment_id"] for each in self.door.streams["attempts"] if each["phase"] == "paid"]
