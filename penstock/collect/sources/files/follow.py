@@ -69,6 +69,7 @@ class Follower:
             return Step()
 
     def _go_on(self, file: OpenFile) -> Step:
+        """What comes next in the file that is open."""
         at_start = file.at_start
         try:
             found = file.read()
