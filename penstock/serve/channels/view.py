@@ -89,6 +89,7 @@ class ViewChannel:
         self._shared = _Shared(name, view, settings, tuple(key))
         self._heartbeat_s = settings.heartbeat_s
         self._behind_max = max(1, settings.buffered_changes)
+        self._changes_max = min(settings.page_events, settings.page_events_max)
         self._lens = NOTHING
         self._range: Range | None = None
 
@@ -124,7 +125,7 @@ class ViewChannel:
         deadline = asyncio.get_running_loop().time() + wait_s
         while place is not None:
             try:
-                changes = await self._pending(place, limit or self._shared.settings.page_events_max)
+                changes = await self._pending(place, limit or self._changes_max)
             except Unknown:
                 break
             if changes is None:
