@@ -21,6 +21,7 @@ from bench.running import descendants
 
 ROOT = Path(__file__).parent.parent
 START_S = 240.0
+ANSWER_S = 60.0
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "the condition") -> Any:
@@ -50,6 +51,11 @@ class RunningApp:
 
     def start(self) -> RunningApp:
         """Start, and return as soon as the gateway answers (the engine takes some seconds more)."""
+        self.begin().health(START_S)
+        return self
+
+    def begin(self) -> RunningApp:
+        """Start, and return as soon as it has said a word."""
         command = [sys.executable, "-m", "penstock.cli", "run", str(self.file), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
@@ -63,19 +69,18 @@ class RunningApp:
         first = self.process.stdout.readline()
         assert "http://" in first, first + self.process.stdout.read()
         self.port = int(re.search(r"http://\S+:(\d+)", first)[1])  # type: ignore[index]
-        self.health(START_S)
         return self
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def health(self, timeout_s: float = 10.0) -> dict[str, Any]:
+    def health(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
         """The body of `/v1/health`, as soon as there is one."""
 
         def ask() -> Any:
             with contextlib.suppress(httpx.HTTPError):
-                return httpx.get(f"{self.url}/v1/health", timeout=5).json()
+                return httpx.get(f"{self.url}/v1/health", timeout=ANSWER_S).json()
             return None
 
         return dict(wait_for(ask, timeout_s, "an answer of the gateway"))
@@ -86,13 +91,13 @@ class RunningApp:
         return self
 
     def describe(self) -> dict[str, Any]:
-        return dict(httpx.get(f"{self.url}/v1/app", timeout=10).json())
+        return dict(httpx.get(f"{self.url}/v1/app", timeout=ANSWER_S).json())
 
     def view(self, name: str) -> list[dict[str, Any]]:
-        return list(httpx.get(f"{self.url}/v1/views/{name}", timeout=10).json()["rows"])
+        return list(httpx.get(f"{self.url}/v1/views/{name}", timeout=ANSWER_S).json()["rows"])
 
     def post(self, stream: str, events: Any, **options: Any) -> httpx.Response:
-        return httpx.post(f"{self.url}/v1/streams/{stream}", json=events, timeout=30, **options)
+        return httpx.post(f"{self.url}/v1/streams/{stream}", json=events, timeout=ANSWER_S, **options)
 
     def pid(self, name: str) -> int | None:
         """The process id of the gateway or the engine, as the supervisor wrote it."""
@@ -142,7 +147,15 @@ class RunningApp:
 @contextlib.contextmanager
 def running(file: Path, data: Path, **environ: str) -> Iterator[RunningApp]:
     """An app for the length of a block; nothing of it is left behind."""
-    app = RunningApp(file, data, environ).start()
+    with begun(file, data, **environ) as app:
+        app.health(START_S)
+        yield app
+
+
+@contextlib.contextmanager
+def begun(file: Path, data: Path, **environ: str) -> Iterator[RunningApp]:
+    """The same, of which nothing answers yet."""
+    app = RunningApp(file, data, environ).begin()
     try:
         yield app
     finally:

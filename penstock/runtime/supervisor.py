@@ -35,6 +35,9 @@ LAST_WORDS_BYTES = 2_000
 FIRST_WAIT_S = 0.1
 BACKLOG = 1024
 LOG_BYTES_MAX = 10 * 1024 * 1024
+IN_ORDER = (0, -signal.SIGTERM)
+"""How children end that were asked to. One that has begun its work heeds the signal, finishes and ends with 0; one that
+is ended by the signal itself had not begun."""
 Say = Callable[[str], None]
 
 
@@ -157,12 +160,12 @@ class Supervisor:
 
     def run(self) -> int:
         """Take the directory, run, drain. Returns the exit status."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: self._request_stop())
         ownership = take(self.directory, self.app.name)
         self.say(f"{self.app.name} is starting at {self.address}, data in {self.directory.root}; Spark takes a while")
         self.directory.engine_status.unlink(missing_ok=True)
         self.directory.successor.unlink(missing_ok=True)
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self._request_stop())
         news = News(self.directory.engine_status, self.address, self.say)
         while not self.stopping:
             self._step(ownership)
@@ -298,7 +301,7 @@ class Supervisor:
                 statuses.append(-signal.SIGKILL)
             end_group(process.popen.pid)
             process.popen.wait()
-        return not any(statuses)
+        return all(status in IN_ORDER for status in statuses)
 
 
 def end_group(leader: int) -> None:

@@ -16,9 +16,10 @@ import pytest
 from websockets.sync.client import connect
 
 from bench.running import descendants
-from tests.harness import ROOT, RunningApp, running, wait_for
+from tests.harness import ROOT, START_S, RunningApp, begun, running, wait_for
 
 APP = Path(__file__).parent / "shop.py"
+STOPPED = "penstock: stopping: finishing the work under way\npenstock: stopped\n"
 pytestmark = pytest.mark.spark
 
 
@@ -203,8 +204,13 @@ def is_loopback(address: str) -> bool:
     return text == "::1" or text.startswith(("127.", "::ffff:127."))
 
 
+def test_a_stop_before_anything_has_begun_is_in_good_order(tmp_path: Path) -> None:
+    """Gateway and engine are there, and have not come to the point where they listen to signals."""
+    with begun(APP, tmp_path / "data") as app:
+        wait_for(lambda: app.pid("engine"), START_S, "an engine")
+        assert (app.stop(), app.output) == (0, STOPPED)
+
+
 def test_a_stop_while_spark_starts_is_in_good_order(tmp_path: Path) -> None:
     with running(APP, tmp_path / "data") as app:
-        assert app.stop() == 0
-        assert "did not finish" not in app.output
-        assert "penstock: stopped" in app.output
+        assert (app.stop(), app.output) == (0, STOPPED)

@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import ROOT, START_S, wait_for
+from tests.harness import ANSWER_S, ROOT, START_S, wait_for
 
 ROWS_S = 2 * START_S
 """Spark's start, and the first window's close after it."""
@@ -45,7 +45,7 @@ def test_the_demo_shows_all_its_views_and_stops_in_good_order(tmp_path: Path) ->
 
 
 def _ask(url: str) -> dict[str, Any]:
-    return dict(httpx.get(url, timeout=10).json())
+    return dict(httpx.get(url, timeout=ANSWER_S).json())
 
 
 def _rows(address: str, view: str) -> Any:

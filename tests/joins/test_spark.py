@@ -34,7 +34,7 @@ from penstock.schema import KIND_EVENT, KIND_TICK, event_schema, system_fields
 from penstock.store import ViewSpec, ViewTable
 from penstock.testing import BEGIN, STEP, run, tick
 from tests.handlers.pipe import HandlerPipe, later
-from tests.harness import START_S, running, wait_for
+from tests.harness import ANSWER_S, START_S, running, wait_for
 
 pytestmark = pytest.mark.spark
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
@@ -159,7 +159,7 @@ def test_a_running_app_looks_up_a_view_that_is_kept_up_to_date(tmp_path: Path) -
         return {"order_id": str(number), "at": at, "sku": "tea", "customer": "ada", "pieces": pieces}
 
     def found(stream: str) -> list[dict[str, Any]]:
-        return list(httpx.get(f"{shop.url}/v1/streams/{stream}?since=earliest", timeout=10).json()["events"])
+        return list(httpx.get(f"{shop.url}/v1/streams/{stream}?since=earliest", timeout=ANSWER_S).json()["events"])
 
     with running(EXAMPLES / "prices.py", tmp_path / "data") as shop:
         for minute in (0, 10):  # the second one is so much newer that the first order need not wait
