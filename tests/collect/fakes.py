@@ -12,7 +12,7 @@ import pyarrow as pa
 from penstock.contracts import NO_MARKS, Admission, Position, Retention, StreamSpec
 from penstock.schema import KIND_EVENT
 
-DEADLINE_S = 10.0
+DEADLINE_S = 60.0
 
 
 class MemoryLog:

@@ -44,7 +44,7 @@ def publishing(served: Served, stream: str = "fixes", query: str = "") -> Iterat
 
 
 def heard(connection: ClientConnection) -> dict[str, Any]:
-    return dict(json.loads(connection.recv(timeout=10)))
+    return dict(json.loads(connection.recv(timeout=60)))
 
 
 def say(connection: ClientConnection, seq: int, *events: Any) -> None:
@@ -61,7 +61,7 @@ def until_acknowledged(connection: ClientConnection, seq: int) -> list[dict[str,
 
 def close_code(connection: ClientConnection) -> int:
     with pytest.raises(ConnectionClosed) as closed:
-        connection.recv(timeout=10)
+        connection.recv(timeout=60)
     assert closed.value.rcvd is not None
     return closed.value.rcvd.code
 

@@ -177,4 +177,4 @@ def _await(running: RunningGateway) -> None:
             return all(each["state"] == "connected" for each in answer.json()["sources"])
         return False
 
-    wait_for(is_up, 30, "the gateway to be up")
+    wait_for(is_up, 60, "the gateway to be up")

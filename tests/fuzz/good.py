@@ -16,7 +16,7 @@ from tests.fuzz.gateway import RunningGateway
 from tests.harness import wait_for
 
 BATCH = 10
-PATIENCE_S = 10.0
+PATIENCE_S = 30.0
 """How long it waits for an answer before it gives up."""
 
 

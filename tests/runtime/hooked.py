@@ -116,4 +116,4 @@ def state_is(ask: Client, id: str, state: str) -> dict[str, Any]:
         told = ask("GET", f"/{id}")
         return told if told["state"] == state else None
 
-    return dict(wait_for(look, 10, f"state {state}"))
+    return dict(wait_for(look, 60, f"state {state}"))

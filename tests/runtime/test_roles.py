@@ -138,7 +138,7 @@ def _boss(gateway: Running) -> str:
 def subscribed(socket: ClientConnection, id: str, **what: str) -> int:
     """The status of a subscription: 200, or that of the problem."""
     socket.send(json.dumps({"op": "subscribe", "id": id} | what))
-    while (answer := json.loads(socket.recv(10))).get("id") != id:
+    while (answer := json.loads(socket.recv(60))).get("id") != id:
         pass
     return int(answer["data"]["status"]) if answer["event"] == "error" else 200
 

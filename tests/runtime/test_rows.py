@@ -87,5 +87,5 @@ def test_followers_see_no_more_than_pages_do(gateway: Running) -> None:
     assert found == ["ann", "ann"]
     with gateway.socket("/v1/live", ann) as connection:
         connection.send(json.dumps({"op": "subscribe", "id": "1", "stream": "a", "since": "earliest"}))
-        told = [json.loads(connection.recv(10)) for _ in range(2)]
+        told = [json.loads(connection.recv(60)) for _ in range(2)]
     assert [event["n"] for event in told[1]["data"]["events"]] == [0, 7]

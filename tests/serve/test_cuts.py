@@ -35,7 +35,7 @@ class Held:
 
     def __call__(self) -> Any:
         self.begun.set()
-        self.go.wait(10)
+        self.go.wait(60)
         if isinstance(self._result, Exception):
             raise self._result
         return self._result
@@ -93,7 +93,7 @@ def hold_the_first(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
 
     def late(*given: Any) -> list[Change]:
         if first.acquire(blocking=False):
-            go.wait(10)
+            go.wait(60)
         return cut_all(*given)
 
     monkeypatch.setattr(cuts_module, "cut_all", late)

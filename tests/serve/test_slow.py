@@ -149,7 +149,7 @@ def test_those_who_take_nothing_for_long_lose_their_place(transport: str) -> Non
 
 def flood(port: int, frames: bytes, times: int, first: bytes = b"") -> bool:
     """Send frames and read nothing; False if the server closed or stopped reading."""
-    with socket.create_connection(("127.0.0.1", port), timeout=2) as client:
+    with socket.create_connection(("127.0.0.1", port), timeout=30) as client:
         client.sendall(request("websocket", "view"))
         assert client.recv(4096).startswith(b"HTTP/1.1 101")
         client.sendall(first)

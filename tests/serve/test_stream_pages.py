@@ -28,7 +28,7 @@ def events(page: Any) -> list[int]:
 
 
 def _patiently(wait: Callable[..., bool]) -> None:
-    assert wait(timeout=10)
+    assert wait(timeout=60)
 
 
 def test_the_latest_events_are_found_behind_ticks() -> None:

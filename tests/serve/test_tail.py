@@ -94,7 +94,7 @@ def test_those_who_come_back_at_once_with_the_same_filter_share_its_work(monkeyp
     def counted(generation: int, piece: Any, lens: Any) -> Any:
         if lens:
             looks[piece.start[0]] += 1
-            assert go.wait(10)
+            assert go.wait(60)
         return change_of(generation, piece, lens)
 
     monkeypatch.setattr(tail_module, "change_of", counted)

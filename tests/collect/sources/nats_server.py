@@ -129,7 +129,7 @@ async def failure(url: str, **options: Any) -> str:
         status = SourceStatus()
         source = NatsSource(url, "EVENTS", **options)
         with pytest.raises(SourceFailed) as caught:
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 10)
+            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 60)
         assert (status.state, status.error) == ("failed", caught.value.message)
         return caught.value.message
 

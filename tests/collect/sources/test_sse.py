@@ -322,7 +322,7 @@ async def test_a_failed_sync_ends_the_source() -> None:
 
     async with opened(log) as rig, serving(handler) as url:
         with pytest.raises(SyncFailed):
-            await asyncio.wait_for(sse(url).run(rig.door.intake_for_source("feed", "raw"), SourceStatus()), 10)
+            await asyncio.wait_for(sse(url).run(rig.door.intake_for_source("feed", "raw"), SourceStatus()), 60)
 
 
 def test_no_secret_is_shown_anywhere_a_source_is() -> None:

@@ -286,7 +286,7 @@ async def failed(source: UdpSource) -> str:
     status = SourceStatus()
     async with opened(MemoryLog()) as rig:
         with pytest.raises(SourceFailed) as caught:
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 10)
+            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 60)
         assert (status.state, status.error) == ("failed", caught.value.message)
     return caught.value.message
 

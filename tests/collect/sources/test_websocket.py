@@ -180,7 +180,7 @@ async def test_a_failed_sync_ends_the_source_with_a_sentence() -> None:
         status = SourceStatus()
         source = WebSocketSource(url)
         with pytest.raises(SyncFailed):
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 10)
+            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 60)
         assert (status.state, status.error) == ("failed", "the disk is gone")
 
 

@@ -48,7 +48,7 @@ def test_a_caller_may_fill_half_of_the_line_and_all_together_the_whole() -> None
             each.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
         await held.__aexit__(None, None, None)
-        async with asyncio.timeout(5), turns.one("third"):
+        async with asyncio.timeout(60), turns.one("third"):
             pass
 
     run(main())
@@ -63,7 +63,7 @@ def test_one_who_gives_up_in_the_moment_of_its_turn_passes_it_on() -> None:
         waiting.cancel()  # the place is given to it, and it does not know yet
         await asyncio.gather(waiting, return_exceptions=True)
         assert waiting.cancelled()
-        async with asyncio.timeout(5), turns.one("third"):
+        async with asyncio.timeout(60), turns.one("third"):
             pass
 
     run(main())
@@ -99,7 +99,7 @@ def test_no_place_is_lost_and_none_is_given_twice(asked: list[tuple[str, int, bo
         assert all(each is None or isinstance(each, asyncio.CancelledError) for each in found)
         assert inside == 0
         holding = [turns.one("z") for _ in range(places)]
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             for each in holding:
                 await each.__aenter__()
 
