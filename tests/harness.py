@@ -24,7 +24,7 @@ START_S = 240.0
 ANSWER_S = 60.0
 
 
-def wait_for(condition: Callable[[], Any], timeout_s: float = 30.0, what: str = "the condition") -> Any:
+def wait_for(condition: Callable[[], Any], timeout_s: float = ANSWER_S, what: str = "the condition") -> Any:
     """The first true value of `condition`, asked often at first, later a few times a second: whoever waits for Spark
     must not keep it from its work. Fails when the time has passed."""
     began = time.monotonic()

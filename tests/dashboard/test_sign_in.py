@@ -57,7 +57,7 @@ def test_with_another_key_it_goes_by_websocket_again(page: Page, market: Running
     with page.expect_response(lambda answer: "/live?" in answer.url and answer.status == 401):
         market.api.drop()
     page.get_by_label("Key or token").fill("another")
-    with page.expect_websocket(timeout=8_000):
+    with page.expect_websocket(timeout=40_000):
         page.keyboard.press("Enter")
     expect(page.locator(".bar")).to_have_count(10)
 
