@@ -30,13 +30,7 @@ def browser() -> Iterator[Browser]:
     Not for the whole session: while it is there, Playwright keeps an event loop running in the main thread, and another
     module's `asyncio.run` would fail.
     """
-    path = packages.find(*NAMES)
-    for name in NAMES[:2]:
-        if path is None:
-            packages.install(name)
-            path = packages.find(*NAMES)
-    if path is None:
-        pytest.skip(f"no browser: none of {', '.join(NAMES)} is installed; apt-get install chromium")
+    path = packages.need(*NAMES, packages=NAMES[:2])
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
         yield browser

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +12,10 @@ import pytest
 from penstock import files
 from penstock.errors import DiskFull, SyncFailed
 from penstock.queue import EmbeddedLog
+from tests import packages
 from tests.contracts.log import batch, numbers, spec
 from tests.queue.conftest import EmbeddedHome
 from tests.queue.workers import command, run
-
-STRACE = shutil.which("strace")
 
 
 @pytest.fixture
@@ -79,13 +77,12 @@ def test_events_are_refused_before_the_disk_is_full(home: EmbeddedHome, monkeypa
 
 def injected(home: EmbeddedHome, tmp_path: Path, injection: str) -> list[str]:
     """What a worker reports that meets an error of the kernel's at its Nth call. Skips where strace cannot do that."""
-    if STRACE is None:
-        pytest.skip("strace is not installed")
+    strace = packages.need("strace")
     log = home.open()
     log.declare(spec(unique_ids=10_000))
     log.close()
     trace = tmp_path / "trace"
-    done = run([STRACE, "-f", "-o", str(trace), "-e", f"inject={injection}", *command("admit", home.directory, 8)])
+    done = run([strace, "-f", "-o", str(trace), "-e", f"inject={injection}", *command("admit", home.directory, 8)])
     if "Operation not permitted" in done.stderr or "PTRACE" in done.stderr:
         pytest.skip("strace may not trace here")
     assert "INJECTED" in trace.read_text(), done.stderr

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests import packages
 from tests.e2e.load import Producer
 from tests.harness import running, wait_for
 
@@ -53,14 +54,13 @@ def test_a_full_disk_is_answered_and_nothing_is_lost(tmp_path: Path) -> None:
 
 
 def test_a_failed_fsync_is_never_acknowledged_and_the_gateway_starts_anew(tmp_path: Path) -> None:
-    if shutil.which("strace") is None:
-        pytest.skip("needs strace, to make fsync fail")
+    program = packages.need("strace")
     with running(APP, tmp_path / "data") as app:
         app.ready()
         app.post("hits", [event(number) for number in range(10)])
         gateway = app.pid("gateway")
         strace = subprocess.Popen(
-            ["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(gateway), "-e", "trace=fsync,fdatasync", "-e", INJECT]
+            [program, "-f", "-qq", "-o", "/dev/null", "-p", str(gateway), "-e", "trace=fsync,fdatasync", "-e", INJECT]
         )
         producer = Producer(lambda: app.url, 7)
         producer.start()

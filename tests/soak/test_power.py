@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import random
-import shutil
 import subprocess
 import time
 from collections.abc import Iterator
@@ -13,21 +12,22 @@ from pathlib import Path
 
 import pytest
 
+from tests import packages
 from tests.e2e.load import Producer
 from tests.harness import RunningApp, wait_for
 
 pytestmark = [pytest.mark.soak, pytest.mark.spark]
 APP = Path(__file__).parent.parent / "e2e" / "counting.py"
 CUTS = 6
+PACKAGES = {"xfs_io": "xfsprogs", "mkfs.xfs": "xfsprogs", "mkfs.ext4": "e2fsprogs", "losetup": "mount"}
 IMAGE_BYTES = 600 * 1024 * 1024
 
 
 def require_tools(kind: str) -> None:
     if os.geteuid() != 0:
         pytest.skip("a simulated power cut needs root, to mount a file system of its own")
-    missing = [tool for tool in ("xfs_io", f"mkfs.{kind}", "losetup") if shutil.which(tool) is None]
-    if missing:
-        pytest.skip(f"a simulated power cut needs {', '.join(missing)} (Debian: xfsprogs, e2fsprogs, mount)")
+    for program in ("xfs_io", f"mkfs.{kind}", "losetup"):
+        packages.need(program, packages=(PACKAGES[program],))
 
 
 def run(*command: str | Path) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import pytest
 from paho.mqtt import client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 from paho.mqtt.packettypes import PacketTypes
@@ -23,15 +22,6 @@ from tests.collect.fakes import DEADLINE_S
 
 WAIT_S = 0.01
 FLUSH_S = 60.0
-
-
-def _program() -> str:
-    if packages.find("mosquitto") is None:
-        packages.install("mosquitto")
-    found = packages.find("mosquitto")
-    if found is None:
-        pytest.skip("no broker: mosquitto is not installed; apt-get install mosquitto")
-    return found
 
 
 def free_port() -> int:
@@ -59,7 +49,8 @@ class Mosquitto:
         return f"mqtt://127.0.0.1:{self.port}"
 
     def start(self) -> Mosquitto:
-        self._process = subprocess.Popen([_program(), "-c", str(self._config)], stderr=subprocess.DEVNULL)
+        program = packages.need("mosquitto")
+        self._process = subprocess.Popen([program, "-c", str(self._config)], stderr=subprocess.DEVNULL)
         deadline = time.monotonic() + DEADLINE_S
         while time.monotonic() < deadline and self._process.poll() is None:
             with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
