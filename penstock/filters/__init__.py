@@ -8,6 +8,6 @@ tree one of our own with four sorts of nodes, `compiler` types it against the sc
 Arrow's functions. So a text of a stranger can do nothing but compute with columns.
 """
 
-from penstock.filters.filter import Filter, compiled
+from penstock.filters.filter import Filter, compiled, said
 
-__all__ = ["Filter", "compiled"]
+__all__ = ["Filter", "compiled", "said"]

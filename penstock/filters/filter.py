@@ -106,7 +106,7 @@ def compiled(
     for part, text in (("where", where), ("select", select)):
         if text is not None and not isinstance(text, str):
             raise BadExpression(f"{part} is not text", part=part, position=0)
-    name = (schema, where, select, tuple(key), _said(where, claims))
+    name = (schema, where, select, tuple(key), said(where, claims))
     with _lock:
         found = _cache.get(name)
         if found is not None:
@@ -122,7 +122,7 @@ def compiled(
     return found
 
 
-def _said(where: str | None, claims: Mapping[str, Any] | None) -> str | None:
+def said(where: str | None, claims: Mapping[str, Any] | None) -> str | None:
     """What is known of a reader, as far as a condition asks for it. 1, 1.0, '1' and TRUE are written differently."""
     if where is None or claims is None:
         return None

@@ -144,11 +144,12 @@ def _member(this: Operand, item: Operand) -> pa.Scalar | None:
 
 def _looked_up(this: Operand, values: pa.Array) -> Operand:
     run, is_real = this.run, this.kind.name == "real"
+    values = pc.add(values, 0.0) if is_real else values
 
     def found(batch: pa.RecordBatch) -> Any:
         column = full(run(batch), batch.num_rows)
         if is_real:
-            column = pc.add(column, 0.0)  # -0.0 is 0.0, and would not be found
+            column = pc.add(column, 0.0)  # -0.0 is 0.0, as in the values, and would not be found
         hits = pc.is_in(column, value_set=values)
         return pc.if_else(pc.is_valid(column), hits, _UNKNOWN) if column.null_count else hits
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from penstock.filters import logic, texts
 from penstock.filters.alike import is_whole
 from penstock.filters.functions import Function, anything, computed, need
-from penstock.filters.kinds import TEXT, TRUTH, WHOLE, Mistake, Operand, kind_of, loaded
+from penstock.filters.kinds import TEXT, TRUTH, WHOLE, Mistake, Operand, constant, kind_of, loaded
 
 INDEX_MAX = 2**31 - 1
 
@@ -79,6 +79,8 @@ def contains(operands: Sequence[Operand]) -> Operand:
         raise Mistake(what.position, "contains takes a value here that is written: contains(tags, 'new')")
     inner = loaded(this.kind.arrow.value_type, lambda values: values, this.position, f"an element of {this.shown}")
     run, hit = this.run, logic.compared("=", inner, what).run
+    if not what.fixed.is_valid:
+        return constant(TRUTH, None, this.position, f"contains({this.shown}, NULL)")
     return computed(TRUTH, lambda batch: _any_of(run(batch), hit), this.position)
 
 

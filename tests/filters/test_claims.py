@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 from penstock.errors import BadExpression
 from penstock.filters import compiled
 
-SCHEMA = pa.schema([("owner", pa.string()), ("n", pa.int64()), ("open", pa.bool_())])
+SCHEMA = pa.schema([("owner", pa.string()), ("n", pa.int64()), ("open", pa.bool_()), ("hidden", pa.list_(pa.string()))])
 ROWS = pa.RecordBatch.from_pylist(
     [
-        {"owner": "ann", "n": 1, "open": True},
-        {"owner": "bob", "n": 2, "open": False},
-        {"owner": None, "n": None, "open": None},
+        {"owner": "ann", "n": 1, "open": True, "hidden": ["eu"]},
+        {"owner": "bob", "n": 2, "open": False, "hidden": []},
+        {"owner": None, "n": None, "open": None, "hidden": None},
     ],
     schema=SCHEMA,
 )
@@ -55,6 +55,10 @@ def seen(where: str, claims: dict[str, Any]) -> list[int]:
         ("open = claim('open')", {"open": False}, [1]),
         ("lower(claim('sub')) = owner", {"sub": "ANN"}, [0]),
         ("claim('sub') IS NULL", {}, [0, 1, 2]),
+        ("contains(hidden, claim('region'))", {"region": "eu"}, [0]),
+        ("NOT contains(hidden, claim('region'))", {"region": "eu"}, [1]),
+        ("NOT contains(hidden, claim('region'))", {}, []),
+        ("NOT contains(hidden, claim('region'))", {"region": ["eu"]}, []),
     ],
 )
 def test_a_claim_stands_for_its_value(where: str, claims: dict[str, Any], expected: list[int]) -> None:

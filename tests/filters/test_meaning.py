@@ -50,6 +50,7 @@ BATCH = pa.RecordBatch.from_pylist(ROWS, SCHEMA)
         ("number NOT IN (3, 5, ratio, 2.5)", [True, True, False]),
         ("word NOT IN ('one', 'two', 'three')", [False, True, False]),
         ("ratio * 0 IN (5, 0, 7)", [True, True, False]),
+        ("ratio * 0 IN (5, -0.0, 7)", [True, True, False]),
         ("word IS NOT NULL", [True, True, False]),
         ("place.lat > 1", [True, False, False]),
         ("place.lat IS NULL", [False, True, True]),

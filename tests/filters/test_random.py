@@ -315,9 +315,9 @@ def _tested(name: str, function: Any) -> st.SearchStrategy[Expr]:
     return st.builds(build, texts, st.text("ab%é", max_size=2))
 
 
-def _has(what: str) -> Expr:
-    sql = f"contains(tags, {literal('text', what).sql})"
-    return strict("truth", sql.replace("tags", "{}", 1), lambda p: what in p, column("list", "tags"))
+def _has(what: str | None) -> Expr:
+    sql = "contains({}, NULL)" if what is None else f"contains({{}}, {literal('text', what).sql})"
+    return strict("truth", sql, lambda p: None if what is None else what in p, column("list", "tags"))
 
 
 _leaf_truths = st.one_of(
@@ -334,7 +334,7 @@ _leaf_truths = st.one_of(
     _tested("starts_with", str.startswith),
     _tested("ends_with", str.endswith),
     _tested("contains", operator.contains),
-    _letters.filter(lambda each: "{" not in each).map(_has),
+    (st.none() | _letters.filter(lambda each: "{" not in each)).map(_has),
 )
 
 
