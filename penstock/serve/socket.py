@@ -246,6 +246,7 @@ class _Session:
                 while True:
                     await chosen.ready()
                     delivery = await anext(deliveries)
+                    await chosen.ready()  # it may have been held up while there was nothing to send
                     await self._send(id, delivery.kind, delivery)
                     chosen.sent(delivery)
         except RequestError as error:

@@ -33,8 +33,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class Subscription:
     """What its client has said of it. Belongs to one event loop.
 
-    Nothing is read from the channel before `ready`, so a subscription that is paused, paced or unacknowledged holds no
-    deliveries: it falls behind as a slow reader does, and is treated as one.
+    Nothing is read from the channel before `ready`, so a subscription that is paused, paced or unacknowledged holds one
+    delivery at most: it falls behind as a slow reader does, and is treated as one.
     """
 
     def __init__(self, asked: Message, channel: Channel) -> None:

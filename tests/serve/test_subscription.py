@@ -71,22 +71,48 @@ def test_no_more_than_the_window_goes_out_unacknowledged() -> None:
 
 
 def test_a_paused_subscription_goes_on_where_it_was() -> None:
-    """While it is paused nothing comes; afterwards everything does."""
+    """While it is paused nothing comes, not even the first that it was waiting for; afterwards everything does."""
 
     async def main() -> None:
         log = FakeLog(1)
         log.write(0, 1)
-        async with serving(deps_of(log)) as port, open_socket(port) as connection:
-            first = await subscribed(connection, stream="s", since="earliest")
-            assert [event["n"] for event in first["data"]["events"]] == [1]
+        deps = deps_of(log)
+        stream = deps.streams["s"]
+        assert isinstance(stream, StreamChannel)
+        async with serving(deps) as port, open_socket(port) as connection, open_socket(port) as another:
+            for each in (connection, another):
+                first = await subscribed(each, stream="s", since="earliest")
+                assert [event["n"] for event in first["data"]["events"]] == [1]
             await answered(connection, "pause", "paused")
-            log.write(0, 2)
-            log.write(0, 3)
+            for number in (2, 3):
+                log.write(0, number)
+                stream.wake()
+                assert [event["n"] for event in (await hear(another))["data"]["events"]] == [number]
+                await pong(connection)
             found = list[int]()
             await answered(connection, "resume", "resumed")
             while len(found) < 2:
                 found += [event["n"] for event in (await hear(connection))["data"]["events"]]
             assert found == [2, 3]
+
+    run(main())
+
+
+def test_what_comes_after_a_pace_was_set_comes_at_that_pace() -> None:
+    """Also the first of it, for which the subscription was waiting when the pace was set."""
+
+    async def main() -> None:
+        view = FakeView()
+        async with serving(deps_of(view=view)) as port, open_socket(port) as connection, open_socket(port) as another:
+            for each in (connection, another):
+                await subscribed(each, view="v")
+            await answered(connection, "pace", "paced", every_s=600)
+            for number in (1, 2):
+                view.put({"a": number})
+                assert (await hear(another))["data"]["upserts"] == [{"k": "a", "v": number}]
+                await pong(connection)
+            await answered(connection, "pace", "paced", every_s=0)
+            assert [(await hear(connection))["data"]["upserts"][0]["v"] for _ in range(2)] == [1, 2]
 
     run(main())
 
