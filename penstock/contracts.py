@@ -312,10 +312,14 @@ class Channel(Protocol):
         """The same, seen through a filter: a condition and a list of columns, in SQL. Readers with the same filter
         share its work. A filter that is none raises `BadExpression`."""
 
+    def part(self, where: str | None, select: str | None) -> Channel:
+        """The same, by a filter that is the app's and not the reader's. If the app comes to have another one, a view's
+        readers are answered as if their position was no longer kept: their copies hold rows of the old one."""
+
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         """The same for one who may see no rows but those for which a condition holds, and must not hear of others.
-        `claim('name')` in it stands for what is known of the reader. A condition that is none, or does not fit, raises
-        `BadExpression`."""
+        `claim('name')` in it stands for what is known of the reader. As for `part`, a cursor belongs to what was shown.
+        A condition that is none, or does not fit, raises `BadExpression`."""
 
     async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         """What a GET answers: the JSON object `{"events": [...], "cursor"}` or `{"rows": [...], "cursor"}`. If nothing

@@ -1,7 +1,9 @@
 """Cursors: opaque strings that name a position, the same in every transport.
 
 A cursor carries the *generation* of the file it points into, a random number given when the file is made. A cursor
-from another data directory, or from before a rebuild, is so told from one of ours and answered with a `reset`.
+from another data directory, or from before a rebuild, is so told from one of ours and answered with a `reset`. That of
+a view also carries what of it was in *sight*: who is shown other rows than when it got the cursor has another copy to
+keep, and is answered in the same way.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Annotated
 
 import msgspec
@@ -17,6 +20,7 @@ from penstock.errors import BadCursor, NotFound
 
 Positions = dict[str, dict[int, int]]
 """The next offset of each partition of each stream."""
+SIGHT_BYTES = 8
 LENGTH_MAX = 20_000
 """A stream may have 1,024 partitions, at up to 12 bytes each before base64."""
 
@@ -29,10 +33,11 @@ class StreamCursor(msgspec.Struct, frozen=True, array_like=True, tag="s"):
 
 
 class ViewCursor(msgspec.Struct, frozen=True, array_like=True, tag="v"):
-    """The last version that was seen."""
+    """The last version that was seen, and of which part of the view: see `narrowed`."""
 
     generation: int
     version: int
+    sight: bytes = b""
 
 
 class QueryCursor(msgspec.Struct, frozen=True, array_like=True, tag="q"):
@@ -74,8 +79,22 @@ def stream_cursor(generation: int, offsets: Mapping[int, int]) -> str:
     return encode(StreamCursor(generation, dict(offsets)))
 
 
-def view_cursor(generation: int, version: int) -> str:
-    return encode(ViewCursor(generation, version))
+def view_cursor(generation: int, version: int, sight: bytes = b"") -> str:
+    return encode(ViewCursor(generation, version, sight))
+
+
+def narrowed(sight: bytes, *texts: str | None) -> bytes:
+    """What is in sight behind one condition more of the app or the operator: a digest of all of them, in every process
+    the same. A reader's own filter does not count: what it asks for is its own affair."""
+    return blake2b(sight + msgspec.json.encode(texts), digest_size=SIGHT_BYTES).digest()
+
+
+def of_part(text: str, *texts: str | None) -> str:
+    """The cursor of a part of what a cursor is of."""
+    cursor = decode(text)
+    if not isinstance(cursor, ViewCursor):
+        return text
+    return view_cursor(cursor.generation, cursor.version, narrowed(cursor.sight, *texts))
 
 
 def encode(cursor: Cursor) -> str:

@@ -202,6 +202,9 @@ class NoChannel:
     def through(self, where: str | None, select: str | None) -> Channel:
         raise AssertionError("not asked for")
 
+    def part(self, where: str | None, select: str | None) -> Channel:
+        raise AssertionError("not asked for")
+
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         raise AssertionError("not asked for")
 

@@ -6,12 +6,15 @@ from __future__ import annotations
 import asyncio
 import json
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from penstock.contracts import Channel
 from penstock.cursor import stream_cursor, view_cursor
 from penstock.schema import event_schema
+from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.settings import Settings
@@ -194,6 +197,37 @@ def test_a_place_that_is_gone_is_told_and_then_comes_what_there_is(transport: st
                 while len(found) < 5:
                     found += [event["n"] for event in (await anext(deliveries)).data.get("events", ())]
         assert found == [5, 6, 7, 8, 9]
+
+    run(main())
+
+
+SIGHTS: dict[str, Callable[[ViewChannel, str], Channel]] = {
+    "rule of the operator": lambda view, shown: view.limited("k = claim('k')", {"k": shown}),
+    "feed of the app": lambda view, shown: FeedChannel(view, f"k = '{shown}'", None),
+}
+
+
+@pytest.mark.parametrize("sight", SIGHTS)
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_one_who_is_shown_other_rows_than_before_is_told_and_gets_those(transport: str, sight: str) -> None:
+    """A token that was renewed says something else, or an app was started with another filter. Rows that are no longer
+    shown would stay in a copy for ever, and those that are shown now would be missing there until they change."""
+
+    async def main() -> None:
+        view = FakeView()
+        view.put({"a": 1, "b": 2})
+        source = ViewChannel("x", view, LIVELY, key=["k"])
+        before, now = SIGHTS[sight](source, "a"), SIGHTS[sight](source, "b")
+        cursor = (await before.page(None, None)).cursor
+        async with serving(make_deps(views={"x": now}, settings=LIVELY)) as port:
+            async with TRANSPORTS[transport](port, "view", cursor) as deliveries:
+                told = [await anext(deliveries), await anext(deliveries)]
+            view.put({"b": 3})
+            async with TRANSPORTS[transport](port, "view", told[1].cursor) as deliveries:
+                after = await anext(deliveries)
+        assert [each.kind for each in told] == ["reset", "snapshot"]
+        assert told[1].data["rows"] == [{"k": "b", "v": 2}]
+        assert (after.kind, after.data["upserts"]) == ("change", [{"k": "b", "v": 3}])
 
     run(main())
 

@@ -25,10 +25,13 @@ class FeedChannel:
 
     @property
     def _seen(self) -> Channel:
-        return self._of.through(self._where, self._select)
+        return self._of.part(self._where, self._select)
 
     def through(self, where: str | None, select: str | None) -> Channel:
         return self._seen.through(where, select)
+
+    def part(self, where: str | None, select: str | None) -> Channel:
+        return self._seen.part(where, select)
 
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         return self._seen.limited(where, claims)

@@ -75,7 +75,7 @@ class Front:
         self.reached = reached
         if not seen:
             return
-        made = [Delivery("change", each.data, view_cursor(self.generation, each.version)) for each in seen]
+        made = [Delivery("change", each.data, self._cursor(each.version)) for each in seen]
         self._versions += [each.version for each in seen]
         self._deliveries += made
         self._bytes += sum(len(each.data) for each in made)
@@ -86,6 +86,9 @@ class Front:
                 waiter.wake()
             else:
                 place.version, place.given_at = reached, now
+
+    def _cursor(self, version: int) -> str:
+        return view_cursor(self.generation, version, self.lens.sight)
 
     def _trim(self, bytes_max: int) -> None:
         gone, kept = 0, len(self._versions)

@@ -17,8 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.columns import from_json_rows, json_rows
+from penstock.cursor import narrowed
 from penstock.errors import Busy
-from penstock.filters import Filter, compiled
+from penstock.filters import Filter, compiled, said
 from penstock.schema import SYSTEM_COLUMNS, shown
 
 
@@ -31,6 +32,8 @@ class Lens:
     stages: tuple[Filter, ...] = ()
     strict: bool = False
     """Whether a reader must not hear of rows that it cannot see, not even that they are gone."""
+    sight: bytes = b""
+    """What is shown at all to those who look through it, whatever they ask for themselves: a part of their cursors."""
 
     @property
     def shown(self) -> pa.Schema:
@@ -44,10 +47,15 @@ class Lens:
         added = compiled(self.shown, where, select, key=self.key)
         return replace(self, stages=(*self.stages, added))
 
+    def part(self, where: str | None, select: str | None) -> Lens:
+        """The same with a filter of the app, which is not the reader's choice."""
+        return replace(self.through(where, select), sight=narrowed(self.sight, where, select))
+
     def limited(self, where: str, claims: Mapping[str, Any]) -> Lens:
         """This lens for one who must not hear of rows for which the condition does not hold."""
         added = compiled(self.shown, where, None, key=self.key, claims=claims)
-        return replace(self, stages=(*self.stages, added), strict=True)
+        sight = narrowed(self.sight, where, said(where, claims))
+        return replace(self, stages=(*self.stages, added), strict=True, sight=sight)
 
     def __bool__(self) -> bool:
         return bool(self.stages)

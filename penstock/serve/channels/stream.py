@@ -120,6 +120,9 @@ class StreamChannel:
     def through(self, where: str | None, select: str | None) -> StreamChannel:
         return self._seen_by(self._lens_on().through(where, select))
 
+    def part(self, where: str | None, select: str | None) -> StreamChannel:
+        return self.through(where, select)
+
     def limited(self, where: str, claims: Mapping[str, Any]) -> StreamChannel:
         return self._seen_by(self._lens_on().limited(where, claims))
 

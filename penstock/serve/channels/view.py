@@ -28,6 +28,7 @@ MERGE_BYTES_MAX = 4 * 1024 * 1024
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 """Changes in one page, if they are more than one."""
 _ANEW, _GONE = "the view was made anew", "the changes after this position are no longer kept"
+_OTHER = "another part of the view is shown here now"
 _UNSEEN = "what of these changes you may see is no longer known"
 
 
@@ -40,13 +41,14 @@ class _Place:
 
     generation: int
     version: int
+    sight: bytes
     lost: bool = False
     stalled: bool = False
     given_at: float = 0.0
 
     @property
     def cursor(self) -> str:
-        return view_cursor(self.generation, self.version)
+        return view_cursor(self.generation, self.version, self.sight)
 
 
 class _Whole(NamedTuple):
@@ -100,6 +102,9 @@ class ViewChannel:
     def through(self, where: str | None, select: str | None) -> ViewChannel:
         return self._seen_by(self._lens_on().through(where, select))
 
+    def part(self, where: str | None, select: str | None) -> ViewChannel:
+        return self._seen_by(self._lens_on().part(where, select))
+
     def limited(self, where: str, claims: Mapping[str, Any]) -> ViewChannel:
         return self._seen_by(self._lens_on().limited(where, claims))
 
@@ -123,7 +128,7 @@ class ViewChannel:
             return await self._rows(limit, reset=False, order=order)
         place = self._locate(since)
         deadline = asyncio.get_running_loop().time() + wait_s
-        while place is not None:
+        while isinstance(place, _Place):
             try:
                 changes = await self._pending(place, limit or self._changes_max)
             except Unknown:
@@ -166,7 +171,7 @@ class ViewChannel:
         version, rows = await self._seen_rows()
         if order is not None:
             rows = await for_reader(ordered, rows, self._lens_on().shown, order)
-        cursor = view_cursor(generation, version)
+        cursor = view_cursor(generation, version, self._lens.sight)
         listed = b'{"rows":' + join(rows[:limit])
         more = limit is not None and len(rows) > limit
         marks = (b',"reset":true' if reset else b"") + (b',"truncated":true' if more else b"")
@@ -178,7 +183,7 @@ class ViewChannel:
         generation = self._view.generation
         version, rows = await self._seen_rows()
         whole = await self._shared.wholes.get(self._lens, generation, version, len(rows), lambda: _Whole.of(rows))
-        cursor = view_cursor(generation, version)
+        cursor = view_cursor(generation, version, self._lens.sight)
         marks = b',"reset":true' if reset else b""
         end = b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}"
         return Page(whole.listed, cursor, whole.tag + (".reset" if reset else ""), end)
@@ -222,12 +227,12 @@ class ViewChannel:
         style = style or Style()
         with self._shared.fronts.attached(self._lens) as front:
             if since in (None, EARLIEST):
-                place = _Place(self._view.generation, 0, lost=True)
-            elif (found := self._locate(since)) is not None:
+                place = self._place(0, lost=True)
+            elif isinstance(found := self._locate(since), _Place):
                 place = found
             else:
-                place = _Place(0, 0)
-                yield self._start_over(place, _ANEW)
+                place = self._place(0)
+                yield self._start_over(place, found)
             if since == LATEST:
                 yield _progress(place)
             else:
@@ -235,15 +240,19 @@ class ViewChannel:
             while True:
                 yield await self._next(place, front, style, self._heartbeat_s)
 
-    def _locate(self, since: str | None) -> _Place | None:
-        """The place that a cursor or `latest` names; None if it is of an earlier making of the view."""
-        generation = self._view.generation
+    def _place(self, version: int, *, lost: bool = False) -> _Place:
+        return _Place(self._view.generation, version, self._lens.sight, lost)
+
+    def _locate(self, since: str | None) -> _Place | str:
+        """The place that a cursor or `latest` names; or why there is none such any more."""
         if since is None or since == LATEST:
-            return _Place(generation, self._view.version)
+            return self._place(self._view.version)
         cursor = decode(since)
         if not isinstance(cursor, ViewCursor):
             raise BadCursor("this cursor is of a stream, not of a view")
-        return _Place(generation, cursor.version) if cursor.generation == generation else None
+        if cursor.generation != self._view.generation:
+            return _ANEW
+        return self._place(cursor.version) if cursor.sight == self._lens.sight else _OTHER
 
     async def _next(self, place: _Place, front: Front, style: Style, silence_s: float) -> Delivery:
         """The next delivery of a follower; a progress mark if there is none for so long."""

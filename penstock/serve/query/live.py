@@ -137,6 +137,9 @@ class QueryChannel:
     def through(self, where: str | None, select: str | None) -> Channel:
         raise BadExpression("a query has its conditions and columns in its own text", part="where", position=0)
 
+    def part(self, where: str | None, select: str | None) -> Channel:
+        return self.through(where, select)
+
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         raise BadExpression("a query is limited by what it reads", part="where", position=0)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from penstock.columns import from_json_rows
 from penstock.contracts import LiveView, LogReader
-from penstock.cursor import stream_cursor, view_cursor
+from penstock.cursor import of_part, stream_cursor, view_cursor
 from penstock.errors import BadCursor, Busy
 from penstock.filters import compiled
 from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, shown
@@ -191,7 +191,8 @@ class FeedRelation:
 
         def chosen() -> Reading:
             found = read()
-            return Reading(seen(found.table, self._where, self._select), found.version, found.cursor)
+            cursor = of_part(found.cursor, self._where, self._select)
+            return Reading(seen(found.table, self._where, self._select), found.version, cursor)
 
         return chosen
 

@@ -18,7 +18,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock.access import RowRule
+from penstock.cursor import of_part
 from penstock.errors import BadExpression, Forbidden, QueryTooLarge
+from penstock.filters import said
 from penstock.serve.query.relations import Reading, Relation, seen
 
 LIMITED_MAX = 8
@@ -100,7 +102,8 @@ class Source:
         except BadExpression as error:
             _log.error("the rows of %s are shown to no one: %s", self.name, error)
             raise Forbidden(f"the rows of {self.name} are limited by a rule that does not fit them") from None
-        return Extract(SharedFile(table), made.version, made.cursor)
+        cursor = of_part(made.cursor, rule.condition, said(rule.condition, rule.claims))
+        return Extract(SharedFile(table), made.version, cursor)
 
     def _make(self, read: Callable[[], Reading]) -> Extract:
         found = read()
