@@ -321,6 +321,9 @@ class Channel(Protocol):
         `claim('name')` in it stands for what is known of the reader. As for `part`, a cursor belongs to what was shown.
         A condition that is none, or does not fit, raises `BadExpression`."""
 
+    def asked_by(self, who: str) -> Channel:
+        """The same for a caller of that name, which may use up no more than its share of what is bounded for all."""
+
     async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
         """What a GET answers: the JSON object `{"events": [...], "cursor"}` or `{"rows": [...], "cursor"}`. If nothing
         has come after `since`, it comes as soon as something has, or when `wait_s` has passed. Without a `limit` there

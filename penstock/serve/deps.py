@@ -56,6 +56,8 @@ class Deps:
         found = (self.streams if kind == "stream" else self.views).get(name)
         if found is None:
             raise NotFound(f"there is no {kind} {name[:80]!r}")
+        if caller.name:
+            found = found.asked_by(caller.name)
         rule = caller.sees(name)
         if rule is not None:
             return limited(found, name, rule)

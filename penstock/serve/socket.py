@@ -161,10 +161,18 @@ class _Session:
             raise BadParameter(f"a connection may have {most} subscriptions")
         if message.window is not None and not 1 <= message.window <= WINDOW_MAX:
             raise BadParameter(f"a window is a whole number from 1 to {WINDOW_MAX}")
+        await self._paid()
         chosen = Subscription(message, self._channel(message))
         chosen.style.take = partial(self._take, id, chosen)
         self._subscriptions[id] = chosen
         chosen.task = asyncio.create_task(self._follow(id, chosen))
+
+    async def _paid(self) -> None:
+        """Count what begins to read as a request. Who is over its rate is not refused but waited for, and its further
+        commands with it."""
+        while wait_s := self._caller.wait_s():
+            await asyncio.sleep(wait_s)
+        self._caller.spend(1)
 
     def _channel(self, message: Message) -> Channel:
         named = {"view": message.view, "stream": message.stream, "query": message.query}
@@ -186,6 +194,7 @@ class _Session:
         """Go on through another filter: a stream from where it is, a view with a snapshot of what is seen now."""
         id = _id(message)
         chosen = self._known(id)
+        await self._paid()
         asked = msgspec.structs.replace(chosen.asked, where=message.where, select=message.select)
         channel = self._channel(asked)
         await chosen.stop()

@@ -202,6 +202,9 @@ class NoChannel:
     def through(self, where: str | None, select: str | None) -> Channel:
         raise AssertionError("not asked for")
 
+    def asked_by(self, who: str) -> Channel:
+        return self
+
     def part(self, where: str | None, select: str | None) -> Channel:
         raise AssertionError("not asked for")
 
@@ -260,10 +263,10 @@ def application(deps: Deps, caller: Caller | None = None, *, more: Sequence[Base
 
 
 @asynccontextmanager
-async def serving(deps: Deps) -> AsyncIterator[int]:
-    """A real server on a free port of loopback; gives the port."""
+async def serving(deps: Deps, caller: Caller | None = None) -> AsyncIterator[int]:
+    """A real server on a free port of loopback, for one caller; gives the port."""
     async with _webhooks(deps) as more:
-        async with _serving(application(deps, more=more), deps) as port:
+        async with _serving(application(deps, caller, more=more), deps) as port:
             yield port
 
 

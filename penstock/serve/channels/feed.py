@@ -27,6 +27,9 @@ class FeedChannel:
     def _seen(self) -> Channel:
         return self._of.part(self._where, self._select)
 
+    def asked_by(self, who: str) -> FeedChannel:
+        return self.made_of(lambda other: other.asked_by(who))
+
     def through(self, where: str | None, select: str | None) -> Channel:
         return self._seen.through(where, select)
 

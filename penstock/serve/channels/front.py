@@ -113,11 +113,11 @@ class Fronts:
         self._generation = self._reached = 0
 
     @contextmanager
-    def attached(self, lens: Lens) -> Iterator[Front]:
+    def attached(self, lens: Lens, who: str = "") -> Iterator[Front]:
         """The front of a lens, kept going while in the block. The first one in starts it all, the last one out stops
-        it. `Busy` if too many other filters are in use."""
+        it. `Busy` if too many other filters are in use, in all or by this caller."""
         try:
-            with self._lenses.one(lens):
+            with self._lenses.one(lens, who):
                 if self._pump_task is None or self._pump_task.done():
                     self._fronts = {}
                     self._generation, self._reached = self._view.generation, self._view.version

@@ -121,6 +121,7 @@ class InUse:
     def __init__(self, of: str, most: int) -> None:
         self._of, self._most = of, most
         self._readers: Counter[Lens] = Counter()
+        self._own: dict[str, Counter[Lens]] = {}
         self.stalls = self.merges = self.resets = 0
 
     def __iter__(self) -> Iterator[Lens]:
@@ -145,17 +146,37 @@ class InUse:
         }
 
     @contextmanager
-    def one(self, lens: Lens) -> Iterator[None]:
-        """Look through a lens while in the block. `Busy` if it is another one than those in use, and too many."""
-        if lens and lens not in self._readers and sum(map(bool, self._readers)) >= self._most:
-            raise Busy(f"all {self._most} filters that may be in use on {self._of} are taken", retry_after_s=5)
-        self._readers[lens] += 1
+    def one(self, lens: Lens, who: str) -> Iterator[None]:
+        """Look through a lens while in the block. `Busy` if it is another one than those in use, and too many, or half
+        of what may be are this caller's: there is always room for another. One without a name has no share."""
+        own = self._own.setdefault(who, Counter()) if lens and who else Counter[Lens]()
         try:
-            yield
+            self._require_room(lens, own)
+            with _counted(self._readers, lens), _counted(own, lens):
+                yield
         finally:
-            self._readers[lens] -= 1
-            if self._readers[lens] == 0:
-                del self._readers[lens]
+            if not own and self._own.get(who) is own:
+                del self._own[who]
+
+    def _require_room(self, lens: Lens, own: Counter[Lens]) -> None:
+        if not lens:
+            return
+        if lens not in self._readers and sum(map(bool, self._readers)) >= self._most:
+            raise Busy(f"all {self._most} filters that may be in use on {self._of} are taken", retry_after_s=5)
+        share = max(1, self._most // 2)
+        if lens not in own and len(own) >= share:
+            raise Busy(f"you use {share} filters on {self._of}, and no one may use more", retry_after_s=5)
+
+
+@contextmanager
+def _counted(readers: Counter[Lens], lens: Lens) -> Iterator[None]:
+    readers[lens] += 1
+    try:
+        yield
+    finally:
+        readers[lens] -= 1
+        if readers[lens] == 0:
+            del readers[lens]
 
 
 NOTHING = Lens(pa.schema([]))

@@ -107,6 +107,7 @@ class StreamChannel:
         self._schema = schema
         self._shared = _Shared(name, log, settings)
         self._lens = NOTHING
+        self._who = ""
         self._tail = self._shared.tail
 
     def describe(self) -> dict[str, int]:
@@ -119,6 +120,11 @@ class StreamChannel:
 
     def through(self, where: str | None, select: str | None) -> StreamChannel:
         return self._seen_by(self._lens_on().through(where, select))
+
+    def asked_by(self, who: str) -> StreamChannel:
+        seen = copy(self)
+        seen._who = who
+        return seen
 
     def part(self, where: str | None, select: str | None) -> StreamChannel:
         return self.through(where, select)
@@ -151,7 +157,7 @@ class StreamChannel:
     async def _awaited(self, place: _Place, limit: int, deadline: float) -> Page:
         """The page of what comes next after a place; an empty one when the deadline has passed."""
         clock = asyncio.get_running_loop().time
-        with self._tail.attached(self._lens):
+        with self._tail.attached(self._lens, self._who):
             while True:
                 cursor = place.cursor
                 delivery = await self._next(place, max(0.0, deadline - clock()))
@@ -226,7 +232,7 @@ class StreamChannel:
         now = await asyncio.to_thread(extent, self._shared.log, self.name)
         offsets, gone = locate(LATEST if since is None else since, now)
         place, style = _Place(now.generation, offsets), style or Style()
-        with self._tail.attached(self._lens):
+        with self._tail.attached(self._lens, self._who):
             if gone:
                 self._tail.lenses.resets += 1
                 yield _reset(place, gone)

@@ -134,11 +134,11 @@ class Tail:
         self.first = self.next = self.next + 1
 
     @contextmanager
-    def attached(self, lens: Lens) -> Iterator[None]:
+    def attached(self, lens: Lens, who: str = "") -> Iterator[None]:
         """Keep the tail going while in the block, and new pieces ready to be seen through the lens. The first one in
-        starts it, the last one out stops it. `Busy` if too many other filters are in use."""
+        starts it, the last one out stops it. `Busy` if too many other filters are in use, in all or by this caller."""
         try:
-            with self.lenses.one(lens):
+            with self.lenses.one(lens, who):
                 if self._pump_task is None or self._pump_task.done():
                     self._forget()
                     self._pump_task = asyncio.create_task(self._pump(), name=f"tail of {self._stream}")

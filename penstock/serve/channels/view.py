@@ -93,6 +93,7 @@ class ViewChannel:
         self._behind_max = max(1, settings.buffered_changes)
         self._changes_max = min(settings.page_events, settings.page_events_max)
         self._lens = NOTHING
+        self._who = ""
         self._range: Range | None = None
 
     def describe(self) -> dict[str, int]:
@@ -101,6 +102,11 @@ class ViewChannel:
 
     def through(self, where: str | None, select: str | None) -> ViewChannel:
         return self._seen_by(self._lens_on().through(where, select))
+
+    def asked_by(self, who: str) -> ViewChannel:
+        seen = copy(self)
+        seen._who = who
+        return seen
 
     def part(self, where: str | None, select: str | None) -> ViewChannel:
         return self._seen_by(self._lens_on().part(where, select))
@@ -225,7 +231,7 @@ class ViewChannel:
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a snapshot, a change, or else a progress mark."""
         style = style or Style()
-        with self._shared.fronts.attached(self._lens) as front:
+        with self._shared.fronts.attached(self._lens, self._who) as front:
             if since in (None, EARLIEST):
                 place = self._place(0, lost=True)
             elif isinstance(found := self._locate(since), _Place):

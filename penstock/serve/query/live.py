@@ -7,6 +7,7 @@ result when it is ready for it; those in between are not kept.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
@@ -37,23 +38,32 @@ class LiveQueries:
         self._kept: dict[Hashable, _Kept] = {}
 
     @contextmanager
-    def following(self, plan: Plan) -> Iterator[_Kept]:
-        """Keep a query live while in the block. `Busy` if it is another one than those there are, and too many."""
+    def following(self, plan: Plan, who: str) -> Iterator[_Kept]:
+        """Keep a query live while in the block. `Busy` if it is another one than those there are, and too many, or half
+        of what may be are this caller's: there is always room for another. One without a name has no share."""
         key = plan.key
         kept = self._kept.get(key)
+        if kept is None or who not in kept.followers:
+            self._require_room(kept, who)
         if kept is None or kept.error is not None:
-            if kept is None and len(self._kept) >= self._settings.live_queries_max:
-                raise Busy(f"all {self._settings.live_queries_max} queries that may be live are taken", retry_after_s=5)
             kept = self._kept[key] = _Kept(plan, self._in_turn, self._versions, self._settings.live_query_ms / 1000)
-        kept.followers += 1
+        kept.followers[who] += 1
         try:
             yield kept
         finally:
-            kept.followers -= 1
-            if kept.followers == 0:
+            kept.followers -= Counter([who])
+            if not kept.followers:
                 kept.task.cancel()
                 if self._kept.get(key) is kept:
                     del self._kept[key]
+
+    def _require_room(self, kept: _Kept | None, who: str) -> None:
+        most = self._settings.live_queries_max
+        if kept is None and len(self._kept) >= most:
+            raise Busy(f"all {most} queries that may be live are taken", retry_after_s=5)
+        share = max(1, most // 2)
+        if who and sum(who in each.followers for each in self._kept.values()) >= share:
+            raise Busy(f"you keep {share} queries live, and no one may keep more", retry_after_s=5)
 
     async def _in_turn(self, plan: Plan) -> Answer:
         """Run a query when it is its turn. Live ones take half of the places at most: who asks once is not held up."""
@@ -66,7 +76,7 @@ class _Kept:
 
     def __init__(self, plan: Plan, run: Run, versions: Versions, pace_s: float) -> None:
         self._asked, self._run, self._versions, self._pace_s = plan, run, versions, pace_s
-        self.followers = 0
+        self.followers: Counter[str] = Counter()
         self.latest: Delivery | None = None
         self.error: Exception | None = None
         self._news = asyncio.Event()
@@ -131,8 +141,13 @@ class QueryChannel:
     """A `Channel` of the results of a query. Each is a snapshot; a cursor names a result by what is in it, so one who
     comes back is sent nothing if it is still the same."""
 
-    def __init__(self, plan: Callable[[], Awaitable[Plan]], live: LiveQueries, heartbeat_s: float) -> None:
-        self._plan, self._live, self._heartbeat_s = plan, live, heartbeat_s
+    def __init__(
+        self, plan: Callable[[], Awaitable[Plan]], live: LiveQueries, heartbeat_s: float, who: str = ""
+    ) -> None:
+        self._plan, self._live, self._heartbeat_s, self._who = plan, live, heartbeat_s, who
+
+    def asked_by(self, who: str) -> Channel:
+        return QueryChannel(self._plan, self._live, self._heartbeat_s, who)
 
     def through(self, where: str | None, select: str | None) -> Channel:
         raise BadExpression("a query has its conditions and columns in its own text", part="where", position=0)
@@ -147,7 +162,7 @@ class QueryChannel:
         if order is not None:
             raise BadParameter("a query has its order in its own text", parameter="order")
         held = _held(since)
-        with self._live.following(await self._plan()) as kept:
+        with self._live.following(await self._plan(), self._who) as kept:
             if held == LATEST:
                 held = (await kept.result(None, None)).cursor
             found = await kept.result(held, wait_s)
@@ -159,7 +174,7 @@ class QueryChannel:
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         held = _held(since)
-        with self._live.following(await self._plan()) as kept:
+        with self._live.following(await self._plan(), self._who) as kept:
             first = await kept.result(None, None)
             yield _progress(first) if held in (LATEST, first.cursor) else first
             held = first.cursor

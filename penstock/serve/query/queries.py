@@ -46,7 +46,7 @@ class Queries:
     def channel(self, text: str, caller: Caller) -> QueryChannel:
         """The query as something to be followed. Callers who ask for the same share the work. What is wrong with it is
         found when it is followed."""
-        return QueryChannel(lambda: self.plan(text, caller), self._live, self._settings.heartbeat_s)
+        return QueryChannel(lambda: self.plan(text, caller), self._live, self._settings.heartbeat_s, caller.name)
 
     async def plan(self, text: str, caller: Caller, limit: int | None = None) -> Plan:
         """A query that this caller may run: over streams and views that it may read, and the rows that it may see."""

@@ -98,7 +98,10 @@ class Registry:
         cursor = await self._cursor(caller, wanted, since)
         if len(crew.entries) >= self._settings.webhooks_max:
             raise Busy(f"there are {self._settings.webhooks_max} webhooks, and no more are allowed", retry_after_s=60)
-        owned = (each.hook.name for each in crew.entries.values() if each.hook.owner == caller.name)
+        owned = [each.hook.name for each in crew.entries.values() if each.hook.owner == caller.name]
+        share = max(1, self._settings.webhooks_max // 2)
+        if caller.name and not caller.is_admin and len(owned) >= share:
+            raise Busy(f"you have {share} webhooks, and no one may have more", retry_after_s=60)
         if wanted.name and wanted.name in owned:
             raise Conflict(f"there is a webhook {wanted.name!r}; remove it, or choose another name")
         secret = new_secret()
