@@ -30,6 +30,7 @@ CALM_PER_SECOND = 300.0
 """What both servers keep up with, so that the age of a delivery says something."""
 SECONDS = 8.0
 WARM_S = 2.0
+DEAF_IDS = 60
 IDLE = 5_000
 MANY = str(IDLE + 100)
 ENVIRON = {"PENSTOCK_CONNECTIONS_MAX": MANY, "PENSTOCK_SOCKETS_MAX": MANY, "PENSTOCK_SOCKETS_PER_ADDRESS_MAX": MANY}
@@ -145,18 +146,40 @@ def side(kind: str) -> Iterator[Side]:
         yield Side(server, maker, port)
 
 
-@contextlib.contextmanager
-def deaf(port: int) -> Iterator[None]:
-    """A subscriber to everything who reads nothing."""
-    client = socket.socket()
-    client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-    with client:
-        client.connect(("127.0.0.1", port))
-        client.sendall(HEAD)
-        client.recv(4096)
-        said = {"op": "subscribe", "id": "1", "view": VIEW, "since": "latest"}
-        client.sendall(frame(json.dumps(said).encode()))
-        yield
+class Deaf:
+    """A subscriber to everything, under many ids, who reads nothing: the kernel takes no more for it after a second."""
+
+    def __init__(self, port: int) -> None:
+        self.socket = socket.socket()
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        self.socket.connect(("127.0.0.1", port))
+        self.socket.sendall(HEAD)
+        self.socket.recv(4096)
+        for number in range(DEAF_IDS):
+            said = {"op": "subscribe", "id": str(number), "view": VIEW, "since": "latest"}
+            self.socket.sendall(frame(json.dumps(said).encode()))
+
+    @property
+    def queued_bytes(self) -> int:
+        """What waits for it in the server's kernel."""
+        port, own = (f":{each[1]:04X}" for each in (self.socket.getpeername(), self.socket.getsockname()))
+        for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+            _, local, remote, _, queues, *_ = line.split()
+            if local.endswith(port) and remote.endswith(own):
+                return int(queues.partition(":")[0], 16)
+        raise AssertionError("the one that reads nothing was let go too early")
+
+
+def beside_one_that_is_deaf(ours: Side, hearers: Running) -> tuple[Measured, int]:
+    """What comes while one reads nothing, and the bytes that wait for that one: as many before as after, so that the
+    server could send it nothing at all."""
+    deaf = Deaf(ours.port)
+    with deaf.socket:
+        ours.measure(hearers, CALM_PER_SECOND, WARM_S)
+        full = deaf.queued_bytes
+        beside = ours.measure(hearers, CALM_PER_SECOND)
+        assert deaf.queued_bytes == full > 0, "the one that reads nothing was not stuck"
+    return beside, full
 
 
 def crowd(port: int, count: int = SUBSCRIBERS, says: list[str] = SAYS) -> contextlib.AbstractContextManager[Running]:
@@ -175,8 +198,7 @@ def run() -> Iterator[Figure | Absent]:
             yield from _busy(ours.measure(hearers, PER_SECOND), full)
             alone = ours.measure(hearers, CALM_PER_SECOND)
             yield from _ages(alone, calm)
-            with deaf(ours.port):
-                beside = ours.measure(hearers, CALM_PER_SECOND)
+            beside, queued = beside_one_that_is_deaf(ours, hearers)
             yield Figure(
                 "fanout: the same p99, beside one that reads nothing",
                 beside.told.age(0.99),
@@ -185,6 +207,7 @@ def run() -> Iterator[Figure | Absent]:
                 "without it",
                 "the same",
             )
+            yield Figure("fanout: what waits for that one in the kernel", queued / 1024, "KiB")
         yield Figure("fanout: memory for a subscriber", each_kib, "KiB")
     yield from _by_events()
     yield from _idle()
