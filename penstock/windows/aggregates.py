@@ -12,12 +12,19 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from math import sqrt
+from decimal import Context, Decimal
+from math import nan, sqrt
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from penstock.schema import INT_MAX, INT_MIN, decimal_fits
+
 COLLECTED_MAX = 10_000
 _PACKED: dict[Any, str] = {int: "q", float: "d"}
+_HIGH = 63
+"""The bits of a sum that the lower of its two parts has."""
+_EXACT = Context(prec=80)
+"""For sums of decimals: one has up to 58 digits, so 10^22 of them are added without rounding."""
 
 
 @runtime_checkable
@@ -54,7 +61,7 @@ class Aggregate(Protocol):
 
 
 @dataclass(frozen=True)
-class _Column:
+class OfColumn:
     """An aggregate of a column that keeps one value, or None."""
 
     column: str
@@ -103,7 +110,9 @@ class Count:
         return kept
 
 
-class Sum(_Column):
+class Sum(OfColumn):
+    """As Python adds. Where whole numbers or decimals may become too large, it is run as one of those below."""
+
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         return kept if value is None else value if kept is None else kept + value
 
@@ -111,24 +120,87 @@ class Sum(_Column):
         return older if newer is None else newer if older is None else older + newer
 
 
-class Min(_Column):
+class WholeSum(Sum):
+    """Of whole numbers: null while it does not fit a column, and right again when it does. Kept in two parts, so that
+    what is kept always fits, whatever the order in which large numbers of both signs come."""
+
+    def packing(self, hint: Any) -> str | None:
+        return "?qq"
+
+    def kept(self, hint: Any) -> Any:
+        return tuple[int, int] | None
+
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
-        return kept if value is None or (kept is not None and kept <= value) else value
+        if value is None:
+            return kept
+        return (0, value) if kept is None else _carried(kept[0], kept[1] + value)
 
     def merge(self, older: Any, newer: Any) -> Any:
-        return older if newer is None or (older is not None and older <= newer) else newer
+        if older is None or newer is None:
+            return newer if older is None else older
+        return _carried(older[0] + newer[0], older[1] + newer[1])
+
+    def result(self, kept: Any) -> int | None:
+        if kept is None:
+            return None
+        total: int = (kept[0] << _HIGH) + kept[1]
+        return total if INT_MIN <= total <= INT_MAX else None
 
 
-class Max(_Column):
+def _carried(high: int, low: int) -> tuple[int, int]:
+    """The two parts of a sum; what is too much for the lower one is in the higher one."""
+    return (high, low) if INT_MIN <= low <= INT_MAX else (high + (low >> _HIGH), low & INT_MAX)
+
+
+class DecimalSum(Sum):
+    """Of decimals: exact, and null while it does not fit a column."""
+
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
-        return kept if value is None or (kept is not None and kept >= value) else value
+        return kept if value is None else value if kept is None else _EXACT.add(kept, value)
 
     def merge(self, older: Any, newer: Any) -> Any:
-        return older if newer is None or (older is not None and older >= newer) else newer
+        return older if newer is None else newer if older is None else _EXACT.add(older, newer)
+
+    def result(self, kept: Any) -> Decimal | None:
+        return kept if kept is not None and decimal_fits(kept) else None
+
+
+def fitted(aggregate: Aggregate, hint: Any) -> Aggregate:
+    """The aggregate as windows over a column of that type run it."""
+    exact = {int: WholeSum, Decimal: DecimalSum}.get(hint)
+    return exact(aggregate.column) if exact is not None and builtins.type(aggregate) is Sum else aggregate
+
+
+class Min(OfColumn):
+    """As in Spark, NaN is larger than any number: it is the smallest of nothing else."""
+
+    def add(self, kept: Any, value: Any, at: datetime) -> Any:
+        return kept if value is None or (kept is not None and kept <= value) else self.merge(kept, value)
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        if newer is None or (older is not None and older <= newer):
+            return older
+        return newer if older is None or not _is_nan(newer) else older
+
+
+class Max(OfColumn):
+    """As in Spark, NaN is larger than any number."""
+
+    def add(self, kept: Any, value: Any, at: datetime) -> Any:
+        return kept if value is None or (kept is not None and kept >= value) else self.merge(kept, value)
+
+    def merge(self, older: Any, newer: Any) -> Any:
+        if newer is None or (older is not None and older >= newer):
+            return older
+        return newer if older is None or not _is_nan(older) else older
+
+
+def _is_nan(value: Any) -> bool:
+    return bool(value != value)  # of any type: nothing else differs from itself
 
 
 @dataclass(frozen=True)
-class Mean(_Column):
+class Mean(OfColumn):
     """Kept as count and sum."""
 
     def packing(self, hint: Any) -> str | None:
@@ -154,7 +226,7 @@ class Mean(_Column):
 
 
 @dataclass(frozen=True)
-class Variance(_Column):
+class Variance(OfColumn):
     """That of a sample. Kept as count, mean and sum of squared distances from it, which loses no digits to large values
     (Welford; merged as Chan and others do)."""
 
@@ -192,10 +264,12 @@ class Variance(_Column):
         if kept[0] < 2:
             return None
         found = kept[2] / (kept[0] - 1)
+        if not found >= 0:  # values so far apart that their distance is no number any more
+            return nan
         return sqrt(found) if self.root else float(found)
 
 
-class _Edge(_Column):
+class _Edge(OfColumn):
     """The value at one end of a window, by event time; kept with that time."""
 
     def packing(self, hint: Any) -> str | None:
@@ -227,7 +301,7 @@ class Last(_Edge):
 
 
 @dataclass(frozen=True)
-class Collect(_Column):
+class Collect(OfColumn):
     """The values in order of event time, so many at most: of more, the oldest are dropped."""
 
     most: int = 100
@@ -274,7 +348,7 @@ M = TypeVar("M", bound=Mergeable)
 
 
 @dataclass(frozen=True)
-class Summary(_Column):
+class Summary(OfColumn):
     """An object of one's own that values are added to. `answer` is what the row tells of it, of the type `gives`."""
 
     made: Callable[[], Any]
@@ -313,6 +387,7 @@ def count(column: str | None = None) -> Count:
 
 
 def sum(column: str) -> Sum:
+    """Of whole numbers and decimals it is exact, and null if it does not fit a column."""
     return Sum(column)
 
 
@@ -355,5 +430,5 @@ def collect(column: str, most: int = 100) -> Collect:
 
 def summary(column: str, made: Callable[[], M], answer: Callable[[M], Any], gives: Any) -> Summary:
     """An object that can be added to and merged, such as a sketch: `summary("user", Hll, lambda users:
-    users.estimate().value, float)`."""
+    users.count().value, float)`."""
     return Summary(column, made, answer, gives)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
@@ -14,7 +14,7 @@ from penstock.evolution import DECLARED
 from penstock.kept import gone_class, kept
 from penstock.making import made_class, time_of
 from penstock.schema import Event, State
-from penstock.windows.aggregates import Aggregate
+from penstock.windows.aggregates import Aggregate, fitted
 from penstock.windows.clock import Clock, Late
 from penstock.windows.counted import CountedWindows, HybridWindows
 from penstock.windows.edges import End, Start
@@ -60,6 +60,8 @@ def handled(windowing: Windowing, reads: Reads) -> Handled:
         return Handled(Clock, (Late, Late, Late), _never, _never, (windowing.key,), faults or unknown)
     classes = list(dict.fromkeys(cls for cls, _ in reads))
     hints, numbered = column_hints(classes[0]), isinstance(windowing.over, Counted | Hybrid)
+    run = {name: fitted(each, hints.get(each.column or "")) for name, each in windowing.aggregate.items()}
+    windowing = replace(windowing, aggregate=run)
     chosen = [*([Start(), End()] if numbered else []), *windowing.aggregate.values()]
     sums = compiled(chosen, hints)
     row = _row_class(windowing, hints)
