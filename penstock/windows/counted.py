@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.contracts import Context
+from penstock.making import forget
 from penstock.windows.clock import call, next_multiple, reached
 from penstock.windows.plan import Work
 from penstock.windows.shapes import Counted, Hybrid
@@ -37,6 +38,9 @@ class Numbered(ABC):
 
         def on_timer(state: Any, ctx: Context) -> Iterator[Any]:
             state.timer = None
+            if state.quiet is not None and state.quiet <= ctx.now:
+                forget(state)
+                return iter(())
             return self._sifted(state, self._timer(state, ctx), ctx)
 
         return on_event, on_timer
@@ -67,6 +71,8 @@ class Numbered(ABC):
                 yield row
         if when == "every":
             yield from self._at_intervals(state, changed, ctx)
+        if changed:
+            state.quiet = None
         self._set(state, ctx)
 
     def _at_intervals(self, state: Any, changed: bool, ctx: Context) -> Iterator[Any]:
@@ -78,9 +84,21 @@ class Numbered(ABC):
             state.due = next_multiple(ctx.now, self.work.trigger.interval)
 
     def _set(self, state: Any, ctx: Context) -> None:
-        """Have the timer call for what is due first."""
-        times = (self.turns.alarm(state), state.due, self._closing(state))
-        call(state, ctx, ctx.now, min((each for each in times if each is not None), default=None))
+        """Have the timer call for what is due first; of a key that holds nothing, when it is forgotten."""
+        times = [each for each in (self.turns.alarm(state), state.due, self._closing(state)) if each is not None]
+        if times:
+            state.quiet = None
+            call(state, ctx, ctx.now, min(times))
+        elif self._is_empty(state):
+            state.quiet = state.quiet or ctx.now + self.work.remembered
+            if state.timer is None or state.timer > state.quiet:  # one that calls before looks again: not one an event
+                call(state, ctx, ctx.now, state.quiet)
+        else:
+            state.quiet = None
+
+    @abstractmethod
+    def _is_empty(self, state: Any) -> bool:
+        """Whether no event is in a window that is not closed."""
 
     def _closing(self, state: Any) -> datetime | None:
         """The log time at which a window closes by itself."""
@@ -127,6 +145,9 @@ class CountedWindows(Numbered):
         if state.holds is not None:
             held = state.holds if held is None else self.work.sums.merge(held, state.holds)
         return None if held is None else self._row(state, first + 1, held, False)
+
+    def _is_empty(self, state: Any) -> bool:
+        return state.holds is None and not self.stacks.holds(state)
 
     def _row(self, state: Any, number: int, kept: Any, closed: bool) -> Any:
         return self.work.row(state.key, number, closed, self.work.sums.results(kept))
@@ -179,6 +200,9 @@ class HybridWindows(Numbered):
         if state.holds is None:
             return None
         return self.work.row(state.key, state.number, False, self.work.sums.results(state.holds))
+
+    def _is_empty(self, state: Any) -> bool:
+        return state.began is None
 
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
         yield from self.turns.waited(state, ctx.now)

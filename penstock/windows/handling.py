@@ -111,6 +111,8 @@ def _length(shape: Shape) -> timedelta:
     """About how long a window is."""
     if isinstance(shape, Timed):
         return shape.size
+    if isinstance(shape, Hybrid):
+        return shape.within
     return shape.gap if isinstance(shape, Session) else timedelta(0)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from penstock import App, Event, windows
 from penstock.sketches import Hll
 from penstock.testing import STEP, run, tick
-from tests.windows.meters import END, place, reading, rows_of, seconds, seconds_to, told, window
+from tests.windows.meters import BEGIN, END, place, reading, rows_of, seconds, seconds_to, told, window
 
 CLOSED: list[tuple[str, Any, list[int], list[tuple[Any, int, int]]]] = [
     (
@@ -96,6 +96,68 @@ def test_a_key_that_is_quiet_for_long_is_forgotten() -> None:
     assert list(result.states(keeper)) == ["a"]
     result = run(app, {"readings": [reading(1), tick(timedelta(hours=2)), tick(seconds(1))]})
     assert result.states(keeper) == {}
+
+
+TRIGGERS = [windows.on_change, windows.on_close, windows.every(seconds(3))]
+
+
+@pytest.mark.parametrize("late", [None, seconds(5)], ids=str)
+@pytest.mark.parametrize("trigger", TRIGGERS)
+@pytest.mark.parametrize(
+    "over", [windows.tumbling(2), windows.hybrid(2, seconds(60)), windows.hybrid(9, seconds(60))], ids=str
+)
+def test_a_quiet_key_that_has_no_window_to_fill_is_forgotten(over: Any, trigger: Any, late: timedelta | None) -> None:
+    app, keeper = window(over, late, trigger=trigger, keep=timedelta(hours=1))
+    items = [reading(1), reading(2), tick(timedelta(minutes=59))]
+    assert list(run(app, {"readings": items}).states(keeper)) == ["a"]
+    result = run(app, {"readings": [*items, tick(timedelta(minutes=5)), tick(STEP)]})
+    assert result.states(keeper) == {}
+    assert [each[3:] for each in told(result)] == [(2, 2)]
+
+
+@pytest.mark.parametrize("over", [windows.tumbling(3), windows.sliding(2, every=1)], ids=str)
+def test_a_key_that_has_a_window_to_fill_is_not_forgotten(over: Any) -> None:
+    app, keeper = window(over, seconds(5), keep=timedelta(hours=1))
+    result = run(app, {"readings": [reading(1), reading(2), *END, *END]})
+    assert list(result.states(keeper)) == ["a"]
+
+
+@pytest.mark.parametrize("latest", [False, True])
+@pytest.mark.parametrize("over", [windows.tumbling(1), windows.tumbling(2), windows.hybrid(1, seconds(9))], ids=str)
+def test_windows_are_counted_on_until_their_key_is_forgotten_and_then_from_one_again(over: Any, latest: bool) -> None:
+    """The pauses are of 50 minutes, and then of two hours. Of each number, and with `latest` of each key, there is one
+    row."""
+    app, keeper = window(over, keep=timedelta(hours=1), latest=latest)
+    size, pause = 2 if over == windows.tumbling(2) else 1, [tick(timedelta(minutes=50))]
+    items: list[Any] = []
+    for minute in (0, 51, 102):
+        items += [*(reading(minute * 60 + second, minute) for second in range(size)), *pause]
+    before = [each.number for each in run(app, {"readings": items}).rows(keeper)]
+    assert before == ([3] if latest else [1, 2, 3])
+    items += [tick(timedelta(hours=2)), *(reading(90_000 + second, 7) for second in range(size))]
+    result = run(app, {"readings": items})
+    assert [each.number for each in result.emitted(keeper) if each.closed] == [1, 2, 3, 1]
+    assert [(each.number, each.total) for each in result.rows(keeper)][:1] == [(1, 7 * size)]
+    assert len(result.rows(keeper)) == len(before)
+
+
+class Calls:
+    """A context that counts how often a timer is set."""
+
+    key, now, timers = "a", BEGIN, 0
+
+    def timer(self, name: str, at: datetime | None) -> None:
+        self.timers += 1
+
+
+@pytest.mark.parametrize("over", [windows.tumbling(1), windows.tumbling(5)], ids=str)
+def test_to_be_forgotten_one_day_costs_no_timer_for_each_window(over: Any) -> None:
+    _, keeper = window(over)
+    state, ctx = keeper.state(), Calls()
+    for second in range(1_000):
+        ctx.now = BEGIN + seconds(second)
+        list(keeper.function(state, reading(second), ctx))
+    assert ctx.timers == 1
 
 
 @pytest.mark.parametrize("over", [each[1] for each in CLOSED], ids=[each[0] for each in CLOSED])
