@@ -345,7 +345,8 @@ class App:
         names = _read(reads)
         known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
         streams = [(known[each].event, known[each].late_after) for each in names if each in known]
-        windowing = Windowing(name, key, over, dict(aggregate or {}), trigger, keep, latest, late_after)
+        chosen = dict(aggregate) if isinstance(aggregate, Mapping) else aggregate  # `check` tells of anything else
+        windowing = Windowing(name, key, over, chosen, trigger, keep, latest, late_after)
         made = windowed(windowing, streams)
         view = View(name, _caller(), names, made.key, keep=keep, top=top, by=by)
         declared = Keeper(

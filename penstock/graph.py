@@ -265,8 +265,8 @@ def _rows_of(view: View) -> Iterator[str]:
         yield "a column stands twice in its key"
     if (view.top is None) != (view.by is None):
         yield "top and by go together: the number of rows, and the column they are ranked by"
-    if view.top is not None and view.top < 1:
-        yield "top must be at least 1"
+    if view.top is not None and not (isinstance(view.top, int) and view.top >= 1):
+        yield "top must be a whole number, at least 1"
     if view.keep is not None and not (isinstance(view.keep, timedelta) and view.keep > timedelta(0)):
         yield "keep must be a timedelta above zero"
 
@@ -336,7 +336,7 @@ def _key_of(handler: Handler, stream: Stream) -> Iterator[str]:
     except (NameError, TypeError, AttributeError):
         return  # the stream's own problem, told with it
     key = handler.key_of(stream.name)
-    if key not in kinds:
+    if not isinstance(key, str) or key not in kinds:
         yield f"the key {key!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
     elif not _keyable(kinds[key].base):
         yield f"the key {key!r} is of a type that cannot identify anything; use text or a whole number"
@@ -360,7 +360,7 @@ def _keeper(keeper: Keeper) -> Iterator[str]:
             yield f"the key {name!r} of its view is of a type that cannot identify a row; use text or a whole number"
     if keeper.view.key and keeper.key not in keeper.view.key:
         yield f"the key of its view must have {keeper.key!r} in it: rows of one key must not overwrite those of another"
-    if keeper.view.by is not None and keeper.view.by not in kinds:
+    if keeper.view.by is not None and keeper.view.by not in [*kinds]:
         yield f"by={keeper.view.by!r} is no field of {keeper.row.__name__}; it has {', '.join(kinds)}"
 
 

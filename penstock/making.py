@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.schema import Event
+from penstock.schema import Event, fields
 
 TEXT_CHARS_MAX = 2_000
 """Of an event, or an error, in what is told of one that was missed."""
@@ -35,6 +35,15 @@ def time_of(classes: Sequence[type[Event]]) -> Callable[[Any], datetime] | None:
 def is_name(name: Any) -> bool:
     """Whether a field, made of a declaration, may be called so."""
     return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+
+
+def unlike(name: str, classes: Sequence[type[Event]]) -> str | None:
+    """What a field is in each of these classes, as far as they have it; None if it is the same in all. Raises as
+    `fields` does."""
+    kinds = [(cls.__name__, each.base) for cls in classes for each in fields(cls) if each.name == name]
+    if all(kind == kinds[0][1] for _, kind in kinds):
+        return None
+    return " and ".join(f"{kind.__name__ if isinstance(kind, type) else kind} in {cls}" for cls, kind in kinds)
 
 
 def listed(made: Any) -> Sequence[Any]:

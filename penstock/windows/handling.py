@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from hashlib import blake2b
 from typing import Any, Literal, NamedTuple
 
@@ -18,13 +18,15 @@ from penstock.windows.aggregates import Aggregate, fitted
 from penstock.windows.clock import Clock, Late
 from penstock.windows.counted import CountedWindows, HybridWindows
 from penstock.windows.edges import End, Start
-from penstock.windows.plan import Window, Work, column_hints, compiled, row_class
+from penstock.windows.plan import Work, column_hints, compiled, own_columns, row_class
 from penstock.windows.problems import problems
 from penstock.windows.sessions import SessionWindows
 from penstock.windows.shapes import Counted, Hybrid, Session, Shape, Timed, Trigger
 from penstock.windows.timed import TimedWindows
 
 Reads = Sequence[tuple[type[Event], timedelta | None]]
+REMEMBERED_MAX = timedelta(days=365_000)
+"""A quiet key is forgotten after a thousand years at the latest: times end with the year 9999."""
 
 
 @dataclass(frozen=True)
@@ -55,9 +57,9 @@ class Handled(NamedTuple):
 def handled(windowing: Windowing, reads: Reads) -> Handled:
     """Make a handler of windows over streams of these classes, each with its `late_after`."""
     faults = tuple(problems(windowing, [cls for cls, _ in reads]))
-    if faults or not reads or not all(_has_key(cls, windowing.key) for cls, _ in reads):
+    if faults or not reads or not all(_is_sound(cls, late, windowing.key) for cls, late in reads):
         unknown = ("it cannot be made of what it reads",)
-        return Handled(Clock, (Late, Late, Late), _never, _never, (windowing.key,), faults or unknown)
+        return Handled(Clock, (Late, Late, Late), _never, _never, (str(windowing.key),), faults or unknown)
     classes = list(dict.fromkeys(cls for cls, _ in reads))
     hints, numbered = column_hints(classes[0]), isinstance(windowing.over, Counted | Hybrid)
     run = {name: fitted(each, hints.get(each.column or "")) for name, each in windowing.aggregate.items()}
@@ -78,7 +80,7 @@ def handled(windowing: Windowing, reads: Reads) -> Handled:
         trigger=windowing.trigger,
         latest=windowing.latest,
         late_after=late_after,
-        remembered=_length(windowing.over) + late_after + (windowing.keep or timedelta(0)),
+        remembered=_remembered(windowing, late_after),
         time_of=time_of(classes),
     )
     windows = _windows(windowing.over, work)
@@ -87,10 +89,10 @@ def handled(windowing: Windowing, reads: Reads) -> Handled:
     return Handled(state, (Late, *kept(row, identity)), on_event, on_timer, identity)
 
 
-def _has_key(cls: type[Event], key: str) -> bool:
-    """Whether there is the field that is the key; if not, or if the class is not sound, `check` tells of it."""
+def _is_sound(cls: type[Event], late_after: Any, key: str) -> bool:
+    """Whether there is the field that is the key; if not, or if the stream is not sound, `check` tells of it."""
     try:
-        return key in column_hints(cls)
+        return key in column_hints(cls) and isinstance(late_after, timedelta | None)
     except (NameError, TypeError, AttributeError):
         return False
 
@@ -107,6 +109,12 @@ def _windows(shape: Shape, work: Work) -> TimedWindows | CountedWindows | Sessio
     return SessionWindows(shape, work) if isinstance(shape, Session) else HybridWindows(shape, work)
 
 
+def _remembered(windowing: Windowing, late_after: timedelta) -> timedelta:
+    """How long a key is remembered that is quiet. If `keep` is not sound, `check` tells of it."""
+    keep = windowing.keep if isinstance(windowing.keep, timedelta) else timedelta(0)
+    return min(_length(windowing.over) + late_after + min(keep, REMEMBERED_MAX), REMEMBERED_MAX)
+
+
 def _length(shape: Shape) -> timedelta:
     """About how long a window is."""
     if isinstance(shape, Timed):
@@ -117,13 +125,7 @@ def _length(shape: Shape) -> timedelta:
 
 
 def _row_class(windowing: Windowing, hints: Mapping[str, Any]) -> type[Event]:
-    columns: dict[str, Any] = {windowing.key: hints[windowing.key]}
-    if isinstance(windowing.over, Counted | Hybrid):
-        columns |= {"number": int, "start": datetime, "end": datetime}
-    else:
-        columns["window"] = Window
-    if windowing.trigger.when != "close":
-        columns["closed"] = bool
+    columns = {windowing.key: hints[windowing.key], **own_columns(windowing.over, windowing.trigger)}
     for name, each in windowing.aggregate.items():
         columns[name] = each.type(hints.get(each.column or "", int))
     return row_class("Row", columns)

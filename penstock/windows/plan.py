@@ -15,7 +15,7 @@ from typing import Any
 from penstock.making import made_class
 from penstock.schema import Event, Record, fields
 from penstock.windows.aggregates import Aggregate
-from penstock.windows.shapes import Trigger
+from penstock.windows.shapes import Counted, Hybrid, Shape, Trigger
 
 Kept = tuple[Any, ...]
 
@@ -95,6 +95,13 @@ def _unpacking(formats: Sequence[str]) -> Callable[[Sequence[Any]], Kept]:
 def column_hints(cls: type[Event]) -> dict[str, Any]:
     """The types of an event's fields, without None."""
     return {each.name: each.base for each in fields(cls)}
+
+
+def own_columns(shape: Shape, trigger: Trigger) -> dict[str, Any]:
+    """The columns of a row besides its key and the aggregates, with their types."""
+    numbered = isinstance(shape, Counted | Hybrid)
+    place = {"number": int, "start": datetime, "end": datetime} if numbered else {"window": Window}
+    return place if trigger.when == "close" else {**place, "closed": bool}
 
 
 def row_class(name: str, columns: Mapping[str, Any]) -> type[Event]:

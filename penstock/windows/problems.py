@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from penstock.making import is_name
-from penstock.schema import Event, UnmappedType, arrow_type, fields
-from penstock.windows.aggregates import COLLECTED_MAX, Aggregate, Collect, Count, Max, Mean, Min, Sum, Summary, Variance
+import msgspec
+
+from penstock.making import error_text, is_name, unlike
+from penstock.packed import pack, unpack
+from penstock.schema import Event, UnmappedType, arrow_type
+from penstock.windows.aggregates import (
+    COLLECTED_MAX,
+    Aggregate,
+    Collect,
+    Count,
+    Max,
+    Mean,
+    Min,
+    OfColumn,
+    Sum,
+    Summary,
+    Variance,
+)
+from penstock.windows.plan import column_hints, own_columns
 from penstock.windows.shapes import Counted, Hybrid, Session, Timed, Trigger
 
 if TYPE_CHECKING:
@@ -34,9 +50,8 @@ def problems(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[s
         )
     if windowing.late_after is not None and not _above_zero(windowing.late_after):
         yield "late_after must be a timedelta above zero"
-    yield from _names(windowing)
-    for cls in dict.fromkeys(classes):
-        yield from _columns(windowing, cls)
+    yield from _key(windowing)
+    yield from _aggregates(windowing, classes)
     timeless = [cls.__name__ for cls in classes if getattr(cls, "__time_field__", None) is None]
     if timeless and (len(timeless) < len(classes) or windowing.late_after is not None):
         yield f"{timeless[0]} has no event time, by which windows go: class {timeless[0]}(Event, time=...)"
@@ -65,14 +80,20 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= EVENTS_MAX
 
 
+def _slides(size: Any, every: Any) -> bool:
+    """Whether windows of that size can have that slide."""
+    return not size % every and size // every <= PANES_MAX
+
+
 def _timed(shape: Timed) -> Iterator[str]:
     size, every = shape.size, shape.every
     if not _above_zero(size) or not _above_zero(every):
         yield "the size of a window, and its slide, must be timedeltas above zero"
     elif size < every:
+        swapped = f"windows.sliding({every!r}, every={size!r}), or " if _slides(every, size) else ""
         yield (
             f"the window of {size} is smaller than its slide of {every}, so events between windows would be lost; "
-            f"write windows.sliding({every!r}, every={size!r}), or windows.tumbling({size!r})"
+            f"write {swapped}windows.tumbling({size!r})"
         )
     elif size % every:
         down, up = size // every * every, (size // every + 1) * every
@@ -92,9 +113,10 @@ def _counted(shape: Counted) -> Iterator[str]:
             f"{EVENTS_MAX:,}: windows.sliding(100, every=10)"
         )
     elif size < every:
+        swapped = f"windows.sliding({every}, every={size}), or " if _slides(every, size) else ""
         yield (
             f"the window of {size} events is smaller than its slide of {every}, so events between windows would be "
-            f"lost; write windows.sliding({every}, every={size}), or windows.tumbling({size})"
+            f"lost; write {swapped}windows.tumbling({size})"
         )
     elif size % every:
         down, up = size // every * every, (size // every + 1) * every
@@ -110,9 +132,26 @@ def _trigger(trigger: Any) -> Iterator[str]:
         yield "windows.every takes a timedelta above zero"
 
 
-def _names(windowing: Windowing) -> Iterator[str]:
+def _key(windowing: Windowing) -> Iterator[str]:
+    trigger = windowing.trigger
+    if isinstance(trigger, Trigger) and windowing.key in [*own_columns(windowing.over, trigger)]:
+        yield f"the key is called {windowing.key!r}, as a column of these rows is; give the field another name"
+
+
+def _aggregates(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[str]:
     if not windowing.aggregate:
         yield 'it has no aggregates: write aggregate={"events": windows.count()}'
+    elif not isinstance(windowing.aggregate, Mapping):
+        yield f'aggregate={windowing.aggregate!r} has no names: write aggregate={{"events": windows.count()}}'
+    else:
+        yield from _names(windowing)
+        known = {cls: hints for cls in classes if (hints := _hints(cls)) is not None}
+        for cls, hints in known.items():
+            yield from _columns(windowing, cls, hints)
+        yield from _types(windowing, [*known])
+
+
+def _names(windowing: Windowing) -> Iterator[str]:
     for name, each in windowing.aggregate.items():
         if not is_name(name):
             yield f"the column {name!r} is no name: use letters, digits and _, and no word of Python"
@@ -120,22 +159,62 @@ def _names(windowing: Windowing) -> Iterator[str]:
             yield f"the column {name!r} is taken: rows have {windowing.key} and {', '.join(_TAKEN)} already"
         if not isinstance(each, Aggregate):
             yield f"{name}={each!r} is no aggregate; write windows.mean(column), or one of the others"
-        elif isinstance(each, Collect) and not 0 < each.most <= COLLECTED_MAX:
-            yield f"{name} collects {each.most} values; from 1 to {COLLECTED_MAX:,} can be kept"
+        elif isinstance(each, Collect) and not (isinstance(each.most, int) and 0 < each.most <= COLLECTED_MAX):
+            yield f"{name} collects {each.most!r} values; from 1 to {COLLECTED_MAX:,} can be kept"
+        elif isinstance(each, Summary):
+            yield from summarizes(name, each)
 
 
-def _columns(windowing: Windowing, cls: type[Event]) -> Iterator[str]:
-    """What is wrong with the aggregates of the columns of a class."""
+def summarizes(name: str, summary: Summary) -> Iterator[str]:
+    """What is wrong with the object that a summary keeps. Makes one, as every key does."""
     try:
-        hints = {each.name: each.base for each in fields(cls)}
+        made = summary.made()
+    except Exception as error:
+        yield f"{name} cannot be begun: what makes its object raises {error_text(error)}"
+        return
+    kind = type(made).__name__
+    missing = [each for each in ("add", "merge", "copy") if not callable(getattr(made, each, None))]
+    if missing:
+        yield f"{name} keeps a {kind}, which has no {missing[0]}; it must have add, merge and copy, as a sketch has"
+        return
+    try:
+        msgspec.msgpack.decode(msgspec.msgpack.encode(made, enc_hook=pack), type=type(made), dec_hook=unpack)
+    except Exception:
+        yield f"{name} keeps a {kind}, which cannot be written and read again; take a sketch, or make it a dataclass"
+
+
+def _hints(cls: type[Event]) -> dict[str, Any] | None:
+    """The types of the fields of a class; None if it is not sound, which is told of the stream."""
+    try:
+        return column_hints(cls)
     except (NameError, TypeError, AttributeError):
-        return  # told of the stream
+        return None
+
+
+def _columns(windowing: Windowing, cls: type[Event], hints: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the aggregates of the columns of a class."""
     for name, each in windowing.aggregate.items():
-        column = each.column if isinstance(each, Aggregate) else None
-        if column is not None and column not in hints:
-            yield f"{name} is of {column!r}, which is no field of {cls.__name__}; it has {', '.join(hints)}"
-        elif column is not None:
-            yield from fits(name, each, hints[column], f"{cls.__name__}.{column}")
+        if not isinstance(each, Aggregate) or (each.column is None and not isinstance(each, OfColumn)):
+            continue
+        if each.column not in [*hints]:
+            yield f"{name} is of {each.column!r}, which is no field of {cls.__name__}; it has {', '.join(hints)}"
+        else:
+            yield from fits(name, each, hints[each.column], f"{cls.__name__}.{each.column}")
+
+
+def _types(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[str]:
+    """What has not one type in all classes. A count, or an object of one's own, may take values of several; but not
+    while they wait for their turn."""
+    waits = isinstance(windowing.over, Counted | Hybrid)
+    told = unlike(windowing.key, classes)
+    if told is not None:
+        yield f"the key {windowing.key!r} is {told}; give it one type"
+    for name, each in windowing.aggregate.items():
+        column = getattr(each, "column", None)
+        if isinstance(column, str) and (waits or not isinstance(each, Count | Summary)):
+            told = unlike(column, classes)
+            if told is not None:
+                yield f"{name} is of {column!r}, which is {told}; give it one type"
 
 
 def fits(name: str, aggregate: Aggregate, hint: Any, place: str) -> Iterator[str]:

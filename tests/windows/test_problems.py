@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+import datetime as dt
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from typing import Any
 
@@ -10,6 +12,7 @@ import pytest
 
 from penstock import App, Event, windows
 from penstock.graph import check
+from penstock.testing import run, tick
 from tests.windows.meters import seconds
 
 MINUTE, HOUR = timedelta(minutes=1), timedelta(hours=1)
@@ -41,6 +44,21 @@ def test_a_sound_declaration_has_no_problems() -> None:
     assert problems() == []
 
 
+class Plain:
+    """All that a summary needs, but nothing knows how to write it."""
+
+    def add(self, value: int) -> None: ...
+
+    def merge(self, other: Plain) -> None: ...
+
+    def copy(self) -> Plain:
+        return Plain()
+
+
+def _none() -> Plain:
+    raise LookupError("none")
+
+
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"over": windows.sliding(seconds(5), every=MINUTE)}, "the window of 0:00:05 is smaller than its slide of 0:01:00"),
     ({"over": windows.sliding(MINUTE, every=seconds(7))}, "take a window of 0:00:56 or 0:01:03"),
@@ -49,7 +67,10 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "36,000 slides, and so many sums for each key",
     ),
     ({"over": windows.tumbling(timedelta(0))}, "must be timedeltas above zero"),
-    ({"over": windows.sliding(3, every=5)}, "write windows.sliding(5, every=3), or windows.tumbling(3)"),
+    ({"over": windows.sliding(3, every=6)}, "lost; write windows.sliding(6, every=3), or windows.tumbling(3)"),
+    ({"over": windows.sliding(3, every=5)}, "lost; write windows.tumbling(3)"),
+    ({"over": windows.sliding(1, every=10_001)}, "lost; write windows.tumbling(1)"),
+    ({"over": windows.sliding(seconds(3), every=seconds(10))}, f"lost; write windows.tumbling({seconds(3)!r})"),
     ({"over": windows.sliding(10, every=4)}, "take a window of 8 or 12"),
     ({"over": windows.sliding(10, every=MINUTE)}, "must be both timedeltas, or both whole numbers"),
     ({"over": windows.tumbling(0)}, "whole numbers from 1 to"),
@@ -57,12 +78,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"over": windows.hybrid(0, MINUTE)}, "takes a number of events and a timedelta, both above zero"),
     ({"over": MINUTE}, "is no window; write over=windows.tumbling"),
     ({"keep": None}, "it needs keep=timedelta(...)"),
-    ({"keep": None}, "it needs keep=timedelta(...)"),
     ({"keep": timedelta(0)}, "keep must be a timedelta above zero"),
+    ({"keep": 5}, "keep must be a timedelta above zero"),
     ({"trigger": "close"}, "trigger='close' is none; write windows.on_change"),
     ({"trigger": windows.every(timedelta(0))}, "windows.every takes a timedelta above zero"),
     ({"aggregate": {}}, "it has no aggregates"),
     ({"aggregate": None}, "it has no aggregates"),
+    ({"aggregate": [windows.count()]}, "has no names: write aggregate={"),
     ({"aggregate": {"n": "count"}}, "n='count' is no aggregate; write windows.mean(column)"),
     ({"aggregate": {"window": windows.count()}}, "the column 'window' is taken"),
     ({"aggregate": {"meter": windows.count()}}, "the column 'meter' is taken"),
@@ -74,14 +96,126 @@ BAD: list[tuple[dict[str, Any], str]] = [
     ({"aggregate": {"m": windows.mean("price")}}, "would lose digits of the decimals of Reading.price"),
     ({"aggregate": {"m": windows.max("tags")}}, "m needs values with an order"),
     ({"aggregate": {"m": windows.collect("watts", most=100_000)}}, "m collects 100000 values; from 1 to 10,000"),
+    ({"aggregate": {"m": windows.collect("watts", most="5")}}, "m collects '5' values; from 1 to 10,000"),  # type: ignore[arg-type]
+    ({"aggregate": {"m": windows.sum(None)}}, "m is of None, which is no field of Reading"),  # type: ignore[arg-type]
+    ({"aggregate": {"m": windows.sum(["watts"])}}, "m is of ['watts'], which is no field of Reading"),  # type: ignore[arg-type]
+    ({"aggregate": {"m": windows.summary("watts", _none, id, int)}}, "what makes its object raises LookupError: none"),
+    ({"aggregate": {"m": windows.summary("watts", list, len, int)}}, "m keeps a list, which has no add"),  # type: ignore[type-var]
+    (
+        {"aggregate": {"m": windows.summary("watts", Plain, id, int)}},
+        "m keeps a Plain, which cannot be written and read",
+    ),
     ({"key": "volts"}, "the key 'volts' is no field of Reading"),
+    ({"key": ["meter"]}, "the key ['meter'] is no field of Reading"),
     ({"late_after": timedelta(0)}, "late_after must be a timedelta above zero"),
     ({"event": Bare, "late_after": MINUTE}, "Bare has no event time, by which windows go"),
     ({"by": "n"}, "top and by go together"),
     ({"top": 3, "by": "most"}, "by='most' is no field of Row"),
+    ({"top": 3, "by": ["n"]}, "by=['n'] is no field of Row"),
+    ({"top": "3", "by": "n"}, "top must be a whole number, at least 1"),
 ]
 
 
 @pytest.mark.parametrize(("given", "told"), BAD, ids=[told for _, told in BAD])
 def test_what_cannot_be_run_is_refused(given: dict[str, Any], told: str) -> None:
     assert any(told in each for each in problems(**given)), problems(**given)
+
+
+@pytest.mark.parametrize("slide", [*range(2, 40), 20_000])
+def test_what_is_advised_where_a_window_is_smaller_than_its_slide_is_sound(slide: int) -> None:
+    for over in (windows.sliding(6, every=slide), windows.sliding(seconds(6), every=seconds(slide))):
+        for told in problems(over=over):
+            if "is smaller than its slide" in told:
+                for advice in told.partition("write ")[2].split(", or "):
+                    assert problems(over=eval(advice, {"windows": windows, "datetime": dt})) == []
+
+
+class Numbered(Event, time="at"):
+    at: datetime
+    meter: int
+    number: str
+    window: str
+    start: str
+    end: str
+    closed: bool
+
+
+TIMED, HYBRID = windows.tumbling(MINUTE), windows.hybrid(9, MINUTE)
+
+
+@pytest.mark.parametrize("trigger", [windows.on_change, windows.on_close])
+@pytest.mark.parametrize("over", [TIMED, HYBRID, windows.session(MINUTE), windows.tumbling(9)], ids=str)
+@pytest.mark.parametrize("key", ["window", "number", "start", "end", "closed"])
+def test_a_key_that_is_called_as_another_column_of_a_row_is_refused(key: str, over: Any, trigger: Any) -> None:
+    numbered = over in (HYBRID, windows.tumbling(9))
+    own = {"number", "start", "end"} if numbered else {"window"}
+    own |= {"closed"} if trigger == windows.on_change else set()
+    told = f"the key is called {key!r}, as a column of these rows is; give the field another name"
+    assert problems(Numbered, key=key, over=over, trigger=trigger) == ([told] if key in own else [])
+
+
+class Other(Event, time="at"):
+    at: datetime
+    meter: str
+    watts: float
+
+
+class Elsewhere(Event, time="at"):
+    at: datetime
+    meter: int
+    watts: int
+
+
+@pytest.mark.parametrize(
+    ("other", "over", "aggregate", "told"),
+    [
+        (Other, TIMED, windows.sum("watts"), ["m is of 'watts', which is int in Reading and float in Other"]),
+        (Other, HYBRID, windows.count("watts"), ["m is of 'watts', which is int in Reading and float in Other"]),
+        (Other, TIMED, windows.count("watts"), []),
+        (Elsewhere, TIMED, windows.sum("watts"), ["the key 'meter' is str in Reading and int in Elsewhere"]),
+        (Reading, HYBRID, windows.sum("watts"), []),
+    ],
+)
+def test_what_is_read_of_several_streams_has_one_type(other: Any, over: Any, aggregate: Any, told: list[str]) -> None:
+    app = App("two")
+    streams = [app.stream("these", Reading, key="meter"), app.stream("those", other, key="meter")]
+    app.window("used", reads=streams, key="meter", over=over, aggregate={"m": aggregate}, keep=HOUR)
+    assert [str(each).partition("handler used: ")[2] for each in check(app)] == [
+        f"{each}; give it one type" for each in told
+    ]
+
+
+def test_of_a_stream_that_is_not_sound_there_is_no_window() -> None:
+    app = App("bad")
+    stream = app.stream("readings", Reading, key="meter", late_after=30)  # type: ignore[arg-type]
+    app.window("used", reads=stream, key="meter", over=TIMED, aggregate={"n": windows.count()}, keep=HOUR)
+    told, _ = check(app)
+    assert told.message == "stream readings: late_after must be a timedelta above zero"
+
+
+@dataclass
+class Widest:
+    """The longest text so far."""
+
+    text: str = ""
+
+    def add(self, value: str) -> None:
+        self.text = max(self.text, value, key=len)
+
+    def merge(self, other: Widest) -> None:
+        self.add(other.text)
+
+    def copy(self) -> Widest:
+        return Widest(self.text)
+
+
+def test_a_summary_may_keep_a_dataclass_and_a_key_may_be_remembered_for_ever() -> None:
+    app = App("good")
+    stream = app.stream("others", Other, key="meter")
+    widest = windows.summary("meter", Widest, lambda each: each.text, str)
+    over = windows.sliding(2 * MINUTE, every=MINUTE)
+    app.window("w", reads=stream, key="meter", over=over, aggregate={"m": widest}, keep=timedelta.max)
+    items = [Other(at=datetime(2026, 1, 1, 0, each, tzinfo=UTC), meter="abc", watts=1.0) for each in range(5)]
+    result = run(app, {stream: [*items, tick(HOUR)]}, batch_events=1)
+    assert result.failed("w") == []
+    assert [each.m for each in result.rows("w")] == ["abc"] * 6
