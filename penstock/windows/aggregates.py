@@ -12,19 +12,12 @@ from bisect import insort
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime
-from decimal import Context, Decimal
 from math import nan, sqrt
 from operator import itemgetter
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from penstock.schema import INT_MAX, INT_MIN, decimal_fits
-
 COLLECTED_MAX = 10_000
 _PACKED: dict[Any, str] = {int: "q", float: "d"}
-_HIGH = 63
-"""The bits of a sum that the lower of its two parts has."""
-_EXACT = Context(prec=80)
-"""For sums of decimals: one has up to 58 digits, so 10^22 of them are added without rounding."""
 
 
 @runtime_checkable
@@ -111,64 +104,13 @@ class Count:
 
 
 class Sum(OfColumn):
-    """As Python adds. Where whole numbers or decimals may become too large, it is run as one of those below."""
+    """As Python adds. Where whole numbers or decimals may become too large, `sums.py` has what is run."""
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         return kept if value is None else value if kept is None else kept + value
 
     def merge(self, older: Any, newer: Any) -> Any:
         return older if newer is None else newer if older is None else older + newer
-
-
-class WholeSum(Sum):
-    """Of whole numbers: null while it does not fit a column, and right again when it does. Kept in two parts, so that
-    what is kept always fits, whatever the order in which large numbers of both signs come."""
-
-    def packing(self, hint: Any) -> str | None:
-        return "?qq"
-
-    def kept(self, hint: Any) -> Any:
-        return tuple[int, int] | None
-
-    def add(self, kept: Any, value: Any, at: datetime) -> Any:
-        if value is None:
-            return kept
-        return (0, value) if kept is None else _carried(kept[0], kept[1] + value)
-
-    def merge(self, older: Any, newer: Any) -> Any:
-        if older is None or newer is None:
-            return newer if older is None else older
-        return _carried(older[0] + newer[0], older[1] + newer[1])
-
-    def result(self, kept: Any) -> int | None:
-        if kept is None:
-            return None
-        total: int = (kept[0] << _HIGH) + kept[1]
-        return total if INT_MIN <= total <= INT_MAX else None
-
-
-def _carried(high: int, low: int) -> tuple[int, int]:
-    """The two parts of a sum; what is too much for the lower one is in the higher one."""
-    return (high, low) if INT_MIN <= low <= INT_MAX else (high + (low >> _HIGH), low & INT_MAX)
-
-
-class DecimalSum(Sum):
-    """Of decimals: exact, and null while it does not fit a column."""
-
-    def add(self, kept: Any, value: Any, at: datetime) -> Any:
-        return kept if value is None else value if kept is None else _EXACT.add(kept, value)
-
-    def merge(self, older: Any, newer: Any) -> Any:
-        return older if newer is None else newer if older is None else _EXACT.add(older, newer)
-
-    def result(self, kept: Any) -> Decimal | None:
-        return kept if kept is not None and decimal_fits(kept) else None
-
-
-def fitted(aggregate: Aggregate, hint: Any) -> Aggregate:
-    """The aggregate as windows over a column of that type run it."""
-    exact = {int: WholeSum, Decimal: DecimalSum}.get(hint)
-    return exact(aggregate.column) if exact is not None and builtins.type(aggregate) is Sum else aggregate
 
 
 class Min(OfColumn):

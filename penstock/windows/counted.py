@@ -91,8 +91,8 @@ class Numbered(ABC):
             call(state, ctx, ctx.now, min(times))
         elif self._is_empty(state):
             state.quiet = state.quiet or ctx.now + self.work.remembered
-            if state.timer is None or state.timer > state.quiet:  # one that calls before looks again: not one an event
-                call(state, ctx, ctx.now, state.quiet)
+            if state.timer is None or not ctx.now < state.timer <= state.quiet:
+                call(state, ctx, ctx.now, state.quiet)  # else one that is set calls before, and looks again
         else:
             state.quiet = None
 

@@ -14,7 +14,7 @@ from penstock.evolution import DECLARED
 from penstock.kept import gone_class, kept
 from penstock.making import made_class, time_of
 from penstock.schema import Event, State
-from penstock.windows.aggregates import Aggregate, fitted
+from penstock.windows.aggregates import Aggregate
 from penstock.windows.clock import Clock, Late
 from penstock.windows.counted import CountedWindows, HybridWindows
 from penstock.windows.edges import End, Start
@@ -22,6 +22,7 @@ from penstock.windows.plan import Work, column_hints, compiled, own_columns, row
 from penstock.windows.problems import problems
 from penstock.windows.sessions import SessionWindows
 from penstock.windows.shapes import Counted, Hybrid, Session, Shape, Timed, Trigger
+from penstock.windows.sums import fitted
 from penstock.windows.timed import TimedWindows
 
 Reads = Sequence[tuple[type[Event], timedelta | None]]
