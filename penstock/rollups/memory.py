@@ -14,6 +14,7 @@ import msgspec
 
 from penstock.evolution import DECLARED
 from penstock.making import made_class
+from penstock.packed import pack, unpack
 from penstock.schema import State
 
 OPEN_PAGES = 2
@@ -52,8 +53,8 @@ class Pages:
     def __init__(self, kinds: Sequence[Any]) -> None:
         cells: Any = tuple[tuple(kinds)]  # type: ignore[misc]
         page: Any = dict[int, cells]
-        self._encode = msgspec.msgpack.Encoder().encode
-        self._decode: Callable[[bytes], Page] = msgspec.msgpack.Decoder(page).decode
+        self._encode = msgspec.msgpack.Encoder(enc_hook=pack).encode
+        self._decode: Callable[[bytes], Page] = msgspec.msgpack.Decoder(page, dec_hook=unpack).decode
         self.level: Any = msgspec.defstruct(
             "Level", [("open", dict[int, page], msgspec.field(default_factory=dict))], bases=(Level,), array_like=True
         )

@@ -8,6 +8,7 @@ import pytest
 
 from penstock import App, Event, windows
 from penstock.rollups import UNITS
+from penstock.sketches import Hll
 from penstock.testing import CRASH, run
 from tests.rollups.shop import Given, Sale, moment, ran, shop, shown, sold
 
@@ -186,6 +187,21 @@ def test_null_counts_as_an_event_and_adds_nothing() -> None:
     items = [Sale(at=moment("10:00:00"), shop="a", amount=each) for each in (None, 2.0, 4.0)]
     (row,) = run(app, {sales: items}).rows(rollup)
     assert (row.n, row.paid, row.mean, row.most) == (3, 2, 3.0, 4.0)
+
+
+@pytest.mark.parametrize("batch_events", [1, 1_000])
+def test_a_sketch_is_kept_on_pages_that_are_packed_and_opened_again(batch_events: int) -> None:
+    """Each hour has its minutes on a page of their own. Late events open the first ones again, after a crash too."""
+    shops = windows.summary("shop", Hll, lambda seen: seen.count().value, float)
+    amounts = windows.summary("amount", Hll, lambda seen: seen.count().value, float)
+    app, sales, rollup = shop(["minute", "day"], {}, aggregate={"shops": shops, "amounts": amounts})
+    hours = [10, 11, 12, 13, 10, 10, 11]
+    sold = [Sale(at=moment(f"{hour}:00:00"), shop="a", amount=float(number)) for number, hour in enumerate(hours)]
+    result = run(app, {sales: [*sold[:4], CRASH, *sold[4:6], CRASH, *sold[6:]]}, batch_events=batch_events)
+    assert result.failed(rollup) == []
+    told = [(row.per, row.start.hour, row.shops, round(row.amounts)) for row in result.rows(rollup)]
+    minutes = [("minute", 10, 1, 3), ("minute", 11, 1, 2), ("minute", 12, 1, 1), ("minute", 13, 1, 1)]
+    assert told == [("day", 0, 1, 7), *minutes]
 
 
 class Move(Event):
