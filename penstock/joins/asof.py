@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.contracts import Context
 from penstock.joins.bounds import Bounds
-from penstock.joins.telling import MOMENT, TIMER, Joining, Pair, Side, missed, safely, state_class
+from penstock.joins.telling import MOMENT, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
 from penstock.making import forget, listed
 from penstock.schema import State
 
@@ -73,12 +73,10 @@ class AsOfJoin:
 
     def joining(self) -> Joining:
         held = {"events": dict[int, self.event.event], "rows": dict[int, self.table.event]}  # type: ignore[name-defined]
-        row, same = self.table.event, self.table.event is self.event.event
-        stream = self.table.stream
+        is_row = is_of(self.table, self.event)
 
         def on_event(state: Any, event: Any, ctx: Context) -> Any:
-            is_row = ctx.stream == stream if same else isinstance(event, row)
-            return self._row(state, event, ctx) if is_row else self._event(state, event, ctx)
+            return self._row(state, event, ctx) if is_row(event, ctx) else self._event(state, event, ctx)
 
         def on_timer(state: Any, ctx: Context) -> Any:
             return self._timer(state, ctx)

@@ -20,7 +20,7 @@ import msgspec
 
 from penstock.contracts import Context
 from penstock.joins.bounds import Bounds
-from penstock.joins.telling import MOMENT, NO_TIME, TIMER, Joining, Pair, Side, missed, safely, state_class
+from penstock.joins.telling import MOMENT, NO_TIME, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
 from penstock.making import forget, listed, time_of
 from penstock.schema import State
 
@@ -88,12 +88,10 @@ class IntervalJoin:
 
     def joining(self) -> Joining:
         held = {f"held_{number}": dict[int, side.event] for number, side in enumerate(self.sides)}  # type: ignore[name-defined]
-        one, same = self.sides[0].event, self.sides[0].event is self.sides[1].event
-        first = self.sides[0].stream
+        is_left = is_of(*self.sides)
 
         def on_event(state: Any, event: Any, ctx: Context) -> Any:
-            left = ctx.stream == first if same else isinstance(event, one)
-            return self._event(state, 0 if left else 1, event, ctx)
+            return self._event(state, 0 if is_left(event, ctx) else 1, event, ctx)
 
         def on_timer(state: Any, ctx: Context) -> Any:
             return self._timer(state, ctx)

@@ -86,7 +86,7 @@ class Lookup:
             return None, tuple(faults)
         inner = self.how == "inner"
         if self.view_key is not None:
-            return current(table, inner=inner, function=function), ()
+            return current(table, event, inner=inner, function=function), ()
         keep = KEEP if self.keep is None else self.keep
         return AsOfJoin(event, table, inner=inner, keep=keep, function=function, bounds=self.bounds).joining(), ()
 
