@@ -41,7 +41,7 @@ from penstock.declared import (
 )
 from penstock.joins.bounds import DEFAULT as JOIN_BOUNDS
 from penstock.joins.current import Latest
-from penstock.joins.spec import Declared, How, Interval, Lookup, Spec, Within
+from penstock.joins.spec import Declared, How, Interval, Lookup, Spec, Within, two_names
 from penstock.joins.telling import Joining, Pair, Side
 from penstock.kept import kept
 from penstock.schema import Event, Late, Raw, State
@@ -374,8 +374,8 @@ class App:
         for each of `aggregate`. `keep` says how long each unit is kept; an event corrects all that are still kept,
         however late it is, and goes to `name.missed` if none is. Days, months and years are those of `zone`.
         """
-        names, units = _read(reads), (by,) if isinstance(by, str) else tuple(by)
-        declared = rollups.Declared(name, key, units, dict(aggregate or {}), dict(keep or {}), zone)
+        names, units = _read(reads), tuple(by) if isinstance(by, Iterable) and not isinstance(by, str) else (by,)
+        declared = rollups.Declared(name, key, units, _mapping(aggregate), _mapping(keep), zone)
         known = {stream.name: stream.event for stream in (*self._streams, *self.outputs)}
         made = rollups.rolled(declared, [known[each] for each in names if each in known])
         where, row_key = _caller(), declared.row_key
@@ -408,7 +408,7 @@ class App:
         come is given with None in the partner's place. What came too late, or found no room in `bounds`, is told in
         `name.missed`.
         """
-        return self._joined(name, _caller(), (left, right), _two(key), Interval(within, how, bounds), emits)
+        return self._joined(name, _caller(), (left, right), two_names(key), Interval(within, how, bounds), emits)
 
     def enrich(
         self,
@@ -432,8 +432,8 @@ class App:
         Without a row the function gets None; with `how="inner"` it is not called.
         """
         views = {view.name: view.key for view in self.views}
-        spec = Lookup(how, keep, bounds, row, views.get(_read(table)[0]))
-        of_event, of_row = _two(key)
+        spec = Lookup(how, keep, bounds, row, views.get(_read((table,))[0]))
+        of_event, of_row = two_names(key)
         return self._joined(name, _caller(), (table, reads), (of_row, of_event), spec, emits)
 
     def _joined(
@@ -533,8 +533,9 @@ def _keeper(handler: Handler, key: tuple[str, ...], keep: timedelta | None) -> K
     return Keeper(**{**vars(handler), "emits": kept(row, key)}, view=view, faults=faults)
 
 
-def _two(key: str | tuple[str, str]) -> tuple[str, str]:
-    return (key, key) if isinstance(key, str) else key
+def _mapping(given: Any) -> Any:
+    """A copy of a mapping, which nobody changes any more. What is none is left as it is: `check` tells."""
+    return dict(given) if isinstance(given, Mapping) else {} if given is None else given
 
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:

@@ -326,7 +326,7 @@ def _inputs(app: App, handler: Handler) -> Iterator[str]:
             yield f"it reads {name!r}, which is {what}; there are {', '.join(sorted(streams))}"
         elif len(handler.reads) > 1 and name not in declared:
             yield f"it reads {name!r}, which a handler fills, beside other streams; read one or the other"
-        elif handler.key or not isinstance(handler, Recognizer):  # else PARTITION BY was not read, and is told
+        else:
             yield from _key_of(handler, streams[name])
 
 
@@ -336,6 +336,8 @@ def _key_of(handler: Handler, stream: Stream) -> Iterator[str]:
     except (NameError, TypeError, AttributeError):
         return  # the stream's own problem, told with it
     key = handler.key_of(stream.name)
+    if not key and isinstance(handler, Recognizer | Joiner):
+        return  # it was not read, and is told
     if not isinstance(key, str) or key not in kinds:
         yield f"the key {key!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
     elif not _keyable(kinds[key].base):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Literal
+from typing import Any, Literal
 
 Full = Literal["drop_oldest", "refuse_new"]
+SPAN_MAX = timedelta(days=36_525)
+"""A hundred years: the longest time that a join waits, or remembers. Much more would leave the calendar."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,21 @@ class Bounds:
         ]
         if self.full not in ("drop_oldest", "refuse_new"):
             found.append(f"bounds: full is {self.full!r}; use 'drop_oldest' or 'refuse_new'")
-        if not isinstance(self.remember, timedelta) or self.remember <= timedelta(0):
-            found.append("bounds: remember must be a timedelta above zero")
+        if not is_span(self.remember):
+            found.append(f"bounds: remember must be a timedelta above zero, of at most {SPAN_MAX.days} days")
         return found
+
+
+def is_span(value: Any) -> bool:
+    """Whether it is a time that can be waited for."""
+    return isinstance(value, timedelta) and timedelta(0) < value <= SPAN_MAX
+
+
+def bounds_problems(bounds: Any) -> list[str]:
+    """What is wrong with what was given as bounds."""
+    if not isinstance(bounds, Bounds):
+        return [f"bounds is {bounds!r}; write bounds=joins.Bounds(events=10_000), or leave it out"]
+    return bounds.problems()
 
 
 DEFAULT = Bounds()

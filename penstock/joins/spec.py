@@ -11,7 +11,7 @@ from inspect import signature
 from typing import Any, Literal, NamedTuple
 
 from penstock.joins.asof import AsOfJoin
-from penstock.joins.bounds import Bounds
+from penstock.joins.bounds import SPAN_MAX, Bounds, bounds_problems, is_span
 from penstock.joins.current import current
 from penstock.joins.interval import IntervalJoin
 from penstock.joins.telling import NO_TIME, Joining, Pair, Side
@@ -20,6 +20,8 @@ from penstock.schema import Event, fields
 How = Literal["inner", "left", "right", "full"]
 Within = timedelta | tuple[timedelta, timedelta]
 KEEP = timedelta(hours=1)
+NO_KEYS = ("", "")
+"""In place of keys that could not be read."""
 _PLAIN = (str, int, float, bool, bytes, datetime, date, Decimal)
 
 
@@ -42,7 +44,8 @@ class Interval:
 
     def compiled(self, over: Declared, function: Pair) -> tuple[Joining | None, tuple[str, ...]]:
         """The parts of a handler; or why there are none, each reason with what to write instead."""
-        faults = [*self._problems(), *_time_problems(over), *self.bounds.problems(), *common_problems(over, function)]
+        own = [*self._problems(), *_time_problems(over), *bounds_problems(self.bounds)]
+        faults = [*own, *common_problems(over, function)]
         left, right = over.sides
         if faults or left is None or right is None or self.within is None:
             return None, tuple(faults)
@@ -56,6 +59,8 @@ class Interval:
             )
         elif not all(isinstance(each, timedelta) for each in _pair(self.within)) or len(_pair(self.within)) != 2:
             yield "within must be a timedelta, or two of them: (before, after)"
+        elif any(abs(each) > SPAN_MAX for each in _pair(self.within)):
+            yield f"within is longer than a join can wait: give at most timedelta(days={SPAN_MAX.days})"
         elif sum(_pair(self.within), NO_TIME) < NO_TIME:
             yield "no time is within its interval: before and after together must not be below zero"
         if self.how not in ("inner", "left", "right", "full"):
@@ -80,7 +85,7 @@ class Lookup:
 
     def compiled(self, over: Declared, function: Pair) -> tuple[Joining | None, tuple[str, ...]]:
         own = self._view_problems(over) if self.view_key is not None else self._table_problems(over)
-        faults = [*self._problems(), *own, *self.bounds.problems(), *common_problems(over, function)]
+        faults = [*self._problems(), *own, *bounds_problems(self.bounds), *common_problems(over, function)]
         table, event = over.sides
         if faults or table is None or event is None:
             return None, tuple(faults)
@@ -93,8 +98,8 @@ class Lookup:
     def _problems(self) -> Iterator[str]:
         if self.how not in ("inner", "left"):
             yield f"how is {self.how!r}; use 'left' or 'inner'"
-        if self.keep is not None and not (isinstance(self.keep, timedelta) and self.keep > NO_TIME):
-            yield "keep must be a timedelta above zero"
+        if self.keep is not None and not is_span(self.keep):
+            yield f"keep must be a timedelta above zero, of at most {SPAN_MAX.days} days"
 
     def _table_problems(self, over: Declared) -> Iterator[str]:
         if self.row is not None:
@@ -108,11 +113,14 @@ class Lookup:
         view, key = over.reads[0], over.keys[0]
         if self.keep is not None:
             yield "keep is for a table that is a stream; of a view the current row counts: leave it out"
-        if self.view_key != (key,):
+        if self.view_key != (key,) and over.keys != NO_KEYS:
             listed = ", ".join(self.view_key or ())
             yield f"the view {view} has the key {listed}; it can only be looked up by that, if it is one column"
         if self.row is None:
             yield f"give row=Class, an Event with those columns of the view {view} that it needs, and {key}"
+            return
+        if not (isinstance(self.row, type) and issubclass(self.row, Event)):
+            yield f"row is {self.row!r}, which is not a class derived from Event"
             return
         if any(side is not None and side.event is self.row for side in over.sides[1:]):
             yield f"row must be a class of its own, and {self.row.__name__} is that of the stream's events"
@@ -124,11 +132,15 @@ class Lookup:
 
 def common_problems(over: Declared, function: Pair) -> Iterator[str]:
     """What may be wrong with any join."""
+    if over.keys == NO_KEYS:
+        yield 'key must be the name of a field, or two names if the sides differ: key=("ad", "ad_id")'
     if len(set(over.reads)) < len(over.reads):
         yield f"both sides are {over.reads[0]}; a join is of two streams"
     for name, side in zip(over.reads, over.sides, strict=True):
         if side is None:
             yield f"{name!r} must be declared before it"
+        elif side.late_after > SPAN_MAX:
+            yield f"late_after of {name} is longer than a join can wait: give at most timedelta(days={SPAN_MAX.days})"
     kinds = [_kind(side, key) for side, key in zip(over.sides, over.keys, strict=True)]
     if None not in kinds and kinds[0] is not kinds[1]:
         yield f"{over.keys[0]!r} and {over.keys[1]!r} are of different types: they would never be the same"
@@ -167,6 +179,12 @@ def _takes_two(function: Pair) -> bool:
 
 def _pair(within: Within) -> tuple[timedelta, timedelta]:
     return within if isinstance(within, tuple) else (within, within)
+
+
+def two_names(key: Any) -> tuple[str, str]:
+    """The fields of the key on both sides; NO_KEYS if it is neither a name nor two, which `check` tells."""
+    names = (key, key) if isinstance(key, str) else tuple(key) if isinstance(key, tuple | list) else ()
+    return names if len(names) == 2 and all(isinstance(each, str) for each in names) else NO_KEYS
 
 
 Spec = Interval | Lookup

@@ -41,15 +41,26 @@ def keep_max(unit: str) -> timedelta:
     return min(PAGE[unit] * (PAGES_MAX * 3 // 4), timedelta(days=3_650_000))
 
 
-def of_levels(by: Sequence[str], keep: Mapping[str, Any], zone: str) -> Iterator[str]:
+def of_levels(by: Sequence[Any], keep: Any, zone: str) -> Iterator[str]:
     """What is wrong with the units, how long each is kept, and the zone."""
     if not by:
         yield f"by is empty: name some of {', '.join(UNITS)}"
     for unit in by:
         if unit not in UNITS:
             yield f"by has {unit!r}; use some of {', '.join(UNITS)}"
-    if len(set(by)) < len(by):
+    if any(by.count(unit) > 1 for unit in UNITS):
         yield "a unit stands twice in by"
+    yield from _of_keep(by, keep)
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, TypeError, LookupError):
+        yield f"the zone {zone!r} is not known here; use a name such as 'Europe/Berlin', or 'UTC'"
+
+
+def _of_keep(by: Sequence[Any], keep: Any) -> Iterator[str]:
+    if not isinstance(keep, Mapping):
+        yield f'keep is {keep!r}; say of each unit how long it is kept, as in keep={{"minute": timedelta(days=1)}}'
+        return
     for unit, span in keep.items():
         if unit not in by:
             yield f"keep says how long {unit!r} is kept, which is not in by"
@@ -57,16 +68,15 @@ def of_levels(by: Sequence[str], keep: Mapping[str, Any], zone: str) -> Iterator
             yield f"keep[{unit!r}] must be a timedelta above zero"
         elif unit in UNITS and span > keep_max(unit):
             yield f"keep[{unit!r}] is {span}: at most {keep_max(unit)} of them are kept; for longer use a coarser unit"
-    try:
-        ZoneInfo(zone)
-    except (ValueError, OSError, TypeError, LookupError):
-        yield f"the zone {zone!r} is not known here; use a name such as 'Europe/Berlin', or 'UTC'"
 
 
-def of_columns(aggregates: Mapping[str, Any], key: str, classes: Sequence[type[Event]]) -> Iterator[str]:
+def of_columns(aggregates: Any, key: str, classes: Sequence[type[Event]]) -> Iterator[str]:
     """What is wrong with the aggregates, the names of their columns, and the fields that they read."""
     if key in OWN_COLUMNS:
         yield f"the key is called {key!r}, as a column of every rollup is; give the field another name"
+    if not isinstance(aggregates, Mapping):
+        yield f'aggregate is {aggregates!r}; name a column for each, as in aggregate={{"orders": windows.count()}}'
+        return
     if not aggregates:
         yield 'aggregate is empty: say what is kept, as in aggregate={"orders": windows.count()}'
     for name, aggregate in aggregates.items():

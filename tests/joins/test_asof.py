@@ -106,6 +106,9 @@ class Plain(Event):
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such way": ({"how": "full"}, "how is 'full'; use 'left' or 'inner'"),
     "nothing kept": ({"keep": 0 * S}, "keep must be a timedelta above zero"),
+    "kept for ever": ({"keep": timedelta.max}, "keep must be a timedelta above zero, of at most 36525 days"),
+    "half a key": ({"key": ("key",)}, "key must be the name of a field, or two names if the sides differ"),
+    "no bounds": ({"bounds": None}, "bounds is None; write bounds=joins.Bounds(events=10_000), or leave it out"),
     "a row class for a stream": ({"row": Right}, "row is for a view"),
     "no time": ({"table": "plain", "key": "key"}, "Plain has no event time, by which it is joined"),
     "no such key": ({"key": ("key", "nothing")}, "the key 'nothing' is no field of Right"),

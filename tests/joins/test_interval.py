@@ -153,9 +153,21 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no bound": ({"within": None}, "it has no bound, so it would keep every event for ever: give within=timedelta"),
     "no duration": ({"within": 5}, "within must be a timedelta, or two of them"),
     "empty": ({"within": (-5 * S, 3 * S)}, "no time is within its interval"),
+    "longer than the calendar": (
+        {"within": timedelta.max},
+        "within is longer than a join can wait: give at most timedelta(days=36525)",
+    ),
+    "so on one side": ({"within": (timedelta.min, S)}, "within is longer than a join can wait"),
+    "late for ever": (
+        {"right": "endless"},
+        "late_after of endless is longer than a join can wait: give at most timedelta(days=36525)",
+    ),
     "no such way": ({"how": "outer"}, "how is 'outer'; use 'inner', 'left', 'right' or 'full'"),
     "no such key": ({"key": "nothing"}, "the key 'nothing' is no field of Left; it has at, number, key"),
     "keys of different types": ({"key": ("key", "number")}, "'key' and 'number' are of different types"),
+    "half a key": ({"key": ("key",)}, 'key must be the name of a field, or two names if the sides differ: key=("ad"'),
+    "too many keys": ({"key": ("key", "name", "at")}, "key must be the name of a field, or two names"),
+    "no name for a key": ({"key": 5}, "key must be the name of a field, or two names"),
     "itself": ({"right": "lefts", "key": "key"}, "both sides are lefts; a join is of two streams"),
     "a stream that is not there": ({"right": "nothing"}, "'nothing' must be declared before it"),
     "no time on one side": ({"right": "plain", "key": "key"}, "Plain has no event time, and the other side has"),
@@ -164,6 +176,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "how long to wait for late events of unordered? Give",
     ),
     "no room": ({"bounds": joins.Bounds(events=0)}, "bounds: events must be at least 1"),
+    "no bounds": ({"bounds": 5}, "bounds is 5; write bounds=joins.Bounds(events=10_000), or leave it out"),
+    "remembered for ever": (
+        {"bounds": joins.Bounds(remember=timedelta.max)},
+        "bounds: remember must be a timedelta above zero, of at most 36525 days",
+    ),
     "no such policy": ({"bounds": joins.Bounds(full="drop")}, "bounds: full is 'drop'"),  # type: ignore[arg-type]
 }
 
@@ -175,9 +192,29 @@ def test_a_bad_join_is_refused_with_what_to_write(options: dict[str, Any], expec
     app.stream("rights", Right, late_after=S)
     app.stream("plain", Plain)
     app.stream("unordered", Right)
+    app.stream("endless", Right, late_after=timedelta.max)
     given = {"left": "lefts", "right": "rights", "key": ("key", "name"), "within": S, "emits": Both, **options}
     app.join("both", **given)(pair)
     assert any(expected in str(each) for each in check(app)), list(map(str, check(app)))
+
+
+@pytest.mark.parametrize("key", [("key",), ("key", "name", "at"), None], ids=["one", "three", "none"])
+def test_a_key_that_is_no_name_is_all_that_is_told(key: Any) -> None:
+    app = App("bad")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    app.join("both", left="lefts", right="rights", key=key, within=S, emits=Both)(pair)
+    [problem] = check(app)
+    assert "key must be the name of a field, or two names if the sides differ" in str(problem)
+
+
+def test_two_names_may_come_as_a_list() -> None:
+    app = App("listed")
+    app.stream("lefts", Left, late_after=S)
+    app.stream("rights", Right, late_after=S)
+    key: Any = ["key", "name"]
+    app.join("both", left="lefts", right="rights", key=key, within=S, emits=Both)(pair)
+    assert check(app) == []
 
 
 def test_a_function_of_one_argument_is_refused() -> None:

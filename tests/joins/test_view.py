@@ -100,6 +100,8 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no key in it": ({"row": Judged}, "the key 'card' is no field of Judged"),
     "a type that a view cannot be trusted with": ({"row": Listed}, "Listed.limits cannot be read from a view; use str"),
     "the events' own class": ({"row": Payment}, "row must be a class of its own"),
+    "no class for rows": ({"row": 5}, "row is 5, which is not a class derived from Event"),
+    "half a key": ({"key": ("card",)}, "key must be the name of a field, or two names if the sides differ"),
     "keep": ({"keep": S}, "keep is for a table that is a stream"),
 }  # fmt: skip
 

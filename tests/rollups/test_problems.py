@@ -62,10 +62,17 @@ def test_a_sound_one_has_no_problems() -> None:
     [
         ({"by": []}, "by is empty: name some of second, minute, hour, day, month, year"),
         ({"by": ["week"]}, "by has 'week'; use some of second, minute, hour, day, month, year"),
+        ({"by": [["day"]]}, "by has ['day']; use some of second, minute, hour, day, month, year"),
+        ({"by": None}, "by has None; use some of second, minute, hour, day, month, year"),
         ({"by": ["day", "day"]}, "a unit stands twice in by"),
         ({"keep": {"hour": timedelta(1)}}, "keep says how long 'hour' is kept, which is not in by"),
         ({"keep": {"day": timedelta(0)}}, "keep['day'] must be a timedelta above zero"),
         ({"keep": {"day": 30}}, "keep['day'] must be a timedelta above zero"),
+        (
+            {"keep": timedelta(days=30)},
+            "keep is datetime.timedelta(days=30); say of each unit how long it is kept, "
+            'as in keep={"minute": timedelta(days=1)}',
+        ),
         (
             {"by": ["second"], "keep": {"second": timedelta(days=7)}},
             "keep['second'] is 7 days, 0:00:00: at most 1 day, 1:00:00 of them are kept; for longer use a coarser unit",
@@ -75,6 +82,10 @@ def test_a_sound_one_has_no_problems() -> None:
             "the zone 'Mars/North' is not known here; use a name such as 'Europe/Berlin', or 'UTC'",
         ),
         ({"aggregate": {}}, 'aggregate is empty: say what is kept, as in aggregate={"orders": windows.count()}'),
+        (
+            {"aggregate": "orders"},
+            "aggregate is 'orders'; name a column for each, as in aggregate={\"orders\": windows.count()}",
+        ),
         (
             {"aggregate": {"start": windows.count()}},
             "an aggregate is called 'start', as another column is; give it another name",
