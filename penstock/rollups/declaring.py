@@ -55,6 +55,7 @@ def rolled(declared: Declared, classes: Sequence[type[Event]]) -> Rolled:
         classes = ()  # told of the stream
     faults = (
         *problems.of_levels(declared.by, declared.keep, declared.zone),
+        *problems.of_key(declared.key, classes),
         *problems.of_columns(declared.aggregates, declared.key, classes),
         *problems.of_times(classes),
     )

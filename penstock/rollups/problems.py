@@ -90,6 +90,12 @@ def of_columns(aggregates: Any, key: str, classes: Sequence[type[Event]]) -> Ite
             yield from _of_field(name, aggregate, classes)
 
 
+def of_key(key: str, classes: Sequence[type[Event]]) -> Iterator[str]:
+    """What is wrong with the types of the key: a row has one column for it, whatever stream an event came by."""
+    if len({field.base for cls in classes if (field := field_of(cls, key)) is not None}) > 1:
+        yield f"the key {key!r} has not the same type in all that it reads; give it one, or have a rollup for each"
+
+
 def of_times(classes: Sequence[type[Event]]) -> Iterator[str]:
     timeless = [each.__name__ for each in classes if each.__time_field__ is None]
     if timeless and len(timeless) < len(classes):

@@ -11,6 +11,7 @@ from penstock import App, Event, State, windows
 from penstock.evolution import misfit, shape_of
 from penstock.graph import check
 from penstock.rollups.problems import KEEP, keep_max
+from penstock.testing import BEGIN, run
 
 COUNT = {"orders": windows.count()}
 
@@ -130,6 +131,36 @@ def test_columns_of_several_streams_must_be_alike() -> None:
     app = declared(reads=["sold", "refunds"], aggregate={"n": windows.sum("amount")})
     messages = [each.message for each in check(app)]
     assert "handler sales: n is of 'amount', which has not the same type in all that it reads" in messages
+
+
+class Return(Event, time="at"):
+    at: datetime
+    shop: int
+    amount: int | None
+
+
+def test_the_key_of_several_streams_must_be_of_one_type() -> None:
+    app = App("shop")
+    streams = [app.stream("sold", Sale), app.stream("returned", Return)]
+    app.rollup("sales", reads=streams, key="shop", by="day", aggregate=COUNT)
+    [problem] = check(app)
+    told = "the key 'shop' has not the same type in all that it reads; give it one, or have a rollup for each"
+    assert problem.message == f"handler sales: {told}"
+
+
+def test_a_column_that_may_be_null_in_one_stream_only_is_of_one_type() -> None:
+    class Paid(Event, time="at"):
+        at: datetime
+        shop: int
+        amount: int
+
+    app = App("shop")
+    streams = [app.stream("paid", Paid), app.stream("returned", Return)]
+    rollup = app.rollup("sums", reads=streams, key="shop", by="day", aggregate={"sum": windows.sum("amount")})
+    assert check(app) == []
+    returned = [Return(at=BEGIN, shop=1, amount=each) for each in (2, None)]
+    [row] = run(app, {"paid": [Paid(at=BEGIN, shop=1, amount=3)], "returned": returned}).rows(rollup)
+    assert (row.shop, row.sum) == (1, 5)
 
 
 def test_the_key_must_not_be_called_as_a_column_of_every_rollup() -> None:
