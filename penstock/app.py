@@ -142,14 +142,16 @@ class App:
         keep_bytes: int | None = None,
         partitions: int | None = None,
         shed: Shed | None = None,
+        ahead: timedelta | None = None,
     ) -> Stream:
         """Declare a stream of events of one class; without a class it carries raw bytes.
 
         Order holds for events of the same `key`. An event more than `late_after` behind the newest one is late for
         windows. Events older than `keep`, or the oldest past `keep_bytes`, go once every view has read them.
-        With `shed`, some events are given up while the stream is overloaded; without it, none ever is.
+        With `shed`, some events are given up while the stream is overloaded; without it, none ever is. An event whose
+        time is more than `ahead` of the moment when it comes is rejected; without it, any time is taken.
         """
-        declared = Stream(name, event, _caller(), key, late_after, keep, keep_bytes, partitions, shed)
+        declared = Stream(name, event, _caller(), key, late_after, keep, keep_bytes, partitions, shed, ahead)
         self._streams.append(declared)
         return declared
 

@@ -54,6 +54,7 @@ class Stream:
     keep_bytes: int | None = None
     partitions: int | None = None
     shed: Shed | None = None
+    ahead: timedelta | None = None
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
 NAME_RULE = "use 1 to 48 of a-z, 0-9, - and _, beginning and ending with a letter or digit"
 PARTITIONS_MAX = 1024
+AHEAD_MAX = timedelta(days=36_525)
+"""A hundred years: now and so much more is still a time."""
 WEBHOOK_BATCH_MAX = 1_000
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "PENSTOCK_"
@@ -229,12 +231,15 @@ def _times(stream: Stream, kinds: dict[str, Any]) -> Iterator[str]:
         yield f"the time {time!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
     elif time is not None and kinds[time].base is not datetime:
         yield f"the time {time!r} must be a datetime (or EpochMillis)"
-    if stream.late_after is not None and time is None:
-        yield f"late_after needs an event time: class {stream.event.__name__}(Event, time=...)"
-    for option in ("late_after", "keep"):
+    for option in ("late_after", "ahead"):
+        if getattr(stream, option) is not None and time is None:
+            yield f"{option} needs an event time: class {stream.event.__name__}(Event, time=...)"
+    for option in ("late_after", "keep", "ahead"):
         value = getattr(stream, option)
         if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
             yield f"{option} must be a timedelta above zero"
+    if isinstance(stream.ahead, timedelta) and stream.ahead > AHEAD_MAX:
+        yield f"ahead is {stream.ahead}, and at most {AHEAD_MAX.days} days; leave it out to take any time"
     if stream.partitions is not None and not 1 <= stream.partitions <= PARTITIONS_MAX:
         yield f"partitions must be from 1 to {PARTITIONS_MAX}"
 

@@ -94,7 +94,7 @@ async def handle_later(state: Seen, event: Fix, ctx: Context) -> None:
 
 
 def sound(app: App) -> None:
-    app.stream("fixes", Fix, key="vehicle", late_after=timedelta(minutes=2))
+    app.stream("fixes", Fix, key="vehicle", late_after=timedelta(minutes=2), ahead=timedelta(minutes=5))
     app.stream("hints", Weighed, shed=Shed(keep=0.25, unless="severity >= 3 OR vehicle = 'bus'", weight="weight"))
     app.stream("urgent", Weighed, shed=Shed(unless="NOT severity IS NULL"))
     app.sql("busiest", "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle", key="vehicle", top=10, by="n")
@@ -130,6 +130,13 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.stream("other", int), "not a class derived from Event"),
         (lambda app: app.stream("other", NoTime, late_after=timedelta(1)), "late_after needs an event time"),
         (lambda app: app.stream("other", Fix, late_after=timedelta(0)), "late_after must be a timedelta above zero"),
+        (
+            lambda app: app.stream("other", NoTime, ahead=timedelta(1)),
+            "ahead needs an event time: class NoTime(Event, t",
+        ),
+        (lambda app: app.stream("other", Fix, ahead=timedelta(0)), "ahead must be a timedelta above zero"),
+        (lambda app: app.stream("other", Fix, ahead=60), "ahead must be a timedelta above zero"),
+        (lambda app: app.stream("other", Fix, ahead=timedelta.max), "and at most 36525 days; leave it out to take any"),
         (lambda app: app.stream("other", Fix, partitions=0), "partitions must be from 1 to"),
         (lambda app: app.sql("v", "SELECT a FROM nowhere", key="a"), "it reads 'nowhere', which is no stream or view"),
         (lambda app: app.sql("v", "SELEC a", key="a"), "could not be read"),

@@ -32,7 +32,7 @@ def test_an_app_has_these_methods() -> None:
 
 def test_the_parameters_of_the_declarations_are_these() -> None:
     assert [*inspect.signature(App.stream).parameters][1:] == [
-        "name", "event", "key", "late_after", "keep", "keep_bytes", "partitions", "shed",
+        "name", "event", "key", "late_after", "keep", "keep_bytes", "partitions", "shed", "ahead",
     ]  # fmt: skip
     assert [*inspect.signature(App.view).parameters][1:] == [
         "name", "reads", "key", "keep", "top", "by", "emit", "time",

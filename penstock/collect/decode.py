@@ -1,4 +1,4 @@
-"""Request bodies to events: pure functions of bytes, without I/O and without a clock.
+"""Request bodies to events: functions of bytes, without I/O; with a clock only where a stream is declared with `ahead`.
 
 Three forms of a body: one JSON object, a JSON array of them, or NDJSON (one event a line). NDJSON is told by its
 content type alone, so that the same bytes always mean the same events; every other content type is read as JSON. A
@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.collect.fitness import checks, first_fault
+from penstock.collect.fitness import Ahead, checks, first_fault
 from penstock.errors import TooLarge
 from penstock.schema import Event, Raw, wire_class
 
@@ -47,6 +47,14 @@ class Decoded(msgspec.Struct, frozen=True):
     rejections: Sequence[Rejection]
     malformed: bool = False
 
+    @property
+    def places(self) -> Sequence[int] | None:
+        """The places that the good events had in the body; None if all are good."""
+        if not self.rejections:
+            return None
+        bad = {each.index for each in self.rejections}
+        return [place for place in range(len(self.events) + len(bad)) if place not in bad]
+
 
 def is_lines(content_type: bytes) -> bool:
     """Whether a body of this content type is NDJSON."""
@@ -56,11 +64,12 @@ def is_lines(content_type: bytes) -> bool:
 class BodyDecoder:
     """Decodes the bodies of one event class. Raises only `TooLarge`: everything else wrong is a `Rejection`."""
 
-    def __init__(self, cls: type[Event], *, event_bytes_max: int, events_max: int) -> None:
+    def __init__(self, cls: type[Event], *, event_bytes_max: int, events_max: int, ahead: Ahead | None = None) -> None:
         wire: Any = wire_class(cls)
         self._wire = wire
         self._opaque = cls is Raw
-        self._checks = checks(cls)
+        self._checks = checks(cls) if ahead is None else (*checks(cls), ahead.check)
+        self._ahead = ahead
         self.event_bytes_max = event_bytes_max
         self._events_max = events_max
         self._one = msgspec.json.Decoder(wire)
@@ -68,6 +77,8 @@ class BodyDecoder:
 
     def decode(self, body: bytes, *, lines: bool = False) -> Decoded:
         """The events of a body, NDJSON if `lines`."""
+        if self._ahead is not None:
+            self._ahead.look()
         if self._opaque:
             return self._raw_events(body, lines)
         if lines:

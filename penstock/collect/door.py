@@ -15,6 +15,7 @@ from penstock.collect.audit import Audit
 from penstock.collect.decode import BodyDecoder
 from penstock.collect.entrance import Entrance
 from penstock.collect.feed import FeedIntake
+from penstock.collect.fitness import Ahead
 from penstock.collect.intake import Hold, Hooks, Receipt, StreamIntake
 from penstock.collect.reached import Stand
 from penstock.collect.shedding import Shedding, SheddingIntake
@@ -148,8 +149,9 @@ class FrontDoor:
 
     def _open(self, stream: Stream) -> Entrance:
         chosen = self._settings
+        ahead = None if stream.ahead is None else Ahead(stream.event, stream.ahead, self._clock)
         decoder = BodyDecoder(
-            stream.event, event_bytes_max=chosen.event_bytes_max, events_max=chosen.request_events_max
+            stream.event, event_bytes_max=chosen.event_bytes_max, events_max=chosen.request_events_max, ahead=ahead
         )
         main = Target(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions)
         dead = Target(stream.name + REJECTED_SUFFIX, Rejected, None, 1)

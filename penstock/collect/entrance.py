@@ -83,7 +83,7 @@ class Entrance:
         """Dead letters first: if they cannot be kept the client retries, and no event is in twice."""
         count, rejected = len(decoded.events), len(decoded.rejections)
         source = POST if durable else ONE_WAY
-        request = Request(decoded.events, size, source, key=key)
+        request = Request(decoded.events, size, source, key=key, places=decoded.places)
         self.intake.require_room(request)
         kept = self.dead_letters.offer(Request(letters(decoded.rejections), size, source))
         self.count_rejected(rejected, source)

@@ -1,4 +1,5 @@
-"""What msgspec does not check of a decoded event: that its values keep their worth in the stream's columns.
+"""What msgspec does not check of a decoded event: that its values keep their worth in the stream's columns; and, where
+a stream asks for it, that its time is not far ahead.
 
 An event that passed is one that every later step can hold: its decimals keep their digits, its times exist in UTC, and
 its id, if the class has one, is there and of a size that can be remembered.
@@ -7,12 +8,14 @@ its id, if the class has one, is there and of a size that can be remembered.
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple, get_args
 
 import msgspec
 
 from penstock.columns import decimal_fields, unfit_decimal
+from penstock.contracts import Clock
+from penstock.rows import to_micros
 from penstock.schema import DECIMAL_DIGITS, DECIMAL_SCALE, Event, Field, Record, fields, per_class
 
 ID_CHARS_MAX = 255
@@ -46,6 +49,27 @@ def checks(cls: type[Event]) -> tuple[Check, ...]:
             test = _unfit_time if each.base is datetime else _holds_unfit_time
             found.append(Check(each.name, test, "A time is before the year 1 or after 9999 in UTC"))
     return tuple(found)
+
+
+class Ahead:
+    """How far ahead of the moment at which it comes the time of an event may be. `check` is the test of that.
+
+    `look` is called before the events of a body are tested: it asks the clock once for all of them, so an event costs a
+    comparison. Bodies may be decoded in two threads at a time; then the moment of one serves both.
+    """
+
+    def __init__(self, cls: type[Event], ahead: timedelta, clock: Clock) -> None:
+        self._field = next(each for each in fields(cls) if each.name == cls.__time_field__)
+        self._ahead, self._clock = ahead, clock
+        self._latest: Any = None
+        self.check = Check(self._field.name, self._is_past, f"The time is more than {ahead} ahead of the clock here")
+
+    def look(self) -> None:
+        latest = self._clock.now() + self._ahead
+        self._latest = to_micros(latest) // 1_000 if self._field.epoch else latest  # as the field comes in
+
+    def _is_past(self, value: Any) -> bool:
+        return value is not None and bool(value > self._latest)
 
 
 def first_fault(tests: tuple[Check, ...], event: Any) -> Check | None:

@@ -78,8 +78,9 @@ class Request(msgspec.Struct):
     """The events of one request, which came in `size` bytes by one way, at a time of the monotonic clock.
 
     `mark` is a source's name and how far it was read. `key` tells the request from all others: events that have no id
-    of their own are known by it if they come again. The intake fills in who waits for the outcome, `tick` and the event
-    time that is `told` with it, and, if it sheds, how many of the events went and the `places` that the others had.
+    of their own are known by it, and by their `places` in the request if some of it were rejected, if they come again.
+    The intake fills in who waits for the outcome, `tick` and the event time that is `told` with it, and, once it is
+    `sifted` because the stream sheds, how many of the events went and the places that the others had.
     """
 
     events: Sequence[Any]
@@ -92,6 +93,7 @@ class Request(msgspec.Struct):
     tick: datetime | None = None
     told: datetime | None = None
     shed: int = 0
+    sifted: bool = False
     places: Sequence[int] | None = None
 
 

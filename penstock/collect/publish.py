@@ -151,7 +151,8 @@ class _Session:
             self._entrance.count_rejected(len(decoded.rejections), PUBLISH)
         if decoded.events:
             key = None if self._producer is None else f"{self._producer}/{message.seq}"
-            taken = await _offer(self._entrance.intake, Request(decoded.events, len(body), PUBLISH, key=key))
+            request = Request(decoded.events, len(body), PUBLISH, key=key, places=decoded.places)
+            taken = await _offer(self._entrance.intake, request)
         self._pending.append(_Pending(message.seq, taken, kept, errors_of(decoded)))
         self._moved.set()
 

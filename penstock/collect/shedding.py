@@ -74,7 +74,8 @@ class Sieve:
         """Leave in a request what is kept of it. To be done once: a request that is offered again is as it was."""
         kept, places = [], []
         important, names = self._important(request.events), self._names(request)
-        for place, (event, is_important, name) in enumerate(zip(request.events, important, names, strict=True)):
+        before = _places(request)
+        for place, event, is_important, name in zip(before, request.events, important, names, strict=True):
             if is_important:
                 kept.append(event)
             elif self._keep and self._draws(name):
@@ -84,13 +85,13 @@ class Sieve:
             places.append(place)
         request.size = request.size * len(kept) // len(request.events)
         request.shed = len(request.events) - len(kept)
-        request.events, request.places = kept, places
+        request.events, request.places, request.sifted = kept, places, True
         self._looked_at = (), []
 
     def _names(self, request: Request) -> Sequence[str | None]:
         """What each event is known by if it is sent again."""
         if not self._has_id and request.key is not None:
-            return [f"{request.key}/{number}" for number in range(len(request.events))]
+            return [f"{request.key}/{place}" for place in _places(request)]
         return self._id_texts(request.events)
 
     def _draws(self, name: str | None) -> bool:
@@ -149,14 +150,14 @@ class SheddingIntake(StreamIntake):
 
     def _has_room(self, request: Request) -> bool:
         count = len(request.events)
-        if not count or self._hold is not None or request.places is not None or self.shedding is None:
+        if not count or self._hold is not None or request.sifted or self.shedding is None:
             return super()._has_room(request)
         expected = self._sieve.expected(request.events)
         return self._fits(expected, request.size * expected // count)
 
     def _take(self, request: Request, waiter: Waiter) -> None:
         size = request.size
-        if request.events and request.places is None and self.shedding is not None:
+        if request.events and not request.sifted and self.shedding is not None:
             self._sieve.sift(request)
         if request.shed:
             tally = self.audit.of(request.source)
@@ -172,6 +173,11 @@ class SheddingIntake(StreamIntake):
         self.audit.of(request.source).shed += request.shed
         receipt = Receipt(0, 0, 0, None, shed=request.shed)
         asyncio.get_running_loop().call_soon(_tell, waiter, receipt)
+
+
+def _places(request: Request) -> Sequence[int]:
+    """The places of its events in the request as it came."""
+    return range(len(request.events)) if request.places is None else request.places
 
 
 def _tell(waiter: Waiter, receipt: Receipt) -> None:

@@ -64,7 +64,7 @@ class Request(Protocol):
 
     @property
     def places(self) -> Sequence[int] | None:
-        """The places that the events had in the request before others of it were shed; None if none was."""
+        """The places that the events had in the request before others of it were rejected or shed; None if none was."""
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,6 @@ from penstock.collect.publish import SUFFIX, PublishEndpoint
 from penstock.runtime.gateway import server_config
 from penstock.runtime.guard import guarded
 from penstock.settings import Settings
-from penstock.shed import Shed
 from tests.collect.fakes import DEADLINE_S, MemoryLog
 from tests.collect.support import Rig, opened, until
 
@@ -104,12 +103,12 @@ class Served:
 
 @contextmanager
 def serving(
-    *, short: bool = True, settings: Settings | None = None, gate: Gate | None = None, shed: Shed | None = None
+    *, short: bool = True, settings: Settings | None = None, gate: Gate | None = None, **options: Any
 ) -> Iterator[Served]:
-    """A server on a free port of the loopback; with `short` false all goes by ASGI."""
+    """A server on a free port of the loopback; with `short` false all goes by ASGI. `fixes` has these options."""
     chosen, served = settings or Settings(), Served(MemoryLog(), gate=gate or Gate())
     started: Future[None] = Future()
-    thread = threading.Thread(target=uvloop.run, args=(_serve(served, short, chosen, shed, started),))
+    thread = threading.Thread(target=uvloop.run, args=(_serve(served, short, chosen, options, started),))
     thread.start()
     try:
         started.result(DEADLINE_S)
@@ -123,7 +122,9 @@ def serving(
         assert served.errors == []
 
 
-async def _serve(served: Served, short: bool, settings: Settings, shed: Shed | None, started: Future[None]) -> None:
+async def _serve(
+    served: Served, short: bool, settings: Settings, options: dict[str, Any], started: Future[None]
+) -> None:
     served.loop = asyncio.get_running_loop()
     served.loop.set_exception_handler(lambda _, context: served.errors.append(context))
     listener = socket.create_server(("127.0.0.1", 0))
@@ -135,7 +136,7 @@ async def _serve(served: Served, short: bool, settings: Settings, shed: Shed | N
         served.asgi.append(scope.get("method", scope["type"]))
         await application(scope, receive, send)
 
-    async with opened(served.log, settings, shed=shed) as served.rig:
+    async with opened(served.log, settings, **options) as served.rig:
         config = server_config(asgi, settings, served.protocol(short, settings), served.gate.tls)
         served.server = uvicorn.Server(config)
         running = asyncio.create_task(served.server._serve([listener]))

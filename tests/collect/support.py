@@ -21,7 +21,6 @@ from penstock.contracts import Log, Source, SourceStatus
 from penstock.errors import PenstockError
 from penstock.schema import Event, Record
 from penstock.settings import Settings
-from penstock.shed import Shed
 from tests.collect.fakes import DEADLINE_S, ManualClock, MemoryLog
 
 P = ParamSpec("P")
@@ -70,10 +69,10 @@ class Rig:
 
 
 @asynccontextmanager
-async def opened(log: Log, settings: Settings | None = None, *, shed: Shed | None = None) -> AsyncIterator[Rig]:
-    """A door with the streams `fixes` (keyed), and `raw`; closed at the end."""
+async def opened(log: Log, settings: Settings | None = None, **options: Any) -> AsyncIterator[Rig]:
+    """A door with the streams `fixes` (keyed, and with these options), and `raw`; closed at the end."""
     app = App("test")
-    app.stream("fixes", Fix, key="vehicle", shed=shed)
+    app.stream("fixes", Fix, key="vehicle", **options)
     app.stream("raw")
     chosen, clock = settings or Settings(), ManualClock()
     fatal: list[PenstockError] = []

@@ -8,6 +8,7 @@ import random
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -99,6 +100,15 @@ def test_a_rejected_event_is_told_with_its_message_and_the_rest_is_taken(served:
     assert [(each["seq"], each["errors"][0]["index"]) for each in rejected] == [(1, 1), (2, 0)]
     assert ids(served) == ["f1"]
     assert len(served.log.events("fixes.rejected")) == 2
+
+
+def test_an_event_that_is_too_far_ahead_is_told_with_its_message_and_the_rest_is_taken() -> None:
+    with serving(ahead=timedelta(hours=11)) as served, publishing(served) as connection:
+        say(connection, 1, fix(1), fix(2) | {"at": "2026-01-01T11:00:01Z"}, fix(3))
+        [rejected] = [each for each in until_acknowledged(connection, 1) if each["event"] == "rejected"]
+        assert rejected["errors"][0]["index"] == 1
+        assert "is more than 11:00:00 ahead" in rejected["errors"][0]["reason"]
+        assert ids(served) == ["f1", "f3"]
 
 
 def test_a_client_over_the_window_is_not_read(served: Served) -> None:

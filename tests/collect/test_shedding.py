@@ -104,6 +104,14 @@ def sifted(shed: Shed, cls: type[Event], events: list[dict[str, Any]], key: str 
     return request
 
 
+def test_what_is_left_of_a_request_is_known_by_the_places_that_it_had_as_it_came() -> None:
+    """Also if some of it were rejected before: the first of three, here."""
+    wire: Any = wire_class(Click)
+    request = Request([wire(click="a", severity=1), wire(click="b", severity=3)], 1_000, key="k", places=[1, 2])
+    Sieve(Shed(unless="severity >= 3"), Click, random.Random(SEED)).sift(request)
+    assert (request.places, request.shed, request.sifted) == ([2], 1, True)
+
+
 @pytest.mark.parametrize("cls", [Click, Ping])
 def test_about_the_fraction_is_kept_and_the_weights_estimate_how_many_came(cls: type[Event]) -> None:
     count = 20_000
