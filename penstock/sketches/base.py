@@ -76,6 +76,11 @@ class Sketch(Packed):
         return {}
 
 
+def around(value: float, low: float, high: float, confidence: float | None) -> Estimate:
+    """An answer whose bounds were found apart from it: they are made to hold it."""
+    return Estimate(value, min(low, value), max(high, value), confidence)
+
+
 def damaged(kind: str, why: str) -> ValueError:
     return ValueError(f"these are not the bytes of a {kind}: {why}")
 

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 import datasketches
 
-from penstock.sketches.base import Estimate, Item, Sketch, damaged
+from penstock.sketches.base import Estimate, Item, Sketch, around, damaged
 from penstock.sketches.images import check_hll, check_theta
 
 CONFIDENCES = {1: 0.6827, 2: 0.9545, 3: 0.9973}
@@ -36,7 +36,7 @@ class Hll(Sketch):
     def count(self, deviations: int = 2) -> Estimate:
         """How many different items were added, with bounds of 1, 2 or 3 standard deviations."""
         low, high = self._sketch.get_lower_bound(deviations), self._sketch.get_upper_bound(deviations)
-        return Estimate(self._sketch.get_estimate(), low, high, CONFIDENCES[deviations])
+        return around(self._sketch.get_estimate(), low, high, CONFIDENCES[deviations])
 
     def merge(self, other: Hll) -> None:
         """Take in what another one has seen. The result is as fine as the coarser of both."""
@@ -101,7 +101,7 @@ class Theta(Sketch):
         """How many different items there are, with bounds of 1, 2 or 3 standard deviations."""
         kept = self._set()
         low, high = kept.get_lower_bound(deviations), kept.get_upper_bound(deviations)
-        return Estimate(kept.get_estimate(), low, high, CONFIDENCES[deviations] if kept.is_estimation_mode() else 1.0)
+        return around(kept.get_estimate(), low, high, CONFIDENCES[deviations] if kept.is_estimation_mode() else 1.0)
 
     def merge(self, other: Theta) -> None:
         """Become the union of both."""

@@ -11,11 +11,13 @@ import msgspec
 import numpy
 from numpy.typing import NDArray
 
-from penstock.sketches.base import Estimate, Item, Sketch, damaged, require_same
-from penstock.sketches.images import check_count_min
+from penstock.sketches.base import Estimate, Item, Sketch, around, damaged, require_same
+from penstock.sketches.images import COUNTERS_MAX, check_count_min
 
 _TABLE_AT = 24
 HASHES_MAX = 127
+BITS_MAX = 62
+"""Of the numbers of range counts."""
 
 
 class CountMin(Sketch):
@@ -110,8 +112,8 @@ class RangeCounts(Sketch):
     format = "Penstock (DataSketches count-min for each size)"
 
     def __init__(self, bits: int = 16, error: float = 0.01, confidence: float = 0.99) -> None:
-        if not 1 <= bits <= 62:
-            raise ValueError(f"numbers have 1 to 62 bits, not {bits}")
+        if not 1 <= bits <= BITS_MAX:
+            raise ValueError(f"numbers have 1 to {BITS_MAX} bits, not {bits}")
         self.bits = bits
         self._sizes = [CountMin(error, confidence) for _ in range(bits)]
 
@@ -132,7 +134,7 @@ class RangeCounts(Sketch):
             return Estimate(self.total, self.total, self.total)
         parts = [self._sizes[size].count(piece) for size, piece in self._pieces(low, high + 1)]
         doubt = sum(1 - (each.confidence or 0) for each in parts)
-        return Estimate(
+        return around(
             min(self.total, sum(each.value for each in parts)),
             sum(each.low for each in parts),
             min(self.total, sum(each.high for each in parts)),
@@ -165,11 +167,15 @@ class RangeCounts(Sketch):
             version, images = msgspec.msgpack.decode(data, type=tuple[int, list[bytes]])
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise damaged("range counts", str(error)) from error
-        if version != 1 or not images:
+        if version != 1 or not 1 <= len(images) <= BITS_MAX:
             raise damaged("range counts", f"version {version}, {len(images)} sizes")
+        if sum(map(check_count_min, images)) > max(COUNTERS_MAX, len(data) // 8):
+            raise damaged("range counts", f"more than {COUNTERS_MAX} counters in {len(data)} bytes")
         made = cls.__new__(cls)
         made.bits = len(images)
         made._sizes = [CountMin.from_bytes(each) for each in images]
+        if len({(each.total, each.size_bytes_max) for each in made._sizes}) > 1:
+            raise damaged("range counts", "its sizes are not of the same numbers")
         return made
 
     def _told(self) -> dict[str, Any]:

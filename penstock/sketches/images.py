@@ -3,17 +3,30 @@ HLL with a changed head made it write beyond its memory. What is refused here ne
 
 from __future__ import annotations
 
+import math
 import struct
+
+import numpy
+from numpy.typing import NDArray
 
 from penstock.sketches.base import damaged
 
 COUNTERS_MAX = 1 << 24
 """The most counters of a count-min sketch that is read: 128 MiB."""
+COUNT_MAX = 2.0**256
+"""The highest of them: a join multiplies two, and adds the products up."""
 _HLL_8 = 2
 _LIST, _SET, _REGISTERS = 0, 1, 2
 _EMPTY, _COMPACT = 4, 8
+_LEAST_AT = 6
+"""Where the head of an HLL has the value of its least registers. It is 0 but for some that Java has merged."""
+LG_LIST = 3
+"""The first items of an HLL are a list of eight places, in the order in which they came."""
 _RANKS = bytes(range(64))
 _COUNT_MIN_EMPTY = 1
+CENTROID = numpy.dtype([("mean", "<f8"), ("weight", "<u8")])
+WEIGHT_MAX = 1 << 53
+"""Of all that a t-digest has seen: a float can tell so many apart."""
 
 
 def _require(holds: bool, kind: str, why: str) -> None:
@@ -32,20 +45,33 @@ def check_hll(data: bytes) -> None:
     _require(start > 0 and data[0] * 4 == start and len(data) >= start, kind, "its head does not fit its mode")
     if mode & 3 == _REGISTERS:
         _require(len(data) == start + (1 << lg_k), kind, f"{len(data)} bytes for 2^{lg_k} registers")
-        _require(not data[start:].translate(None, _RANKS), kind, "a register is out of range")
+        _check_registers(data[:start], data[start:])
         return
     if mode & 3 == _SET:
         (count,) = struct.unpack_from("<I", data, 8)
-    _check_coupons(data[start:], count, lg_table, bool(flags & _COMPACT), 3 if mode & 3 == _LIST else lg_k)
+    _require(not (flags & _EMPTY and count), kind, f"it is empty, and has {count} items")
+    _check_coupons(data[start:], count, lg_table, bool(flags & _COMPACT), LG_LIST if mode & 3 == _LIST else lg_k)
+
+
+def _check_registers(head: bytes, registers: bytes) -> None:
+    """Registers in their range; and in the head what was summed up of them, and how many are the least."""
+    kind = "HLL sketch"
+    _require(not registers.translate(None, _RANKS), kind, "a register is out of range")
+    *sums, free = struct.unpack_from("<3dI", head, 8)
+    _require(all(0 <= each < math.inf for each in sums), kind, f"its sums are {sums}")
+    _require(
+        registers.count(0) == (0 if head[_LEAST_AT] else free) <= free <= len(registers), kind, f"not {free} are free"
+    )
 
 
 def _check_coupons(data: bytes, count: int, lg_table: int, compact: bool, lg_table_max: int) -> None:
     """The items of an HLL that has few: a list or a table of whole numbers, of which 0 is none."""
     kind = "HLL sketch"
-    _require(len(data) % 4 == 0 and lg_table <= max(3, lg_table_max), kind, f"a table of 2^{lg_table}")
+    _require(len(data) % 4 == 0 and lg_table <= max(LG_LIST, lg_table_max), kind, f"a table of 2^{lg_table}")
     words = struct.unpack(f"<{len(data) // 4}I", data)
     _require(len(words) == (count if compact else 1 << lg_table), kind, f"{len(words)} places for {count} items")
     _require(len(words) - words.count(0) == count <= 1 << lg_table, kind, f"there are not {count} items in it")
+    _require(lg_table_max > LG_LIST or 0 not in words[:count], kind, "its list has gaps")
 
 
 def check_theta(data: bytes) -> None:
@@ -65,20 +91,35 @@ def check_theta(data: bytes) -> None:
 
 
 def check_tdigest(data: bytes) -> None:
-    """As many centroids as its head says."""
+    """As many centroids as its head says; all its values are numbers, and its weights can be added up."""
     kind = "t-digest"
     _require(len(data) >= 8 and data[1:3] == b"\x01\x14", kind, "its head is another one")
     if data[0] == 2:
         _require(len(data) >= 32, kind, "it is cut short")
         centroids, buffered = struct.unpack_from("<II", data, 8)
         _require(len(data) == 32 + 16 * centroids + 8 * buffered, kind, f"{centroids} centroids, {buffered} buffered")
+        ends, rest = numpy.frombuffer(data, "<f8", 2, 16), numpy.frombuffer(data, "<f8", offset=32 + 16 * centroids)
+        kept = numpy.frombuffer(data, CENTROID, centroids, 32)
+        weights = kept["weight"].tolist()
+        _require(
+            all(map(_are_numbers, (ends, rest, kept["mean"]))) and ends[0] <= ends[1], kind, "a value is no number"
+        )
+        _require(min(weights, default=1) >= 1 and sum(weights) <= WEIGHT_MAX, kind, "a weight is no count")
 
 
-def check_count_min(data: bytes) -> None:
-    """As many counters as its head says."""
+def _are_numbers(values: NDArray[numpy.float64]) -> bool:
+    return bool(numpy.isfinite(values).all())
+
+
+def check_count_min(data: bytes) -> int:
+    """As many counters as its head says, each a count; gives how many."""
     kind = "count-min sketch"
     _require(len(data) >= 16 and data[:3] == b"\x02\x01\x12", kind, "its head is another one")
     buckets, hashes = struct.unpack_from("<IB", data, 8)
     _require(buckets >= 3 and hashes >= 1 and buckets * hashes <= COUNTERS_MAX, kind, f"{hashes} rows of {buckets}")
     size = 16 if data[3] & _COUNT_MIN_EMPTY else 24 + 8 * buckets * hashes
     _require(len(data) == size, kind, f"{len(data)} bytes for {hashes} rows of {buckets}")
+    if len(data) > 16:
+        counts = numpy.frombuffer(data, "<f8", offset=16)  # the first is that of all
+        _require(bool(counts.min() >= 0 and counts.max() <= COUNT_MAX), kind, "a counter is no count")
+    return int(buckets * hashes)

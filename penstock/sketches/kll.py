@@ -182,8 +182,8 @@ class Kll(Sketch):
 
     def _read(self, data: bytes) -> None:
         self.n, self._least_k, count, _ = _FULL.unpack_from(data, 8)
-        if not 1 <= count <= LEVELS_MAX:
-            raise damaged("KLL sketch", f"{count} levels")
+        if not 1 <= count <= LEVELS_MAX or not K_MIN <= self._least_k <= self.k:
+            raise damaged("KLL sketch", f"{count} levels, k was {self._least_k} and is {self.k}")
         self._room = room(self.k, count)
         bounds = [*struct.unpack_from(f"<{count}I", data, 20), self._room]
         if sorted(bounds) != bounds:
@@ -195,6 +195,8 @@ class Kll(Sketch):
         self._levels[1:] = [sorted(each) for each in self._levels[1:]]
         if sum(len(each) << level for level, each in enumerate(self._levels)) != self.n:
             raise damaged("KLL sketch", "its weights do not add up")
+        if not all(self._low <= each <= self._high for each in items):  # nor does NaN
+            raise damaged("KLL sketch", f"an item is not between {self._low} and {self._high}")
 
     def _outside(self) -> dict[str, Any]:
         return {"seed": self.seed}

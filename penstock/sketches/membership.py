@@ -36,12 +36,19 @@ class Bloom(Sketch):
         if bits > BITS_MAX:
             raise ValueError(f"a filter has at most {BITS_MAX:,} bits, not {bits:,}")
         self.bits, self.hashes, self.seed = -(-bits // 64) * 64, hashes, seed & MASK64
-        self._table = bytearray(self.bits // 8)
+        self._table = bytearray()
+        """Made when the first item comes: the image of an empty filter has a few bytes, whatever its size."""
         self.bits_set = 0
+
+    def _made(self) -> bytearray:
+        """The table, with its memory."""
+        if not self._table:
+            self._table = bytearray(self.bits // 8)
+        return self._table
 
     def add(self, item: Item) -> bool:
         """Note an item; returns whether it was there already, for all the filter knows. The empty text is not kept."""
-        table, there = self._table, True
+        table, there = self._table or self._made(), True
         for place in self._places(item):
             mask = 1 << (place & 7)
             if not table[place >> 3] & mask:
@@ -53,7 +60,7 @@ class Bloom(Sketch):
     def __contains__(self, item: Item) -> bool:
         table = self._table
         places = self._places(item)
-        return bool(places) and all(table[place >> 3] >> (place & 7) & 1 for place in places)
+        return bool(places) and bool(table) and all(table[place >> 3] >> (place & 7) & 1 for place in places)
 
     def _places(self, item: Item) -> list[int]:
         data = item.encode() if isinstance(item, str) else item.to_bytes(8, "little", signed=True)
@@ -79,13 +86,15 @@ class Bloom(Sketch):
     def merge(self, other: Bloom) -> None:
         mine, others = (self.bits, self.hashes, self.seed), (other.bits, other.hashes, other.seed)
         require_same("filters", parameters=(mine, others))
+        if not other.bits_set:
+            return
         both = int.from_bytes(self._table, "little") | int.from_bytes(other._table, "little")
-        self._table[:] = both.to_bytes(len(self._table), "little")
+        self._table = bytearray(both.to_bytes(self.bits // 8, "little"))
         self.bits_set = both.bit_count()
 
     @property
     def size_bytes_max(self) -> int:
-        return 32 + len(self._table)
+        return 32 + self.bits // 8
 
     def to_bytes(self) -> bytes:
         words = self.bits // 64
@@ -109,7 +118,7 @@ class Bloom(Sketch):
             raise damaged("Bloom filter", f"{len(data)} bytes for {words} words")
         made._start(64 * words, hashes, seed)
         if full:
-            made._table[:] = data[32 : 32 + 8 * words]
+            made._table = bytearray(data[32 : 32 + 8 * words])
             made.bits_set = int.from_bytes(made._table, "little").bit_count()
         return made
 

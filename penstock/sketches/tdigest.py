@@ -15,12 +15,11 @@ import msgspec
 import numpy
 from numpy.typing import NDArray
 
-from penstock.sketches.base import Estimate, Sketch, damaged
-from penstock.sketches.images import check_tdigest
+from penstock.sketches.base import Estimate, Sketch, around, damaged
+from penstock.sketches.images import CENTROID, check_tdigest
 
 K_MIN, K_MAX = 10, 65_535
 _SINGLE_BYTES = 16
-_CENTROID = numpy.dtype([("mean", "<f8"), ("weight", "<u8")])
 
 
 class TDigest(Sketch):
@@ -80,11 +79,12 @@ class TDigest(Sketch):
         if len(image) == _SINGLE_BYTES:
             return numpy.frombuffer(image, "<f8", 1, 8), numpy.array([1.0])
         low, high = numpy.frombuffer(image, "<f8", 2, 16)
-        centroids = numpy.frombuffer(image, _CENTROID, offset=32)
+        centroids = numpy.frombuffer(image, CENTROID, offset=32)
         sizes = centroids["weight"].astype(numpy.float64)
         middles = sizes.cumsum() - sizes / 2
+        means = numpy.maximum.accumulate(centroids["mean"]).clip(low, high)
         return (
-            numpy.concatenate(([low], centroids["mean"], [high])),
+            numpy.concatenate(([low], means, [high])),
             numpy.concatenate(([0.0], middles, [float(self.n)])),
         )
 
@@ -102,7 +102,7 @@ class TDigest(Sketch):
         (values, weights), by = self._curve(), self.tolerance(rank)
         shares = numpy.array([rank, max(0.0, rank - by), min(1.0, rank + by)])
         value, low, high = numpy.interp(shares * self.n, weights, values).tolist()
-        return Estimate(value, low, high, None)
+        return around(value, low, high, None)
 
     def rank(self, value: float) -> Estimate:
         """About which share of all is not above a value."""

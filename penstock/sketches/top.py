@@ -129,6 +129,10 @@ class TopK(Sketch):
         counts = struct.unpack_from(f"<{number}q", data, 32)
         items, _ = read_items(data, 32 + 8 * number, number, self.of)
         self._counts = dict(zip(items, counts, strict=True))
+        if len(self._counts) < number or min(counts, default=1) < 1:
+            raise damaged("frequent items sketch", "an item has two counters, or one that is below 1")
+        if self.error < 0 or self.total < sum(counts):
+            raise damaged("frequent items sketch", f"an error of {self.error}, and {self.total} of {sum(counts)} items")
 
     def _outside(self) -> dict[str, Any]:
         return {"of": self.of.value}
