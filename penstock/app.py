@@ -347,8 +347,7 @@ class App:
         names = _read(reads)
         known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
         streams = [(known[each].event, known[each].late_after) for each in names if each in known]
-        chosen = dict(aggregate) if isinstance(aggregate, Mapping) else aggregate  # `check` tells of anything else
-        windowing = Windowing(name, key, over, chosen, trigger, keep, latest, late_after)
+        windowing = Windowing(name, key, over, _mapping(aggregate), trigger, keep, latest, late_after)
         made = windowed(windowing, streams)
         view = View(name, _caller(), names, made.key, keep=keep, top=top, by=by)
         declared = Keeper(

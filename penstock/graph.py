@@ -365,7 +365,7 @@ def _keeper(keeper: Keeper) -> Iterator[str]:
             yield f"the key {name!r} of its view is no field of {keeper.row.__name__}; it has {', '.join(kinds)}"
         elif not _identifies(schema.field(name).type):
             yield f"the key {name!r} of its view is of a type that cannot identify a row; use text or a whole number"
-    if keeper.view.key and keeper.key not in keeper.view.key:
+    if keeper.view.key and isinstance(keeper.key, str) and keeper.key not in keeper.view.key:
         yield f"the key of its view must have {keeper.key!r} in it: rows of one key must not overwrite those of another"
     if keeper.view.by is not None and keeper.view.by not in [*kinds]:
         yield f"by={keeper.view.by!r} is no field of {keeper.row.__name__}; it has {', '.join(kinds)}"

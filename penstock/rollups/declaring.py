@@ -33,7 +33,7 @@ class Declared:
     @property
     def row_key(self) -> tuple[str, ...]:
         """The columns that identify a row. In this order, rows of one unit stand together, in the order of time."""
-        return ("per", "start", self.key)
+        return ("per", "start", *((self.key,) if isinstance(self.key, str) else ()))
 
 
 class Rolled(NamedTuple):
@@ -92,7 +92,7 @@ def _mark(declared: Declared, key: Any, kinds: Mapping[str, Any]) -> str:
 
 def _row_class(declared: Declared, key: Any, columns: Mapping[str, Any]) -> type[Event]:
     """The class of the rows. Unit and start come first: rows are found by them before they are parsed."""
-    hints = {"per": str, "start": datetime, "end": datetime, declared.key: key, **columns}
+    hints = {"per": str, "start": datetime, "end": datetime, **dict.fromkeys(declared.row_key[2:], key), **columns}
     title = "".join(word.capitalize() for word in declared.name.replace("_", "-").split("-"))
     made: type[Event] = made_class(Event, title or "Row", hints)
     return made

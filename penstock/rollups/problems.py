@@ -7,12 +7,12 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from penstock.making import is_name
+from penstock.making import is_name, unlike
 from penstock.rollups.calendar import UNITS
 from penstock.rollups.memory import PAGES_MAX
 from penstock.schema import Event, Field, fields
-from penstock.windows.aggregates import Aggregate
-from penstock.windows.problems import fits
+from penstock.windows.aggregates import Aggregate, Summary
+from penstock.windows.problems import fits, summarizes
 
 OWN_COLUMNS = ("per", "start", "end")
 _DAY = timedelta(days=1)
@@ -92,8 +92,8 @@ def of_columns(aggregates: Any, key: str, classes: Sequence[type[Event]]) -> Ite
 
 def of_key(key: str, classes: Sequence[type[Event]]) -> Iterator[str]:
     """What is wrong with the types of the key: a row has one column for it, whatever stream an event came by."""
-    if len({field.base for cls in classes if (field := field_of(cls, key)) is not None}) > 1:
-        yield f"the key {key!r} has not the same type in all that it reads; give it one, or have a rollup for each"
+    if (told := unlike(key, classes)) is not None:
+        yield f"the key {key!r} is {told}; give it one type, or have a rollup for each"
 
 
 def of_times(classes: Sequence[type[Event]]) -> Iterator[str]:
@@ -113,8 +113,10 @@ def _of_field(name: str, aggregate: Aggregate, classes: Sequence[type[Event]]) -
             yield f"{name} is of {column!r}, which is no field of {cls.__name__}; it has {listed}"
         else:
             yield from fits(name, aggregate, field.base, f"{cls.__name__}.{column}")
-    if len({field.base for field in known.values() if field is not None}) > 1:
-        yield f"{name} is of {column!r}, which has not the same type in all that it reads"
+    if (told := unlike(column, classes)) is not None:
+        yield f"{name} is of {column!r}, which is {told}; give it one type"
+    if isinstance(aggregate, Summary):
+        yield from summarizes(name, aggregate)
 
 
 def field_of(cls: type[Event], name: str | None) -> Field | None:

@@ -130,7 +130,7 @@ def test_what_is_wrong_is_told(options: dict[str, Any], told: str) -> None:
 def test_columns_of_several_streams_must_be_alike() -> None:
     app = declared(reads=["sold", "refunds"], aggregate={"n": windows.sum("amount")})
     messages = [each.message for each in check(app)]
-    assert "handler sales: n is of 'amount', which has not the same type in all that it reads" in messages
+    assert "handler sales: n is of 'amount', which is float in Sale and int in Refund; give it one type" in messages
 
 
 class Return(Event, time="at"):
@@ -144,7 +144,7 @@ def test_the_key_of_several_streams_must_be_of_one_type() -> None:
     streams = [app.stream("sold", Sale), app.stream("returned", Return)]
     app.rollup("sales", reads=streams, key="shop", by="day", aggregate=COUNT)
     [problem] = check(app)
-    told = "the key 'shop' has not the same type in all that it reads; give it one, or have a rollup for each"
+    told = "the key 'shop' is str in Sale and int in Return; give it one type, or have a rollup for each"
     assert problem.message == f"handler sales: {told}"
 
 
@@ -195,3 +195,27 @@ def test_what_a_changed_rollup_has_is_not_taken_for_something_else() -> None:
         return {"tops": windows.summary("amount", Tops, lambda tops: tops.most, float)}
 
     assert shape_of(state_of(aggregate=summing())) == shape_of(state_of(aggregate=summing()))
+
+
+@pytest.mark.parametrize("key", [["shop"], None, 5])
+def test_a_key_that_is_no_name_is_told_once(key: Any) -> None:
+    app = App("shop")
+    app.rollup("sales", reads=app.stream("sold", Sale), key=key, by="day", aggregate=COUNT)
+    told = f"handler sales: the key {key!r} is no field of Sale; it has at, shop, product, amount"
+    assert [each.message for each in check(app)] == [told]
+
+
+def _unwilling() -> Tops:
+    raise ValueError("no")
+
+
+@pytest.mark.parametrize(
+    ("made", "told"),
+    [
+        (_unwilling, "n cannot be begun: what makes its object raises ValueError: no"),
+        (list, "n keeps a list, which has no add; it must have add, merge and copy, as a sketch has"),
+    ],
+)
+def test_an_object_that_cannot_be_kept_is_told(made: Any, told: str) -> None:
+    app = declared(aggregate={"n": windows.summary("amount", made, len, int)})
+    assert f"handler sales: {told}" in [each.message for each in check(app)]
