@@ -30,7 +30,15 @@ NO_EVENTS = """
 """
 WINDOW = 16
 """Messages that the server may send ahead of a page."""
-TABS = Path(__file__).with_name("client") / "tabs.mjs"
+SCRIPTS = Path(__file__).with_name("client")
+PLAY = """
+    const module = URL.createObjectURL(new Blob([given[0]], { type: "text/javascript" }));
+    const { play } = await import(module);
+    const client = await import("/penstock.js");
+    const failures = [];
+    for (const seed of given[2]) failures.push(...(await play(client, given[1], seed)));
+    return failures;
+"""
 FULL = """
     IDBObjectStore.prototype.put = function () {
         this.transaction.abort();
@@ -210,6 +218,16 @@ def test_a_handler_that_fails_ends_the_subscription_before_the_message(page: Pag
     assert found == ["the page is not ready", None, *world.notes]
 
 
+def test_a_subscription_can_be_closed_while_the_connection_is_being_made(page: Page, world: World) -> None:
+    script = """
+        const subscription = penstock.follow("streams", "notes");
+        while (penstock.state.phase !== "connecting") await Promise.resolve();
+        await subscription.close();
+        return subscription.state.phase;
+    """
+    assert client(page, world, script) == "ended"
+
+
 def test_a_filter_can_be_changed_on_the_way(page: Page, world: World) -> None:
     """A stream goes on from where it is, a table begins with the rows that fit."""
     script = """
@@ -317,6 +335,40 @@ def test_what_is_kept_follows_a_change_of_the_filter(page: Page, world: World) -
     assert client(page, world, script, everyone, fewer) == [fewer, True]
 
 
+def test_a_stream_that_is_filtered_anew_keeps_its_place_and_events_of_the_new_filter(page: Page, world: World) -> None:
+    """A page that is loaded again with the new filter goes on from there: nothing is left out, nothing shown that the
+    filter does not let pass."""
+    script = """
+        const { storeOf } = await import("/penstock.js");
+        const kept = async () => {
+            for (;;) {
+                const found = await storeOf("indexeddb").load("turned");
+                if (found?.what.includes("LIKE")) return found;
+                await new Promise((again) => setTimeout(again, 20));
+            }
+        };
+        const first = await new Promise((resolve) => {
+            const subscription = penstock.follow("streams", "notes", { last: 3, keep: "turned" }, {
+                snapshot: () => setTimeout(() => resolve(subscription)),
+            });
+        });
+        first.filter({ where: "name LIKE 'n%'" });
+        const { rows } = await kept();
+        await first.close();
+        await penstock.publish("notes", given.map((name) => ({ name })));
+        return [rows, await new Promise((resolve) => {
+            const found = [];
+            penstock.follow("streams", "notes", { where: "name LIKE 'n%'", last: 3, keep: "turned" }, {
+                snapshot: ({ events }, { kept }) => found.push(kept, ...events),
+                change: ({ events }) => resolve([...found, ...events.map(({ name }) => name)]),
+            });
+        })];
+    """
+    names = ["x1", f"n{len(world.notes)}", "x2"]
+    world.notes += names
+    assert client(page, world, script, *names) == [[], [True, names[1]]]
+
+
 def test_two_tabs_with_one_name_do_not_spoil_each_other(browser: Browser, world: World) -> None:
     """Both follow and keep; one is closed, and the other goes on keeping. At any time there is in the storage what one
     of them had at one cursor."""
@@ -345,17 +397,19 @@ def test_two_tabs_with_one_name_do_not_spoil_each_other(browser: Browser, world:
 @pytest.mark.parametrize("storage", ["indexeddb", "local"])
 def test_what_is_kept_belongs_to_its_cursor_whatever_two_tabs_do(page: Page, world: World, storage: str) -> None:
     """At different paces, with pauses, loaded again, in any order."""
+    assert played(page, world, "tabs.mjs", storage) == []
+
+
+@pytest.mark.parametrize("storage", ["indexeddb", "local"])
+def test_what_is_kept_is_of_its_filter_whenever_that_changes(page: Page, world: World, storage: str) -> None:
+    """While a write is under way, after one that failed, before there is anything of the new one, in any order."""
+    assert played(page, world, "filters.mjs", storage) == []
+
+
+def played(page: Page, world: World, script: str, storage: str) -> Any:
     seeds = [random.randrange(2**31) for _ in range(5)]
     print(f"seeds {seeds}")
-    play = """
-        const module = URL.createObjectURL(new Blob([given[0]], { type: "text/javascript" }));
-        const { play } = await import(module);
-        const client = await import("/penstock.js");
-        const failures = [];
-        for (const seed of given[2]) failures.push(...(await play(client, given[1], seed)));
-        return failures;
-    """
-    assert client(page, world, play, TABS.read_text(), storage, seeds) == []
+    return client(page, world, PLAY, (SCRIPTS / script).read_text(), storage, seeds)
 
 
 def test_what_changes_while_it_is_written_is_kept_with_its_own_cursor(page: Page, world: World) -> None:

@@ -67,11 +67,14 @@ export class Keeper {
     this.#timer ??= setTimeout(() => this.flush(), Math.max(0, this.#wrote_ms + KEEP_MS - Date.now()));
   }
 
-  /** Another filter: what was to be written belongs to the one before. @param {unknown} target */
-  turn(target) {
+  /** Another filter: what was to be written belongs to the one before. The page stands at `cursor`, with nothing of the
+   * new one yet; null if it has no place in it either. @param {unknown} target @param {string | null} cursor */
+  turn(target, cursor) {
     this.#what = JSON.stringify([this.#whose, target]);
+    this.#cursor = null;
     this.#changed = null;
     this.#dirty = false;
+    if (cursor !== null) this.note(cursor, null);
   }
 
   /** Write now what is to be written, after what is being written. */
@@ -93,7 +96,7 @@ export class Keeper {
   };
 
   async #write() {
-    if (!this.#dirty) return;
+    if (!this.#dirty || this.#cursor === null) return; // without a place, rows are those of the filter before
     const { rows } = this.#copy;
     const changed = this.#changed && [...this.#changed];
     const stamp = crypto.getRandomValues(new Uint32Array(4)).join("-");
@@ -101,8 +104,8 @@ export class Keeper {
     const put = changed?.flatMap((id) => (rows.has(id) ? [/** @type {[Id, any]} */ ([id, rows.get(id)])] : [])) ?? null;
     const drop = changed?.filter((id) => !rows.has(id)) ?? [];
     const all = () => {
-      Object.assign(place, { what: this.#what, cursor: this.#cursor }); // it may have gone on since
-      return /** @type {[Id, any][]} */ ([...this.#copy.rows]);
+      Object.assign(place, { what: this.#what, cursor: this.#cursor }); // it may have gone on since, or turned
+      return /** @type {[Id, any][]} */ (this.#cursor === null ? [] : [...this.#copy.rows]);
     };
     this.#changed = new Set();
     this.#dirty = false;

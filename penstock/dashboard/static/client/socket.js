@@ -90,6 +90,7 @@ export class Socket {
    * @param {Target} target @param {string | null} since @param {AbortSignal} signal @returns {AsyncGenerator<Message>}
    */
   async *follow(target, since, signal) {
+    signal.throwIfAborted(); // while the connection was being made: it is not told again
     const id = String(++this.#lastId);
     const inbox = new Inbox();
     const leave = () => inbox.drop(signal.reason);

@@ -90,12 +90,17 @@ export class Subscription {
    * @param {{where?: string, select?: string}} filter */
   filter({ where, select }) {
     this.#stop("connecting");
-    this.#running = this.#running.then(() => {
-      this.#target = { ...this.#target, where, select };
-      if (this.#target.kind === "views") this.cursor = this.#since = null;
-      this.#keeper?.turn(this.#target);
-    });
+    this.#running = this.#running.then(() => this.#turn({ ...this.#target, where, select }));
     this.resume();
+  }
+
+  /** The rows that a page has of a view stay until there are others; events are no longer kept, for they may be of
+   * another shape. @param {Target} target */
+  #turn(target) {
+    this.#target = target;
+    if (target.kind === "streams") this.#copy?.take("reset", {});
+    else this.cursor = this.#since = null;
+    this.#keeper?.turn(target, this.cursor);
   }
 
   /** @param {import("./link.js").Phase} phase @param {Error | null} [error] */
