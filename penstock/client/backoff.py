@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 DOUBLINGS_MAX = 60
+RETRY_AFTER_S_MAX = 3600.0
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Backoff:
         bound = min(self._timing.cap_s, self._base_s * 2.0 ** min(self._failures, DOUBLINGS_MAX))
         self._failures += 1
         drawn = self._timing.draw()
-        return max(bound * (0.5 + 0.5 * drawn), (retry_after_s or 0.0) * (1 + 0.5 * drawn))
+        return max(bound * (0.5 + 0.5 * drawn), min(retry_after_s or 0.0, RETRY_AFTER_S_MAX) * (1 + 0.5 * drawn))
 
     async def sleep(self, seconds: float) -> None:
         await self._timing.sleep(seconds)

@@ -19,7 +19,6 @@ AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
 """Statuses after which the same request can succeed."""
 NEVER = frozenset({"damaged", "newer_format", "ledger_mismatch", "no_reply_yet"})
 """Codes with such a status all the same, for which somebody must see to the server, or which are no failure."""
-RETRY_AFTER_S_MAX = 3600.0
 
 
 class ClientError(Exception):
@@ -110,4 +109,4 @@ def _seconds(text: str | None) -> float | None:
     """What `Retry-After` says, if it says seconds; a date is left to the back-off."""
     if text is None or not (text.isascii() and text.isdigit()):
         return None
-    return min(float(text), RETRY_AFTER_S_MAX)
+    return float(text)

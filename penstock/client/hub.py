@@ -8,7 +8,7 @@ from typing import Any
 
 from penstock.client.asking import Target
 from penstock.client.errors import Lost, ServerError, from_problem
-from penstock.client.messages import KINDS, Delivery, delivery
+from penstock.client.messages import Delivery, delivery
 
 COUNTED = ("snapshot", "change")
 """The kinds that the server waits to have acknowledged: it knows the cursors of no others."""
@@ -19,8 +19,8 @@ Said = dict[str, Any]
 class Subscription:
     """One target, its position, and what its user is not done with yet.
 
-    `id` is that on the present connection, None while there is none. `give` is called with each delivery, and with the
-    error that ends it.
+    `id` is that on the present connection, None while there is none; `heard` is whether the server has said anything
+    under it. `give` is called with each delivery, and with the error that ends it.
     """
 
     def __init__(self, target: Target, since: str | None, give: Callable[[Delivery | Exception], None]) -> None:
@@ -29,6 +29,7 @@ class Subscription:
         self.give = give
         self.id: str | None = None
         self.waits = False
+        self.heard = False
         self.undone: deque[tuple[str | None, Delivery]] = deque()
         self.done = 0
         self.unsaid: str | None = None
@@ -72,23 +73,24 @@ class Hub:
         for each in self._subscriptions:
             self._forget(each)
 
-    def hear(self, message: Any) -> Subscription | None:
-        """Take a message of the server. Gives the subscription that has ended and is to be made `again`, after a pause.
-        `Lost` if it makes no sense."""
+    def hear(self, message: Any) -> list[Subscription]:
+        """Take a message of the server. Gives the subscriptions that have ended and are to be made `again`, after a
+        pause. `Lost` if it makes no sense."""
         if not isinstance(message, dict) or not isinstance(event := message.get("event"), str):
             raise Lost("this is no message")
+        if event == "error":
+            return self._refused(message.get("id"), message.get("data"))
         subscription = self._by_id.get(str(message.get("id")))
         if subscription is None:
-            return None
-        if event == "error":
-            return self._failed(subscription, from_problem(message.get("data")))
-        if event in KINDS or "cursor" in message:
-            came = delivery(event, message.get("data"), message.get("cursor"))
+            return []
+        subscription.heard = True
+        came = delivery(event, message.get("data"), message.get("cursor"))
+        if came is not None:
             subscription.position = came.cursor
             if came.kind != "progress" or not subscription.undone:  # no window bounds marks, and heartbeats have no end
                 subscription.undone.append((subscription.id, came))
                 subscription.give(came)
-        return None
+        return []
 
     def again(self, subscription: Subscription) -> list[Said]:
         """The pause is over."""
@@ -117,20 +119,30 @@ class Hub:
             each.give(error)
         self._subscriptions.clear()
 
-    def _failed(self, subscription: Subscription, error: ServerError) -> Subscription | None:
+    def _refused(self, id: Any, problem: Any) -> list[Subscription]:
+        """An error ends its subscription, unless it answers another command. One without an id is about what the server
+        could not read: it ends those that were not answered yet."""
+        if isinstance(problem, dict) and problem.get("op", "subscribe") != "subscribe":
+            return []
+        named = [self._by_id[str(id)]] if str(id) in self._by_id else []
+        ended = [each for each in self._by_id.values() if not each.heard] if id is None else named
+        return [each for each in ended if self._failed(each, from_problem(problem))]
+
+    def _failed(self, subscription: Subscription, error: ServerError) -> bool:
+        """End it; whether it is to be made again."""
         self._forget(subscription)
-        if error.retry:
-            subscription.waits = True
-            return subscription
-        self._subscriptions.remove(subscription)
-        subscription.give(error)
-        return None
+        subscription.waits = error.retry
+        if not error.retry:
+            self._subscriptions.remove(subscription)
+            subscription.give(error)
+        return error.retry
 
     def _subscribe(self, subscription: Subscription) -> list[Said]:
         ready = self._open and subscription in self._subscriptions and not subscription.waits
         if not ready or subscription.id is not None or len(subscription.undone) >= self._window:
             return []
         self._numbers += 1
+        subscription.heard = False
         subscription.id = str(self._numbers)
         self._by_id[subscription.id] = subscription
         return [subscription.target.subscription(subscription.id, subscription.position, self._window)]

@@ -23,6 +23,8 @@ from penstock.client.transports import Deliveries, waited
 BROKEN = (OSError, TimeoutError, ConnectionClosed, EOFError, InvalidMessage, Lost)
 """What a connection that breaks looks like, whenever it does."""
 CLOSE_S = 1.0
+STRIPPED = "upgrade_required"
+"""The server saw a plain request where the client asked for a WebSocket: something between took that out."""
 TOO_LARGE = 1009
 _quiet = logging.getLogger("penstock.client.websocket")
 _quiet.setLevel(logging.INFO)  # more would be the headers, and the key with them
@@ -71,7 +73,7 @@ class Dialer:
             answer = refused.response
             kind = answer.headers.get("content-type", "")
             error = from_answer(answer.status_code, kind, bytes(answer.body or b""), answer.headers.get("retry-after"))
-            if error.code is None and not error.retry:
+            if error.code == STRIPPED or (error.code is None and not error.retry):
                 raise NotSpoken(f"a WebSocket's handshake was answered with {error.status}") from None
             raise error from None
         except InvalidMessage:
@@ -191,10 +193,9 @@ class Link:
                 message = msgspec.json.decode(await connection.recv())
             except msgspec.DecodeError:
                 raise Lost("a message is not JSON") from None
-            ended = self._hub.hear(message)
-            if ended is not None:
+            for ended in self._hub.hear(message):
                 self._pause(ended)
-            elif "cursor" in message:
+            if "cursor" in message:
                 self._backoff.succeeded()
 
     def _pause(self, ended: Subscription) -> None:

@@ -78,11 +78,12 @@ ViewMessage = Snapshot[T] | Change[T] | Progress | Stall | Reset
 Message = Events[Any] | Snapshot[Any] | Change[Any] | Progress | Stall | Reset
 
 
-def delivery(kind: Any, data: Any, cursor: Any) -> Delivery:
-    """A delivery, or `Lost` if it is none."""
-    if not (isinstance(kind, str) and isinstance(data, dict) and isinstance(cursor, str) and cursor):
+def delivery(kind: str, data: Any, cursor: Any) -> Delivery | None:
+    """A delivery; `Lost` if it is not whole. Of a kind that is not known only the cursor counts: None without one."""
+    placed, known = isinstance(cursor, str) and cursor != "", kind in KINDS
+    if known and not (placed and isinstance(data, dict)):
         raise Lost(f"this is no message: {kind!r} with cursor {cursor!r}")
-    return Delivery(kind, data, cursor)
+    return Delivery(kind, data if known else {}, cursor) if placed else None
 
 
 def reader(of: type[T]) -> Callable[[Any], Sequence[T]]:

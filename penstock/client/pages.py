@@ -16,14 +16,14 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 def deliveries_of(page: Any, asked: str | None) -> list[Delivery]:
     """The messages of an answer to a GET with this `since`; none if it says nothing new."""
-    if not isinstance(page, dict) or not isinstance(cursor := page.get("cursor"), str):
+    if not isinstance(page, dict) or not (isinstance(cursor := page.get("cursor"), str) and cursor):
         raise Lost("this is no page: it has no cursor")
     if page.get("truncated"):
         raise ServerError(200, "truncated", "the answer does not have all rows of the view")
     kind, data = _content(page)
-    if kind == "progress" and cursor == asked:
-        return []
     first = [Delivery("reset", {"reason": ""}, EARLIEST)] if page.get("reset") else []
+    if kind == "progress" and cursor == asked and not first:
+        return []
     return [*first, Delivery(kind, data, cursor)]
 
 

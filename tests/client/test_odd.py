@@ -110,6 +110,29 @@ def test_where_nothing_but_plain_requests_gets_through_a_client_polls() -> None:
     run(main())
 
 
+def test_where_something_makes_a_plain_request_of_a_websockets_a_client_goes_on_by_events() -> None:
+    """The server itself answers then, with a problem, and it is no reason to give up."""
+
+    async def main() -> None:
+        script = [problem(426, "upgrade_required"), stream(change("c1", 1))]
+        async with scripted(*script) as server, Client(server.url, timing=Waits().timing()) as client:
+            assert await first(client, 1, since="c0") == [1]
+        assert [each.path for each in server.asked] == ["/v1/live", "/v1/streams/x/live"]
+
+    run(main())
+
+
+def test_an_event_of_a_kind_that_is_not_known_breaks_nothing() -> None:
+    async def main() -> None:
+        answer = stream(change("c1", 1))
+        answer.body = b"event: weather\ndata: 7\n\n" + answer.body
+        script = [answer, problem(404, "not_found")]
+        async with scripted(*script) as server, Client(server.url, timing=Waits().timing()) as client:
+            assert await first(client, 1, since="c0", transport="sse") == [1]
+
+    run(main())
+
+
 def test_where_no_transport_gets_through_that_is_said() -> None:
     async def main() -> None:
         async with scripted(HTML) as server, Client(server.url, timing=Waits().timing()) as client:

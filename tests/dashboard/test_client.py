@@ -118,6 +118,31 @@ def test_an_answer_that_was_cut_off_within_its_status_is_asked_for_again(page: P
     world.notes.append("cut")
 
 
+def test_an_answer_that_is_no_page_is_asked_for_again(page: Page, world: World) -> None:
+    script = """
+        const plain = window.fetch;
+        const answers = ["{}", "null", '{"events": []}'];
+        window.fetch = async (address, init) => (answers.length ? new Response(answers.shift()) : plain(address, init));
+        const { events } = await new Promise((snapshot, error) => {
+            penstock.follow("streams", "notes", { last: 2 }, { snapshot, error });
+        });
+        return [answers, events.map(({ name }) => name)];
+    """
+    assert client(page, world, script) == [[], world.notes[-2:]]
+
+
+def test_an_error_that_is_not_json_is_a_broken_event_stream(page: Page, world: World) -> None:
+    script = """
+        const { Http } = await import("/penstock.js");
+        const headers = { "Content-Type": "text/event-stream" };
+        window.fetch = async () => new Response("event: error\\ndata: {\\n\\n", { headers });
+        const http = new Http(new URL("http://gateway.test/"), async () => null);
+        const events = http.events({ kind: "streams", name: "x" }, null, new AbortController().signal, () => {});
+        return events.next().then(() => "", ({ name }) => name);
+    """
+    assert client(page, world, script) == "Broken"
+
+
 def test_events_are_sent_once_and_in_order_whatever_breaks(page: Page, world: World) -> None:
     """Calls that are not answered are made again under the same key; one stream's go one after the other."""
     page.goto(f"{world.address}/v1/health")

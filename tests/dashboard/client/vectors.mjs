@@ -48,7 +48,7 @@ async function positions(client, { kind, since, messages, positions: wanted }) {
     const { since: asked } = await world.asked();
     same(asked ?? null, position, `after ${place} messages the position`);
     const message = messages[place];
-    if (message?.broken) world.socket.hear(message.broken);
+    if (message?.broken) world.hearText(message.broken);
     else if (message) world.hear(message.kind, message.cursor, message.data);
     await world.settled();
     world.lose();
@@ -84,16 +84,17 @@ function requests({ requestOf, pollOf, subscriptionOf }, { transport, target, si
   same(Object.fromEntries(Object.entries(query).map(([name, value]) => [name, String(value)])), request.query);
 }
 
-function pages({ messagesOf }, { asked, page, messages, error }) {
-  let found = null;
+function pages({ Broken, messagesOf }, { asked, page, messages, error, broken = false }) {
+  let [found, lost] = [null, false];
   try {
     const told = messagesOf(page, asked).map(({ event, ...rest }) => ({ kind: event, ...rest }));
     same(told, messages);
   } catch (caught) {
-    if (!caught.code) throw caught;
-    found = caught.code;
+    lost = caught instanceof Broken;
+    if (!lost && !caught.code) throw caught;
+    found = caught.code ?? null;
   }
-  same(found, error, "the error");
+  same([lost, found], [broken, error], "what is thrown");
 }
 
 function serverSentEvents({ EventStream }, { text: given, hex, events, last_id, retry_ms }) {
@@ -193,6 +194,12 @@ class World {
   hear(event, cursor, data) {
     const { id } = this.socket.sent.findLast(({ op }) => op === "subscribe");
     this.socket.hear(JSON.stringify({ id, event, cursor, data }));
+  }
+
+  /** What is no message, under the id of the subscription. */
+  hearText(given) {
+    const { id } = this.socket.sent.findLast(({ op }) => op === "subscribe");
+    this.socket.hear(given.replace("{", `{"id": "${id}", `));
   }
 
   async take() {

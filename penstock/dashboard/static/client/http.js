@@ -1,6 +1,7 @@
 // Requests, and the two ways to follow that need nothing but them: server-sent events and long polling.
 
-import { Broken, EventStream, Refused, given, messageOf, messagesOf, parse, pollOf, requestOf } from "./protocol.js";
+import { Broken, EventStream, Refused, messageOf, messagesOf, refusedBy } from "./protocol.js";
+import { given, parse, pollOf, requestOf } from "./protocol.js";
 
 /** @typedef {import("./protocol.js").Message} Message */
 /** @typedef {import("./protocol.js").Target} Target */
@@ -73,8 +74,8 @@ export class Http {
       for (const { event, data, id } of events.push(text)) {
         patience_ms = SILENCE_MS;
         watchdog.error = Broken;
-        if (event === "error") throw new Refused(parse(data));
         const message = /** @type {Message} */ (messageOf(data, { event, id }));
+        if (event === "error") throw refusedBy(message.data);
         if (message.cursor) yield message;
       }
       if (events.retry_ms !== null) retry(events.retry_ms);

@@ -7,9 +7,11 @@
 
 export const BACKOFF = { base_ms: 250, cap_ms: 30_000 };
 const MESSAGES = new Set(["snapshot", "change", "progress", "stall", "reset"]);
+const CONTENTS = ["events", "rows", "changes"]; // of a page
 const RETRY = new Set([408, 425, 429, 500, 502, 503, 504, 507]);
 const NO_USE = new Set(["damaged", "newer_format", "ledger_mismatch", "no_reply_yet"]);
 const WAIT_S = 30; // how long a poll waits at the server
+const RETRY_AFTER_MS_MAX = 3_600_000; // a timer of the browser that is set for weeks goes off at once
 const EVENT_CHARS_MAX = 2 ** 28; // of one server-sent event: about what a string of the browser can hold
 
 /** An answer, or a message, that is a refusal: `status`, `code` and the whole `problem`; `retry` if one helps. */
@@ -25,6 +27,11 @@ export class Refused extends Error {
     this.retryAfter_s = retryAfter_s;
     this.retry = retriable(this.status, this.code);
   }
+}
+
+/** The error that an `error` message tells of. Without a status it is one of the server's own. @param {any} problem */
+export function refusedBy(problem) {
+  return new Refused({ status: 500, ...problem });
 }
 
 /** A connection that ended, or could not be made. `counted` if the back-off has begun already, or none is needed. */
@@ -46,7 +53,7 @@ export function retriable(status, code) {
  * @param {number} failures @param {number} random */
 export function backoff_ms(failures, random, { base_ms, cap_ms } = BACKOFF, retryAfter_ms = 0) {
   const bound = Math.min(cap_ms, base_ms * 2 ** failures);
-  return Math.max(bound * (0.5 + 0.5 * random), retryAfter_ms * (1 + 0.5 * random));
+  return Math.max(bound * (0.5 + 0.5 * random), Math.min(retryAfter_ms, RETRY_AFTER_MS_MAX) * (1 + 0.5 * random));
 }
 
 const LONG_NUMBER = /\d{16}/;
@@ -74,9 +81,15 @@ export function messageOf(text, of) {
   } catch {
     throw new Broken("what came is not JSON");
   }
-  const whole = typeof message?.event === "string" && (!MESSAGES.has(message.event) || message.cursor);
+  const { event, cursor, data } = message ?? {};
+  const whole = isText(event) && (!MESSAGES.has(event) || (isText(cursor) && typeof data === "object" && data));
   if (!whole) throw new Broken("what came is no message");
   return message;
+}
+
+/** Whether it says anything. @param {any} value */
+export function isText(value) {
+  return typeof value === "string" && value !== "";
 }
 
 /** Server-sent events, parsed by the rules of the HTML standard from text that comes in pieces of any size. */
@@ -164,10 +177,17 @@ export function given(values) {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined && value !== null));
 }
 
+/** A page as it is, or `Broken` if it is none. @param {any} page */
+export function pageOf(page) {
+  const whole = isText(page?.cursor) && CONTENTS.some((name) => Array.isArray(page[name]));
+  if (!whole) throw new Broken("what came is no page");
+  return page;
+}
+
 /** The answer to a GET with `since` = `asked`, as messages. @param {any} page @param {string | null} [asked]
  * @returns {Message[]} */
 export function messagesOf(page, asked) {
-  const { cursor } = page;
+  const { cursor } = pageOf(page);
   if (page.truncated) {
     throw new Refused({ status: 400, code: "truncated", detail: "the answer does not have all rows of the view" });
   }
@@ -175,7 +195,7 @@ export function messagesOf(page, asked) {
   if (page.rows) return [...messages, { event: "snapshot", cursor, data: { rows: page.rows } }];
   const data = page.events ? page.events.length && { events: page.events } : merged(page.changes);
   if (data) return [...messages, { event: "change", cursor, data }];
-  return cursor === asked ? messages : [...messages, { event: "progress", cursor, data: {} }];
+  return cursor === asked && !page.reset ? [] : [...messages, { event: "progress", cursor, data: {} }];
 }
 
 /** Changes as one with the same effect; null if there are none. @param {{upserts: Row[], deletes: Row[]}[]} changes */

@@ -1,6 +1,6 @@
 // One WebSocket with many subscriptions.
 
-import { Broken, Refused, messageOf, subscriptionOf } from "./protocol.js";
+import { Broken, isText, messageOf, refusedBy, subscriptionOf } from "./protocol.js";
 
 /** @typedef {import("./protocol.js").Message} Message */
 /** @typedef {import("./protocol.js").Target} Target */
@@ -15,6 +15,8 @@ const DATA = new Set(["snapshot", "change"]);
 
 /** What has come and waits to be taken. */
 class Inbox {
+  /** Whether the server has said anything under its id. */
+  heard = false;
   /** @type {Message[]} */
   #items = [];
   /** @type {Error | null} */
@@ -101,7 +103,7 @@ export class Socket {
     this.#say({ ...subscriptionOf(target, since), id, window: this.window });
     try {
       for await (const message of inbox) {
-        if (message.event === "error") throw new Refused(message.data);
+        if (message.event === "error") throw refusedBy(message.data);
         yield message;
         if (DATA.has(message.event)) unsaid = message.cursor;
         if (++done < Math.ceil(this.window / 2)) continue;
@@ -136,17 +138,22 @@ export class Socket {
     this.#unanswered = 0;
     try {
       const message = messageOf(text);
-      if (message.event === "error") this.#refused(message);
-      else if (message.cursor) this.#inboxes.get(message.id ?? "")?.push(/** @type {Message} */ (message));
+      if (message.event === "error") return this.#refused(message);
+      const inbox = this.#inboxes.get(message.id ?? "");
+      if (!inbox) return;
+      inbox.heard = true;
+      if (isText(message.cursor)) inbox.push(/** @type {Message} */ (message));
     } catch {
       this.#over();
     }
   }
 
-  /** An error ends its subscription. One without an id is about what the server could not read: it ends all of them.
-   * @param {{id?: string, data?: any}} message */
+  /** An error ends its subscription, unless it answers another command. One without an id is about what the server could
+   * not read: it ends those that were not answered yet. @param {{id?: string | null, data?: any}} message */
   #refused({ id, data }) {
-    for (const each of id === undefined ? [...this.#inboxes.keys()] : [id]) {
+    if ((data?.op ?? "subscribe") !== "subscribe") return;
+    const unheard = () => [...this.#inboxes.keys()].filter((each) => !this.#inboxes.get(each)?.heard);
+    for (const each of id ? [id] : unheard()) {
       this.#inboxes.get(each)?.push({ event: "error", cursor: "", data });
       this.#inboxes.delete(each);
     }

@@ -1,6 +1,6 @@
 // One target that is followed, whatever breaks.
 
-import { Broken, Refused, requestOf } from "./protocol.js";
+import { Broken, Refused, pageOf, requestOf } from "./protocol.js";
 
 /** @typedef {import("./copy.js").Copy} Copy */
 /** @typedef {import("./copy.js").Id} Id */
@@ -147,7 +147,7 @@ export class Subscription {
   /** Take the latest events of a stream. @param {AbortSignal} signal */
   async #begin(signal) {
     const { path, query } = requestOf(this.#target);
-    const { events, cursor } = await this.#link.http.json(path, { ...query, last: this.#last }, { signal });
+    const { events, cursor } = pageOf(await this.#link.http.json(path, { ...query, last: this.#last }, { signal }));
     await this.#take({ event: "snapshot", cursor, data: { events } });
   }
 
