@@ -131,6 +131,32 @@ def test_an_answer_that_is_no_page_is_asked_for_again(page: Page, world: World) 
     assert client(page, world, script) == [[], world.notes[-2:]]
 
 
+def test_a_long_page_that_comes_slowly_is_waited_for(page: Page, world: World) -> None:
+    """Two minutes in all, and never half a minute of silence."""
+    page.clock.install()
+    script = """
+        const pieces = ['{"rows": [{"name": "a"', "}, ", '{"name": "b"}', '], "cursor"', ': "v1"}'];
+        window.fetch = async (address, { signal }) => new Response(new ReadableStream({
+            async start(controller) {
+                signal.addEventListener("abort", () => controller.error(signal.reason));
+                for (const piece of pieces) {
+                    await new Promise((go) => setTimeout(go, 25_000));
+                    if (!signal.aborted) controller.enqueue(new TextEncoder().encode(piece));
+                }
+                if (!signal.aborted) controller.close();
+            },
+        }));
+        const { Http } = await import("/penstock.js");
+        const http = new Http(new URL("http://gateway.test/"), async () => null);
+        const pages = http.pages({ kind: "views", name: "x" }, null, new AbortController().signal, true);
+        window.come = pages.next().then(({ value }) => value.data.rows.length, ({ name }) => name);
+    """
+    client(page, world, script)
+    for _ in range(5):
+        page.clock.run_for(25_000)
+    assert page.evaluate("come") == 2
+
+
 def test_an_error_that_is_not_json_is_a_broken_event_stream(page: Page, world: World) -> None:
     script = """
         const { Http } = await import("/penstock.js");

@@ -49,12 +49,17 @@ export class Http {
   async json(path, query = {}, { timeout_ms = ANSWER_MS, signal, ...init } = {}) {
     const watchdog = new Watchdog(signal);
     const asking = this.request(path, query, { ...init, signal: watchdog.signal });
-    const text = await watchdog.over(asking.then((answer) => unbroken(answer.text(), watchdog.signal)), timeout_ms);
-    try {
-      return parse(text);
-    } catch {
-      throw new Broken("the answer is not JSON");
-    }
+    return parsed(await watchdog.over(asking.then((answer) => unbroken(answer.text(), watchdog.signal)), timeout_ms));
+  }
+
+  /** The same of a page, which may be long: it may take its time, as long as something comes.
+   * @param {string} path @param {Record<string, any>} query @param {AbortSignal} signal @returns {Promise<any>} */
+  async #page(path, query, signal) {
+    const watchdog = new Watchdog(signal);
+    const answer = await watchdog.over(this.request(path, query, { signal: watchdog.signal }), ANSWER_MS);
+    const pieces = [];
+    for await (const piece of texts(answer, watchdog, () => SILENCE_MS)) pieces.push(piece);
+    return parsed(pieces.join(""));
   }
 
   /**
@@ -68,6 +73,9 @@ export class Http {
     const headers = { Accept: "text/event-stream" };
     const asking = this.request(`${path}/live`, query, { headers, signal: watchdog.signal });
     const answer = await watchdog.over(asking, FIRST_MS);
+    if (!answer.headers.get("content-type")?.startsWith("text/event-stream")) {
+      throw new Unstreamed("the answer is no event stream");
+    }
     const events = new EventStream();
     let patience_ms = FIRST_MS;
     for await (const text of texts(answer, watchdog, () => patience_ms)) {
@@ -95,7 +103,7 @@ export class Http {
     for (let asked = since; ; ) {
       const { path, query } = pollOf(target, asked);
       const began_ms = Date.now();
-      const page = await this.json(path, wait ? query : { ...query, wait: null }, { signal });
+      const page = await this.#page(path, wait ? query : { ...query, wait: null }, signal);
       const messages = messagesOf(page, asked);
       yield* messages;
       asked = page.cursor;
@@ -126,12 +134,19 @@ class Watchdog {
   }
 }
 
-/** The text of an event stream as it comes. @param {Response} answer @param {Watchdog} watchdog
+/** What a whole text says, as JSON. @param {string} text @returns {any} */
+function parsed(text) {
+  try {
+    return parse(text);
+  } catch {
+    throw new Broken("the answer is not JSON");
+  }
+}
+
+/** The text of an answer as it comes. @param {Response} answer @param {Watchdog} watchdog
  * @param {() => number} patience_ms @returns {AsyncGenerator<string>} */
 async function* texts(answer, watchdog, patience_ms) {
-  if (!answer.body || !answer.headers.get("content-type")?.startsWith("text/event-stream")) {
-    throw new Unstreamed("the answer is no event stream");
-  }
+  if (!answer.body) return;
   const reader = answer.body.getReader();
   const decoder = new TextDecoder();
   try {
