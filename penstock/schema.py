@@ -70,6 +70,7 @@ class _ValueMeta(msgspec.StructMeta):
 
     def __new__(mcls, name: str, bases: Any, space: Any, *, id: str | None = None, time: str | None = None) -> Any:
         cls: Any = super().__new__(mcls, name, bases, space, frozen=True, kw_only=True)
+        cls.__declared__ = cls
         if id is not None:
             cls.__id_field__ = id
         if time is not None:
@@ -151,8 +152,11 @@ class Event(_Value):
     class Fix(Event, id="fix_id", time="at"):
         fix_id: str
         at: datetime
+
+    `__declared__` is the class as it was written, also of an event that was read from a log: that is of a twin.
     """
 
+    __declared__: ClassVar[type[Any]]
     __id_field__: ClassVar[str | None] = None
     __time_field__: ClassVar[str | None] = None
 

@@ -66,7 +66,7 @@ def searched(
     """The matches of a search without problems in a list. It `loses` partial matches for room, or that is an error."""
     ordered = sorted(_timed(events), key=lambda each: each[0])
     steps = search.pattern.steps()
-    classes = list(dict.fromkeys([*(step.event for step in steps), *(type(event) for _, event in ordered)]))
+    classes = list(dict.fromkeys([*(step.event for step in steps), *(event.__declared__ for _, event in ordered)]))
     engine = Engine(search, classes)
     memory = memory_class("Found", classes)()
     made: list[Match] = []

@@ -80,7 +80,7 @@ class Matching:
     def __init__(self, engine: Engine, classes: Sequence[type[Event]], telling: Telling) -> None:
         self.engine, self.telling = engine, telling
         self._time = time_of(classes)
-        self._classes = classes
+        self._kinds = {cls: number for number, cls in enumerate(classes)}
         self._late = engine.late_after
         self._waits = bool(self._late) and self._time is not None
 
@@ -125,7 +125,7 @@ class Matching:
         pending, number = state.pending, state.came
         state.came = number + 1
         alarm = ctx.now + self._late
-        mine = Pending(time, number, self._kind(event), alarm)
+        mine = Pending(time, number, self._kinds[event.__declared__], alarm)
         _held(state, mine.kind)[~number] = event
         if not pending or time >= pending[-1].time:
             pending.append(mine)
@@ -141,11 +141,6 @@ class Matching:
             self._set(state, ctx)
         return told
 
-    def _kind(self, event: Any) -> int:
-        if len(self._classes) == 1:
-            return 0
-        return next(number for number, cls in enumerate(self._classes) if isinstance(event, cls))
-
     def _reach(self, state: Any, time: datetime, ctx: Context) -> list[Any] | None:
         """Event time has come so far: events until then have their turn, and what is due by then is."""
         if state.time is not None and time < state.time:
@@ -156,12 +151,17 @@ class Matching:
             turns, state.pending = state.pending[:count], state.pending[count:]
             for each in turns:
                 event = _held(state, each.kind).pop(~each.number)
+                self._advance(told, state, each.time, ctx)
                 self._safely(told, ctx, event, self.engine.feed, state, event, each.time)
         if self._time is not None:
             state.time = time
+        self._advance(told, state, time, ctx)
+        return told
+
+    def _advance(self, told: list[Any], state: Any, time: datetime, ctx: Context) -> None:
+        """What is due by then is. It is a step of its own, so that it is told whatever the event at that time does."""
         if state.due is not None and state.due <= time:
             self._safely(told, ctx, None, self.engine.advance, state, time)
-        return told
 
     def _timer(self, state: Any, ctx: Context) -> list[Any]:
         """Log time has come so far that some event, or something that is due, has waited long enough."""

@@ -25,14 +25,15 @@ COMPLETE: Outcome = ((), None, True)
 
 
 def fits(on: On, mixed: bool) -> Test:
-    """Whether an event is one for the step. `mixed`: there are events of several classes."""
+    """Whether an event is one for the step. `mixed`: there are events of several classes. One of a class derived from
+    the step's is of another stream, and none for it."""
     predicate, cls = on.predicate, on.event
     if not mixed:
         return predicate if predicate is not None else _anything
     if predicate is None:
-        return lambda event, match: isinstance(event, cls)
+        return lambda event, match: event.__declared__ is cls
     known = predicate
-    return lambda event, match: isinstance(event, cls) and known(event, match)
+    return lambda event, match: event.__declared__ is cls and known(event, match)
 
 
 def _anything(event: Any, match: Match) -> bool:

@@ -136,6 +136,31 @@ def test_two_streams_of_two_classes_are_matched_together() -> None:
     assert (texts(result), result.failed(hits)) == (["a5 5"], [])
 
 
+class Noted(Letter, time="at"):
+    """A class derived from that of another stream."""
+
+    note: int = 0
+
+
+@pytest.mark.parametrize("late_after", [None, S])
+def test_an_event_of_a_derived_class_is_one_of_its_own_class_alone(late_after: timedelta | None) -> None:
+    app = App("letters")
+    app.stream("letters", Letter, key="key", late_after=late_after)
+    app.stream("noted", Noted, key="key", late_after=late_after)
+    noted = cep.on("noted", Noted, lambda event, match: event.note == 5)
+    pattern = cep.on("any", Letter).then(noted)
+
+    @app.match("hits", reads=["letters", "noted"], key="key", pattern=pattern, within=60 * S, emits=Over)
+    def hits(match: cep.Match) -> Over:
+        return Over(key=match.key, text=" ".join(f"{type(each).__name__}-{each.text}" for each in match.events))
+
+    assert check(app) == []
+    later = [Noted(at=second(each), kind="n", number=each, note=4 + each) for each in (0, 1)]
+    given: dict[str, list[Any]] = {"letters": letters("a1"), "noted": [*later, tick(9 * S), tick(S)]}
+    result = run(app, given, batch_events=1)
+    assert (texts(result), result.emitted("hits.missed"), result.failed(hits)) == (["Letter-a1 Noted-n1"], [], [])
+
+
 PATTERNS: list[tuple[cep.Pattern, dict[str, Any]]] = [
     (a.then(b.at_least(1)).then(c), {"within": 6 * S}),
     (a.then_any(b).next(c.optional()), {"within": 6 * S, "skip": skip.past_last}),
@@ -239,6 +264,19 @@ def test_an_event_on_which_a_predicate_raises_is_a_failure_and_the_rest_goes_on(
     result = run(app, {"letters": [*letters("a1 a7 b1"), tick(9 * S), tick(S)]})
     assert texts(result) == ["a1 b1"]
     assert [(each.reason, each.error) for each in result.emitted("hits.missed")] == [("failed", "ValueError: seven")]
+
+
+@pytest.mark.parametrize("late_after", [None, 20 * S])
+def test_what_is_due_is_told_though_a_predicate_raises_on_the_event_after_it(late_after: timedelta | None) -> None:
+    def fits(event: Letter, match: cep.Match) -> bool:
+        if event.number == 7:
+            raise ValueError("seven")
+        return False
+
+    pattern = cep.any_of(a.then(cep.absent(b, for_=5 * S)), c.then(cep.on("d", Letter, fits)))
+    app, _ = app_with(pattern, within=60 * S, late_after=late_after, timeouts=Over)
+    result = run(app, {"letters": [*letters("a1@0 c1@1 d7@10 d1@40"), tick(200 * S), tick(S)]})
+    assert (texts(result), texts(result, "hits.timeout")) == (["a1"], ["c1"])
 
 
 def step(machine: Machine, shard: Shard, events: list[Letter]) -> list[Any]:
