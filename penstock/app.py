@@ -54,6 +54,8 @@ from penstock.windows.shapes import Shape, Trigger, on_change
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+PATTERN_WORD = "MATCH_RECOGNIZE"
+
 
 def _caller() -> Where:
     """The place of the statement that called the App method that called us."""
@@ -221,7 +223,7 @@ class App:
         is `bounds` alone, as for `match`.
         """
         where = _caller()
-        if "MATCH_RECOGNIZE" in query.upper():
+        if _is_pattern(query):
             given = {"key": key, "keep": keep, "top": top, "by": by, "emit": emit != "change", "time": time != "event"}
             return self._recognize(name, query, where, bounds, [each for each, value in given.items() if value])
         declared = View(name, where, tables(query), _names(key), None, query, keep, top, by, emit, time)
@@ -242,7 +244,7 @@ class App:
         made = handled(read.search, streams, Telling(read.select, ()), faults)
         declared = Recognizer(
             name, where, read.reads, read.key, made.state, (read.emits, Missed), made.on_event, {TIMER: made.on_timer},
-            search=read.search, select=read.select, faults=faults, text=text,
+            search=read.search, select=read.select, faults=made.faults, text=text,
         )  # fmt: skip
         self._handlers.append(declared)
         return declared
@@ -555,6 +557,22 @@ def tables(query: str) -> tuple[str, ...]:
         return ()
     local = {each.alias for each in tree.find_all(exp.CTE)}
     return tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name not in local))
+
+
+def _is_pattern(query: str) -> bool:
+    """Whether a text says MATCH_RECOGNIZE as a word of its own: not in a literal, a comment or a quoted name. If it
+    cannot be taken apart, the word anywhere in it is enough."""
+    if PATTERN_WORD not in query.upper():
+        return False
+    from sqlglot import TokenType, tokenize
+    from sqlglot.errors import SqlglotError
+
+    try:
+        words = tokenize(query, dialect="spark")
+    except SqlglotError:
+        return True
+    plain = (TokenType.VAR, TokenType.MATCH_RECOGNIZE)
+    return any(each.token_type in plain and each.text.upper() == PATTERN_WORD for each in words)
 
 
 def _with_window_quoted(query: str) -> str:

@@ -311,6 +311,8 @@ def _matcher(app: App, handler: Matcher) -> Iterator[str]:
         yield "it has a function for timeouts and no class for what that makes: give timeouts=Class"
     if handler.timeouts is not None and len(handler.late) != 1:
         yield f"it declares timeouts, and {len(handler.late)} functions for them: declare one with .timeout"
+    if handler.timeouts is not None and handler.search.within is None:
+        yield "it declares timeouts, and no time is ever over: give within=, or leave timeouts= out"
     streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
     classes = [streams[name] for name in handler.reads if name in streams]
     timeless = [each.__name__ for each in classes if getattr(each, "__time_field__", None) is None]
@@ -343,7 +345,9 @@ def _key_of(handler: Handler, stream: Stream) -> Iterator[str]:
     key = handler.key_of(stream.name)
     if not key and isinstance(handler, Recognizer | Joiner):
         return  # it was not read, and is told
-    if not isinstance(key, str) or key not in kinds:
+    if not isinstance(key, str):
+        yield f"the key is {key!r}; give the name of one field of {stream.event.__name__}: {', '.join(kinds)}"
+    elif key not in kinds:
         yield f"the key {key!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
     elif not _keyable(kinds[key].base):
         yield f"the key {key!r} is of a type that cannot identify anything; use text or a whole number"

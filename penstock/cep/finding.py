@@ -49,7 +49,7 @@ def find(
     partial matches whose time was over are among the matches, each marked so. Without `bounds`, more partial matches
     than `LIST_BOUNDS` has are an error.
     """
-    search = Search(pattern, within, skip, every, bounds or LIST_BOUNDS)
+    search = Search(pattern, within, skip, every, LIST_BOUNDS if bounds is None else bounds)
     if wrong := search.problems():
         raise DeclarationError("; ".join(wrong), problems=list(wrong))
     return searched(search, events, timed_out=timed_out, until=until, loses=bounds is not None)

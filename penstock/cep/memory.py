@@ -98,5 +98,16 @@ class Bounds:
     waiting: int = 10_000
     full: Full = "drop_oldest"
 
+    def problems(self) -> list[str]:
+        """What is wrong with them."""
+        found = [
+            f"bounds: {name} must be a whole number of at least 1"
+            for name in ("partial", "events", "waiting")
+            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1
+        ]
+        if self.full not in ("drop_oldest", "refuse_new"):
+            found.append(f"bounds: full is {self.full!r}; use 'drop_oldest' or 'refuse_new'")
+        return found
+
 
 DEFAULT = Bounds()

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
+from penstock.cep.memory import Bounds
 from penstock.cep.pattern import Absent, AllOf, AnyOf, Link, On, Pattern, Repeated
 from penstock.cep.pattern import Sequence as InOrder
 from penstock.cep.plan import PLACES_MAX, TooLarge, plan, taking
@@ -18,6 +19,9 @@ from penstock.schema import Event
 
 ALL_OF_MAX = 6
 """Steps of an `all_of`: there is a place for each set of them."""
+TIME_MAX = timedelta(days=36_525)
+"""A hundred years. What is added to the time of an event must be a time still, and those end with the year 9999."""
+TOO_LONG = f"a hundred years at most: timedelta(days={TIME_MAX.days:_})"
 
 
 def problems(
@@ -37,6 +41,9 @@ def problems(
     if within is not None and not (isinstance(within, timedelta) and within > timedelta(0)):
         yield "within must be a timedelta above zero"
         within = None
+    elif within is not None and within > TIME_MAX:
+        yield f"within={within} is too long to be added to a time; give {TOO_LONG}"
+        within = TIME_MAX
     found = [*_parts(pattern, within), *_names(pattern), *_steps(pattern, reads), *_skip(pattern, skip)]
     if isinstance(pattern, Absent):
         found.append(_ABSENT)
@@ -46,6 +53,13 @@ def problems(
 
 
 _ABSENT = "an absence needs a step before it, that says since when: write first.then(cep.absent(step, for_=...))"
+
+
+def bounds_problems(bounds: Any) -> list[str]:
+    """What is wrong with what was given as bounds."""
+    if not isinstance(bounds, Bounds):
+        return [f"bounds is {bounds!r}; give cep.Bounds(partial=..., events=..., waiting=..., full=...)"]
+    return bounds.problems()
 
 
 def _whole(pattern: Pattern, within: timedelta | None, bounded: bool) -> Iterator[str]:
@@ -165,6 +179,8 @@ def _absent(part: Absent, within: timedelta | None) -> Iterator[str]:
         yield "cep.absent takes a single step: cep.absent(cep.on(name, Class, predicate), for_=...)"
     if not (isinstance(part.time, timedelta) and part.time > timedelta(0)):
         yield "for_ must be a timedelta above zero"
+    elif part.time > TIME_MAX:
+        yield f"for_={part.time} is too long to be added to a time; give {TOO_LONG}"
     elif within is not None and part.time > within:
         yield f"it can never match: an absence for {part.time} is longer than within={within}"
 

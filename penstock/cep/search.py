@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from penstock.cep.memory import DEFAULT, Bounds
 from penstock.cep.pattern import Pattern
-from penstock.cep.problems import problems
+from penstock.cep.problems import bounds_problems, problems
 from penstock.cep.skip import Skip
 from penstock.cep.skip import none as no_skip
 from penstock.schema import Event
@@ -33,7 +33,8 @@ class Search:
 
     def problems(self, reads: Sequence[type[Event]] | None = None, bounded: bool = False) -> tuple[str, ...]:
         """All that is wrong with it; see `problems.problems`. What is preferred comes from a text, and was looked at
-        where that was read."""
-        if self.preferred:
-            return ()
-        return tuple(problems(self.pattern, within=self.within, skip=self.skip, reads=reads, bounded=bounded))
+        where that was read, but for the bounds."""
+        found = bounds_problems(self.bounds)
+        if not self.preferred:
+            found += problems(self.pattern, within=self.within, skip=self.skip, reads=reads, bounded=bounded)
+        return tuple(found)

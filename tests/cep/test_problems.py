@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from penstock import App, Event, cep
+from penstock import App, Event, cep, joins
 from penstock.cep import skip
 from penstock.errors import DeclarationError
 from penstock.graph import check
@@ -19,6 +19,7 @@ a, b, c = (
     cast(Any, on(each)) for each in "abc"
 )  # what is wrong here would be told by a type checker, for the most part
 step: Any = cep.on
+bounds: Any = cep.Bounds
 
 
 class Hit(Event):
@@ -47,12 +48,13 @@ async def hit_later(match: cep.Match) -> Hit:
 
 
 def declare(app: App, pattern: Any, **options: Any) -> None:
-    given: dict[str, Any] = {"within": 10 * S, "reads": "letters"} | options
-    app.match("hits", key="key", pattern=pattern, emits=Hit, **given)(hit)
+    given: dict[str, Any] = {"within": 10 * S, "reads": "letters", "key": "key"} | options
+    app.match("hits", pattern=pattern, emits=Hit, **given)(hit)
 
 
 def tell_timeouts(app: App, times: int, **options: Any) -> None:
-    made = app.match("hits", reads="letters", key="key", pattern=a.then(b), within=S, emits=Hit, **options)(hit)
+    given: dict[str, Any] = {"pattern": a.then(b), "within": S} | options
+    made = app.match("hits", reads="letters", key="key", emits=Hit, **given)(hit)
     for _ in range(times):
         made.timeout(hit)
 
@@ -150,6 +152,22 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     (lambda app: tell_timeouts(app, 0, timeouts=Other), "it declares timeouts, and 0 functions for them"),
     (lambda app: tell_timeouts(app, 1, timeouts=Hit), "two of the classes that it emits have the same name"),
     (lambda app: app.match("h", reads="letters", key="key", pattern=a, emits=Hit)(hit_later), "it is async"),
+    (
+        lambda app: tell_timeouts(app, 1, timeouts=Other, pattern=a.next(b), within=None),
+        "no time is ever over: give wi",
+    ),
+    (lambda app: declare(app, a.then(b), key=["key"]), "the key is ['key']; give the name of one field of Letter: at"),
+    (lambda app: declare(app, a.then(b), within=timedelta.max), "is too long to be added to a time; give a hundred ye"),
+    (
+        lambda app: declare(app, a.then(cep.absent(b, for_=timedelta.max)), within=None),
+        "is too long to be added to a time; give a hundred years at most: timedelta(days=36_525)",
+    ),
+    (lambda app: declare(app, a, bounds=bounds(partial=0)), "bounds: partial must be a whole number of at least 1"),
+    (lambda app: declare(app, a, bounds=bounds(events=-1)), "bounds: events must be a whole number of at least 1"),
+    (lambda app: declare(app, a, bounds=bounds(waiting="9")), "bounds: waiting must be a whole number of at least 1"),
+    (lambda app: declare(app, a, bounds=bounds(full="wait")), "bounds: full is 'wait'; use 'drop_oldest' or 'refuse_n"),
+    (lambda app: declare(app, a, bounds=5), "bounds is 5; give cep.Bounds("),
+    (lambda app: declare(app, a, bounds=joins.Bounds()), "give cep.Bounds("),
 ]
 
 
@@ -185,6 +203,11 @@ def test_a_pattern_that_never_waits_without_end_needs_no_within(pattern: cep.Pat
 def test_find_refuses_the_same() -> None:
     with pytest.raises(DeclarationError, match="nobody says how long to wait"):
         cep.find(a.not_then(b), [])
+
+
+def test_find_refuses_bounds_that_are_none() -> None:
+    with pytest.raises(DeclarationError, match="bounds is 0; give"):
+        cep.find(a, [], bounds=cast(Any, 0))
 
 
 def test_find_says_so_when_there_are_too_many_partial_matches() -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.declared import Recognizer
+from penstock.declared import Recognizer, View
 from penstock.graph import check
 from penstock.purity import impurities
 from penstock.testing import CRASH, Result, run, tick
@@ -68,6 +68,24 @@ def test_a_view_without_a_key_is_refused_as_ever() -> None:
     app.sql("counts", "SELECT key, count(*) AS n FROM found GROUP BY key")
     [problem] = check(app)
     assert "it has no key" in str(problem)
+
+
+@pytest.mark.parametrize(
+    "column",
+    ["'no match_recognize'", r"'it\'s MATCH_RECOGNIZE'", "r'MATCH_RECOGNIZE'", "1 /* MATCH_RECOGNIZE */"],
+)
+def test_a_view_that_only_mentions_the_word_is_a_view(column: str) -> None:
+    app, _ = app_with()
+    made = app.sql(
+        "counts", f"SELECT key, count(*) AS `match_recognize`, {column} AS n FROM found GROUP BY key", key="key"
+    )
+    assert isinstance(made, View)
+    assert check(app) == []
+
+
+@pytest.mark.parametrize("statement", [STATEMENT, STATEMENT.lower(), f"-- that one\n{STATEMENT}", f"{STATEMENT} '"])
+def test_a_text_with_the_word_is_a_pattern_also_if_it_cannot_be_read(statement: str) -> None:
+    assert isinstance(App("letters").sql("found", statement), Recognizer)
 
 
 def test_a_view_may_read_what_it_finds() -> None:

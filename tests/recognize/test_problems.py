@@ -70,6 +70,9 @@ REFUSED = [
     (text("A B").replace("DEFINE", "SUBSET U = (A, B) DEFINE"), "SUBSET is not known"),
     (text("A B").replace("FROM letters", "FROM (SELECT 1) AS x"), "FROM takes the name of one stream"),
     (text("A B").replace("FROM letters", "FROM nothing"), "there is no stream 'nothing'"),
+    (text("A B").replace("FROM letters", ""), "MATCH_RECOGNIZE stands after the one stream of FROM"),
+    (text("A B").replace("HOUR", "HOUR AFTER MATCH SKIP TO NEXT ROW"), "AFTER MATCH SKIP stands before PATTERN"),
+    (text("A B").replace("'1' HOUR", "'1000000' DAY"), "an interval of a hundred years at most"),
     (text("A B").replace("PATTERN (", "PATTERN (("), "cannot be read"),
     (text("A B") + ")", "it cannot be read"),
     (text("A 'B"), "is there a quote that is not closed?"),
@@ -114,6 +117,11 @@ def test_check_tells_the_fault_of_a_text_with_its_declaration_and_nothing_else(s
     [problem] = check(app_with(statement))
     assert "test_problems.py" in str(problem)
     assert told in str(problem)
+
+
+def test_bounds_are_looked_at_as_those_of_any_pattern() -> None:
+    [problem] = check(app_with(text("A B"), bounds=5))
+    assert "bounds is 5; give cep.Bounds(" in str(problem)
 
 
 def test_a_sound_text_has_no_problems() -> None:

@@ -13,6 +13,7 @@ from penstock.cep.memory import Bounds
 from penstock.cep.pattern import AnyOf, On, Pattern, Predicate, Repeated, Sequence
 from penstock.cep.plan import PLACES_MAX, Plan, TooLarge
 from penstock.cep.preferring import preferring
+from penstock.cep.problems import TIME_MAX
 from penstock.cep.recognize.navigation import Scope
 from penstock.cep.recognize.output import Output
 from penstock.cep.recognize.shape import Shape, variable
@@ -143,6 +144,8 @@ class _Reading:
         found = constant(self.read.within)
         if found is None or found.total_seconds() <= 0:
             refuse(self.read.within.position, "WITHIN takes an interval above zero")
+        if found > TIME_MAX:
+            refuse(self.read.within.position, "WITHIN takes an interval of a hundred years at most")
         return found
 
     def _require_bounded(self, pattern: Pattern) -> None:

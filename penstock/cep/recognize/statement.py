@@ -177,12 +177,17 @@ class _Statement:
         texts = [each.text.upper() for each in self.tokens]
         for number in range(len(texts) - 2):
             if texts[number : number + 3] == ["AFTER", "MATCH", "SKIP"]:
-                end = texts.index("PATTERN", number)
-                words = tuple(each.text for each in self.tokens[number + 3 : end])
                 position = self.tokens[number].start
+                end = self._next("PATTERN", number)
+                if end is None:
+                    refuse(position, "AFTER MATCH SKIP stands before PATTERN: put it there")
+                words = tuple(each.text for each in self.tokens[number + 3 : end])
                 del self.tokens[number:end]
                 return Words(words, position)
         return None
+
+    def _next(self, word: str, start: int) -> int | None:
+        return next((place for place in range(start, len(self.tokens)) if _is(self.tokens[place], word)), None)
 
     def _parsed(self) -> Any:
         try:
@@ -193,7 +198,7 @@ class _Statement:
             refuse(len(known[0].get("start_context") or ""), "it cannot be read here")
         except (RecursionError, ValueError):
             refuse(0, "it cannot be read")
-        if type(tree).__name__ != "Select" or tree.args.get("match") is None:
+        if type(tree).__name__ != "Select" or tree.args.get("match") is None or tree.args.get("from_") is None:
             refuse(self._keyword(), "MATCH_RECOGNIZE stands after the one stream of FROM: SELECT ... FROM stream "
                    "MATCH_RECOGNIZE (...)")  # fmt: skip
         for part, value in tree.args.items():
