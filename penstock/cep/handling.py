@@ -4,6 +4,9 @@ Events are matched in order of event time. An event waits for its turn until one
 until `late_after` of log time has passed since it came; one that is further behind the newest is late, and told as
 missed. Time also passes without events: what is due in event time comes at the latest when as much log time has passed
 since the event that it counts from, and `late_after` with it.
+
+One timer of a key does for all. It is set when it is needed earlier, and looks what there is to do when it calls: so a
+key that is only remembered costs a call in that time, however many events it has.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from penstock.cep.memory import TICK, Memory, Pending, memory_class
 from penstock.cep.search import Search
 from penstock.cep.turn import Found
 from penstock.contracts import Context
-from penstock.making import error_text, event_text, listed, time_of
+from penstock.making import error_text, event_text, forget, listed, time_of
 from penstock.schema import Event, State
 
 TIMER = "time"
@@ -81,7 +84,7 @@ class Matching:
         self.engine, self.telling = engine, telling
         self._time = time_of(classes)
         self._kinds = {cls: number for number, cls in enumerate(classes)}
-        self._late = engine.late_after
+        self._late, self._remember = engine.late_after, engine.search.bounds.remember
         self._waits = bool(self._late) and self._time is not None
 
     def functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -99,7 +102,9 @@ class Matching:
                     return self._wait(state, event, time, ctx)
                 state.time = time
             found = feed(state, event, time, ctx)
-            if state.alarm is not None and (state.timer is None or state.alarm < state.timer):
+            if time_of is not None or state.told or state.lost:
+                state.seen = ctx.now
+            if state.timer is None or (state.alarm is not None and state.alarm < state.timer):
                 self._set(state, ctx)
             return None if found is None else self._told(found, ctx)
 
@@ -117,14 +122,17 @@ class Matching:
 
     def _is_late(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Missed]:
         state.late += 1
+        state.seen = ctx.now
+        if state.timer is None:
+            self._set(state, ctx)
         by_s = (state.time - time).total_seconds()
         return [Missed(key=ctx.key, reason="late", at=time, events=event_text(event), by_s=by_s)]
 
     def _wait(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Any] | None:
         """An event waits for its turn; those whose turn has come with it have it."""
         pending, number = state.pending, state.came
-        state.came = number + 1
-        alarm = ctx.now + self._late
+        state.came, state.seen = number + 1, ctx.now
+        alarm = state.seen + self._late
         mine = Pending(time, number, self._kinds[event.__declared__], alarm)
         _held(state, mine.kind)[~number] = event
         if not pending or time >= pending[-1].time:
@@ -173,15 +181,31 @@ class Matching:
         due = [_due(run) for run in state.runs if run.alarm is not None and run.alarm <= now]
         if waited or due:
             told += self._reach(state, max(waited + due), ctx) or ()
-        self._set(state, ctx, now + TICK)
+        if state.seen is None and (state.time is not None or state.told or state.lost):
+            state.seen = now  # no event has come since there is something to remember
+        until = self._until(state)
+        if until is not None and until <= now:
+            forget(state)
+        else:
+            self._set(state, ctx, now + TICK)
         return told
 
+    def _until(self, state: Any) -> datetime | None:
+        """When a key that has nothing is forgotten if no event comes; None if it has something, or is as if no event
+        had ever come."""
+        if state.seen is None or state.runs or state.complete or state.pending or state.ended:
+            return None
+        until: datetime = state.seen + self._remember
+        return until
+
     def _set(self, state: Any, ctx: Context, earliest: datetime | None = None) -> None:
-        """Have the timer call at the next time that something may be due."""
+        """Have the timer call at the next time that something may be due, or the key forgotten."""
         alarm = state.alarm
         if state.pending:
             first = min(each.alarm for each in state.pending)
             alarm = first if alarm is None else min(alarm, first)
+        if alarm is None:
+            alarm = self._until(state)
         if alarm is None or (state.timer is not None and state.timer <= alarm):
             return
         state.timer = alarm if earliest is None else max(alarm, earliest)

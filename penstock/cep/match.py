@@ -13,7 +13,8 @@ class Match:
 
     `timed_out` is true of a partial match whose time was over. `began` and `ended` are event times: those of the first
     event, and of the last, or the time at which an absence or the end of `within` completed it. `key` is empty in a
-    predicate, and in `find`. `number` counts the matches of a key, from 1, if `skip` is not `none`.
+    predicate, and in `find`. `number` counts the matches of a key, from 1, if `skip` is not `none`;
+    it begins anew for a key that was forgotten.
     """
 
     __slots__ = ("_taken", "began", "ended", "key", "number", "timed_out")

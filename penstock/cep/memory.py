@@ -16,6 +16,9 @@ from penstock.schema import Event, State
 Full = Literal["drop_oldest", "refuse_new"]
 TICK = timedelta(microseconds=1)
 """The least difference of two times."""
+TIME_MAX = timedelta(days=36_525)
+"""A hundred years. What is added to the time of an event must be a time still, and those end with the year 9999."""
+TOO_LONG = f"a hundred years at most: timedelta(days={TIME_MAX.days:_})"
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -59,7 +62,8 @@ class Memory(State):
 
     `time` is how far event time has come, `next` the number of the next event that is taken, `came` how many have come;
     `timer` is when the timer is set for, `alarm` the first one of a partial match. `lost` counts partial matches that
-    were given up for room, `late` events that came too late, `told` matches, if some are skipped.
+    were given up for room, `late` events that came too late, `told` matches, if some are skipped. `seen` is the log
+    time at which the latest event came, if there is anything to remember without partial matches.
     """
 
     time: datetime | None = None
@@ -76,6 +80,7 @@ class Memory(State):
     lost: int = 0
     told: int = 0
     pattern: str = ""
+    seen: datetime | None = None
 
 
 def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:
@@ -90,13 +95,16 @@ class Bounds:
 
     A partial match that would have too many events is given up. When there are too many of them, `drop_oldest` gives up
     those that began first, `refuse_new` those that began last. When too many events wait, the oldest has its turn
-    before its time. All are counted and told.
+    before its time. All are counted and told. A key that has nothing else is forgotten when no event of it has come for
+    `remember`: until then an event that is late is known to be, and matches are numbered on. One that has had its only
+    match is not forgotten.
     """
 
     partial: int = 1_000
     events: int = 1_000
     waiting: int = 10_000
     full: Full = "drop_oldest"
+    remember: timedelta = timedelta(days=1)
 
     def problems(self) -> list[str]:
         """What is wrong with them."""
@@ -107,6 +115,8 @@ class Bounds:
         ]
         if self.full not in ("drop_oldest", "refuse_new"):
             found.append(f"bounds: full is {self.full!r}; use 'drop_oldest' or 'refuse_new'")
+        if not isinstance(self.remember, timedelta) or not timedelta(0) < self.remember <= TIME_MAX:
+            found.append(f"bounds: remember must be a timedelta above zero, {TOO_LONG}")
         return found
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-from penstock.cep.memory import Bounds
+from penstock.cep.memory import TIME_MAX, TOO_LONG, Bounds
 from penstock.cep.pattern import Absent, AllOf, AnyOf, Link, On, Pattern, Repeated
 from penstock.cep.pattern import Sequence as InOrder
 from penstock.cep.plan import PLACES_MAX, TooLarge, plan, taking
@@ -19,9 +19,6 @@ from penstock.schema import Event
 
 ALL_OF_MAX = 6
 """Steps of an `all_of`: there is a place for each set of them."""
-TIME_MAX = timedelta(days=36_525)
-"""A hundred years. What is added to the time of an event must be a time still, and those end with the year 9999."""
-TOO_LONG = f"a hundred years at most: timedelta(days={TIME_MAX.days:_})"
 
 
 def problems(

@@ -297,12 +297,75 @@ def test_partial_matches_of_a_pattern_that_was_another_one_are_given_up_and_told
     assert [each.text for each in step(Machine(new), shard, letters("a2@6 c2@7"))] == ["a2 c2"]
 
 
-def test_a_key_with_an_old_event_time_is_kept_by_that_alone() -> None:
-    app, hits = app_with(a.then(b), within=10 * S)
-    result = run(app, {"letters": [*letters("a1 b1"), tick(100 * S), tick(S)]})
-    state = result.states(hits)["k"]
+DAY = timedelta(days=1)
+
+
+@pytest.mark.parametrize("late_after", [None, S])
+def test_a_key_that_holds_nothing_is_kept_for_its_event_time_and_forgotten_after_a_day(
+    late_after: timedelta | None,
+) -> None:
+    app, hits = app_with(a.then(b), within=10 * S, late_after=late_after)
+    given: list[Any] = [*letters("a1 b1 c1"), tick(100 * S), tick(S)]
+    state = run(app, {"letters": given}).states(hits)["k"]
     assert (state.runs, state.held_0, state.pattern, state.next) == ([], {}, "", 0)
-    assert state.time == BEGIN + S
+    assert state.time == BEGIN + 2 * S
+    assert run(app, {"letters": [*given, tick(DAY), tick(S)]}, batch_events=1).states(hits) == {}
+
+
+def test_a_key_is_remembered_for_as_long_as_is_said_since_its_latest_event() -> None:
+    app, hits = app_with(a.then(b), within=10 * S, bounds=cep.Bounds(remember=timedelta(hours=1)))
+    given = [*letters("c1"), tick(timedelta(minutes=50)), *letters("c2@3000"), tick(timedelta(minutes=59))]
+    timers = [run(app, {"letters": given[:count]}).states(hits)["k"].timer for count in (1, 3)]
+    assert timers[0] == timers[1], "an event sets no timer if there is one"
+    assert list(run(app, {"letters": given}).states(hits)) == ["k"]
+    assert run(app, {"letters": [*given, tick(timedelta(minutes=1))]}).states(hits) == {}
+
+
+def test_a_late_event_of_a_key_that_was_forgotten_is_not_known_to_be() -> None:
+    app, _ = app_with(a.then(b), within=10 * S)
+    for by, expected in ((DAY - S, ["late"]), (DAY, [])):
+        result = run(app, {"letters": [*letters("c1@60"), tick(by), *letters("a1@1")]})
+        assert [each.reason for each in result.emitted("hits.missed")] == expected
+
+
+def test_a_key_with_a_partial_match_or_its_only_match_is_not_forgotten() -> None:
+    app, hits = app_with(a.next(b))
+    given = [*letters("a1"), tick(9 * DAY), tick(DAY)]
+    assert list(run(app, {"letters": given}).states(hits)) == ["k"]
+    result = run(app, {"letters": [*given, *letters("b1@5"), tick(DAY), tick(S)]})
+    assert (texts(result), result.states(hits)) == (["a1 b1"], {})
+    app, hits = app_with(a.then(b), within=10 * S, every=False)
+    result = run(app, {"letters": [*letters("a1 b1"), tick(9 * DAY), *letters("a2@9 b2@10")]})
+    assert (texts(result), result.states(hits)["k"].ended) == (["a1 b1"], True)
+
+
+@pytest.mark.parametrize(("by", "expected"), [(DAY - S, [1, 2]), (DAY + S, [1, 1])])
+def test_the_matches_of_a_key_that_was_forgotten_are_numbered_anew(by: timedelta, expected: list[int]) -> None:
+    app = App("untimed")
+    app.stream("things", Untimed, key="key")
+    thing = cep.on("thing", Untimed)
+
+    @app.match("hits", reads="things", key="key", pattern=thing, skip=skip.past_last, emits=Over)
+    def hits(match: cep.Match) -> Over:
+        return Over(key=match.key, text=str(match.number))
+
+    given = [Untimed(key="k", kind="a"), tick(by), Untimed(key="k", kind="b")]
+    assert texts(run(app, {"things": given})) == list(map(str, expected))
+
+
+def test_what_is_found_when_time_is_over_is_remembered_and_forgotten_as_well() -> None:
+    app = App("untimed")
+    app.stream("things", Untimed, key="key")
+    pattern = cep.on("thing", Untimed).not_then(cep.on("other", Untimed))
+
+    @app.match("hits", reads="things", key="key", pattern=pattern, skip=skip.past_last, within=S, emits=Over)
+    def hits(match: cep.Match) -> Over:
+        return Over(key=match.key, text=str(match.number))
+
+    given = [Untimed(key="k", kind="a"), tick(2 * S)]
+    result = run(app, {"things": given})
+    assert (texts(result), result.states(hits)["k"].told) == (["1"], 1)
+    assert run(app, {"things": [*given, tick(DAY)]}).states(hits) == {}
 
 
 def test_an_event_waits_no_longer_than_allowed_though_something_else_is_due_much_later() -> None:

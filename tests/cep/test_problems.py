@@ -166,6 +166,8 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     (lambda app: declare(app, a, bounds=bounds(events=-1)), "bounds: events must be a whole number of at least 1"),
     (lambda app: declare(app, a, bounds=bounds(waiting="9")), "bounds: waiting must be a whole number of at least 1"),
     (lambda app: declare(app, a, bounds=bounds(full="wait")), "bounds: full is 'wait'; use 'drop_oldest' or 'refuse_n"),
+    (lambda app: declare(app, a, bounds=bounds(remember=0 * S)), "bounds: remember must be a timedelta above zero"),
+    (lambda app: declare(app, a, bounds=bounds(remember=timedelta.max)), "bounds: remember must be a timedelta above"),
     (lambda app: declare(app, a, bounds=5), "bounds is 5; give cep.Bounds("),
     (lambda app: declare(app, a, bounds=joins.Bounds()), "give cep.Bounds("),
 ]

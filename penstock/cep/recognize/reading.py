@@ -9,11 +9,10 @@ import pyarrow as pa
 
 from penstock.cep.handling import Select
 from penstock.cep.match import Match
-from penstock.cep.memory import Bounds
+from penstock.cep.memory import TIME_MAX, Bounds
 from penstock.cep.pattern import AnyOf, On, Pattern, Predicate, Repeated, Sequence
 from penstock.cep.plan import PLACES_MAX, Plan, TooLarge
 from penstock.cep.preferring import preferring
-from penstock.cep.problems import TIME_MAX
 from penstock.cep.recognize.navigation import Scope
 from penstock.cep.recognize.output import Output
 from penstock.cep.recognize.shape import Shape, variable
