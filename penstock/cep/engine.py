@@ -15,9 +15,10 @@ from penstock.cep.memory import TICK, Complete, Run
 from penstock.cep.plan import plan
 from penstock.cep.preferring import preferring
 from penstock.cep.search import Search
-from penstock.cep.turn import Found, Moment, PreferringTurn, Turn, Workings
+from penstock.cep.turn import Found, Moment, PreferringTurn, Turn
 from penstock.cep.verdicts import Begin, Verdict, begins, verdict
 from penstock.cep.waits import Place
+from penstock.cep.workings import Workings
 from penstock.schema import Event
 
 
@@ -93,5 +94,6 @@ class Engine(Workings):
 
     def forget(self, memory: Any) -> None:
         """Give up all partial matches."""
+        gone = (*memory.runs, *memory.complete)
         memory.runs, memory.complete = [], []
-        self.keep(memory)
+        self.keep(memory, gone)

@@ -93,11 +93,12 @@ def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:
 class Bounds:
     """How much is kept of a key at most: partial matches, events of each of them, and events that wait for their turn.
 
-    A partial match that would have too many events is given up. When there are too many of them, `drop_oldest` gives up
-    those that began first, `refuse_new` those that began last. When too many events wait, the oldest has its turn
-    before its time. All are counted and told. A key that has nothing else is forgotten when no event of it has come for
-    `remember`: until then an event that is late is known to be, and matches are numbered on. One that has had its only
-    match is not forgotten.
+    A partial match that would have too many events is given up. When there are too many of them, with the complete ones
+    that wait for one that began earlier, `drop_oldest` gives up those that began first, so that what waits for them is
+    told, and `refuse_new` those that began last. When too many events wait, the oldest has its turn before its time.
+    All are counted and told. A key that has nothing else is forgotten when no event of it has come for `remember`:
+    until then an event that is late is known to be, and matches are numbered on. One that has had its only match is not
+    forgotten.
     """
 
     partial: int = 1_000

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from datetime import datetime, timedelta
-from operator import attrgetter
+from bisect import bisect_left, bisect_right, insort
+from collections.abc import Sequence
+from datetime import datetime
 from typing import Any, NamedTuple, Protocol
 
 from penstock.cep.match import Match
 from penstock.cep.memory import TICK, Complete, Run
-from penstock.cep.plan import Plan
-from penstock.cep.search import Search
 from penstock.cep.verdicts import Decided
 from penstock.cep.waits import Place
-from penstock.schema import Event
+from penstock.cep.workings import Kept, Workings
 
 
 class Moment(Protocol):
@@ -36,45 +34,6 @@ class Found(NamedTuple):
     lost: list[Match]
 
 
-class Workings:
-    """What of a compiled pattern is needed to take events, to tell matches and to keep the rest."""
-
-    def __init__(self, search: Search, made: Plan, classes: Sequence[type[Event]], late_after: timedelta) -> None:
-        self.search, self.late_after, self.fingerprint = search, late_after, made.fingerprint
-        numbers = {wait: number for number, wait in enumerate(made.waits)}
-        self.ahead = {
-            place: [(None if wait.how == "end" else numbers[wait], wait.time) for wait in place.after.waits]
-            for place in made.places
-        }
-        self.names = [step.name for step in made.steps]
-        kinds = {each: number for number, each in enumerate(classes)}
-        self.kinds = [kinds[step.event] for step in made.steps]
-        names = [f"held_{number}" for number in range(len(classes))]
-        self.held: Callable[[Any], Any] = attrgetter(*names) if len(names) > 1 else _single(names[0])
-
-    def keep(self, memory: Any) -> None:
-        """Keep what belongs to the partial matches, and no more."""
-        runs = memory.runs
-        memory.due = _first(runs)
-        memory.alarm = min((run.alarm for run in runs if run.alarm is not None), default=None)
-        used = {number for each in (*runs, *memory.complete) for number in each.path[1::2]}
-        for events in self.held(memory):
-            for number in [number for number in events if number >= 0 and number not in used]:
-                del events[number]
-        if used:
-            memory.pattern = self.fingerprint
-        else:
-            memory.pattern, memory.next = "", 0
-
-    def match(self, memory: Any, path: Sequence[int], **told: Any) -> Match:
-        """What the numbers stand for."""
-        return Match(self.taken(memory, path), **told)
-
-    def taken(self, memory: Any, path: Sequence[int]) -> list[tuple[str, Any]]:
-        held, names, kinds = self.held(memory), self.names, self.kinds
-        return [(names[step], held[kinds[step]][event]) for step, event in zip(path[::2], path[1::2], strict=True)]
-
-
 class Turn:
     """One event, or one moment, in the making."""
 
@@ -86,7 +45,9 @@ class Turn:
         self.complete: list[Complete] = []
         self.timed_out: list[Complete] = []
         self.lost: list[Run] = []
+        self._over: list[Kept] = []  # complete ones that do not wait any more, and some that never did
         self._number: int | None = None
+        self._kind = 0
         self._log: datetime | None = None
 
     def follow(self, run: Run, outcome: Decided) -> None:
@@ -106,9 +67,7 @@ class Turn:
             self.lost.append(run)
             return
         if self._number is None:
-            self._number = self.memory.next
-            self.memory.next += 1
-        engine.held(self.memory)[engine.kinds[place.step]][self._number] = self.event
+            self._number, self._kind = self.memory.next, engine.kinds[place.step]
         added = (place.step, self._number)
         if run is None:
             self.spawn(place, None, added, self.time)
@@ -149,66 +108,113 @@ class Turn:
         return self._log + (earliest - self.time)
 
     def settle(self, found: Found | None) -> Found | None:
-        """Keep what remains, and tell what is there to tell."""
-        memory, engine = self.memory, self.engine
+        """Keep what remains, and tell what is there to tell. Nothing is changed before, so a predicate that raises
+        changes nothing."""
+        memory, engine, before = self.memory, self.engine, self.memory.runs
+        if self._number is not None:
+            engine.held(memory)[self._kind][self._number] = self.event
+            memory.next = self._number + 1
         changed = bool(self.complete or self.timed_out or self.lost or memory.complete)
         memory.runs = self.distinct()
-        found = (
-            Found([], [], [])
-            if found is None and (changed or len(memory.runs) > engine.search.bounds.partial)
-            else found
-        )
+        if found is None and (changed or len(memory.runs) > engine.search.bounds.partial):
+            found = Found([], [], [])
         if found is not None:
-            self._bound(found)
+            self._lose(found, self.lost)
             self.tell(found)
-        engine.keep(memory)
+            self._bound(found)
+        engine.keep(memory, *self._changes(before), self._number)
         return found
 
+    def _changes(self, before: list[Run]) -> tuple[list[Kept], list[Kept]]:
+        """What is gone, and what is new, of partial matches and of complete ones that wait."""
+        was, stays, over = (set(map(id, each)) for each in (before, self.memory.runs, self._over))
+        gone = [*self._over, *(run for run in before if id(run) not in stays)]
+        new = [each for each in self.complete if id(each) not in over]
+        return gone, [*new, *(run for run in self.memory.runs if id(run) not in was)]
+
+    def _lose(self, found: Found, lost: Sequence[Kept]) -> None:
+        """Tell what was given up."""
+        self.memory.lost += len(lost)
+        found.lost.extend(self._match(Complete(each.path, each.began, self.time)) for each in lost)
+
     def _bound(self, found: Found) -> None:
-        """No more partial matches than may be."""
+        """No more partial matches, and complete ones that wait for them, than may be. Each turn gives up at least one;
+        there are several only if what was given up did not release enough."""
         memory, bounds = self.memory, self.engine.search.bounds
-        lost, surplus = self.lost, len(memory.runs) - bounds.partial
-        if surplus > 0:
-            memory.runs.sort(key=_began)
-            cut = slice(None, surplus) if bounds.full == "drop_oldest" else slice(bounds.partial, None)
-            lost = lost + memory.runs[cut]
-            del memory.runs[cut]
-        memory.lost += len(lost)
-        found.lost.extend(self._match(Complete(run.path, run.began, self.time)) for run in lost)
+        give_up = self._oldest if bounds.full == "drop_oldest" else self._newest
+        while (surplus := len(memory.runs) + len(memory.complete) - bounds.partial) > 0:
+            self._lose(found, give_up(surplus))
+            self.release(found)
+
+    def _oldest(self, surplus: int) -> Sequence[Kept]:
+        """Take out the partial matches that began first: so many, but only those for which a complete one waits, if
+        there is one."""
+        memory = self.memory
+        ordered = sorted(memory.runs, key=_began)
+        if memory.complete:
+            surplus = min(surplus, sum(self.must_wait(memory.complete[0], run.path[1]) for run in ordered))
+        memory.runs = ordered[surplus:]
+        return ordered[:surplus]
+
+    def _newest(self, surplus: int) -> Sequence[Kept]:
+        """Take out those that began last, complete or not."""
+        memory = self.memory
+        lost = sorted((*memory.complete, *memory.runs), key=_began)[-surplus:]
+        gone = set(map(id, lost))
+        memory.runs = [each for each in memory.runs if id(each) not in gone]
+        memory.complete = [each for each in memory.complete if id(each) not in gone]
+        self._over += lost
+        return lost
 
     def tell(self, found: Found) -> None:
         """Tell what is complete, and partial matches whose time is over."""
-        memory, engine = self.memory, self.engine
+        memory, search = self.memory, self.engine.search
         for each in dict.fromkeys(self.timed_out):
             found.timed_out.append(self._match(each, timed_out=True))
         fresh = list({each.path: each for each in self.complete}.values())
-        if engine.search.skip.kind == "none":
-            ready = fresh if engine.search.every else fresh[:1]
-            found.matches.extend(map(self._match, ready))
-        else:
-            memory.complete = sorted([*memory.complete, *fresh], key=_began)
-            ready = self.skipping(found)
-        if ready and not engine.search.every:
-            memory.ended, memory.runs, memory.complete = True, [], []
+        if search.skip.kind != "none":
+            for each in fresh:
+                insort(memory.complete, each, key=_began)
+            self.release(found)
+            return
+        self._over += self.complete
+        found.matches.extend(map(self._match, fresh if search.every else fresh[:1]))
+        if fresh and not search.every:
+            self._end()
 
-    def skipping(self, found: Found) -> list[Complete]:
+    def _end(self) -> None:
+        """The first match is the only one."""
+        memory = self.memory
+        self._over += memory.complete
+        memory.ended, memory.runs, memory.complete = True, [], []
+
+    def release(self, found: Found) -> None:
         """Tell matches in the order in which they began, each once no earlier one can come; give up what it skips."""
-        memory, told = self.memory, list[Complete]()
-        while memory.complete and (self.engine.search.every or not told):
-            first = memory.complete[0]
-            if self.must_wait(first):
-                break
-            memory.told += 1
-            found.matches.append(self._match(first))
-            told.append(first)
-            before = self._skipped(first)
-            memory.complete = [each for each in memory.complete[1:] if each.path[1] >= before]
-            memory.runs = [run for run in memory.runs if run.path[1] >= before]
-        return told
+        memory, complete = self.memory, self.memory.complete
+        begun = sorted({run.path[1] for run in memory.runs}) if complete else []
+        place = run = before = 0
+        while place < len(complete):
+            match = complete[place]
+            if match.path[1] >= before:
+                run = bisect_left(begun, before, run)
+                if run < len(begun) and self.must_wait(match, begun[run]):
+                    break
+                memory.told += 1
+                found.matches.append(self._match(match))
+                if not self.engine.search.every:
+                    self._end()
+                    return
+                before = max(before, self._skipped(match))
+            place += 1
+        if place:
+            end = max(place, bisect_left(complete, before, key=_began))
+            self._over += complete[:end]
+            memory.complete = complete[end:]
+            memory.runs = [each for each in memory.runs if each.path[1] >= before]
 
-    def must_wait(self, match: Complete) -> bool:
-        """Whether a partial match began before it."""
-        return any(run.path[1] < match.path[1] for run in self.memory.runs)
+    def must_wait(self, match: Complete, begun: int) -> bool:
+        """Whether it waits for a partial match that began with that event."""
+        return begun < match.path[1]
 
     def _skipped(self, match: Complete) -> int:
         """The number of the first event with which another match may begin."""
@@ -264,16 +270,19 @@ class PreferringTurn(Turn):
 
     def tell(self, found: Found) -> None:
         """What is complete now is better than what was, for all that was worse was given up then."""
-        memory = self.memory
-        best = {each.path[1]: each for each in (*memory.complete, *self.complete)}
-        memory.complete = sorted(best.values(), key=_began)
-        self.skipping(found)
+        complete = self.memory.complete
+        for each in self.complete:
+            place = bisect_left(complete, each.path[1], key=_began)
+            worse = slice(place, bisect_right(complete, each.path[1], place, key=_began))
+            self._over += complete[worse]
+            complete[worse] = [each]
+        self.release(found)
 
-    def must_wait(self, match: Complete) -> bool:
-        return any(run.path[1] <= match.path[1] for run in self.memory.runs)
+    def must_wait(self, match: Complete, begun: int) -> bool:
+        return begun <= match.path[1]
 
 
-def _began(each: Run | Complete) -> int:
+def _began(each: Kept) -> int:
     return each.path[1]
 
 
@@ -281,12 +290,3 @@ def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)
-
-
-def _single(name: str) -> Callable[[Any], Any]:
-    get = attrgetter(name)
-    return lambda memory: (get(memory),)
-
-
-def _first(runs: list[Run]) -> datetime | None:
-    return min((each for run in runs for each in (run.due, run.deadline) if each is not None), default=None)

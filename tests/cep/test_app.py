@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from random import Random
@@ -233,6 +234,26 @@ def test_what_finds_no_room_is_counted_and_told(full: Any, expected: list[str]) 
     assert texts(result) == expected
     [missed] = result.emitted("hits.missed")
     assert missed.reason == "full"
+
+
+@pytest.mark.parametrize(
+    ("full", "at_once", "later", "lost"),
+    [("drop_oldest", ["a1 b1", "a2 b2", "a3 b3"], [], ["d"]), ("refuse_new", [], ["a1 b1", "a2 b2"], ["a3"])],
+)
+def test_complete_matches_that_wait_for_an_earlier_one_are_bounded_with_the_partial_ones(
+    full: Any, at_once: list[str], later: list[str], lost: list[str]
+) -> None:
+    pattern = cep.any_of(on("d").then(c), a.next(b))
+    app, hits = app_with(pattern, within=60 * S, skip=skip.past_last, bounds=cep.Bounds(partial=3, full=full))
+    given: list[Any] = letters("d a1 b1 a2 b2 a3 b3")
+    result = run(app, {"letters": given})
+    state = result.states(hits)["k"]
+    assert (texts(result), len(state.held_0)) == (at_once, 0 if at_once else 5)
+    result = run(app, {"letters": [*given, tick(90 * S)]})
+    assert texts(result) == at_once + later
+    missed = result.emitted("hits.missed")
+    assert [each.reason for each in missed] == ["full"]
+    assert [each["kind"] + str(each["number"] or "") for each in json.loads(missed[0].events)] == lost
 
 
 def test_a_partial_match_of_too_many_events_is_given_up_and_told() -> None:

@@ -10,8 +10,12 @@ from hypothesis import strategies as st
 
 from penstock import cep
 from penstock.cep import skip
+from penstock.cep.engine import Engine
+from penstock.cep.finding import At
+from penstock.cep.memory import memory_class
 from penstock.cep.pattern import On, Pattern, Repeated
 from penstock.cep.problems import problems
+from penstock.cep.search import Search
 from tests.cep.letters import Letter, letters
 from tests.cep.naive import Naive
 
@@ -124,3 +128,26 @@ def test_skipping_gives_what_trying_everything_and_skipping_gives(
     matches = cep.find(pattern, events, within=within, skip=after)
     told = [(numbered[id(each.events[0])], each.ended) for each in matches]
     assert told == Naive(events, within).told(pattern, after)
+
+
+@QUICK
+@given(
+    patterns(),
+    lists(),
+    st.sampled_from([skip.none, skip.to_next, skip.past_last]),
+    st.sampled_from(["drop_oldest", "refuse_new"]),
+)
+def test_no_more_is_kept_than_may_be_and_no_event_that_nothing_has(
+    given_pattern: tuple[Pattern, timedelta | None], events: Any, after: skip.Skip, full: Any
+) -> None:
+    pattern, within = given_pattern
+    search = Search(pattern, within, after, bounds=cep.Bounds(partial=3, events=3, full=full))
+    engine, memory = Engine(search, [Letter]), memory_class("Kept", [Letter])()
+    lost = 0
+    for event in events:
+        found = engine.feed(memory, event, event.at, At(event.at))
+        lost += len(found.lost) if found is not None else 0
+        kept = [*memory.runs, *memory.complete]
+        assert len(kept) <= 3
+        assert set(memory.held_0) == {number for each in kept for number in each.path[1::2]}
+    assert memory.lost == lost
