@@ -1,19 +1,22 @@
 """A pattern as the functions of a handler: events in log order in, matches out.
 
-Events are matched in order of event time. An event waits for its turn until one of its key is `late_after` newer, or
-until `late_after` of log time has passed since it came; one that is further behind the newest is late, and told as
-missed. Time also passes without events: what is due in event time comes at the latest when as much log time has passed
-since the event that it counts from, and `late_after` with it.
+Events are matched in order of event time. An event waits for its turn until one of its key is `late_after` newer; if
+none comes, until `late_after` of log time has passed since it came, and at most as long again. One that is further
+behind the newest is late, and told as missed. Time also passes without events: what is due in event time comes at the
+latest when as much log time has passed since the event that it counts from, and twice `late_after` with it.
 
-One timer of a key does for all. It is set when it is needed earlier, and looks what there is to do when it calls: so a
-key that is only remembered costs a call in that time, however many events it has.
+One timer of a key does for all. It is set when it is needed earlier, and looks what there is to do when it calls. It
+may call up to `late_after` after an event has waited long enough: where events keep coming, those newer ones give it
+its turn, and the timer has nothing to do with most. A key that is only remembered costs a call in that time, however
+many events it has.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from penstock.cep.engine import Engine
@@ -41,6 +44,20 @@ class Missed(Event):
     events: str
     by_s: float = 0.0
     error: str | None = None
+
+
+class Turned:
+    """The moment at which an event that waited has its turn: no later than when it had waited long enough, however late
+    the timer calls. So what is due after it does not depend on that."""
+
+    __slots__ = ("_ctx", "now")
+
+    def __init__(self, ctx: Context, now: datetime) -> None:
+        self._ctx, self.now = ctx, now
+
+    @property
+    def key(self) -> str:
+        return self._ctx.key
 
 
 class Telling(NamedTuple):
@@ -83,8 +100,10 @@ class Matching:
     def __init__(self, engine: Engine, classes: Sequence[type[Event]], telling: Telling) -> None:
         self.engine, self.telling = engine, telling
         self._time = time_of(classes)
+        self._held = [attrgetter(f"held_{number}") for number in range(len(classes))]
         self._kinds = {cls: number for number, cls in enumerate(classes)}
-        self._late, self._remember = engine.late_after, engine.search.bounds.remember
+        self._late, bounds = engine.late_after, engine.search.bounds
+        self._remember, self._waiting = bounds.remember, bounds.waiting
         self._waits = bool(self._late) and self._time is not None
 
     def functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
@@ -102,8 +121,7 @@ class Matching:
                     return self._wait(state, event, time, ctx)
                 state.time = time
             found = feed(state, event, time, ctx)
-            if time_of is not None or state.told or state.lost:
-                state.seen = ctx.now
+            state.touched = True
             if state.timer is None or (state.alarm is not None and state.alarm < state.timer):
                 self._set(state, ctx)
             return None if found is None else self._told(found, ctx)
@@ -122,7 +140,7 @@ class Matching:
 
     def _is_late(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Missed]:
         state.late += 1
-        state.seen = ctx.now
+        state.touched = True
         if state.timer is None:
             self._set(state, ctx)
         by_s = (state.time - time).total_seconds()
@@ -130,46 +148,49 @@ class Matching:
 
     def _wait(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Any] | None:
         """An event waits for its turn; those whose turn has come with it have it."""
-        pending, number = state.pending, state.came
-        state.came, state.seen = number + 1, ctx.now
-        alarm = state.seen + self._late
-        mine = Pending(time, number, self._kinds[event.__declared__], alarm)
-        _held(state, mine.kind)[~number] = event
-        if not pending or time >= pending[-1].time:
+        pending, number, now = state.pending, state.came, ctx.now
+        state.came, state.touched, is_alone = number + 1, True, not pending
+        mine = Pending(time, number, self._kinds[event.__declared__], now + self._late)
+        self._held[mine.kind](state)[~number] = event
+        if is_alone or time >= pending[-1].time:
             pending.append(mine)
         else:
             insort(pending, mine, key=_turn)
         watermark = pending[-1].time - self._late
-        surplus = len(pending) - self.engine.search.bounds.waiting
+        surplus = len(pending) - self._waiting
         if surplus > 0:
             watermark = max(watermark, pending[surplus - 1].time)
-        told = self._reach(state, watermark, ctx)
-        timer = state.timer
-        if timer is None or alarm < timer or (state.alarm is not None and state.alarm < timer):
+        told = self._reach(state, watermark, now, ctx)
+        timer = state.timer  # if there were others, it is set for one that came before
+        if timer is None or is_alone or (state.alarm is not None and state.alarm < timer):
             self._set(state, ctx)
         return told
 
-    def _reach(self, state: Any, time: datetime, ctx: Context) -> list[Any] | None:
+    def _reach(self, state: Any, time: datetime, now: datetime, ctx: Context) -> list[Any] | None:
         """Event time has come so far: events until then have their turn, and what is due by then is."""
         if state.time is not None and time < state.time:
             return None
         told: list[Any] = []
-        if state.pending and state.pending[0].time <= time:
-            count = bisect_right(state.pending, time, key=_time)
-            turns, state.pending = state.pending[:count], state.pending[count:]
-            for each in turns:
-                event = _held(state, each.kind).pop(~each.number)
+        pending, count = state.pending, 0
+        while count < len(pending) and pending[count].time <= time:
+            count += 1
+        turns = pending[:count]
+        del pending[:count]
+        for each in turns:
+            event = self._held[each.kind](state).pop(~each.number)
+            if state.due is not None and state.due <= each.time:
                 self._advance(told, state, each.time, ctx)
-                self._safely(told, ctx, event, self.engine.feed, state, event, each.time)
+            moment = Turned(ctx, each.alarm if each.alarm < now else now)
+            self._safely(told, ctx, event, self.engine.feed, state, event, each.time, moment)
         if self._time is not None:
             state.time = time
-        self._advance(told, state, time, ctx)
+        if state.due is not None and state.due <= time:
+            self._advance(told, state, time, ctx)
         return told
 
     def _advance(self, told: list[Any], state: Any, time: datetime, ctx: Context) -> None:
         """What is due by then is. It is a step of its own, so that it is told whatever the event at that time does."""
-        if state.due is not None and state.due <= time:
-            self._safely(told, ctx, None, self.engine.advance, state, time)
+        self._safely(told, ctx, None, self.engine.advance, state, time, ctx)
 
     def _timer(self, state: Any, ctx: Context) -> list[Any]:
         """Log time has come so far that some event, or something that is due, has waited long enough."""
@@ -180,35 +201,26 @@ class Matching:
         waited = [each.time for each in state.pending if each.alarm <= now]
         due = [_due(run) for run in state.runs if run.alarm is not None and run.alarm <= now]
         if waited or due:
-            told += self._reach(state, max(waited + due), ctx) or ()
-        if state.seen is None and (state.time is not None or state.told or state.lost):
-            state.seen = now  # no event has come since there is something to remember
-        until = self._until(state)
-        if until is not None and until <= now:
+            told += self._reach(state, max(waited + due), now, ctx) or ()
+        if _holds_nothing(state) and not (state.touched and _has_past(state)):
             forget(state)
         else:
             self._set(state, ctx, now + TICK)
         return told
 
-    def _until(self, state: Any) -> datetime | None:
-        """When a key that has nothing is forgotten if no event comes; None if it has something, or is as if no event
-        had ever come."""
-        if state.seen is None or state.runs or state.complete or state.pending or state.ended:
-            return None
-        until: datetime = state.seen + self._remember
-        return until
-
     def _set(self, state: Any, ctx: Context, earliest: datetime | None = None) -> None:
         """Have the timer call at the next time that something may be due, or the key forgotten."""
         alarm = state.alarm
         if state.pending:
-            first = min(each.alarm for each in state.pending)
+            first = min(each.alarm for each in state.pending) + self._late
             alarm = first if alarm is None else min(alarm, first)
-        if alarm is None:
-            alarm = self._until(state)
+        is_quiet = alarm is None and _holds_nothing(state) and _has_past(state)
+        if is_quiet:
+            alarm = ctx.now + self._remember
         if alarm is None or (state.timer is not None and state.timer <= alarm):
             return
         state.timer = alarm if earliest is None else max(alarm, earliest)
+        state.touched = not is_quiet
         ctx.timer(TIMER, state.timer)
 
     def _safely(
@@ -217,7 +229,7 @@ class Matching:
         """What a step tells, all or nothing. It is not the event at hand that is to blame if it fails, so that one is
         told apart."""
         try:
-            found = step(*given, ctx)
+            found = step(*given)
             if found is not None:
                 told += list(self._told(found, ctx))
         except Exception as error:
@@ -235,17 +247,17 @@ class Matching:
             yield Missed(key=ctx.key, reason="full", at=at, events=event_text(match.events))
 
 
-def _held(state: Any, kind: int) -> dict[int, Any]:
-    held: dict[int, Any] = getattr(state, f"held_{kind}")
-    return held
+def _holds_nothing(state: Any) -> bool:
+    return not (state.runs or state.complete or state.pending or state.ended)
+
+
+def _has_past(state: Any) -> bool:
+    """Whether a key that holds nothing is another one than a key of which no event has ever come."""
+    return state.time is not None or bool(state.told or state.lost)
 
 
 def _turn(pending: Pending) -> tuple[datetime, int]:
     return pending.time, pending.number
-
-
-def _time(pending: Pending) -> datetime:
-    return pending.time
 
 
 def _due(run: Any) -> datetime:

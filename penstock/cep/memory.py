@@ -62,8 +62,8 @@ class Memory(State):
 
     `time` is how far event time has come, `next` the number of the next event that is taken, `came` how many have come;
     `timer` is when the timer is set for, `alarm` the first one of a partial match. `lost` counts partial matches that
-    were given up for room, `late` events that came too late, `told` matches, if some are skipped. `seen` is the log
-    time at which the latest event came, if there is anything to remember without partial matches.
+    were given up for room, `late` events that came too late, `told` matches, if some are skipped. `touched` says if an
+    event has come since the timer was set for the key to be forgotten.
     """
 
     time: datetime | None = None
@@ -80,7 +80,7 @@ class Memory(State):
     lost: int = 0
     told: int = 0
     pattern: str = ""
-    seen: datetime | None = None
+    touched: bool = True
 
 
 def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:
@@ -96,9 +96,9 @@ class Bounds:
     A partial match that would have too many events is given up. When there are too many of them, with the complete ones
     that wait for one that began earlier, `drop_oldest` gives up those that began first, so that what waits for them is
     told, and `refuse_new` those that began last. When too many events wait, the oldest has its turn before its time.
-    All are counted and told. A key that has nothing else is forgotten when no event of it has come for `remember`:
-    until then an event that is late is known to be, and matches are numbered on. One that has had its only match is not
-    forgotten.
+    All are counted and told. A key that has nothing else is forgotten when no event of it has come for `remember`, and
+    at the latest when that has passed twice: until then an event that is late is known to be, and matches are numbered
+    on. One that has had its only match is not forgotten.
     """
 
     partial: int = 1_000

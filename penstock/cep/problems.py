@@ -55,7 +55,7 @@ _ABSENT = "an absence needs a step before it, that says since when: write first.
 def bounds_problems(bounds: Any) -> list[str]:
     """What is wrong with what was given as bounds."""
     if not isinstance(bounds, Bounds):
-        return [f"bounds is {bounds!r}; give cep.Bounds(partial=..., events=..., waiting=..., full=...)"]
+        return [f"bounds is {bounds!r}; give cep.Bounds(partial=..., events=..., waiting=..., full=..., remember=...)"]
     return bounds.problems()
 
 

@@ -333,9 +333,9 @@ def test_a_key_that_holds_nothing_is_kept_for_its_event_time_and_forgotten_after
     assert run(app, {"letters": [*given, tick(DAY), tick(S)]}, batch_events=1).states(hits) == {}
 
 
-def test_a_key_is_remembered_for_as_long_as_is_said_since_its_latest_event() -> None:
+def test_a_key_is_remembered_for_as_long_as_is_said_and_at_most_twice_as_long() -> None:
     app, hits = app_with(a.then(b), within=10 * S, bounds=cep.Bounds(remember=timedelta(hours=1)))
-    given = [*letters("c1"), tick(timedelta(minutes=50)), *letters("c2@3000"), tick(timedelta(minutes=59))]
+    given = [*letters("c1"), tick(timedelta(minutes=50)), *letters("c2@3000"), tick(timedelta(minutes=69))]
     timers = [run(app, {"letters": given[:count]}).states(hits)["k"].timer for count in (1, 3)]
     assert timers[0] == timers[1], "an event sets no timer if there is one"
     assert list(run(app, {"letters": given}).states(hits)) == ["k"]
@@ -394,6 +394,23 @@ def test_an_event_waits_no_longer_than_allowed_though_something_else_is_due_much
     app, _ = app_with(a.then(b), late_after=1 * S, within=600 * S)
     given = [*letters("a@0"), tick(2 * S), *letters("b@5"), tick(2 * S)]
     assert texts(run(app, {"letters": given})) == ["a b"]
+
+
+@pytest.mark.parametrize(("seconds", "expected"), [(19, []), (20, ["a"])])
+def test_an_event_waits_twice_as_long_as_allowed_at_most_if_nothing_newer_comes(
+    seconds: int, expected: list[str]
+) -> None:
+    app, _ = app_with(a, late_after=10 * S)
+    assert texts(run(app, {"letters": [*letters("a@0"), tick(seconds * S)]})) == expected
+    assert texts(run(app, {"letters": letters("a@0 b@10")})) == ["a"]
+
+
+def test_an_event_that_waits_sets_no_timer_if_others_wait() -> None:
+    app, hits = app_with(a, late_after=10 * S)
+    given = letters("b@0 b@4 b@8 b@12 b@16")
+    states = [run(app, {"letters": given[:count]}).states(hits)["k"] for count in range(1, 6)]
+    assert len({each.timer for each in states}) == 1
+    assert [len(each.pending) for each in states] == [1, 2, 3, 3, 3]
 
 
 def test_what_fails_in_turn_tells_nothing_of_that_turn() -> None:
