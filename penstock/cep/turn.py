@@ -125,12 +125,16 @@ class Turn:
         engine.keep(memory, *self._changes(before), self._number)
         return found
 
-    def _changes(self, before: list[Run]) -> tuple[list[Kept], list[Kept]]:
-        """What is gone, and what is new, of partial matches and of complete ones that wait."""
-        was, stays, over = (set(map(id, each)) for each in (before, self.memory.runs, self._over))
+    def _changes(self, before: list[Run]) -> tuple[Sequence[Kept], Sequence[Kept]]:
+        """What is gone, and what is new, of partial matches and of complete ones that wait. If none waits, all count as
+        gone and new, which is the same, and quicker."""
+        runs = self.memory.runs
+        if not self.memory.complete:
+            return [*self._over, *before], runs
+        was, stays, over = (set(map(id, each)) for each in (before, runs, self._over))
         gone = [*self._over, *(run for run in before if id(run) not in stays)]
         new = [each for each in self.complete if id(each) not in over]
-        return gone, [*new, *(run for run in self.memory.runs if id(run) not in was)]
+        return gone, [*new, *(run for run in runs if id(run) not in was)]
 
     def _lose(self, found: Found, lost: Sequence[Kept]) -> None:
         """Tell what was given up."""
