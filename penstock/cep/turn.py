@@ -177,7 +177,7 @@ class Turn:
             found.timed_out.append(self._match(each, timed_out=True))
         fresh = list({each.path: each for each in self.complete}.values())
         if search.skip.kind != "none":
-            for each in fresh:
+            for each in sorted(fresh, key=_last):
                 insort(memory.complete, each, key=_began)
             self.release(found)
             return
@@ -288,6 +288,10 @@ class PreferringTurn(Turn):
 
 def _began(each: Kept) -> int:
     return each.path[1]
+
+
+def _last(each: Kept) -> int:
+    return each.path[-1]
 
 
 def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:

@@ -191,6 +191,11 @@ def test_a_match_skips_others(pattern: cep.Pattern, after: skip.Skip, events: st
     assert found(pattern, events, skip=after) == expected
 
 
+def test_of_two_that_begin_and_end_together_the_one_with_the_earlier_last_event_skips_the_other() -> None:
+    pattern = a.optional().next(on("a", "more")).not_then(b)
+    assert found(pattern, "a1 a2@0 a3@0", skip=skip.past_last, within=4 * S) == ["a1", "a2", "a3"]
+
+
 def test_a_match_that_waits_for_an_earlier_one_is_told_when_that_is_over() -> None:
     pattern = cep.any_of(a.then(d), b.next(c))
     assert found(pattern, "a@0 b@1 c@2 x@20", skip=skip.past_last, within=10 * S) == ["b c"]
