@@ -106,7 +106,7 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "m keeps a Plain, which cannot be written and read",
     ),
     ({"key": "volts"}, "the key 'volts' is no field of Reading"),
-    ({"key": ["meter"]}, "the key ['meter'] is no field of Reading"),
+    ({"key": ["meter"]}, "the key is ['meter']; give the name of one field of Reading"),
     ({"late_after": timedelta(0)}, "late_after must be a timedelta above zero"),
     ({"event": Bare, "late_after": MINUTE}, "Bare has no event time, by which windows go"),
     ({"by": "n"}, "top and by go together"),
