@@ -18,6 +18,7 @@ from penstock.app import App
 from penstock.declared import Feed, Function, Handler, Joiner, Keeper, Matcher, Recognizer, Stream, View, Webhook, Where
 from penstock.errors import BadExpression, DeclarationError
 from penstock.filters import compiled
+from penstock.making import SPAN_MAX
 from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, shown, state_problem, untyped
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
 NAME = re.compile(r"[a-z0-9]([a-z0-9_-]{0,46}[a-z0-9])?")
 NAME_RULE = "use 1 to 48 of a-z, 0-9, - and _, beginning and ending with a letter or digit"
 PARTITIONS_MAX = 1024
-AHEAD_MAX = timedelta(days=36_525)
-"""A hundred years: now and so much more is still a time."""
 WEBHOOK_BATCH_MAX = 1_000
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "PENSTOCK_"
@@ -238,8 +237,8 @@ def _times(stream: Stream, kinds: dict[str, Any]) -> Iterator[str]:
         value = getattr(stream, option)
         if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
             yield f"{option} must be a timedelta above zero"
-    if isinstance(stream.ahead, timedelta) and stream.ahead > AHEAD_MAX:
-        yield f"ahead is {stream.ahead}, and at most {AHEAD_MAX.days} days; leave it out to take any time"
+    if isinstance(stream.ahead, timedelta) and stream.ahead > SPAN_MAX:
+        yield f"ahead is {stream.ahead}, and at most {SPAN_MAX.days} days; leave it out to take any time"
     if stream.partitions is not None and not 1 <= stream.partitions <= PARTITIONS_MAX:
         yield f"partitions must be from 1 to {PARTITIONS_MAX}"
 

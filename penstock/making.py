@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import keyword
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, Literal, get_args
 
 import msgspec
 
@@ -14,6 +14,11 @@ from penstock.schema import Event, fields
 
 TEXT_CHARS_MAX = 2_000
 """Of an event, or an error, in what is told of one that was missed."""
+SPAN_MAX = timedelta(days=36_525)
+"""A hundred years: the longest time that is waited for, or remembered. Much more, added to a time, would leave the
+calendar, which ends with the year 9999."""
+Full = Literal["drop_oldest", "refuse_new"]
+"""What is given up when a key has more than it may."""
 
 
 def made_class(
@@ -35,6 +40,25 @@ def time_of(classes: Sequence[type[Event]]) -> Callable[[Any], datetime] | None:
 def is_name(name: Any) -> bool:
     """Whether a field, made of a declaration, may be called so."""
     return isinstance(name, str) and name.isidentifier() and not keyword.iskeyword(name) and not name.startswith("_")
+
+
+def is_span(value: Any) -> bool:
+    """Whether it is a time that can be waited for."""
+    return isinstance(value, timedelta) and timedelta(0) < value <= SPAN_MAX
+
+
+def bounds_faults(bounds: Any, *counts: str) -> list[str]:
+    """What is wrong with the bounds of a key, of which these are numbers; all have `full` and `remember`."""
+    found = [
+        f"bounds: {name} must be a whole number of at least 1"
+        for name in counts
+        if not isinstance(getattr(bounds, name), int) or getattr(bounds, name) < 1
+    ]
+    if bounds.full not in get_args(Full):
+        found.append(f"bounds: full is {bounds.full!r}; use 'drop_oldest' or 'refuse_new'")
+    if not is_span(bounds.remember):
+        found.append(f"bounds: remember must be a timedelta above zero, of at most {SPAN_MAX.days} days")
+    return found
 
 
 def unlike(name: str, classes: Sequence[type[Event]]) -> str | None:

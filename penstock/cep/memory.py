@@ -6,19 +6,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 
-from penstock.making import made_class
+from penstock.making import Full, bounds_faults, made_class
 from penstock.schema import Event, State
 
-Full = Literal["drop_oldest", "refuse_new"]
 TICK = timedelta(microseconds=1)
 """The least difference of two times."""
-TIME_MAX = timedelta(days=36_525)
-"""A hundred years. What is added to the time of an event must be a time still, and those end with the year 9999."""
-TOO_LONG = f"a hundred years at most: timedelta(days={TIME_MAX.days:_})"
 
 
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -109,16 +105,7 @@ class Bounds:
 
     def problems(self) -> list[str]:
         """What is wrong with them."""
-        found = [
-            f"bounds: {name} must be a whole number of at least 1"
-            for name in ("partial", "events", "waiting")
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1
-        ]
-        if self.full not in ("drop_oldest", "refuse_new"):
-            found.append(f"bounds: full is {self.full!r}; use 'drop_oldest' or 'refuse_new'")
-        if not isinstance(self.remember, timedelta) or not timedelta(0) < self.remember <= TIME_MAX:
-            found.append(f"bounds: remember must be a timedelta above zero, {TOO_LONG}")
-        return found
+        return bounds_faults(self, "partial", "events", "waiting")
 
 
 DEFAULT = Bounds()

@@ -8,13 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from typing import Any
 
-from penstock.cep.memory import TIME_MAX, TOO_LONG, Bounds
+from penstock.cep.memory import Bounds
 from penstock.cep.pattern import Absent, AllOf, AnyOf, Link, On, Pattern, Repeated
 from penstock.cep.pattern import Sequence as InOrder
 from penstock.cep.plan import PLACES_MAX, TooLarge, plan, taking
 from penstock.cep.skip import Skip
 from penstock.cep.skip import none as no_skip
 from penstock.cep.waits import Wait
+from penstock.making import SPAN_MAX
 from penstock.schema import Event
 
 ALL_OF_MAX = 6
@@ -38,9 +39,9 @@ def problems(
     if within is not None and not (isinstance(within, timedelta) and within > timedelta(0)):
         yield "within must be a timedelta above zero"
         within = None
-    elif within is not None and within > TIME_MAX:
-        yield f"within={within} is too long to be added to a time; give {TOO_LONG}"
-        within = TIME_MAX
+    elif within is not None and within > SPAN_MAX:
+        yield f"within={within} is too long to be added to a time; give at most timedelta(days={SPAN_MAX.days})"
+        within = SPAN_MAX
     found = [*_parts(pattern, within), *_names(pattern), *_steps(pattern, reads), *_skip(pattern, skip)]
     if isinstance(pattern, Absent):
         found.append(_ABSENT)
@@ -176,8 +177,8 @@ def _absent(part: Absent, within: timedelta | None) -> Iterator[str]:
         yield "cep.absent takes a single step: cep.absent(cep.on(name, Class, predicate), for_=...)"
     if not (isinstance(part.time, timedelta) and part.time > timedelta(0)):
         yield "for_ must be a timedelta above zero"
-    elif part.time > TIME_MAX:
-        yield f"for_={part.time} is too long to be added to a time; give {TOO_LONG}"
+    elif part.time > SPAN_MAX:
+        yield f"for_={part.time} is too long to be added to a time; give at most timedelta(days={SPAN_MAX.days})"
     elif within is not None and part.time > within:
         yield f"it can never match: an absence for {part.time} is longer than within={within}"
 

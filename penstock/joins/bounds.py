@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any
 
-Full = Literal["drop_oldest", "refuse_new"]
-SPAN_MAX = timedelta(days=36_525)
-"""A hundred years: the longest time that a join waits, or remembers. Much more would leave the calendar."""
+from penstock.making import Full, bounds_faults
 
 
 @dataclass(frozen=True)
@@ -30,21 +28,7 @@ class Bounds:
 
     def problems(self) -> list[str]:
         """What is wrong with them."""
-        found = [
-            f"bounds: {name} must be at least 1"
-            for name in ("events", "versions", "waiting")
-            if not isinstance(getattr(self, name), int) or getattr(self, name) < 1
-        ]
-        if self.full not in ("drop_oldest", "refuse_new"):
-            found.append(f"bounds: full is {self.full!r}; use 'drop_oldest' or 'refuse_new'")
-        if not is_span(self.remember):
-            found.append(f"bounds: remember must be a timedelta above zero, of at most {SPAN_MAX.days} days")
-        return found
-
-
-def is_span(value: Any) -> bool:
-    """Whether it is a time that can be waited for."""
-    return isinstance(value, timedelta) and timedelta(0) < value <= SPAN_MAX
+        return bounds_faults(self, "events", "versions", "waiting")
 
 
 def bounds_problems(bounds: Any) -> list[str]:

@@ -11,10 +11,11 @@ from inspect import signature
 from typing import Any, Literal, NamedTuple
 
 from penstock.joins.asof import AsOfJoin
-from penstock.joins.bounds import SPAN_MAX, Bounds, bounds_problems, is_span
+from penstock.joins.bounds import Bounds, bounds_problems
 from penstock.joins.current import current
 from penstock.joins.interval import IntervalJoin
 from penstock.joins.telling import NO_TIME, Joining, Pair, Side
+from penstock.making import SPAN_MAX, is_span
 from penstock.schema import Event, fields
 
 How = Literal["inner", "left", "right", "full"]

@@ -157,10 +157,13 @@ BAD: list[tuple[Callable[[App], object], str]] = [
         "no time is ever over: give wi",
     ),
     (lambda app: declare(app, a.then(b), key=["key"]), "the key is ['key']; give the name of one field of Letter: at"),
-    (lambda app: declare(app, a.then(b), within=timedelta.max), "is too long to be added to a time; give a hundred ye"),
+    (
+        lambda app: declare(app, a.then(b), within=timedelta.max),
+        "is too long to be added to a time; give at most timedelta(days=36525)",
+    ),
     (
         lambda app: declare(app, a.then(cep.absent(b, for_=timedelta.max)), within=None),
-        "is too long to be added to a time; give a hundred years at most: timedelta(days=36_525)",
+        "is too long to be added to a time; give at most timedelta(days=36525)",
     ),
     (lambda app: declare(app, a, bounds=bounds(partial=0)), "bounds: partial must be a whole number of at least 1"),
     (lambda app: declare(app, a, bounds=bounds(events=-1)), "bounds: events must be a whole number of at least 1"),

@@ -112,7 +112,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a row class for a stream": ({"row": Right}, "row is for a view"),
     "no time": ({"table": "plain", "key": "key"}, "Plain has no event time, by which it is joined"),
     "no such key": ({"key": ("key", "nothing")}, "the key 'nothing' is no field of Right"),
-    "no room": ({"bounds": joins.Bounds(versions=0)}, "bounds: versions must be at least 1"),
+    "no room": ({"bounds": joins.Bounds(versions=0)}, "bounds: versions must be a whole number of at least 1"),
     "no memory": ({"bounds": joins.Bounds(remember=0 * S)}, "bounds: remember must be a timedelta above zero"),
     "no table": ({"table": "nothing"}, "it reads 'nothing', which is no stream here"),
 }

@@ -175,7 +175,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"right": "unordered"},
         "how long to wait for late events of unordered? Give",
     ),
-    "no room": ({"bounds": joins.Bounds(events=0)}, "bounds: events must be at least 1"),
+    "no room": ({"bounds": joins.Bounds(events=0)}, "bounds: events must be a whole number of at least 1"),
     "no bounds": ({"bounds": 5}, "bounds is 5; write bounds=joins.Bounds(events=10_000), or leave it out"),
     "remembered for ever": (
         {"bounds": joins.Bounds(remember=timedelta.max)},

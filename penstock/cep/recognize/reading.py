@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from penstock.cep.handling import Select
 from penstock.cep.match import Match
-from penstock.cep.memory import TIME_MAX, Bounds
+from penstock.cep.memory import Bounds
 from penstock.cep.pattern import AnyOf, On, Pattern, Predicate, Repeated, Sequence
 from penstock.cep.plan import PLACES_MAX, Plan, TooLarge
 from penstock.cep.preferring import preferring
@@ -24,6 +24,7 @@ from penstock.errors import DeclarationError
 from penstock.filters.compiler import Compiler
 from penstock.filters.kinds import Mistake
 from penstock.filters.syntax import Name, Node
+from penstock.making import SPAN_MAX
 from penstock.schema import Event, event_schema
 
 _LONGER = "add WITHIN INTERVAL '10' MINUTE (or what suits) after PATTERN"
@@ -143,7 +144,7 @@ class _Reading:
         found = constant(self.read.within)
         if found is None or found.total_seconds() <= 0:
             refuse(self.read.within.position, "WITHIN takes an interval above zero")
-        if found > TIME_MAX:
+        if found > SPAN_MAX:
             refuse(self.read.within.position, "WITHIN takes an interval of a hundred years at most")
         return found
 
