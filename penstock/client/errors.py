@@ -34,7 +34,7 @@ class ServerError(ClientError):
         self.code = code
         self.detail = detail
         self.fields = dict(fields or {})
-        self.retry_after_s: float | None = None
+        self.retry_after_s: float | None = _number(self.fields.get("retry_after_s"))
 
     @property
     def retry(self) -> bool:
@@ -101,7 +101,8 @@ def from_answer(status: int, media_type: str, body: bytes, retry_after: str | No
             problem = None
     error = from_problem(problem, status)
     error.status = status
-    error.retry_after_s = _seconds(retry_after)
+    if (seconds := _seconds(retry_after)) is not None:
+        error.retry_after_s = seconds
     return error
 
 
@@ -110,3 +111,7 @@ def _seconds(text: str | None) -> float | None:
     if text is None or not (text.isascii() and text.isdigit()):
         return None
     return float(text)
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.client.asking import Target
+from penstock.client.backoff import Backoff
 from penstock.client.errors import Lost, ServerError, from_problem
 from penstock.client.messages import Delivery, delivery
 
@@ -20,13 +21,17 @@ class Subscription:
     """One target, its position, and what its user is not done with yet.
 
     `id` is that on the present connection, None while there is none; `heard` is whether the server has said anything
-    under it. `give` is called with each delivery, and with the error that ends it.
+    under it. `give` is called with each delivery, and with the error that ends it. `backoff` is for errors that end it
+    alone: what comes for the others does not begin it anew.
     """
 
-    def __init__(self, target: Target, since: str | None, give: Callable[[Delivery | Exception], None]) -> None:
+    def __init__(
+        self, target: Target, since: str | None, give: Callable[[Delivery | Exception], None], backoff: Backoff
+    ) -> None:
         self.target = target
         self.position = since
         self.give = give
+        self.backoff = backoff
         self.id: str | None = None
         self.waits = False
         self.heard = False
@@ -73,9 +78,9 @@ class Hub:
         for each in self._subscriptions:
             self._forget(each)
 
-    def hear(self, message: Any) -> list[Subscription]:
-        """Take a message of the server. Gives the subscriptions that have ended and are to be made `again`, after a
-        pause. `Lost` if it makes no sense."""
+    def hear(self, message: Any) -> list[tuple[Subscription, float]]:
+        """Take a message of the server. Gives the subscriptions that have ended and are to be made `again`, each after
+        so many seconds. `Lost` if it makes no sense."""
         if not isinstance(message, dict) or not isinstance(event := message.get("event"), str):
             raise Lost("this is no message")
         if event == "error":
@@ -87,6 +92,7 @@ class Hub:
         came = delivery(event, message.get("data"), message.get("cursor"))
         if came is not None:
             subscription.position = came.cursor
+            subscription.backoff.succeeded()
             if came.kind != "progress" or not subscription.undone:  # no window bounds marks, and heartbeats have no end
                 subscription.undone.append((subscription.id, came))
                 subscription.give(came)
@@ -119,14 +125,15 @@ class Hub:
             each.give(error)
         self._subscriptions.clear()
 
-    def _refused(self, id: Any, problem: Any) -> list[Subscription]:
+    def _refused(self, id: Any, problem: Any) -> list[tuple[Subscription, float]]:
         """An error ends its subscription, unless it answers another command. One without an id is about what the server
         could not read: it ends those that were not answered yet."""
         if isinstance(problem, dict) and problem.get("op", "subscribe") != "subscribe":
             return []
         named = [self._by_id[str(id)]] if str(id) in self._by_id else []
         ended = [each for each in self._by_id.values() if not each.heard] if id is None else named
-        return [each for each in ended if self._failed(each, from_problem(problem))]
+        error = from_problem(problem)
+        return [(each, each.backoff.failed(error.retry_after_s)) for each in ended if self._failed(each, error)]
 
     def _failed(self, subscription: Subscription, error: ServerError) -> bool:
         """End it; whether it is to be made again."""

@@ -90,7 +90,6 @@ class Link:
         self._most = message_bytes_max
         self._hub = Hub(window)
         self._backoff = Backoff(dialer.timing)
-        self._backoffs: dict[Subscription, Backoff] = {}
         self._out: asyncio.Queue[Said] = asyncio.Queue()
         self._running: asyncio.Task[None] | None = None
         self._pauses: set[asyncio.Task[None]] = set()
@@ -98,15 +97,13 @@ class Link:
     async def deliveries(self, target: Target, since: str | None) -> Deliveries:
         """As `Transport` says. What comes is kept in a queue, which the window of the subscription bounds."""
         came: deque[Delivery | Exception] = deque()
-        news, backoff = asyncio.Event(), Backoff(self._dialer.timing)
+        news = asyncio.Event()
 
         def give(each: Delivery | Exception) -> None:
-            backoff.succeeded()
             came.append(each)
             news.set()
 
-        subscription = Subscription(target, since, give)
-        self._backoffs[subscription] = backoff
+        subscription = Subscription(target, since, give, Backoff(self._dialer.timing))
         self._say(self._hub.add(subscription))
         self._start()
         try:
@@ -121,7 +118,6 @@ class Link:
                 self._say(self._hub.take(subscription))
         finally:
             self._say(self._hub.remove(subscription))
-            del self._backoffs[subscription]
             if self._hub.empty and self._running is not None:
                 self._running.cancel()
 
@@ -193,16 +189,16 @@ class Link:
                 message = msgspec.json.decode(await connection.recv())
             except msgspec.DecodeError:
                 raise Lost("a message is not JSON") from None
-            for ended in self._hub.hear(message):
-                self._pause(ended)
+            for ended, delay_s in self._hub.hear(message):
+                self._pause(ended, delay_s)
             if "cursor" in message:
                 self._backoff.succeeded()
 
-    def _pause(self, ended: Subscription) -> None:
+    def _pause(self, ended: Subscription, delay_s: float) -> None:
         """Make a subscription that the server has ended anew, after a while; the others go on."""
 
         async def again() -> None:
-            await self._backoffs[ended].pause()
+            await ended.backoff.sleep(delay_s)
             self._say(self._hub.again(ended))
 
         pause = asyncio.create_task(again())

@@ -226,6 +226,31 @@ def test_a_websocket_that_is_refused_for_now_is_tried_again_when_the_server_says
     run(main())
 
 
+@pytest.mark.parametrize("transport", ["sse", "websocket"])
+def test_what_is_refused_for_now_within_a_connection_is_asked_for_when_the_server_says(transport: Any) -> None:
+    """There is no header then: the problem says it."""
+    busy = {"status": 503, "code": "busy", "detail": "later", "retry_after_s": 5}
+
+    async def talk(connection: ServerConnection, _: int) -> None:
+        for _ in range(2):
+            asked = json.loads(await connection.recv())
+            await connection.send(json.dumps({"id": asked["id"], "event": "error", "data": busy}))
+        asked = json.loads(await connection.recv())
+        kind, cursor, data = change("c1", 1)
+        await connection.send(json.dumps({"id": asked["id"], "event": kind, "cursor": cursor, "data": data}))
+        await connection.wait_closed()
+
+    async def main() -> None:
+        waits, refusal = Waits(), stream(("error", "", busy))
+        async with scripted(refusal, refusal, stream(change("c1", 1), hold=True)) as server, websocket(talk) as url:
+            chosen = url if transport == "websocket" else server.url
+            async with Client(chosen, timing=waits.timing()) as client:
+                assert await first(client, 1, since="c0", transport=transport) == [1]
+        assert waits.seconds == [5, 5]
+
+    run(main())
+
+
 def test_a_call_is_tried_again_for_its_time_and_then_raises_what_was_last() -> None:
     async def main() -> None:
         async with scripted(problem(503, "stopping"), page(rows=[], cursor="v1")) as server:

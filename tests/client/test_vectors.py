@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client.asking import Target
 from penstock.client.backoff import Backoff, Timing
-from penstock.client.errors import Lost, ServerError, from_answer, retry_helps
+from penstock.client.errors import Lost, ServerError, from_answer, from_problem, retry_helps
 from penstock.client.flight import Flight
 from penstock.client.hub import Hub, Subscription
 from penstock.client.messages import Delivery
@@ -38,6 +38,11 @@ def as_delivery(message: Case) -> Delivery:
     return Delivery(message["kind"], message["data"], message["cursor"])
 
 
+def least() -> Backoff:
+    """A back-off that draws 0 each time."""
+    return Backoff(Timing(draw=lambda: 0.0))
+
+
 def test_every_file_of_vectors_is_tested_here_and_listed_on_its_page() -> None:
     files = {path.stem for path in FOLDER.glob("*.json")}
     assert files == {
@@ -56,7 +61,7 @@ def test_a_connection_begins_where_the_last_whole_message_stands(case: Case) -> 
     name = {"stream": "x"} if case["kind"] == "stream" else {"view": "x"}
     for count, expected in enumerate(case["positions"]):
         given: list[Any] = []
-        subscription = Subscription(target_of(name), since, given.append)
+        subscription = Subscription(target_of(name), since, given.append, least())
         hub.opened()
         hub.add(subscription)
         for message in case["messages"][:count]:
@@ -91,7 +96,8 @@ def test_the_wait_after_each_failure_is_this(case: Case) -> None:
             backoff.retry(step["retry_ms"])
         else:
             drawn[0] = step["random"]
-            assert backoff.failed(step.get("retry_after_s")) == pytest.approx(step["delay_s"], abs=1e-6)
+            told = from_problem(step["problem"]).retry_after_s if "problem" in step else step.get("retry_after_s")
+            assert backoff.failed(told) == pytest.approx(step["delay_s"], abs=1e-6)
 
 
 def test_thousands_of_failures_do_not_overflow() -> None:
@@ -158,7 +164,7 @@ class Listener:
 
     def __init__(self, since: str | None, target: Target) -> None:
         self.given: list[Any] = []
-        self.subscription = Subscription(target, since, self.given.append)
+        self.subscription = Subscription(target, since, self.given.append, least())
 
     def news(self) -> list[str | None]:
         told = [each.code if isinstance(each, ServerError) else each.cursor for each in self.given]
@@ -183,7 +189,9 @@ def play(hub: Hub, step: Case, by_id: dict[str, Listener], listeners: list[Liste
         listeners.append(Listener(step["since"], target_of(step["subscribe"])))
         return hub.add(listeners[-1].subscription)
     if "hear" in step:
-        return [said for ended in hub.hear(step["hear"]) for said in hub.again(ended)]
+        ended = hub.hear(step["hear"])
+        assert [delay_s for _, delay_s in ended] == step.get("waited_s", [delay_s for _, delay_s in ended])
+        return [said for each, _ in ended for said in hub.again(each)]
     if "take" in step:
         return hub.take(by_id[step["take"]].subscription)
     if "lost" in step:
@@ -210,7 +218,7 @@ def test_these_messages_of_a_publisher_go_out_and_these_are_held(case: Case) -> 
 
 
 def test_messages_of_an_earlier_connection_are_not_acknowledged_on_a_later_one() -> None:
-    hub, subscription = Hub(4), Subscription(Target("stream", "x"), None, lambda _: None)
+    hub, subscription = Hub(4), Subscription(Target("stream", "x"), None, lambda _: None, least())
     hub.add(subscription)
     for id, cursors in (("1", "ab"), ("2", "cd")):
         hub.opened()
@@ -224,7 +232,7 @@ def test_messages_of_an_earlier_connection_are_not_acknowledged_on_a_later_one()
 
 def test_heartbeats_do_not_pile_up_for_a_user_who_takes_nothing() -> None:
     given: list[Any] = []
-    hub, subscription = Hub(4), Subscription(Target("stream", "x"), None, given.append)
+    hub, subscription = Hub(4), Subscription(Target("stream", "x"), None, given.append, least())
     hub.opened()
     hub.add(subscription)
     hub.hear({"id": "1", "event": "change", "cursor": "a", "data": {"events": []}})

@@ -39,6 +39,16 @@ PLAY = """
     for (const seed of given[2]) failures.push(...(await play(client, given[1], seed)));
     return failures;
 """
+QUICK = """
+    const [passed, plainTimeout] = [[], window.setTimeout];
+    Math.random = () => 0;
+    window.setTimeout = (go, ms) => {
+        if (ms >= 10_000) return plainTimeout(go, ms);
+        if (ms) passed.push(ms);
+        return plainTimeout(go);
+    };
+"""
+"""Waits take no time, and are in `passed`; patience is as ever."""
 FULL = """
     IDBObjectStore.prototype.put = function () {
         this.transaction.abort();
@@ -155,6 +165,33 @@ def test_a_long_page_that_comes_slowly_is_waited_for(page: Page, world: World) -
     for _ in range(5):
         page.clock.run_for(25_000)
     assert page.evaluate("come") == 2
+
+
+def test_what_breaks_by_itself_is_asked_for_less_and_less_though_others_thrive(page: Page, world: World) -> None:
+    script = """
+        const headers = { "Content-Type": "text/event-stream" };
+        const refusal = JSON.stringify({ status: 503, code: "busy", retry_after_s: 7 });
+        const answers = ["", "", "", `event: error\\ndata: ${refusal}\\n\\n`, ""];
+        const [waits, thriving] = [[], {}];
+        const client = connect(undefined, { transports: ["sse"] });
+        const body = new ReadableStream({ start: (controller) => (thriving.controller = controller) });
+        const say = () => thriving.controller.enqueue(
+            new TextEncoder().encode('event: change\\nid: c1\\ndata: {"events": []}\\n\\n'),
+        );
+        window.fetch = async (address) => {
+            if (String(address).includes("thrives")) return new Response(body, { headers });
+            waits.push(Math.max(0, ...passed.splice(0)));
+            const heard = new Promise((resolve) => (thriving.heard = resolve));
+            say();
+            await heard;
+            return answers.length ? new Response(answers.shift(), { headers }) : new Promise(() => {});
+        };
+        client.follow("streams", "thrives", { since: "c0" }, { change: () => thriving.heard() });
+        client.follow("streams", "breaks", { since: "c0" });
+        while (waits.length < 6) await new Promise((go) => plainTimeout(go, 5));
+        return waits;
+    """
+    assert client(page, world, QUICK + script) == [0, 125, 250, 500, 7000, 2000]
 
 
 def test_an_error_that_is_not_json_is_a_broken_event_stream(page: Page, world: World) -> None:

@@ -65,14 +65,15 @@ function table({ Copy }, { key, messages, after }) {
   });
 }
 
-function backoff({ backoff_ms }, { base_s, cap_s, steps }) {
+function backoff({ backoff_ms, refusedBy }, { base_s, cap_s, steps }) {
   const bounds = { base_ms: base_s * 1000, cap_ms: cap_s * 1000 };
   let failures = 0;
-  for (const { random, retry_after_s, delay_s, message, retry_ms } of steps) {
+  for (const { random, retry_after_s, problem, delay_s, message, retry_ms } of steps) {
     if (message) failures = 0;
     if (retry_ms !== undefined) bounds.base_ms = Math.min(retry_ms, bounds.cap_ms);
     if (delay_s === undefined) continue;
-    const delay_ms = backoff_ms(failures++, random, bounds, (retry_after_s ?? 0) * 1000);
+    const after_s = problem ? refusedBy(problem).retryAfter_s : (retry_after_s ?? 0);
+    const delay_ms = backoff_ms(failures++, random, bounds, after_s * 1000);
     if (Math.abs(delay_ms - delay_s * 1000) > 0.001) throw new Error(`the delay is ${delay_ms} ms, not ${delay_s} s`);
   }
 }
@@ -118,7 +119,7 @@ async function socket(client, { window, steps }) {
   const world = new World(window);
   const ids = new Map();
   const subscriptions = [];
-  for (const { subscribe, since, hear, take, lost, say } of steps) {
+  for (const { subscribe, since, hear, take, lost, say, waited_s } of steps) {
     if (subscribe) subscriptions.push(world.follow(client, targetOf(subscribe), since));
     if (hear) world.socket.hear(JSON.stringify({ ...hear, id: ids.get(hear.id) ?? hear.id }));
     if (take) await world.take();
@@ -128,6 +129,8 @@ async function socket(client, { window, steps }) {
     if (asks && !subscribe) await world.takeAll();
     if (asks) world.link.retry();
     await world.settled();
+    const rests_s = world.rests_ms.splice(0).map((each) => each / 1000);
+    if (waited_s) same(rests_s, waited_s, "what is waited");
     const said = lost ? [] : world.said();
     const alike = (each) => text({ ...each, id: null });
     for (const each of say) if (!ids.has(each.id)) ids.set(each.id, said.find((one) => alike(one) === alike(each))?.id);
@@ -142,12 +145,15 @@ async function socket(client, { window, steps }) {
 class World {
   given = [];
   sockets = [];
+  /** How long each pause of one subscription alone would have been. */
+  rests_ms = [];
   #waiting = [];
 
   /** With a window, the page is not done with a message until it is told to be. */
   constructor(window) {
     this.window = window;
     const world = this;
+    Math.random = () => 0;
     globalThis.WebSocket = class FakeSocket {
       static OPEN = 1;
       readyState = 0;
@@ -181,7 +187,7 @@ class World {
   }
 
   follow(client, target, since) {
-    this.link ??= new client.Link(new URL("http://gateway.test/"), async () => null, ["websocket"], () => {}, this.window);
+    this.link ??= this.#linked(client);
     const done = (_, { cursor }) => {
       this.given.push(cursor);
       return this.window ? new Promise((resolve) => this.#waiting.push(resolve)) : undefined;
@@ -189,6 +195,16 @@ class World {
     const handlers = Object.fromEntries(["snapshot", "change", "progress", "stall", "reset"].map((each) => [each, done]));
     handlers.error = (error) => this.given.push(error.code);
     return new client.Subscription(this.link, target, handlers, { since: since ?? undefined }, () => {});
+  }
+
+  #linked({ Link }) {
+    const link = new Link(new URL("http://gateway.test/"), async () => null, ["websocket"], () => {}, this.window);
+    const rest = link.rest.bind(link);
+    link.rest = (delay_ms, signal) => {
+      this.rests_ms.push(delay_ms);
+      return rest(delay_ms, signal);
+    };
+    return link;
   }
 
   hear(event, cursor, data) {

@@ -1,4 +1,4 @@
-// The way to one gateway: the transport that works, and one back-off for all that use it.
+// The way to one gateway: the transport that works, and one back-off for all who lose it.
 
 import { Http, Unstreamed } from "./http.js";
 import { BACKOFF, Broken, Refused, backoff_ms } from "./protocol.js";
@@ -30,6 +30,8 @@ export class Link {
   #timer = null;
   /** @type {Set<() => void>} */
   #waiting = new Set();
+  /** @type {Set<() => void>} */
+  #resting = new Set();
   /** @type {Promise<Socket> | null} */
   #socket = null;
   #session = new AbortController();
@@ -68,13 +70,34 @@ export class Link {
     signal.throwIfAborted();
   }
 
-  /** Something failed: all wait. @param {Error} error */
+  /** Returns after so long, or when all are to try now. The others go on. @param {number} delay_ms
+   * @param {AbortSignal} signal @returns {Promise<void>} */
+  rest(delay_ms, signal) {
+    return new Promise((resolve) => {
+      const go = () => {
+        clearTimeout(timer);
+        this.#resting.delete(go);
+        signal.removeEventListener("abort", go);
+        resolve();
+      };
+      const timer = setTimeout(go, delay_ms);
+      this.#resting.add(go);
+      signal.addEventListener("abort", go);
+    });
+  }
+
+  /** How long to wait after so many failures in a row, and this one. @param {number} failures @param {Error} error */
+  delay_ms(failures, error) {
+    const after_ms = error instanceof Refused ? error.retryAfter_s * 1_000 : 0;
+    return backoff_ms(failures, Math.random(), this.#backoff, after_ms);
+  }
+
+  /** The connection failed: all wait. @param {Error} error */
   failed(error) {
     if (this.#paused || this.#timer) return;
-    const after_ms = error instanceof Refused ? error.retryAfter_s * 1_000 : 0;
-    const delay_ms = backoff_ms(this.#failures++, Math.random(), this.#backoff, after_ms);
+    const delay_ms = this.delay_ms(this.#failures++, error);
     this.#lesser = 0;
-    this.#timer = setTimeout(() => this.retry(), delay_ms);
+    this.#timer = setTimeout(() => this.#proceed(), delay_ms);
     this.#enter("waiting", null, { retryAt_ms: Date.now() + delay_ms, error });
   }
 
@@ -85,6 +108,12 @@ export class Link {
 
   /** Try now, instead of after the back-off. */
   retry() {
+    for (const go of [...this.#resting]) go();
+    this.#proceed();
+  }
+
+  /** The back-off is over. */
+  #proceed() {
     if (this.#timer) clearTimeout(this.#timer);
     else if (this.#waiting.size === 0) return;
     this.#timer = null;

@@ -24,7 +24,8 @@ export class Refused extends Error {
     this.status = Number(problem?.status ?? 0);
     /** @type {string | null} */
     this.code = problem?.code ?? null;
-    this.retryAfter_s = retryAfter_s;
+    const told_s = problem?.retry_after_s;
+    this.retryAfter_s = retryAfter_s || (typeof told_s === "number" ? told_s : 0);
     this.retry = retriable(this.status, this.code);
   }
 }

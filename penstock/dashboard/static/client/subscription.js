@@ -46,6 +46,7 @@ export class Subscription {
   #running;
   #kept = false;
   #over = false;
+  #failures = 0; // in a row, of this subscription alone
 
   /**
    * @param {Link} link @param {Target} target @param {Handlers} handlers
@@ -139,7 +140,7 @@ export class Subscription {
         const since = this.cursor ?? this.#since;
         for await (const message of this.#link.messages(this.#target, since, signal)) await this.#take(message);
       } catch (error) {
-        if (!signal.aborted) await this.#broke(error);
+        if (!signal.aborted) await this.#broke(error, signal);
       }
     }
   }
@@ -153,7 +154,7 @@ export class Subscription {
 
   /** @param {Message} message */
   async #take({ event, cursor, data }) {
-    this.#link.heard();
+    this.#heard();
     this.#enter(this.#link.state);
     const handlers = /** @type {Record<string, Function | undefined>} */ (this.#handlers);
     const known = ["snapshot", "change", "reset", "stall", "progress"].includes(event);
@@ -169,14 +170,29 @@ export class Subscription {
     this.#after();
   }
 
-  /** @param {unknown} error */
-  async #broke(error) {
+  /** What failed is over. */
+  #heard() {
+    this.#failures = 0;
+    this.#link.heard();
+  }
+
+  /** @param {unknown} error @param {AbortSignal} signal */
+  async #broke(error, signal) {
     if (error instanceof Failed) return this.#end(error.cause);
     if (error instanceof Refused && error.code === "bad_cursor" && this.#kept) return this.#startOver();
     const passes = error instanceof Broken || (error instanceof Refused && error.retry);
     if (!passes) return this.#end(error);
-    if (!(error instanceof Broken && error.counted)) this.#link.failed(error);
-    this.#enter({ ...this.#link.state, error });
+    if (error instanceof Broken && error.counted) return this.#enter({ ...this.#link.state, error });
+    if (error instanceof Broken) this.#link.failed(error);
+    await this.#rest(error, signal);
+  }
+
+  /** It has failed by itself: it waits, longer each time, whatever comes for the others. @param {Error} error
+   * @param {AbortSignal} signal */
+  async #rest(error, signal) {
+    const delay_ms = this.#link.delay_ms(this.#failures++, error);
+    this.#enter({ phase: "waiting", transport: null, retryAt_ms: Date.now() + delay_ms, error });
+    await this.#link.rest(delay_ms, signal);
   }
 
   /** What was kept is of no use here: begin anew, and never behind what the page does not know of. */
