@@ -158,13 +158,32 @@ def test_a_long_page_that_comes_slowly_is_waited_for(page: Page, world: World) -
         }));
         const { Http } = await import("/penstock.js");
         const http = new Http(new URL("http://gateway.test/"), async () => null);
-        const pages = http.pages({ kind: "views", name: "x" }, null, new AbortController().signal, true);
+        const pages = http.pages({ kind: "views", name: "x" }, null, new AbortController().signal, true, () => {});
         window.come = pages.next().then(({ value }) => value.data.rows.length, ({ name }) => name);
     """
     client(page, world, script)
     for _ in range(5):
         page.clock.run_for(25_000)
     assert page.evaluate("come") == 2
+
+
+def test_a_long_poll_that_does_not_wait_is_asked_for_less_and_less_until_one_waits(page: Page, world: World) -> None:
+    script = """
+        const [now, moment] = [Date.now, { late_ms: 0 }];
+        Date.now = () => now() + moment.late_ms;
+        const waited_ms = [0, 0, 0, 30_000, 0, 0, 0];
+        const client = connect(undefined, { transports: ["poll"] });
+        await new Promise((resolve) => {
+            window.fetch = async () => {
+                if (!waited_ms.length) return new Promise(() => resolve());
+                moment.late_ms += waited_ms.shift();
+                return new Response('{"events": [], "cursor": "c0"}');
+            };
+            client.follow("streams", "x", { since: "c0" });
+        });
+        return passed;
+    """
+    assert client(page, world, QUICK + script) == [125, 250, 500, 125, 250, 500]
 
 
 def test_what_breaks_by_itself_is_asked_for_less_and_less_though_others_thrive(page: Page, world: World) -> None:

@@ -9,11 +9,15 @@ import { given, parse, pollOf, requestOf } from "./protocol.js";
 const ANSWER_MS = 60_000;
 const FIRST_MS = 10_000; // an event stream begins at once: if it does not, something between holds it back
 const SILENCE_MS = 45_000; // three heartbeats of the server
-const POLL_MS = 2_000; // between polls that do not wait at the server
+const POLL_MS = 2_000; // between polls that are not to wait at the server
+const AT_ONCE_MS = 1_000; // an answer to a long poll that says nothing new and comes so soon did not wait
 const STATUS_MIN = 100; // of HTTP
 
 /** An event stream that does not come through here, though answers do. */
 export class Unstreamed extends Broken {}
+
+/** An answer to a long poll that says nothing new, and did not wait: the connection is as it was. */
+export class Unwaited extends Broken {}
 
 /** Requests to one gateway, with the key of whoever asks. */
 export class Http {
@@ -92,11 +96,12 @@ export class Http {
   }
 
   /**
-   * A target by GETs. With `wait`, each waits at the server until there is something.
+   * A target by GETs. With `wait`, each waits at the server until there is something; `waited` is called when one did,
+   * and there was nothing.
    * @param {Target} target @param {string | null} since @param {AbortSignal} signal @param {boolean} wait
-   * @returns {AsyncGenerator<Message>}
+   * @param {() => void} waited @returns {AsyncGenerator<Message>}
    */
-  async *pages(target, since, signal, wait) {
+  async *pages(target, since, signal, wait, waited) {
     if (target.kind === "queries") {
       throw new Refused({ code: "no_transport", detail: "a query is followed by WebSocket or server-sent events" });
     }
@@ -107,8 +112,10 @@ export class Http {
       const messages = messagesOf(page, asked);
       yield* messages;
       asked = page.cursor;
-      const waited = wait && Date.now() - began_ms > 1_000;
-      if (!messages.length && !waited) await sleep(POLL_MS, signal);
+      if (messages.length) continue;
+      if (!wait) await sleep(POLL_MS, signal);
+      else if (Date.now() - began_ms < AT_ONCE_MS) throw new Unwaited("a long poll did not wait");
+      else waited();
     }
   }
 }

@@ -150,9 +150,10 @@ export class Link {
     this.#watcher(this.state);
   }
 
-  /** The messages of a target, until something breaks. @param {Target} target @param {string | null} since
-   * @param {AbortSignal} signal @returns {AsyncGenerator<Message>} */
-  async *messages(target, since, signal) {
+  /** The messages of a target, until something breaks. `heard` is called when an answer came without any, as it should.
+   * @param {Target} target @param {string | null} since @param {AbortSignal} signal @param {() => void} heard
+   * @returns {AsyncGenerator<Message>} */
+  async *messages(target, since, signal, heard) {
     if (this.#transports.includes("websocket") && !this.#lesser) {
       const socket = await (this.#socket ??= this.#opened());
       yield* socket.follow(target, since, signal);
@@ -165,7 +166,7 @@ export class Link {
     const { http } = this;
     this.#streams += room ? 1 : 0;
     try {
-      const way = streamed ? http.events(target, since, both, retry) : http.pages(target, since, both, room);
+      const way = streamed ? http.events(target, since, both, retry) : http.pages(target, since, both, room, heard);
       for await (const message of way) {
         this.#enter("live", streamed ? "sse" : "poll");
         yield message;

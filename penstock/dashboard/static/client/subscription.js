@@ -1,5 +1,6 @@
 // One target that is followed, whatever breaks.
 
+import { Unwaited } from "./http.js";
 import { Broken, Refused, pageOf, requestOf } from "./protocol.js";
 
 /** @typedef {import("./copy.js").Copy} Copy */
@@ -138,7 +139,8 @@ export class Subscription {
         await this.#link.ready(signal);
         if (this.#last && this.cursor === null) await this.#begin(signal);
         const since = this.cursor ?? this.#since;
-        for await (const message of this.#link.messages(this.#target, since, signal)) await this.#take(message);
+        const messages = this.#link.messages(this.#target, since, signal, () => this.#heard());
+        for await (const message of messages) await this.#take(message);
       } catch (error) {
         if (!signal.aborted) await this.#broke(error, signal);
       }
@@ -183,7 +185,7 @@ export class Subscription {
     const passes = error instanceof Broken || (error instanceof Refused && error.retry);
     if (!passes) return this.#end(error);
     if (error instanceof Broken && error.counted) return this.#enter({ ...this.#link.state, error });
-    if (error instanceof Broken) this.#link.failed(error);
+    if (error instanceof Broken && !(error instanceof Unwaited)) this.#link.failed(error);
     await this.#rest(error, signal);
   }
 
