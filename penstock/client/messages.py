@@ -81,9 +81,23 @@ Message = Events[Any] | Snapshot[Any] | Change[Any] | Progress | Stall | Reset
 def delivery(kind: str, data: Any, cursor: Any) -> Delivery | None:
     """A delivery; `Lost` if it is not whole. Of a kind that is not known only the cursor counts: None without one."""
     placed, known = isinstance(cursor, str) and cursor != "", kind in KINDS
-    if known and not (placed and isinstance(data, dict)):
+    if known and not (placed and isinstance(data, dict) and _has_content(kind, data)):
         raise Lost(f"this is no message: {kind!r} with cursor {cursor!r}")
     return Delivery(kind, data if known else {}, cursor) if placed else None
+
+
+def _has_content(kind: str, data: Row) -> bool:
+    """Whether it has what belongs into a message of this kind."""
+    if kind == "change":
+        return has_lists(data, "events") or has_lists(data, "upserts", "deletes")
+    if kind == "stall":
+        return isinstance(behind := data.get("behind"), int | float) and not isinstance(behind, bool)
+    return kind != "snapshot" or has_lists(data, "rows")
+
+
+def has_lists(data: Any, *names: str) -> bool:
+    """Whether it is an object with a list under each of these names."""
+    return isinstance(data, dict) and all(isinstance(data.get(name), list) for name in names)
 
 
 def reader(of: type[T]) -> Callable[[Any], Sequence[T]]:
@@ -103,19 +117,16 @@ def reader(of: type[T]) -> Callable[[Any], Sequence[T]]:
 def message_of(came: Delivery, read: Callable[[Any], Sequence[Any]]) -> Message | None:
     """A delivery as users see it; None for a kind that is not known."""
     kind, data, cursor = came.kind, came.data, came.cursor
-    try:
-        if kind == "change":
-            if "events" in data:
-                return Events(read(data["events"]), cursor)
-            return Change(read(data["upserts"]), data["deletes"], cursor)
-        if kind == "snapshot":
-            return Snapshot(read(data["rows"]), cursor)
-        if kind == "progress":
-            return Progress(cursor)
-        if kind == "stall":
-            return Stall(int(data["behind"]), cursor)
-        if kind == "reset":
-            return Reset(str(data.get("reason", "")), cursor)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ClientError(f"a {kind} without what belongs into it: {error!r}") from None
+    if kind == "change":
+        if has_lists(data, "events"):
+            return Events(read(data["events"]), cursor)
+        return Change(read(data["upserts"]), data["deletes"], cursor)
+    if kind == "snapshot":
+        return Snapshot(read(data["rows"]), cursor)
+    if kind == "progress":
+        return Progress(cursor)
+    if kind == "stall":
+        return Stall(int(data["behind"]), cursor)
+    if kind == "reset":
+        return Reset(str(data.get("reason", "")), cursor)
     return None

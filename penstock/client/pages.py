@@ -9,7 +9,7 @@ import msgspec
 
 from penstock.client.asking import EARLIEST
 from penstock.client.errors import Lost, ServerError
-from penstock.client.messages import Delivery, Row
+from penstock.client.messages import Delivery, Row, has_lists
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
@@ -40,11 +40,17 @@ def _content(page: Row) -> tuple[str, Row]:
         return "progress", {}
     if name == "events":
         return "change", {"events": items}
-    return "change", merged(items)
+    if not all(has_lists(change, "upserts", "deletes") for change in items):
+        raise Lost("this is no page: a change lacks its upserts or deletes")
+    try:
+        return "change", merged(items)
+    except (KeyError, TypeError) as error:
+        raise Lost(f"this is no page: a row lacks its key, {error}") from None
 
 
 def merged(changes: Sequence[Row]) -> Row:
-    """One change with the effect of all of them: of each key the last that was said of it."""
+    """One change with the effect of all of them: of each key the last that was said of it. `KeyError` if a row lacks a
+    column of its key."""
     names = next((list(key) for change in changes for key in change["deletes"]), None)
     if names is None:
         return {"upserts": [row for change in changes for row in change["upserts"]], "deletes": []}
@@ -59,8 +65,6 @@ def merged(changes: Sequence[Row]) -> Row:
 
 
 def key_of(row: Row, names: Sequence[str]) -> bytes:
-    """The key of a row, as something to compare: equal for equal JSON, whatever the order of an object's fields."""
-    try:
-        return _encode([row[name] for name in names])
-    except KeyError as error:
-        raise Lost(f"a row without its key column {error}") from None
+    """The key of a row, as something to compare: equal for equal JSON, whatever the order of an object's fields.
+    `KeyError` if it lacks one of these columns."""
+    return _encode([row[name] for name in names])

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Generic, TypeVar
 
 from penstock.client.asking import Target
+from penstock.client.errors import ClientError
 from penstock.client.following import Following
 from penstock.client.messages import Delivery, Row, Snapshot, ViewMessage, message_of
 from penstock.client.pages import key_of
@@ -25,6 +26,7 @@ class Table(Generic[T]):
         self._rows: dict[bytes, T] = {}
 
     def apply(self, came: Delivery) -> None:
+        """Take a message. `ClientError` if a row lacks a column of the key."""
         data = came.data
         if came.kind in ("snapshot", "reset"):
             self._rows = {}
@@ -32,7 +34,7 @@ class Table(Generic[T]):
         elif came.kind == "change":
             self._put(data["upserts"])
             for row in data["deletes"]:
-                self._rows.pop(key_of(row, self._key), None)
+                self._rows.pop(self._key_of(row), None)
 
     def get(self, *values: Any) -> T | None:
         """The row whose key columns have these values."""
@@ -44,7 +46,13 @@ class Table(Generic[T]):
 
     def _put(self, rows: Sequence[Row]) -> None:
         for row, value in zip(rows, self._read(rows), strict=True):
-            self._rows[key_of(row, self._key)] = value
+            self._rows[self._key_of(row)] = value
+
+    def _key_of(self, row: Row) -> bytes:
+        try:
+            return key_of(row, self._key)
+        except KeyError as error:
+            raise ClientError(f"a row of the view has no column {error}, which its key is said to have") from None
 
 
 class LiveTable(Following[ViewMessage[T]]):

@@ -12,7 +12,7 @@ import pytest
 import trustme
 from websockets.asyncio.server import ServerConnection
 
-from penstock.client import Client, ClientError, Events, Progress, ServerError, Snapshot, Unreachable
+from penstock.client import Change, Client, ClientError, Events, Progress, ServerError, Snapshot, Unreachable
 from penstock.schema import EpochMillis, Event, Record
 from tests.client.scripted import Answer, Waits, page, problem, scripted, stream, websocket
 from tests.serve.fakes import run
@@ -184,6 +184,29 @@ def test_what_is_no_message_breaks_a_websocket_and_changes_no_position(nonsense:
         async with websocket(talk) as url, Client(url, timing=Waits().timing()) as client:
             assert await first(client, 3, since="c0", transport="websocket") == [1, 2, 3]
         assert heard == ["c0", "c1", "c2"]
+
+    run(main())
+
+
+@pytest.mark.parametrize("transport", ["sse", "poll", "websocket"])
+@pytest.mark.parametrize("lacking", [{}, {"upserts": []}, {"deletes": []}, {"upserts": None, "deletes": []}])
+def test_a_change_that_lacks_its_lists_is_asked_for_again(transport: Any, lacking: Any) -> None:
+    whole = {"upserts": [{"k": "a"}], "deletes": []}
+
+    async def talk(connection: ServerConnection, number: int) -> None:
+        asked = json.loads(await connection.recv())
+        said = {"id": asked["id"], "event": "change", "cursor": "v2", "data": lacking if number == 1 else whole}
+        await connection.send(json.dumps(said))
+        await connection.wait_closed()
+
+    async def main() -> None:
+        pages = [page(changes=[each], cursor="v2") for each in (lacking, whole)]
+        events = [stream(("change", "v2", each), hold=True) for each in (lacking, whole)]
+        async with scripted(*(pages if transport == "poll" else events)) as server, websocket(talk) as url:
+            chosen = url if transport == "websocket" else server.url
+            async with Client(chosen, timing=Waits().timing()) as client:
+                async with client.follow(view="x", since="v1", transport=transport) as messages:
+                    assert await anext(messages) == Change([{"k": "a"}], [], "v2")
 
     run(main())
 

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client.asking import Target
 from penstock.client.backoff import Backoff, Timing
-from penstock.client.errors import Lost, ServerError, from_answer, from_problem, retry_helps
+from penstock.client.errors import ClientError, Lost, ServerError, from_answer, from_problem, retry_helps
 from penstock.client.flight import Flight
 from penstock.client.hub import Hub, Subscription
 from penstock.client.messages import Delivery
@@ -83,6 +83,14 @@ def test_a_table_has_these_rows_after_each_message(case: Case) -> None:
     for message, expected in zip(case["messages"], case["after"], strict=True):
         table.apply(as_delivery(message))
         assert sorted(map(json.dumps, table.rows)) == sorted(map(json.dumps, expected))
+
+
+def test_a_row_that_lacks_a_column_of_its_key_is_an_error_that_names_it() -> None:
+    table = Table(["shop", "product"], lambda rows: rows)
+    with pytest.raises(ClientError, match="no column 'shop'"):
+        table.apply(Delivery("snapshot", {"rows": [{"product": "tea"}]}, "v1"))
+    with pytest.raises(ClientError, match="no column 'product'"):
+        table.apply(Delivery("change", {"upserts": [], "deletes": [{"shop": 1}]}, "v2"))
 
 
 @cases("backoff")
@@ -223,7 +231,7 @@ def test_messages_of_an_earlier_connection_are_not_acknowledged_on_a_later_one()
     for id, cursors in (("1", "ab"), ("2", "cd")):
         hub.opened()
         for cursor in cursors:
-            hub.hear({"id": id, "event": "change", "cursor": cursor, "data": {}})
+            hub.hear({"id": id, "event": "change", "cursor": cursor, "data": {"events": []}})
         if id == "1":
             hub.lost()
     said = [hub.take(subscription) for _ in "abcd"]

@@ -131,7 +131,7 @@ def test_an_answer_that_was_cut_off_within_its_status_is_asked_for_again(page: P
 def test_an_answer_that_is_no_page_is_asked_for_again(page: Page, world: World) -> None:
     script = """
         const plain = window.fetch;
-        const answers = ["{}", "null", '{"events": []}'];
+        const answers = ["{}", "null", '{"events": []}', '{"rows": [], "cursor": "c1"}'];
         window.fetch = async (address, init) => (answers.length ? new Response(answers.shift()) : plain(address, init));
         const { events } = await new Promise((snapshot, error) => {
             penstock.follow("streams", "notes", { last: 2 }, { snapshot, error });

@@ -6,7 +6,14 @@
  * @typedef {{kind: "views" | "streams" | "queries", name: string, where?: string, select?: string}} Target */
 
 export const BACKOFF = { base_ms: 250, cap_ms: 30_000 };
-const MESSAGES = new Set(["snapshot", "change", "progress", "stall", "reset"]);
+/** The kinds of messages, and whether data has what belongs into one. @type {Map<string, (data: any) => boolean>} */
+const MESSAGES = new Map([
+  ["snapshot", (data) => hasLists(data, "rows")],
+  ["change", (data) => hasLists(data, "events") || hasLists(data, "upserts", "deletes")],
+  ["progress", isObject],
+  ["stall", (data) => isObject(data) && typeof data.behind === "number"],
+  ["reset", isObject],
+]);
 const CONTENTS = ["events", "rows", "changes"]; // of a page
 const RETRY = new Set([408, 425, 429, 500, 502, 503, 504, 507]);
 const NO_USE = new Set(["damaged", "newer_format", "ledger_mismatch", "no_reply_yet"]);
@@ -83,7 +90,7 @@ export function messageOf(text, of) {
     throw new Broken("what came is not JSON");
   }
   const { event, cursor, data } = message ?? {};
-  const whole = isText(event) && (!MESSAGES.has(event) || (isText(cursor) && typeof data === "object" && data));
+  const whole = isText(event) && (!MESSAGES.has(event) || (isText(cursor) && MESSAGES.get(event)?.(data)));
   if (!whole) throw new Broken("what came is no message");
   return message;
 }
@@ -91,6 +98,16 @@ export function messageOf(text, of) {
 /** Whether it says anything. @param {any} value */
 export function isText(value) {
   return typeof value === "string" && value !== "";
+}
+
+/** @param {any} value */
+function isObject(value) {
+  return typeof value === "object" && value !== null && !Array.isArray(value);
+}
+
+/** Whether it is an object with a list under each of these names. @param {any} data @param {string[]} names */
+function hasLists(data, ...names) {
+  return isObject(data) && names.every((name) => Array.isArray(data[name]));
 }
 
 /** Server-sent events, parsed by the rules of the HTML standard from text that comes in pieces of any size. */
@@ -178,10 +195,12 @@ export function given(values) {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined && value !== null));
 }
 
-/** A page as it is, or `Broken` if it is none. @param {any} page */
-export function pageOf(page) {
-  const whole = isText(page?.cursor) && CONTENTS.some((name) => Array.isArray(page[name]));
-  if (!whole) throw new Broken("what came is no page");
+/** A page as it is, or `Broken` if it is none. @param {any} page @param {string[]} [contents] one of which it has */
+export function pageOf(page, contents = CONTENTS) {
+  const content = contents.find((name) => hasLists(page, name));
+  const changes = content === "changes" ? page.changes : [];
+  const whole = content && isText(page.cursor);
+  if (!whole || !changes.every((/** @type {any} */ each) => hasLists(each, "upserts", "deletes"))) throw new Broken("what came is no page");
   return page;
 }
 
@@ -193,8 +212,8 @@ export function messagesOf(page, asked) {
     throw new Refused({ status: 400, code: "truncated", detail: "the answer does not have all rows of the view" });
   }
   const messages = page.reset ? [{ event: "reset", cursor: "earliest", data: { reason: "" } }] : [];
-  if (page.rows) return [...messages, { event: "snapshot", cursor, data: { rows: page.rows } }];
-  const data = page.events ? page.events.length && { events: page.events } : merged(page.changes);
+  if (hasLists(page, "rows")) return [...messages, { event: "snapshot", cursor, data: { rows: page.rows } }];
+  const data = hasLists(page, "events") ? page.events.length && { events: page.events } : merged(page.changes);
   if (data) return [...messages, { event: "change", cursor, data }];
   return cursor === asked && !page.reset ? [] : [...messages, { event: "progress", cursor, data: {} }];
 }

@@ -150,7 +150,8 @@ export class Subscription {
   /** Take the latest events of a stream. @param {AbortSignal} signal */
   async #begin(signal) {
     const { path, query } = requestOf(this.#target);
-    const { events, cursor } = pageOf(await this.#link.http.json(path, { ...query, last: this.#last }, { signal }));
+    const page = await this.#link.http.json(path, { ...query, last: this.#last }, { signal });
+    const { events, cursor } = pageOf(page, ["events"]);
     await this.#take({ event: "snapshot", cursor, data: { events } });
   }
 
