@@ -70,8 +70,8 @@ class Following(Generic[M]):
         """The next message, for one who waits at a time. Waiting may be given up, as by a timeout: nothing is lost."""
         while True:
             came = await self._next()
-            self.cursor = came.cursor
             message = self._make(came)
+            self.cursor = came.cursor
             if message is not None:
                 return message
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from penstock.client import Change, Client, Events, Following, Progress, Reset, ServerError, Snapshot
+from penstock.client import Change, Client, ClientError, Events, Following, Progress, Reset, ServerError, Snapshot
 from penstock.schema import Event
 from tests.client.suite import LIVELY, TRANSPORTS, Stage, connected, staged
 from tests.network import Proxy, listening
@@ -58,6 +58,27 @@ def test_events_become_values_of_a_class(transport: Any) -> None:
                     if isinstance(message, Events):
                         assert list(message.events) == [Reading(n=7)]
                         return
+
+    run(main())
+
+
+class Trip(Event):
+    n: str
+
+
+@on_every_transport
+def test_a_message_that_does_not_fit_its_class_is_not_counted_as_given_out(transport: Any) -> None:
+    """One who goes on with the cursor gets it again, as something that it fits."""
+
+    async def main() -> None:
+        async with staged() as stage, connected(stage.port) as client:
+            stage.write(7)
+            async with client.follow(stream="x", of=Trip, since="earliest", transport=transport) as messages:
+                with pytest.raises(ClientError, match="does not fit Trip"):
+                    await anext(messages)
+                cursor = messages.cursor
+            async with client.follow(stream="x", since=cursor, transport=transport) as messages:
+                assert numbers(await anext(messages)) == [7]
 
     run(main())
 
