@@ -198,9 +198,9 @@ export function given(values) {
 /** A page as it is, or `Broken` if it is none. @param {any} page @param {string[]} [contents] one of which it has */
 export function pageOf(page, contents = CONTENTS) {
   const content = contents.find((name) => hasLists(page, name));
-  const changes = content === "changes" ? page.changes : [];
-  const whole = content && isText(page.cursor);
-  if (!whole || !changes.every((/** @type {any} */ each) => hasLists(each, "upserts", "deletes"))) throw new Broken("what came is no page");
+  const isChange = (/** @type {any} */ each) => hasLists(each, "upserts", "deletes");
+  const whole = content && isText(page.cursor) && (content !== "changes" || page.changes.every(isChange));
+  if (!whole) throw new Broken("what came is no page");
   return page;
 }
 
