@@ -1,8 +1,8 @@
 """The rows of a DataFrame, fetched from Java without the wait that PySpark's `toArrow` may never end.
 
-Spark opens a port for each fetch, computes the rows for the first who connects, and closes it. A program that looks for
-a server it knew on that port may come first: Spark turns it away and serves nobody else. `toArrow` then waits for a
-result that nothing will give. Here that is an error: nothing was computed, and the query starts again.
+Spark opens a socket for each fetch, computes the rows for the first who connects, and closes it. If that is not us, or
+we cannot connect, `toArrow` waits for a result that nothing will give. Here that is an error: the batch is not in the
+ledger, and the query starts again.
 """
 
 from __future__ import annotations

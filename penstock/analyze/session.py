@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
 import logging
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
@@ -22,6 +25,9 @@ _PACKAGE = "org.apache.spark.sql.execution.streaming"
 
 TASK_TRIES = 3
 """A task whose Python worker dies is run again at once, which is sooner than by a restart of its query."""
+
+TEMPORARY_CHARS_MAX = 45
+"""The kernel takes 107 characters as the path of a socket. Of those, 18 are our folder's name and 43 Spark's file's."""
 
 # From the first checkpoint on: these cannot be changed for one that exists.
 _CHECKPOINTS = {
@@ -93,12 +99,23 @@ def start_session(
         "spark.driver.extraJavaOptions": " ".join((*options, *java_options)),
         "spark.sql.shuffle.partitions": str(settings.state_partitions),
         "spark.sql.warehouse.dir": str(warehouse.resolve()),
+        **_sockets(),
     }
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)  # they print Java stacks of errors that we report
     for key, value in (_CHECKPOINTS | _QUIET | own).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _sockets() -> dict[str, str]:
+    """Java and Python talk by files that only their owner may open. By ports, as they would otherwise, a program that
+    looks for a server it knew may come first: Spark takes its first bytes for a length, and runs out of memory."""
+    if len(tempfile.gettempdir()) > TEMPORARY_CHARS_MAX:
+        return {}
+    folder = tempfile.mkdtemp(prefix="penstock-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
 
 
 def java_process(spark: SparkSession) -> subprocess.Popen[bytes]:

@@ -6,7 +6,6 @@ import inspect
 import shutil
 import socket
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -138,14 +137,13 @@ def test_a_program_that_takes_the_place_of_a_fetch_does_not_stop_the_view(
     pipe.append(1, fix(1), fix(2))
     connect = pyspark.util.local_connect_and_auth
 
-    def intrude(port: int, secret: str) -> tuple[object, ...]:
-        """A client that looks for a server it knew comes first; Spark hangs up on it."""
-        with socket.create_connection(("127.0.0.1", port)) as intruder:
-            intruder.sendall(b"GET /v1/streams HTTP/1.1\r\n\r\n")
-            intruder.shutdown(socket.SHUT_WR)
-            with suppress(ConnectionResetError):
-                intruder.recv(1)
-        return connect(port, secret)
+    def intrude(path: str, secret: None) -> tuple[object, ...]:
+        """Spark serves the first who comes, and no other."""
+        with socket.socket(socket.AF_UNIX) as intruder:
+            intruder.connect(path)
+            while intruder.recv(65_536):
+                pass
+        return connect(path, secret)
 
     monkeypatch.setattr(pyspark.util, "local_connect_and_auth", intrude)
     with pytest.raises(StreamingQueryException):
