@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.analyze.frames import build, stream_frame
-from penstock.analyze.session import start_session
+from penstock.analyze.session import start_session, temporary_folder
 from penstock.app import App
 from penstock.columns import to_batch
 from penstock.declared import Stream, Time, View
@@ -53,5 +51,5 @@ def _value(cls: type[Event], row: Any) -> Any:
 
 
 def _session() -> SparkSession:
-    folder = Path(tempfile.mkdtemp(prefix="penstock-preview-"))
+    folder = temporary_folder("penstock-preview-")
     return start_session("preview", from_environment(), logs=folder / "log", warehouse=folder / "warehouse")

@@ -113,9 +113,15 @@ def _sockets() -> dict[str, str]:
     looks for a server it knew may come first: Spark takes its first bytes for a length, and runs out of memory."""
     if len(tempfile.gettempdir()) > TEMPORARY_CHARS_MAX:
         return {}
-    folder = tempfile.mkdtemp(prefix="penstock-")
+    folder = temporary_folder("penstock-")
+    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
+
+
+def temporary_folder(prefix: str) -> Path:
+    """A folder of its owner's alone, until this process ends; one that is killed leaves it behind."""
+    folder = Path(tempfile.mkdtemp(prefix=prefix))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": folder}
+    return folder
 
 
 def java_process(spark: SparkSession) -> subprocess.Popen[bytes]:

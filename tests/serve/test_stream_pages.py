@@ -48,6 +48,43 @@ def test_the_latest_events_are_found_behind_ticks() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("where", [None, "n < 5"])
+@pytest.mark.parametrize("limit", [1, 100])
+def test_a_page_that_begins_with_ticks_has_the_events_behind_them(where: str | None, limit: int) -> None:
+    """As it may, where the events before them are no longer kept."""
+    log = FakeLog(1)
+    for at_s in range(500):
+        log.tick(0, at_s=at_s)
+    log.write(0, 1, 2, at_s=500)
+
+    async def main() -> None:
+        page = await channel(log).through(where, None).page("earliest", limit)
+        assert events(page) == [1, 2][:limit]
+        rest = await channel(log).through(where, None).page(page.cursor, limit)
+        assert events(rest) == [1, 2][limit:]
+
+    run(main())
+
+
+def test_a_search_behind_ticks_ends_and_can_be_gone_on_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stream_module, "SCAN_PIECES_MAX", 2)
+    log = FakeLog(1)
+    for at_s in range(50):
+        log.tick(0, at_s=at_s)
+    log.write(0, 1, at_s=50)
+
+    async def main() -> None:
+        source = channel(log, Settings(page_events=10))
+        page, asked = await source.page("earliest", 1), 1
+        while not events(page):
+            assert json.loads(page.body)["more"]
+            page, asked = await source.page(page.cursor, 1), asked + 1
+        assert events(page) == [1]
+        assert asked > 1
+
+    run(main())
+
+
 def test_a_search_for_the_latest_events_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream_module, "SCAN_EVENTS_MAX", 10)
     log = FakeLog(1)

@@ -35,6 +35,8 @@ from penstock.settings import Settings
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 SCAN_EVENTS_MAX = 100_000
 """Events that one page looks through for those that its filter lets pass: some tenths of a second of a thread."""
+SCAN_PIECES_MAX = 1_000
+"""Pieces that it looks through, most of which may be ticks."""
 STALL_EVENTS = 10_000
 """How far behind the end a follower is told so."""
 BEHIND_BYTES_MAX = 256 * 1024
@@ -182,9 +184,11 @@ class StreamChannel:
         raise Busy(f"the oldest events of {name} go faster than they can be read")
 
     def _gather(self, start: Offsets, end: Offsets, limit: int) -> tuple[list[bytes], Offsets]:
-        """Up to `limit` events that are seen, and the position after the last. Without a filter, those of one piece."""
-        log, most = self._shared.log, max(limit, self._shared.settings.page_events) if self._lens else limit
-        rows, scanned, size = list[bytes](), 0, 0
+        """Up to `limit` events that are seen, and the position after the last. Without a filter, those of the first
+        piece that has any: there may be nothing but ticks before it."""
+        log, usual = self._shared.log, max(limit, self._shared.settings.page_events)
+        most = usual if self._lens else limit
+        rows, scanned, size, pieces = list[bytes](), 0, 0, 0
         while True:
             try:
                 piece = read_piece(log, self.name, start, end, events_max=most, bytes_max=PAGE_BYTES_MAX)
@@ -199,7 +203,9 @@ class StreamChannel:
                         last = index + 1 == len(piece.events)
                         return rows, piece.after if last else piece.until(index + 1)
             scanned, size, start = scanned + len(piece.events), size + piece.size, piece.after
-            if not self._lens or start == end or scanned >= SCAN_EVENTS_MAX or size >= PAGE_BYTES_MAX:
+            most, pieces = usual, pieces + 1
+            full = scanned >= SCAN_EVENTS_MAX or size >= PAGE_BYTES_MAX or pieces >= SCAN_PIECES_MAX
+            if start == end or full or (piece.events and not self._lens):
                 return rows, start
 
     async def last(self, limit: int) -> Page:
