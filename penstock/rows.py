@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 
 from penstock.schema import Event, Field, fields, per_class
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH, _TICK = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _EXACT_US = 2**51
 """Up to here, which is the year 2041, a float of seconds has the microsecond to spare: the fast way is exact."""
 _STEP = 1_024
@@ -194,8 +194,8 @@ def micros_of(column: pa.Array) -> array[int]:
 
 
 def from_micros(value: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=value)
+    return _EPOCH + value * _TICK
 
 
 def to_micros(value: datetime) -> int:
-    return (value - _EPOCH) // timedelta(microseconds=1)
+    return (value - _EPOCH) // _TICK

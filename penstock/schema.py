@@ -509,6 +509,8 @@ def type_name(hint: Any) -> str:
         name = " | ".join(repr(member.value) for member in base)
     elif issubclass(base, Record | Event):
         name = f"struct<{', '.join(f'{each.name}: {type_name(each.hint)}' for each in fields(base))}>"
+    elif base is bytearray:  # of a state that changes them in place
+        name = "bytes"
     else:
         name = base.__name__.lower()
     return f"{name} | null" if field.nullable else name

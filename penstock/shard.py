@@ -39,6 +39,8 @@ class Entry(msgspec.Struct, Generic[S], array_like=True, gc=False):
     def take_due(self) -> str:
         """The name of the timer that is due next, which is set no more. Of several, the first by name."""
         assert self.timers
+        if len(self.timers) == 1:
+            return self.timers.popitem()[0]
         due = min(self.timers.values())
         name = min([name for name, at in self.timers.items() if at == due])
         del self.timers[name]

@@ -77,6 +77,19 @@ def test_what_only_grows_needs_no_word() -> None:
     assert same(Carrier(New, shape_of(Old)).shard(old), expected)
 
 
+def test_bytes_that_are_changed_in_place_are_bytes_at_rest() -> None:
+    class Before(State):
+        panes: bytes = b""
+
+    class After(State):
+        panes: bytearray = bytearray()  # msgspec gives each instance its own
+
+    assert misfit(shape_of(Before), After) is None
+    assert misfit(shape_of(After), Before) is None
+    old = shard_of(Before, ("k", Entry(Before(panes=b"abc"))))
+    assert same(Carrier(After, shape_of(Before)).shard(old), old)
+
+
 def test_migrate_goes_from_version_to_version() -> None:
     class New(State, version=3, renamed={"sum": "total"}):
         total: Decimal = Decimal(0)

@@ -122,7 +122,7 @@ class Min(OfColumn):
     def merge(self, older: Any, newer: Any) -> Any:
         if newer is None or (older is not None and older <= newer):
             return older
-        return newer if older is None or not _is_nan(newer) else older
+        return newer if older is None or newer == newer else older  # NaN alone is not itself
 
 
 class Max(OfColumn):
@@ -134,11 +134,7 @@ class Max(OfColumn):
     def merge(self, older: Any, newer: Any) -> Any:
         if newer is None or (older is not None and older >= newer):
             return older
-        return newer if older is None or not _is_nan(older) else older
-
-
-def _is_nan(value: Any) -> bool:
-    return bool(value != value)  # of any type: nothing else differs from itself
+        return newer if older is None or older == older else older  # NaN alone is not itself
 
 
 @dataclass(frozen=True)

@@ -49,12 +49,13 @@ def late(event: Any, at: datetime, watermark: datetime, ctx: Context, missed: Se
 
 def offset(now: datetime, at: datetime) -> int:
     """How far log time is ahead of event time, in microseconds."""
-    return (now - at) // timedelta(microseconds=1)
+    return (now - at) // TICK
 
 
 def reached(state: Any, now: datetime) -> datetime:
     """How far event time has come at a log time, if no event says otherwise."""
-    return now - timedelta(microseconds=state.offset_us)
+    ahead: timedelta = state.offset_us * TICK
+    return now - ahead
 
 
 def next_multiple(now: datetime, interval: timedelta) -> datetime:
@@ -70,7 +71,7 @@ def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, 
         at = state.quiet
     else:
         state.quiet = None
-        at = closes + timedelta(microseconds=state.offset_us)
+        at = closes + state.offset_us * TICK
     call(state, ctx, now, at if state.due is None else min(at, state.due))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock.contracts import Context
 from penstock.making import forget
-from penstock.windows.clock import call, next_multiple, reached
+from penstock.windows.clock import TICK, call, next_multiple, reached
 from penstock.windows.plan import Work
 from penstock.windows.shapes import Counted, Hybrid
 from penstock.windows.stacks import Stacks
@@ -215,4 +215,5 @@ class HybridWindows(Numbered):
         if state.began is None:
             return None
         over: datetime = state.began + self.within + self.work.late_after
-        return over + timedelta(microseconds=state.offset_us)
+        ahead: timedelta = state.offset_us * TICK
+        return over + ahead

@@ -29,8 +29,8 @@ class Window(Record):
 
 @dataclass(frozen=True)
 class Sums:
-    """What is done with what is kept. `kind` is its type; `pack` and `unpack` turn it into numbers and back for
-    `packing`, which is None if it has no fixed size."""
+    """What is done with what is kept. `kind` is its type. If `packing` is not None, it has a fixed size: `pack` makes
+    numbers of that of a pane, whose own number is the first of them, and `unpack` gives it back."""
 
     kind: Any
     zero: Callable[[], Kept]
@@ -38,7 +38,7 @@ class Sums:
     merge: Callable[[Kept, Kept], Kept]
     results: Callable[[Kept], Kept]
     packing: str | None
-    pack: Callable[[Kept], Iterable[Any]]
+    pack: Callable[[int, Kept], Iterable[Any]]
     unpack: Callable[[Sequence[Any]], Kept]
 
 
@@ -54,8 +54,8 @@ def compiled(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> Sums:
     names |= {f"zero{i}": each.zero for i, each in enumerate(aggregates)}
     numbers = range(len(aggregates))
 
-    def made(arguments: str, part: Callable[[int], str]) -> Any:
-        return eval(f"lambda {arguments}: ({''.join(part(each) + ', ' for each in numbers)})", names)
+    def made(arguments: str, part: Callable[[int], str], before: str = "") -> Any:
+        return eval(f"lambda {arguments}: ({before}{''.join(part(each) + ', ' for each in numbers)})", names)
 
     fixed = None if None in formats else "".join(str(each) for each in formats)
     return Sums(
@@ -65,7 +65,7 @@ def compiled(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> Sums:
         merge=made("older, newer", lambda i: f"merge{i}(older[{i}], newer[{i}])"),
         results=made("kept", lambda i: f"result{i}(kept[{i}])"),
         packing=fixed,
-        pack=made("kept", lambda i: _packed(str(formats[i]), f"kept[{i}]")),
+        pack=made("number, kept", lambda i: _packed(str(formats[i]), f"kept[{i}]"), "number, "),
         unpack=_unpacking([str(each) for each in formats]),
     )
 
@@ -81,7 +81,7 @@ def _packed(packing: str, value: str) -> str:
 
 
 def _unpacking(formats: Sequence[str]) -> Callable[[Sequence[Any]], Kept]:
-    parts, at = [], 0
+    parts, at = [], 1
     for packing in formats:
         rest = packing.removeprefix("?")
         first = at + len(packing) - len(rest)

@@ -6,7 +6,7 @@ stands with the sum of itself and all that came after it there; the oldest is it
 what has left a window leaves no rounding error behind, and it works for a maximum as for a sum.
 
 Where what is kept has a fixed size, a stack is packed bytes: reading and writing them with the state costs
-next to nothing.
+next to nothing. Either way a pane is put on it, and taken off, in place.
 """
 
 from __future__ import annotations
@@ -27,39 +27,42 @@ Pane = tuple[int, Kept]
 class Packed:
     """A stack as bytes."""
 
-    kind: Any = bytes
-    empty: Any = b""
+    kind: Any = bytearray
+
+    @property
+    def empty(self) -> Any:
+        return bytearray()
 
     def __init__(self, record: Struct, sums: Sums) -> None:
         self._record, self._pack, self._unpack = record, sums.pack, sums.unpack
         self._size = record.size
 
-    def push(self, stack: bytes, pane: Pane) -> bytes:
-        return stack + self._record.pack(pane[0], *self._pack(pane[1]))
+    def push(self, stack: bytearray, pane: Pane) -> None:
+        stack += self._record.pack(*self._pack(*pane))
 
-    def oldest(self, stack: bytes) -> int:
+    def oldest(self, stack: bytearray) -> int:
         """The number of the first pane."""
         return int(_NUMBER.unpack_from(stack)[0])
 
-    def last_number(self, stack: bytes) -> int:
+    def last_number(self, stack: bytearray) -> int:
         """The number of the last pane."""
         return int(_NUMBER.unpack_from(stack, len(stack) - self._size)[0])
 
-    def last(self, stack: bytes) -> Pane:
-        number, *numbers = self._record.unpack_from(stack, len(stack) - self._size)
-        return number, self._unpack(numbers)
+    def last(self, stack: bytearray) -> Pane:
+        numbers = self._record.unpack_from(stack, len(stack) - self._size)
+        return numbers[0], self._unpack(numbers)
 
-    def popped(self, stack: bytes) -> bytes:
-        return stack[: -self._size]
+    def pop(self, stack: bytearray) -> None:
+        del stack[-self._size :]
 
-    def backwards(self, stack: bytes) -> Iterator[Pane]:
+    def backwards(self, stack: bytearray) -> Iterator[Pane]:
         """From the last to the first."""
         for at in range(len(stack) - self._size, -1, -self._size):
-            number, *numbers = self._record.unpack_from(stack, at)
-            yield number, self._unpack(numbers)
+            numbers = self._record.unpack_from(stack, at)
+            yield numbers[0], self._unpack(numbers)
 
-    def made(self, panes: list[Pane]) -> bytes:
-        return b"".join([self._record.pack(number, *self._pack(kept)) for number, kept in panes])
+    def made(self, panes: list[Pane]) -> bytearray:
+        return bytearray().join([self._record.pack(*self._pack(*pane)) for pane in panes])
 
 
 class Listed:
@@ -72,8 +75,8 @@ class Listed:
     def __init__(self, sums: Sums) -> None:
         self.kind: Any = list[tuple[int, sums.kind]]  # type: ignore[name-defined]
 
-    def push(self, stack: Any, pane: Pane) -> list[Pane]:
-        return [*stack, pane]
+    def push(self, stack: list[Pane], pane: Pane) -> None:
+        stack.append(pane)
 
     def oldest(self, stack: list[Pane]) -> int:
         return stack[0][0]
@@ -84,8 +87,8 @@ class Listed:
     def last(self, stack: list[Pane]) -> Pane:
         return stack[-1]
 
-    def popped(self, stack: list[Pane]) -> list[Pane]:
-        return stack[:-1]
+    def pop(self, stack: list[Pane]) -> None:
+        del stack[-1]
 
     def backwards(self, stack: list[Pane]) -> Iterator[Pane]:
         return reversed(stack)
@@ -107,7 +110,7 @@ class Stacks:
 
     def push(self, state: Any, pane: Pane) -> None:
         """Take a pane that is newer than all there are."""
-        state.back = self.store.push(state.back, pane)
+        self.store.push(state.back, pane)
         state.total = pane[1] if state.total is None else self._merge(state.total, pane[1])
 
     def put(self, state: Any, number: int, add: Callable[[Kept], Kept], zero: Callable[[], Kept]) -> None:
@@ -127,7 +130,7 @@ class Stacks:
     def evict(self, state: Any, first: int) -> None:
         """Let go of the panes before the one with that number."""
         while state.front and self.store.last_number(state.front) < first:
-            state.front = self.store.popped(state.front)
+            self.store.pop(state.front)
         if not state.front and state.back and self.store.oldest(state.back) < first:
             self._flip(state, first)
 

@@ -48,7 +48,7 @@ class TimedWindows:
         self.work, self.every, self.late_after = work, shape.every, work.late_after
         self.panes = shape.size // shape.every
         self.stacks = Stacks(work.sums)
-        self._size = shape.size
+        self._size, self._made, self._results = shape.size, work.row, work.sums.results
 
     def kept(self) -> dict[str, tuple[Any, Any]]:
         """The fields of the state that depend on the aggregates: type and default."""
@@ -240,7 +240,7 @@ class TimedWindows:
         return EPOCH + number * self.every
 
     def _row(self, state: Any, end: int, kept: Any, closed: bool) -> Any:
-        return self.work.row(state.key, self._window(Window, end), closed, self.work.sums.results(kept))
+        return self._made(state.key, self._window(Window, end), closed, self._results(kept))
 
     def _window(self, kind: type[W], end: int) -> W:
         """The window that ends where the pane of that number begins."""
