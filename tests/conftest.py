@@ -63,6 +63,15 @@ def pytest_collection_finish(session: pytest.Session) -> None:
         making.wait(ARCHIVE_S_MAX)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def nobody_is_left() -> Iterator[None]:
+    """Who works beside a test is gone before the next file."""
+    from tests.beside import left
+
+    yield
+    assert left() == []
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from penstock.analyze.session import start_session

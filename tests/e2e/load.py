@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import random
-import threading
-import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,38 +13,37 @@ from typing import Any
 import httpx
 
 from penstock.cursor import ViewCursor, decode
+from tests.beside import Beside
 
 PAGES = 20
 RETRY_S = 0.1
 
 
 @dataclass
-class Producer(threading.Thread):
+class Producer(Beside):
     """Posts batches until each is acknowledged; what has an unknown outcome is sent again with the same ids."""
 
     url: Callable[[], str]
     seed: int
     pause_s: float = 0.02
     batch: int = 20
-    stop_at: int | None = None
 
     def __post_init__(self) -> None:
-        super().__init__(daemon=True, name="producer")
+        super().__init__("producer")
         self.random = random.Random(self.seed)
         self.expected: Counter[str] = Counter()
         self.acknowledged = 0
         self.duplicates = 0
         self.retries = 0
-        self.finish = threading.Event()
 
     def __hash__(self) -> int:
         return id(self)
 
     def run(self) -> None:
         with httpx.Client(timeout=10) as client:
-            while not self.finish.is_set() and (self.stop_at is None or self.acknowledged < self.stop_at):
+            while not self.finish.is_set():
                 self._send(client, [self._event(self.acknowledged + index) for index in range(self.batch)])
-                time.sleep(self.pause_s)
+                self.finish.wait(self.pause_s)
 
     def _event(self, number: int) -> dict[str, Any]:
         page = f"page-{self.random.randrange(PAGES)}"
@@ -55,22 +52,22 @@ class Producer(threading.Thread):
     def _send(self, client: httpx.Client, events: list[dict[str, Any]]) -> None:
         body = "\n".join(map(json.dumps, events))
         headers = {"content-type": "application/x-ndjson"}
-        while True:
+        while not self.leave.is_set():
             with contextlib.suppress(httpx.HTTPError):
                 answer = client.post(f"{self.url()}/v1/streams/hits", content=body, headers=headers)
                 if answer.status_code == 200:
                     told = answer.json()
                     assert told["accepted"] + told["duplicates"] == len(events), told
                     self.duplicates += told["duplicates"]
-                    break
+                    self.acknowledged += len(events)
+                    self.expected.update(event["page"] for event in events)
+                    return
             self.retries += 1
-            time.sleep(RETRY_S)
-        self.acknowledged += len(events)
-        self.expected.update(event["page"] for event in events)
+            self.leave.wait(RETRY_S)
 
 
 @dataclass
-class Reader(threading.Thread):
+class Reader(Beside):
     """Follows a view by server-sent events, comes back with its last cursor, and folds what it gets."""
 
     url: Callable[[], str]
@@ -80,10 +77,9 @@ class Reader(threading.Thread):
     events: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
-        super().__init__(daemon=True, name="reader")
+        super().__init__("reader")
         self.cursor: str | None = None
         self.connections = 0
-        self.finish = threading.Event()
 
     def __hash__(self) -> int:
         return id(self)
@@ -96,7 +92,7 @@ class Reader(threading.Thread):
                     if got.status_code == 200:
                         self.connections += 1
                         self._follow(got)
-            time.sleep(RETRY_S)
+            self.finish.wait(RETRY_S)
 
     def _follow(self, got: httpx.Response) -> None:
         message: dict[str, str] = {}

@@ -53,19 +53,19 @@ def require_exactly_once(app: RunningApp, producer: Producer, reader: Reader) ->
 def survive(app: RunningApp, kills: int, seed: int) -> None:
     chance = random.Random(seed)
     producer, reader = Producer(lambda: app.url, seed), Reader(lambda: app.url, "pages")
-    reader.start()
-    wait_for(lambda: reader.versions, 30, "the first snapshot")
-    producer.start()
     done = {"gateway": 0, "engine": 0}
-    while sum(done.values()) < kills:
-        time.sleep(chance.uniform(0.2, 3.0))  # the moment of the kill is the random part of this test
-        victim = "gateway" if done["gateway"] <= done["engine"] else "engine"
-        if chance.random() < 0.8 and victim == "engine":
-            wait_for(lambda: app.health()["ready"], 90, "readiness between kills")
-            time.sleep(chance.uniform(0.0, 3.0))  # the others die while they start
-        if app.kill(victim):
-            done[victim] += 1
-    require_exactly_once(app, producer, reader)
+    with reader:
+        wait_for(lambda: reader.versions, 30, "the first snapshot")
+        with producer:
+            while sum(done.values()) < kills:
+                time.sleep(chance.uniform(0.2, 3.0))  # the moment of the kill is the random part of this test
+                victim = "gateway" if done["gateway"] <= done["engine"] else "engine"
+                if chance.random() < 0.8 and victim == "engine":
+                    wait_for(lambda: app.health()["ready"], 90, "readiness between kills")
+                    time.sleep(chance.uniform(0.0, 3.0))  # the others die while they start
+                if app.kill(victim):
+                    done[victim] += 1
+            require_exactly_once(app, producer, reader)
     print(
         f"seed {seed}: {done}, {producer.acknowledged} events, {producer.retries} retries, "
         f"{producer.duplicates} duplicates refused, {reader.connections} connections, {len(reader.versions)} changes"
@@ -85,11 +85,9 @@ def test_a_kill_at_every_failpoint_loses_and_doubles_nothing(tmp_path: Path) -> 
     setting = ";".join(f"{name}@{count}=kill:{marks[name]}" for name, count in POINTS.items())
     with running(APP, tmp_path / "data", PENSTOCK_FAILPOINTS=setting) as app:
         app.ready()
-        producer, reader = Producer(lambda: app.url, 1), Reader(lambda: app.url, "pages")
-        reader.start()
-        producer.start()
-        wait_for(lambda: all(mark.exists() for mark in marks.values()), 180, "every failpoint to be reached")
-        app.ready()
-        require_exactly_once(app, producer, reader)
+        with Reader(lambda: app.url, "pages") as reader, Producer(lambda: app.url, 1) as producer:
+            wait_for(lambda: all(mark.exists() for mark in marks.values()), 180, "every failpoint to be reached")
+            app.ready()
+            require_exactly_once(app, producer, reader)
         restarts = {name: each["restarts"] for name, each in app.describe()["processes"].items()}
         assert restarts == {"gateway": 5, "engine": 2}

@@ -9,7 +9,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -21,25 +20,25 @@ from bench.running import command, descendants, python_workers
 from penstock.queue import EmbeddedLog
 from penstock.runtime.replay import Replay, collect
 from penstock.settings import Settings
+from tests.beside import Beside
 from tests.handlers.fleet import app as fleet_app
 from tests.handlers.fleet import geofence
 from tests.harness import RunningApp, wait_for
 
 APP = Path(__file__).parent / "fleet.py"
 OUTPUTS = ("geofence.Crossing", "geofence.Silence", "geofence.failed")
-SETTLE_S = 120.0
+SETTLE_S, RETRY_S = 120.0, 0.1
 REFUSED, SLOW_EVENTS = 30, 500
 """How long a disk stays full, in requests refused; and slow, in events taken."""
 SYNCS = "fsync,fdatasync,syncfs"
 
 
-class Fleet(threading.Thread):
+class Fleet(Beside):
     """Vehicles that report until told to stop; a report that got no answer is sent again, as it was."""
 
     def __init__(self, url: Callable[[], str], seed: int, pause_s: float = 0.02) -> None:
-        super().__init__(daemon=True)
+        super().__init__("fleet")
         self.url, self.chance, self.pause_s = url, random.Random(seed), pause_s
-        self.finish = threading.Event()
         self.acknowledged = self.refused = 0
 
     def run(self) -> None:
@@ -49,7 +48,8 @@ class Fleet(threading.Thread):
             number += 20
             while not self._send(events):
                 self.refused += 1
-                self.finish.wait(0.1)
+                if self.leave.wait(RETRY_S):
+                    return
             self.acknowledged += len(events)
             self.finish.wait(self.pause_s)
 
@@ -123,15 +123,15 @@ class Survival:
 
     def run(self, rounds: int) -> Counter[str]:
         """So many rounds; returns what was done how often."""
-        self.fleet.start()
-        while self.done.total() < rounds:
-            self._let_pass(self.chance.randint(100, 1000))  # the moment is the random part of this
-            fault = self.chance.choice(self.faults)
-            if getattr(self, f"do_{fault}")():
-                self.done[fault] += 1
-                self.verify()
-                print(fault, end=" ", flush=True)
-        require_exactly_once(self.app, self.fleet)
+        with self.fleet:
+            while self.done.total() < rounds:
+                self._let_pass(self.chance.randint(100, 1000))  # the moment is the random part of this
+                fault = self.chance.choice(self.faults)
+                if getattr(self, f"do_{fault}")():
+                    self.done[fault] += 1
+                    self.verify()
+                    print(fault, end=" ", flush=True)
+            require_exactly_once(self.app, self.fleet)
         print(f"{dict(self.done)}, {self.fleet.acknowledged} events")
         return self.done
 

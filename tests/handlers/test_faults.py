@@ -37,10 +37,9 @@ def test_a_kill_at_every_failpoint_of_a_handler_changes_nothing(tmp_path: Path) 
     setting = ";".join(f"{name}@{count}=kill:{marks[name]}" for name, count in POINTS.items())
     with running(APP, tmp_path / "data", PENSTOCK_FAILPOINTS=setting) as app:
         app.ready()
-        fleet = Fleet(lambda: app.url, seed=1, pause_s=0.1)
-        fleet.start()
-        wait_for(lambda: all(mark.exists() for mark in marks.values()), 240, "every failpoint to be reached")
-        require_exactly_once(app, fleet)
+        with Fleet(lambda: app.url, seed=1, pause_s=0.1) as fleet:
+            wait_for(lambda: all(mark.exists() for mark in marks.values()), 240, "every failpoint to be reached")
+            require_exactly_once(app, fleet)
     assert {mark.read_text().split()[0] for mark in marks.values()} == set(POINTS)
 
 

@@ -6,13 +6,13 @@ import itertools
 import os
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from tests.beside import Beside
 from tests.handlers.test_renewal import DOUBLED, FIRST, changed
 from tests.harness import RunningApp, running, wait_for
 
@@ -20,19 +20,19 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 METERS = 5
 
 
-class Meters(threading.Thread):
+class Meters(Beside):
     """Sends readings until told to finish, each again until it is acknowledged."""
 
     def __init__(self, app: RunningApp) -> None:
-        super().__init__(daemon=True)
+        super().__init__("meters")
         self.app = app
-        self.finish = threading.Event()
         self.sent = 0
 
     def run(self) -> None:
         for number in itertools.count():
             while not self._send(number):
-                self.finish.wait(0.1)
+                if self.leave.wait(0.1):
+                    return
             self.sent = number + 1
             if self.finish.wait(0.03):
                 return
@@ -45,13 +45,12 @@ class Meters(threading.Thread):
             return False
 
 
-class Client(threading.Thread):
+class Client(Beside):
     """Follows the sums by their cursor, through whatever happens to the connection."""
 
     def __init__(self, app: RunningApp) -> None:
-        super().__init__(daemon=True)
+        super().__init__("client")
         self.app = app
-        self.finish = threading.Event()
         self.seen: list[dict[str, Any]] = []
 
     def run(self) -> None:
@@ -70,19 +69,16 @@ def test_a_running_handler_is_rebuilt_and_taken_over_without_gap_or_repeat(tmp_p
     second = changed(tmp_path, DOUBLED)
     with running(FIRST, tmp_path / "data") as app:
         app.ready()
-        meters, client = Meters(app), Client(app)
-        meters.start()
-        client.start()
-        wait_for(lambda: len(client.seen) > 200, 60, "the old code to be at work")
-        command = [sys.executable, "-m", "penstock.cli", "rebuild", str(second), "--data", str(tmp_path / "data")]
-        made = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
-        assert made.returncode == 0, made.stderr
-        assert "took over" in made.stdout
-        wait_for(lambda: client.seen[-1]["code"] == 2, 60, "the new code to be at work")
-        meters.finish.set()
-        meters.join()
-        wait_for(lambda: len(client.seen) >= meters.sent, 60, "every reading to be answered")
-        client.finish.set()
+        with Meters(app) as meters, Client(app) as client:
+            wait_for(lambda: len(client.seen) > 200, 60, "the old code to be at work")
+            command = [sys.executable, "-m", "penstock.cli", "rebuild", str(second), "--data", str(tmp_path / "data")]
+            made = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+            assert made.returncode == 0, made.stderr
+            assert "took over" in made.stdout
+            wait_for(lambda: client.seen[-1]["code"] == 2, 60, "the new code to be at work")
+            meters.finish.set()
+            meters.join()
+            wait_for(lambda: len(client.seen) >= meters.sent, 60, "every reading to be answered")
         client.join()
         assert app.describe()["handlers"][0]["error"] is None
         assert app.stop() == 0

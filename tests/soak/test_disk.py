@@ -62,16 +62,15 @@ def test_a_failed_fsync_is_never_acknowledged_and_the_gateway_starts_anew(tmp_pa
         strace = subprocess.Popen(
             [program, "-f", "-qq", "-o", "/dev/null", "-p", str(gateway), "-e", "trace=fsync,fdatasync", "-e", INJECT]
         )
-        producer = Producer(lambda: app.url, 7)
-        producer.start()
-        try:
-            wait_for(lambda: app.pid("gateway") not in (gateway, None), 60, "a new gateway")
-        finally:
-            strace.terminate()
-            strace.wait(10)
-        wait_for(lambda: producer.acknowledged > 200, 60, "events to be taken again")
-        producer.finish.set()
-        producer.join(30)
+        with Producer(lambda: app.url, 7) as producer:
+            try:
+                wait_for(lambda: app.pid("gateway") not in (gateway, None), 60, "a new gateway")
+            finally:
+                strace.terminate()
+                strace.wait(10)
+            wait_for(lambda: producer.acknowledged > 200, 60, "events to be taken again")
+            producer.finish.set()
+            producer.join(30)
         expected = dict(producer.expected) | {"p": 10}
         wait_for(lambda: {row["page"]: row["hits"] for row in app.view("pages")} == expected, 120, "every event, once")
         assert app.stop() == 0

@@ -75,23 +75,22 @@ def test_a_power_cut_loses_no_acknowledged_event(tmp_path: Path, kind: str) -> N
     chance = random.Random(seed)
     with disk(tmp_path, kind) as mount:
         app = RunningApp(APP, mount / "data").start()
-        producer = Producer(lambda: app.url, seed, pause_s=0.005)
         try:
-            producer.start()
-            for _ in range(CUTS):
-                app.ready()
-                time.sleep(chance.uniform(0.5, 5.0))  # the moment of the cut is the random part of this test
-                cut_power(app, mount)
-                app.start()
-            app.ready(180)
-            producer.finish.set()
-            producer.join(60)
-            expected = dict(producer.expected)
+            with Producer(lambda: app.url, seed, pause_s=0.005) as producer:
+                for _ in range(CUTS):
+                    app.ready()
+                    time.sleep(chance.uniform(0.5, 5.0))  # the moment of the cut is the random part of this test
+                    cut_power(app, mount)
+                    app.start()
+                app.ready(180)
+                producer.finish.set()
+                producer.join(60)
+                expected = dict(producer.expected)
 
-            def counted() -> dict[str, int]:
-                return {row["page"]: row["hits"] for row in app.view("pages")}
+                def counted() -> dict[str, int]:
+                    return {row["page"]: row["hits"] for row in app.view("pages")}
 
-            wait_for(lambda: counted() == expected, 180, "every acknowledged event to be counted once")
-            print(f"{kind}: {CUTS} cuts, {producer.acknowledged} acknowledged, 0 lost, {producer.retries} retries")
+                wait_for(lambda: counted() == expected, 180, "every acknowledged event to be counted once")
+                print(f"{kind}: {CUTS} cuts, {producer.acknowledged} acknowledged, 0 lost, {producer.retries} retries")
         finally:
             app.kill_all()
