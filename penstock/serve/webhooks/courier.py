@@ -15,8 +15,6 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 
-from msgspec.structs import replace
-
 from penstock.access import Caller
 from penstock.contracts import Channel, Delivery
 from penstock.errors import BadParameter, Busy, NotFound, RequestError
@@ -227,28 +225,28 @@ class Courier:
 
     async def _succeed(self, message: Message) -> None:
         """The next of its lane need not wait until this is noted: after a crash both come again, in their order."""
-        self._failures = 0
-        self.tally = replace(self.tally, delivered=self.tally.delivered + 1, last_success=datetime.now(UTC))
+        now, self._failures = datetime.now(UTC), 0
+        self.tally = self.tally.taken(now)
         self._finish(message)
-        await _durable(lambda: self._office.store.done(self.hook.id, message.number, self.tally))
+        await _durable(lambda: self._office.store.done(self.hook.id, message.number, now))
 
     async def _fail(self, message: Message, error: str, asked_s: float | None) -> None:
         now = datetime.now(UTC)
         self._slow_down()
-        self.tally = replace(self.tally, failures=self.tally.failures + 1, last_error=error, last_error_at=now)
+        self.tally = self.tally.failed(error, now)
         before = self.retrying.get(message.number)
         tries = self._patience.after(before, error, now, self._office.chance, asked_s)
         if tries is None:
             await self._bury(message, Dead(now, before.count + 1 if before is not None else 1, error))
             return
         self.retrying[message.number] = tries
-        await _durable(lambda: self._office.store.failed(self.hook.id, message.number, tries, self.tally))
+        await _durable(lambda: self._office.store.failed(self.hook.id, message.number, tries, now))
         self.lanes.back(message, _monotonic(tries.due))
 
     async def _bury(self, message: Message, dead: Dead) -> None:
         most = max(1, self._office.settings.webhook_dead_max)
-        gone = await _durable(lambda: self._office.store.bury(self.hook.id, message.number, dead, self.tally, most))
-        self.tally = replace(self.tally, forgotten=self.tally.forgotten + gone)
+        gone = await _durable(lambda: self._office.store.bury(self.hook.id, message.number, dead, most))
+        self.tally = self.tally.forgot(gone)
         self.dead += 1 - gone
         _log.warning("webhook %s gives message %d up after %d tries", self.hook.id, message.number, dead.tries)
         self._finish(message)

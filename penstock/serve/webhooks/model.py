@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 
 import msgspec
+from msgspec.structs import replace
 
 
 class State(StrEnum):
@@ -72,6 +73,15 @@ class Tally(msgspec.Struct, frozen=True):
     last_success: datetime | None = None
     last_error: str | None = None
     last_error_at: datetime | None = None
+
+    def taken(self, at: datetime) -> Tally:
+        return replace(self, delivered=self.delivered + 1, last_success=at)
+
+    def failed(self, error: str, at: datetime) -> Tally:
+        return replace(self, failures=self.failures + 1, last_error=error, last_error_at=at)
+
+    def forgot(self, count: int) -> Tally:
+        return replace(self, forgotten=self.forgotten + count)
 
 
 class Known(msgspec.Struct, frozen=True):

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from datetime import datetime
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeVar
@@ -60,8 +61,7 @@ class WebhookStore:
         if place is None:
             raise Damaged(f"{self._path}: the place of webhook {id} is missing", file=str(self._path))
         dead = self._count(_DEAD, id)
-        tally = self._get(_TALLY, id, 0, Tally) or Tally()
-        return Known(place, tally, dead, self._count(_MESSAGE, id) - dead)
+        return Known(place, self._tally(id), dead, self._count(_MESSAGE, id) - dead)
 
     async def register(self, hook: Hook, place: Place) -> None:
         def work(_: sqlite3.Connection) -> None:
@@ -130,21 +130,24 @@ class WebhookStore:
             raise Damaged(f"{self._path}: message {number} of {id} is missing", file=str(self._path))
         return found
 
-    async def done(self, id: str, number: int, tally: Tally) -> None:
+    # What becomes of a message is counted here, with it: whoever asks for it may be stopped before it is done, and must
+    # not have counted it in what is kept for another.
+
+    async def done(self, id: str, number: int, at: datetime) -> None:
         def work(_: sqlite3.Connection) -> None:
             self._drop(id, number)
-            self._put(_TALLY, id, 0, tally)
+            self._put(_TALLY, id, 0, self._tally(id).taken(at))
 
         await self._change(work)
 
-    async def failed(self, id: str, number: int, tries: Tries, tally: Tally) -> None:
+    async def failed(self, id: str, number: int, tries: Tries, at: datetime) -> None:
         def work(_: sqlite3.Connection) -> None:
             self._put(_TRIES, id, number, tries)
-            self._put(_TALLY, id, 0, tally)
+            self._put(_TALLY, id, 0, self._tally(id).failed(tries.error, at))
 
         await self._change(work)
 
-    async def bury(self, id: str, number: int, dead: Dead, tally: Tally, most: int) -> int:
+    async def bury(self, id: str, number: int, dead: Dead, most: int) -> int:
         """Give a message up; the oldest dead letters make room if there are more than `most`. How many did."""
 
         def work(found: sqlite3.Connection) -> int:
@@ -153,7 +156,7 @@ class WebhookStore:
             gone = [row[0] for row in found.execute(query, (_DEAD, id, most))]
             for each in gone:
                 self._drop(id, each)
-            self._put(_TALLY, id, 0, msgspec.structs.replace(tally, forgotten=tally.forgotten + len(gone)))
+            self._put(_TALLY, id, 0, self._tally(id).failed(dead.error, dead.at).forgot(len(gone)))
             return len(gone)
 
         found: int = await self._change(work)
@@ -231,6 +234,9 @@ class WebhookStore:
     def _get(self, kind: str, hook: str, number: int, cls: type[S]) -> S | None:
         data = self._bytes(kind, hook, number)
         return None if data is None else msgspec.msgpack.decode(data, type=cls)
+
+    def _tally(self, hook: str) -> Tally:
+        return self._get(_TALLY, hook, 0, Tally) or Tally()
 
     def _bytes(self, kind: str, hook: str, number: int) -> bytes | None:
         with storage_errors(self._path):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import stat
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -107,6 +108,41 @@ def test_a_message_whose_answer_was_not_noted_comes_again_under_its_id(tmp_path:
         assert receiver.requests[0].id == receiver.requests[1].id
         assert receiver.requests[0].body == receiver.requests[1].body
         assert numbers(receiver) == [1]
+
+    run(main())
+
+
+def test_a_message_that_comes_again_because_it_was_not_noted_counts_once(tmp_path: Path) -> None:
+    """Another one's note, made meanwhile, has not counted it."""
+
+    async def main() -> None:
+        async with receiving() as receiver, rigged(tmp_path) as rig:
+            id = await rig.add(receiver)
+            assert rig.registry._crew is not None
+            store = rig.registry._crew.office.store
+            note, first = store.done, asyncio.Event()
+
+            async def late(id: str, number: int, at: datetime) -> None:
+                if number == 1:
+                    first.set()
+                    await asyncio.Event().wait()
+                await note(id, number, at)
+
+            store.done = late  # type: ignore[method-assign]
+            rig.write(1, key="a")
+            await first.wait()
+            rig.write(2, key="b")
+            await until(lambda: len(receiver.taken) == 2)
+            await until(lambda: rig.get(id)["delivered"] == 2)
+            await noted(rig)
+            await rig.registry.pause(ANYONE, id)
+            assert (rig.get(id)["delivered"], rig.get(id)["pending"]) == (1, 1)
+            store.done = note  # type: ignore[method-assign]
+            await rig.registry.resume(ANYONE, id)
+            await until(lambda: len(receiver.requests) == 3)
+            await settled(rig, id)
+            assert rig.get(id)["delivered"] == 2
+        assert receiver.requests[0].id == receiver.requests[2].id
 
     run(main())
 
