@@ -26,7 +26,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
-    with running(Path(decide.__file__), tmp_path_factory.mktemp("decide") / "data") as app:
+    """Its gateway may be killed as soon as it is back, and is back at once."""
+    data = tmp_path_factory.mktemp("decide") / "data"
+    with running(Path(decide.__file__), data, PENSTOCK_RESTART_BACKOFF_MAX_S="0.5") as app:
         yield app.ready()
 
 
