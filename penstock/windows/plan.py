@@ -81,6 +81,7 @@ def _packed(packing: str, value: str) -> str:
 
 
 def _unpacking(formats: Sequence[str]) -> Callable[[Sequence[Any]], Kept]:
+    """A function that gives what is kept of a pane, of its numbers: the first of them is its own."""
     parts, at = [], 1
     for packing in formats:
         rest = packing.removeprefix("?")
