@@ -186,6 +186,30 @@ def test_a_long_poll_that_does_not_wait_is_asked_for_less_and_less_until_one_wai
     assert client(page, world, QUICK + script) == [125, 250, 500, 125, 250, 500]
 
 
+def test_how_long_it_waits_can_be_said(page: Page, world: World) -> None:
+    """When it follows, and when it sends."""
+    script = """
+        const client = connect(undefined, { transports: ["poll"], backoff: { base_ms: 100, cap_ms: 300 } });
+        let left = 4;
+        window.fetch = async () => {
+            if (left--) throw new TypeError("no network");
+            return new Response('{"accepted": 1}');
+        };
+        await client.publish("x", {});
+        const sending = passed.splice(0);
+        left = 4;
+        await new Promise((snapshot) => {
+            window.fetch = async () => {
+                if (left--) throw new TypeError("no network");
+                return new Response('{"events": [], "cursor": "c0"}');
+            };
+            client.follow("streams", "x", { last: 1 }, { snapshot });
+        });
+        return [sending, [...new Set(passed)]];
+    """
+    assert client(page, world, QUICK + script) == [[50, 100, 150, 150], [50, 100, 150]]
+
+
 def test_what_breaks_by_itself_is_asked_for_less_and_less_though_others_thrive(page: Page, world: World) -> None:
     script = """
         const headers = { "Content-Type": "text/event-stream" };

@@ -27,7 +27,7 @@ def test_a_page_ends_with_exactly_what_happened_whatever_breaks(transport: str, 
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     draw = random.Random(seed)
-    options = {"transports": TRANSPORTS[transport]}
+    options = {"transports": TRANSPORTS[transport], "backoff": {"base_ms": 20, "cap_ms": 500}}
     with faulty(tmp_path, random.Random(seed), PENSTOCK_PAGE_EVENTS="3") as world:  # the view has more rows than that
         world.append(5)
         world.change(draw, 3)

@@ -18,6 +18,7 @@ export interface Options {
   storage?: "indexeddb" | "local" | "session" | Store;
   pauseHidden?: boolean;
   transports?: Transport[];
+  backoff?: { base_ms?: number; cap_ms?: number };
   state?: (state: State) => void;
 }
 

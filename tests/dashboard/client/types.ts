@@ -8,7 +8,8 @@ export const connect: typeof served.connect = written.connect;
 export const options: Parameters<typeof written.connect> = null as unknown as Parameters<typeof served.connect>;
 
 // as a page would use them
-const penstock = connect("https://plant.example", { key: async () => "key", transports: ["sse"], pauseHidden: true });
+const wall = { transports: ["sse" as const], backoff: { cap_ms: 5_000 }, pauseHidden: true };
+const penstock = connect("https://plant.example", { key: async () => "key", ...wall });
 const table = penstock.table("sales", { key: ["product"], order: (a, b) => a.n - b.n, keep: "sales" });
 const stop: () => void = table.watch(() => table.rows.map(({ product }) => product));
 const subscription = penstock.follow("streams", "orders", { last: 10 }, { change: async ({ events }) => events.length });

@@ -198,7 +198,7 @@ class World {
   }
 
   #linked({ Link }) {
-    const link = new Link(new URL("http://gateway.test/"), async () => null, ["websocket"], () => {}, this.window);
+    const link = new Link(new URL("http://gateway.test/"), async () => null, ["websocket"], () => {}, { window: this.window });
     const rest = link.rest.bind(link);
     link.rest = (delay_ms, signal) => {
       this.rests_ms.push(delay_ms);

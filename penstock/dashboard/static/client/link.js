@@ -1,7 +1,7 @@
 // The way to one gateway: the transport that works, and one back-off for all who lose it.
 
 import { Http, Unstreamed } from "./http.js";
-import { BACKOFF, Broken, Refused, backoff_ms } from "./protocol.js";
+import { BACKOFF, Broken, Refused, backoff_ms, given } from "./protocol.js";
 import { Socket, WINDOW } from "./socket.js";
 
 /** @typedef {import("./protocol.js").Message} Message */
@@ -23,7 +23,7 @@ export class Link {
   #window;
   /** @type {Transport[]} */
   #transports;
-  #backoff = { ...BACKOFF };
+  #backoff;
   #failures = 0;
   #paused = false;
   /** @type {ReturnType<typeof setTimeout> | null} */
@@ -40,12 +40,13 @@ export class Link {
   #unstreamed = false;
 
   /** @param {URL} address @param {() => Promise<string | null>} key @param {Transport[]} transports
-   * @param {(state: State) => void} watcher @param {number} [window] */
-  constructor(address, key, transports, watcher, window = WINDOW) {
+   * @param {(state: State) => void} watcher @param {{backoff?: Partial<typeof BACKOFF>, window?: number}} [more] */
+  constructor(address, key, transports, watcher, { backoff = {}, window = WINDOW } = {}) {
     this.#address = address;
     this.#key = key;
     this.#transports = transports;
     this.#watcher = watcher;
+    this.#backoff = { ...BACKOFF, ...given(backoff) };
     this.#window = window;
     this.http = new Http(address, key);
   }
@@ -162,7 +163,7 @@ export class Link {
     const both = AbortSignal.any([signal, this.#session.signal]);
     const room = this.#streams < STREAMS_MAX;
     const streamed = room && this.#transports.includes("sse") && !this.#unstreamed;
-    const retry = (/** @type {number} */ ms) => (this.#backoff.base_ms = Math.min(ms, BACKOFF.cap_ms));
+    const retry = (/** @type {number} */ ms) => (this.#backoff.base_ms = Math.min(ms, this.#backoff.cap_ms));
     const { http } = this;
     this.#streams += room ? 1 : 0;
     try {

@@ -12,7 +12,7 @@ import { Copy } from "./copy.js";
 import { sleep } from "./http.js";
 import { Keeper } from "./keeper.js";
 import { Link } from "./link.js";
-import { Broken, Refused, backoff_ms } from "./protocol.js";
+import { Broken, Refused } from "./protocol.js";
 import { storeOf } from "./stores.js";
 import { Subscription } from "./subscription.js";
 import { Table } from "./table.js";
@@ -31,6 +31,7 @@ import { Table } from "./table.js";
  * @property {"indexeddb" | "local" | "session" | Store} [storage] where what is kept is kept; IndexedDB unless given
  * @property {boolean} [pauseHidden] let go of the connection while the page is not seen
  * @property {Transport[]} [transports] those that may be used, best first
+ * @property {{base_ms?: number, cap_ms?: number}} [backoff] how long to wait after a break, 250, and at most, 30,000
  * @property {(state: State) => void} [state] called when the state of the connection changes
  */
 /**
@@ -84,13 +85,14 @@ export class Penstock {
   #leaving;
 
   /** @param {string | URL} address @param {Options} options */
-  constructor(address, { key = null, user = "", storage = "indexeddb", pauseHidden = false, transports, state } = {}) {
+  constructor(address, options = {}) {
+    const { key = null, user = "", storage = "indexeddb", pauseHidden = false, transports, backoff, state } = options;
     const base = new URL(address, globalThis.document?.baseURI);
     if (!base.pathname.endsWith("/")) base.pathname += "/";
     this.#storage = storage;
     this.#user = user;
     const ask = async () => (typeof key === "function" ? await key() : key);
-    this.#link = new Link(base, ask, transports ?? ["websocket", "sse", "poll"], state ?? (() => {}));
+    this.#link = new Link(base, ask, transports ?? ["websocket", "sse", "poll"], state ?? (() => {}), { backoff });
     const { signal } = this.#closing;
     const retry = () => this.#link.retry();
     for (const back of ["online", "pageshow"]) globalThis.addEventListener?.(back, retry, { signal });
@@ -167,9 +169,8 @@ export class Penstock {
         return await this.#link.http.json(path, {}, { method: "POST", body, headers, signal });
       } catch (error) {
         signal.throwIfAborted();
-        const refused = error instanceof Refused ? error : null;
-        if (!(refused?.retry || error instanceof Broken)) throw error;
-        await sleep(backoff_ms(failures, Math.random(), undefined, (refused?.retryAfter_s ?? 0) * 1_000), signal);
+        if (!(error instanceof Broken || (error instanceof Refused && error.retry))) throw error;
+        await sleep(this.#link.delay_ms(failures, error), signal);
       }
     }
   }
