@@ -17,6 +17,7 @@ from tests.serve.webhooks.receiver import OK, Receiver, receiving
 from tests.serve.webhooks.receiver import Received as Message
 
 SILENCE_S = 0.1
+SILENCE = "silence"
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ async def hear(connection: ClientConnection) -> dict[str, Any]:
 
 @asynccontextmanager
 async def webhook(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
-    """A webhook of whole deliveries, one after the other, as if each message were one; silence is progress."""
+    """A webhook of whole deliveries, one after the other, as if each message were one. Silence is told, too."""
     arrived: asyncio.Queue[Received] = asyncio.Queue()
 
     async def take(receiver: Receiver, message: Message, writer: asyncio.StreamWriter) -> bytes | None:
@@ -158,7 +159,7 @@ async def webhook(port: int, kind: str, since: str | None, **filter: str) -> Asy
             try:
                 received = await asyncio.wait_for(arrived.get(), SILENCE_S)
             except TimeoutError:
-                received = Received("progress", cursor, {})
+                received = Received(SILENCE, cursor, {})
             cursor = received.cursor
             yield received
 
@@ -167,6 +168,13 @@ async def webhook(port: int, kind: str, since: str | None, **filter: str) -> Asy
         id = (await client.post("/v1/webhooks", json=wanted)).raise_for_status().json()["id"]
         yield deliveries()
         (await client.delete(f"/v1/webhooks/{id}")).raise_for_status()
+
+
+async def said(deliveries: AsyncIterator[Received]) -> Received:
+    """The next, however long it takes."""
+    while (received := await anext(deliveries)).kind == SILENCE:
+        pass
+    return received
 
 
 TRANSPORTS = {"poll": polls, "sse": events, "websocket": socket, "webhook": webhook}
