@@ -22,6 +22,8 @@ from bench.running import descendants
 ROOT = Path(__file__).parent.parent
 START_S = 240.0
 ANSWER_S = 60.0
+DRAIN_S = 60.0
+"""An end in good order may take its time on a machine that is shared."""
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = ANSWER_S, what: str = "the condition") -> Any:
@@ -59,7 +61,7 @@ class RunningApp:
         command = [sys.executable, "-m", "penstock.cli", "run", str(self.file), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
-            env=os.environ | {"PYTHONUNBUFFERED": "1"} | self.environ,
+            env=os.environ | {"PYTHONUNBUFFERED": "1", "PENSTOCK_DRAIN_S": f"{DRAIN_S:.0f}"} | self.environ,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -117,14 +119,15 @@ class RunningApp:
             return False
         return True
 
-    def stop(self, timeout_s: float = 40.0) -> int:
-        """SIGTERM, and the exit status."""
+    def stop(self, timeout_s: float = DRAIN_S + 30.0) -> int:
+        """SIGTERM, and the exit status. The next start is at a port of its own: this one may be another's by then."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout_s)
         assert self.process.stdout is not None
         self.output = self.process.stdout.read()
         self.process.stdout.close()
+        self.port = 0
         return status
 
     def log_tail(self) -> str:

@@ -33,8 +33,6 @@ from typing import Any
 
 from examples.client import Client, Stopped, until_eof
 
-VALID_S = 0.5
-"""How long an order may be done after it was sent; by the service's clock, which is taken to be like ours."""
 TIMEOUT_S = 0.2
 POLL_S = 0.1
 NOTHING_DONE = frozenset({410, 503})
@@ -53,9 +51,12 @@ class Case:
 
 
 class Payer:
-    def __init__(self, client: Client, bank: str, stop: threading.Event) -> None:
+    """An order may be done for `valid_s` after it was sent, by the service's clock, which is taken to be like ours."""
+
+    def __init__(self, client: Client, bank: str, valid_s: float, stop: threading.Event) -> None:
         self._client = client
         self._bank = bank
+        self._valid_s = valid_s
         self._stop = stop
         self._open: list[Case] = []
         self._cursor = "earliest"
@@ -95,7 +96,7 @@ class Payer:
     def _doubt(self, case: Case) -> None:
         """Look after it when the order has run out: called after that was sent, so this is late enough."""
         case.in_doubt = True
-        self._put(case, VALID_S)
+        self._put(case, self._valid_s)
 
     def _go_on(self, case: Case) -> None:
         if case.in_doubt:
@@ -109,7 +110,7 @@ class Payer:
         if not self._say(case, "sending"):
             self._doubt(case)
             return
-        status = _order(self._bank, case.payment)
+        status = _order(self._bank, case.payment, time.time() + self._valid_s)
         if status == 200:
             self._say(case, "paid")
         elif status in NOTHING_DONE:
@@ -140,10 +141,9 @@ class Payer:
         return bool(answer["accepted"])
 
 
-def _order(bank: str, payment: dict[str, Any]) -> int | None:
+def _order(bank: str, payment: dict[str, Any], until: float) -> int | None:
     """Order a transfer, once. The status of the answer, None if there was none."""
-    order = {"to": payment["author"], "cents": payment["cents"], "memo": payment["payment_id"]}
-    order |= {"until": time.time() + VALID_S}
+    order = {"to": payment["author"], "cents": payment["cents"], "memo": payment["payment_id"], "until": until}
     try:
         with urllib.request.urlopen(f"{bank}/transfers", json.dumps(order).encode(), TIMEOUT_S) as answer:
             return int(answer.status)
@@ -177,10 +177,11 @@ def main() -> None:
     parser.add_argument("--to", required=True, metavar="URL", help="the address of the app")
     parser.add_argument("--bank", required=True, metavar="URL", help="the address of the payment service")
     parser.add_argument("--lock", type=Path, default=Path("payer.lock"), metavar="FILE", help="held by the one payer")
+    parser.add_argument("--valid", type=float, default=0.5, metavar="SECONDS", help="how long an order may be done")
     chosen = parser.parse_args()
     stop = until_eof()
     with _alone(chosen.lock), suppress(Stopped, KeyboardInterrupt):
-        Payer(Client(chosen.to, stop), chosen.bank, stop).run()
+        Payer(Client(chosen.to, stop), chosen.bank, chosen.valid, stop).run()
 
 
 if __name__ == "__main__":

@@ -41,6 +41,9 @@ class Restart:
 class Runner:
     """One view or handler. `step` is called a few times a second.
 
+    Its `state` is `starting` until it first runs. One that has failed stays `failed`, with its error, while it is tried
+    again, until it is seen to run: else a fault that stays would look like many.
+
     `make` opens its files and gives its query, `build` its DataFrame. Either may raise: that is its own failure.
     `caught_up` tells whether there is nothing for it to read: then it runs, though no batch will show it.
     """
@@ -66,12 +69,15 @@ class Runner:
         self.error: str | None = None
         self.columns: list[dict[str, str]] = []
         self._started_at = 0.0
+        self._under_way = False
+        self._batches = 0
 
     def start(self, *, clean: bool) -> list[str]:
         """Start, or note why not. Returns what the checkpoint's repair dropped."""
-        self.state, self._started_at = "starting", time.monotonic()
+        self._started_at, self._under_way = time.monotonic(), True
         try:
             self.query = self.query or self.make()
+            self._batches = self.query.progress.batches
             frame = self.build()
             schema = spark_schema(shown(event_schema(self.node.row))) if isinstance(self.node, Keeper) else frame.schema
             self.columns = [{"name": each.name, "type": each.dataType.simpleString()} for each in schema.fields]
@@ -83,7 +89,7 @@ class Runner:
     def step(self) -> None:
         """Look after the query: its end, its restart, its first batch."""
         now = time.monotonic()
-        if self.state == "failed":
+        if not self._under_way:
             if self.restart.at and now >= self.restart.at:
                 self.start(clean=False)
             return
@@ -92,7 +98,7 @@ class Runner:
         if query is not None and not query.isActive:
             self._fail(self.query.failure or query.exception() or RuntimeError("its query ended"))
             return
-        if self.state == "starting" and (self.query.progress.batches or self.caught_up()):
+        if self.state != "running" and (self.query.progress.batches > self._batches or self.caught_up()):
             self.state, self.error = "running", None
             log.info("%s: running", self.node.name)
         if self.state == "running" and now - self._started_at > HEALTHY_S:
@@ -100,7 +106,7 @@ class Runner:
 
     def _fail(self, error: BaseException) -> None:
         """A fault of the declaration or of the files stays; anything else is tried again."""
-        self.state = "failed"
+        self.state, self._under_way = "failed", False
         final = isinstance(error, AnalysisException) or (isinstance(error, PenstockError) and not error.retry)
         shown = error if isinstance(error, PenstockError) else node_error(self.node, error)
         self.error = str(shown)

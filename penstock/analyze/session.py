@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
@@ -72,6 +74,20 @@ appender.file.strategy.type = DefaultRolloverStrategy
 appender.file.strategy.max = 3
 """
 
+_PYTHON = """#!/bin/sh
+# Python without the archives that Spark puts first: they hold sources only, which each process would compile.
+set -f
+IFS=:
+kept=
+for part in $PYTHONPATH; do
+  case $part in
+    "$SPARK_HOME"/*.zip | "$SPARK_HOME"/*.jar) ;;
+    *) kept=$kept${{kept:+:}}$part ;;
+  esac
+done
+PYTHONPATH=$kept exec {python} "$@"
+"""
+
 
 def carry(module: ModuleType, file: Path) -> None:
     """Let Spark's workers run functions of the user's module: they have no file to import it from."""
@@ -85,9 +101,10 @@ def start_session(
     """Start the JVM and the session: some seconds. One a process; Spark's log goes to `logs`."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     logs.mkdir(parents=True, exist_ok=True)
+    os.environ["PYSPARK_PYTHON"] = _python(logs)
     log4j = logs / "log4j2.properties"
     log4j.write_text(_LOG4J.format(directory=logs.resolve()))
     cores = settings.spark_cores or len(os.sched_getaffinity(0))
@@ -106,6 +123,17 @@ def start_session(
     for key, value in (_CHECKPOINTS | _QUIET | own).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
+
+
+def _python(folder: Path) -> str:
+    """The Python of Spark's workers, of which each query starts some: a third of a second of processor each, where it
+    would be one. Spark gives up on one that has not answered in ten, which they need when many start on a busy machine.
+    """
+    script = folder.resolve() / "python"
+    script.write_text(_PYTHON.format(python=shlex.quote(sys.executable)))
+    script.chmod(0o700)
+    usable = Path(pyspark.__file__).is_file() and os.access(script, os.X_OK)  # not out of an archive; not on `noexec`
+    return str(script) if usable else sys.executable
 
 
 def _sockets() -> dict[str, str]:

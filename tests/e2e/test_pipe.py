@@ -156,8 +156,7 @@ def test_a_restart_restores_the_views_and_keeps_the_cursors(shop: RunningApp) ->
 
 def test_a_view_that_fails_says_so_and_stops_nothing_else(shop: RunningApp) -> None:
     httpx.post(f"{shop.url}/v1/streams/notes", content=b"seven")
-    wait_for(lambda: not shop.health()["ready"], 60, "the failure to be noticed")
-    reasons = " ".join(shop.health()["reasons"])
+    reasons = " ".join(wait_for(lambda: shop.health()["reasons"], 60, "the failure to be noticed"))
     assert "view fragile" in reasons
     assert "shop.py:" in reasons
     assert "CAST_INVALID_INPUT" in reasons

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.harness import ROOT, START_S
+from tests.harness import DRAIN_S, ROOT, START_S
 
-STOP_S = 40.0
+STOP_S = DRAIN_S + 30.0
 DEADLINE_S = 2 * START_S
 
 
@@ -21,7 +21,10 @@ DEADLINE_S = 2 * START_S
 def demo(name: str, folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A demo and its address for the length of a block; then the Ctrl-C of a terminal, and its end."""
     command = [sys.executable, f"examples/{name}.py", "--data", str(folder / "data"), "--port", "0", *options]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True) as process:
+    environ = os.environ | {"PENSTOCK_DRAIN_S": f"{DRAIN_S:.0f}"}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         try:
             found = re.search(r"http://\S+:\d+", process.stdout.readline())

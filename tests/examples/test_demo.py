@@ -14,11 +14,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.harness import ANSWER_S, ROOT, START_S, wait_for
+from tests.harness import ANSWER_S, DRAIN_S, ROOT, START_S, wait_for
 
 ROWS_S = 2 * START_S
 """Spark's start, and the first window's close after it."""
-STOP_S = 30.0
+STOP_S = DRAIN_S + 30.0
 
 
 @pytest.mark.spark
@@ -26,6 +26,7 @@ def test_the_demo_shows_all_its_views_and_stops_in_good_order(tmp_path: Path) ->
     """Ctrl-C in a terminal reaches the whole group of processes, so that is what is sent."""
     command = [sys.executable, "examples/rsvps.py", "--data", str(tmp_path / "data"), "--port", "0"]
     environ = {name: value for name, value in os.environ.items() if name != "RSVP_FEED"}
+    environ["PENSTOCK_DRAIN_S"] = f"{DRAIN_S:.0f}"
     with subprocess.Popen(
         command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True, start_new_session=True
     ) as demo:

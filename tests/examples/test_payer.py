@@ -23,6 +23,8 @@ from tests.examples.door import Door
 from tests.harness import ROOT, wait_for
 
 DEADLINE_S = 60.0
+UNHURRIED_S = 5.0
+"""An order that ran out, since the machine had no time for it, would be sent again."""
 SEED = 1
 MOMENTS = [
     "sending arrived", "sending kept", "sending answered",
@@ -38,10 +40,11 @@ def payments(count: int) -> list[dict[str, Any]]:
 class Scene:
     """The payer as a process, between a front door and a service that are threads here."""
 
-    def __init__(self, folder: Path, due: int, seed: int, kill: Callable[[str], bool]) -> None:
+    def __init__(self, folder: Path, due: int, seed: int, kill: Callable[[str], bool], valid_s: float = 0.5) -> None:
         self.bank = Bank(folder / "book", seed, self._reach)
         self.door = Door(payments(due), self._reach)
         self._kill = kill
+        self._valid_s = valid_s
         self._lock = folder / "lock"
         self._process: subprocess.Popen[bytes] | None = None
         self._guard = threading.Lock()
@@ -61,7 +64,7 @@ class Scene:
         """The payer is there for the length of a block: one that was killed is started again."""
         ended = threading.Event()
         with front.serving(self.door) as app, banking.serving(self.bank) as bank:
-            options = ["--to", app, "--bank", bank, "--lock", str(self._lock)]
+            options = ["--to", app, "--bank", bank, "--lock", str(self._lock), "--valid", str(self._valid_s)]
             command = [sys.executable, "-m", "examples.paying.payer", *options]
 
             def keep() -> None:
@@ -129,7 +132,7 @@ def test_a_payment_is_made_once_whatever_the_service_does(tmp_path: Path, monkey
     """Each fault comes once, with another payment; then no more."""
     faults = iter([name for name in FAULTS if name != "none"])
     monkeypatch.setattr(Bank, "fault", lambda self: next(faults, "none"))
-    scene = Scene(tmp_path, due=len(FAULTS), seed=1, kill=lambda moment: False)
+    scene = Scene(tmp_path, due=len(FAULTS), seed=1, kill=lambda moment: False, valid_s=UNHURRIED_S)
     scene.play()
     words = Counter(each["phase"] for each in scene.door.streams["attempts"])
     again = 3  # only busy, "fails before" and "breaks before" did nothing, and are ordered again
@@ -149,7 +152,7 @@ def test_what_was_paid_is_not_even_asked_about_again(tmp_path: Path) -> None:
     scene = Scene(tmp_path, due=3, seed=1, kill=lambda moment: False)
     scene.play()
     said = len(scene.door.streams["attempts"])
-    again = Scene(tmp_path, due=4, seed=1, kill=lambda moment: False)
+    again = Scene(tmp_path, due=4, seed=1, kill=lambda moment: False, valid_s=UNHURRIED_S)
     again.door.streams["attempts"] = scene.door.streams["attempts"]
     again.play()
     assert len(again.door.streams["attempts"]) == said + 2

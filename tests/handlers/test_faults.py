@@ -17,7 +17,7 @@ from bench.running import command, descendants
 from tests import packages
 from tests.handlers import shop
 from tests.handlers.survival import APP, Fleet, Survival, figures, require_exactly_once
-from tests.harness import RunningApp, running, wait_for
+from tests.harness import START_S, RunningApp, running, wait_for
 
 pytestmark = pytest.mark.spark
 DISK_MB = 1024
@@ -53,10 +53,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
 def test_java_that_ends_while_queries_start_is_started_again(fresh: RunningApp) -> None:
     """To a query that is about to start, an end of Java looks like a failure of its own."""
     log = fresh.data / "log/engine.log"
-    wait_for(lambda: "is up" in log.read_text(), 60, "Spark")
-    (java,) = [pid for pid in descendants(fresh.pid("engine") or 0) if "java" in command(pid)]
+    wait_for(lambda: "is up" in log.read_text(), START_S, "Spark")
+    java, *_ = [pid for pid in descendants(fresh.pid("engine") or 0) if "java" in command(pid)]
     os.kill(java, signal.SIGKILL)
-    wait_for(lambda: log.read_text().count("is up") == 2, 60, "Spark to be started again")
+    wait_for(lambda: log.read_text().count("is up") == 2, START_S, "Spark to be started again")
     fresh.ready()
 
 

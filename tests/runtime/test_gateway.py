@@ -17,7 +17,7 @@ def test_a_publishing_websocket_too_many_is_told_that_the_gateway_is_busy(tmp_pa
     """It is 503 with a time after which to try, those that are open go on, and one that closes makes room."""
     with running_gateway(tmp_path, PENSTOCK_CONNECTIONS_MAX="1") as gateway:
         url = f"ws://127.0.0.1:{gateway.port}/v1/streams/notes/publish"
-        with connect(url) as first:
+        with connect(url, open_timeout=60) as first:
             assert '"open"' in first.recv(timeout=30)
             with pytest.raises(InvalidStatus) as refused:
                 connect(url)

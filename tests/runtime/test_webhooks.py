@@ -387,7 +387,7 @@ def test_a_webhook_that_was_registered_with_a_token_ends_with_it(tmp_path: Path,
         with asking(gateway, token("eve", 3600)) as eve:
             eve("GET", f"/{id}", expect=404)
     with running(tmp_path / "data", policy, QUICK) as gateway:
-        with asking(gateway, boss) as admin, asking(gateway, token("ada", 2 - LEEWAY_S)) as ask:
+        with asking(gateway, boss) as admin, asking(gateway, token("ada", 8 - LEEWAY_S)) as ask:
             assert "token:ada may do nothing here any more" in state_is(admin, id, "stopped")["reason"]
             assert ask("POST", f"/{id}/resume")["state"] == "active"
             gateway.post("a", boss, {"k": "one", "n": 2})
