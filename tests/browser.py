@@ -41,5 +41,6 @@ def browser() -> Iterator[Browser]:
 def page(browser: Browser) -> Iterator[Page]:
     """A fresh laptop-sized page, with nothing of other tests in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
+    context.set_default_timeout(60_000)
     yield context.new_page()
     context.close()

@@ -143,13 +143,15 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
 
     def handle_ping(self) -> None:
         """Answer, unless earlier answers are still waiting for a client that does not read: RFC 6455 allows that."""
-        if self.writable.is_set():
+        if self.writable.is_set() and not self.disconnected:
             super().handle_ping()
         else:
             self.conn.data_to_send()
 
     def handle_cont(self, event: Frame) -> None:
         """Add a fragment, unless there are too many: empty ones have no size that the bound on size could see."""
+        if self.disconnected:  # it came with the one that was too many
+            return
         if len(self.frames) < FRAGMENTS_MAX:
             super().handle_cont(event)
         elif not self.transport.is_closing():

@@ -193,8 +193,8 @@ class _Session:
     async def _filter(self, message: Message) -> None:
         """Go on through another filter: a stream from where it is, a view with a snapshot of what is seen now."""
         id = _id(message)
-        chosen = self._known(id)
         await self._paid()
+        chosen = self._known(id)
         asked = msgspec.structs.replace(chosen.asked, where=message.where, select=message.select)
         channel = self._channel(asked)
         await chosen.stop()

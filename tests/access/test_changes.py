@@ -14,6 +14,7 @@ import pytest
 
 from penstock.access import Gate, KeyFile, Policy
 from penstock.access.policy import Jwt
+from penstock.access.tokens import LEEWAY_S
 from tests.access.support import OTHER, SECRET, bearer, known, refusal, reload, signed
 from tests.access.test_tokens import AUDIENCE, ISSUER
 from tests.collect.support import in_loop, until
@@ -157,7 +158,7 @@ async def test_tokens_are_taken_and_end_with_their_time(tmp_path: Path) -> None:
     policy = Policy(jwt=Jwt(ISSUER, AUDIENCE, tmp_path / "secret", ("HS256",)))
     gate = Gate(policy, KeyFile(tmp_path / "keys.json"))
     assert not gate.is_open
-    text = signed(exp=time.time() - 29)
+    text = signed(exp=int(time.time()) + 2 - LEEWAY_S)
     caller = gate.caller([bearer(text)])
     assert (caller.name, caller.may("consume", "a"), caller.may("consume", "b")) == ("token:bob", True, False)
     await asyncio.wait_for(caller.ended(), 60)

@@ -157,7 +157,7 @@ def test_a_long_poll_that_does_not_wait_is_not_asked_without_pause() -> None:
 def test_a_silent_event_stream_is_given_up() -> None:
     async def main() -> None:
         script = [stream(change("c1", 1), hold=True), stream(change("c2", 2), hold=True)]
-        timing = Waits().timing(silence_s=0.05)
+        timing = Waits().timing(silence_s=1.0)
         async with scripted(*script) as server, Client(server.url, timing=timing) as client:
             assert await first(client, 2, since="c0", transport="sse") == [1, 2]
 

@@ -113,6 +113,23 @@ def test_it_goes_back_to_a_websocket_when_there_is_one(page: Page, world: World)
     assert world.settled(page)["notes"] == world.notes
 
 
+def test_what_answers_in_the_place_of_a_gateway_is_not_taken_for_one(page: Page, world: World) -> None:
+    """While the gateway is away, a proxy before it says so: no lesser transport would go through."""
+    script = """
+        const [asked, phases] = [new Set(), []];
+        window.fetch = async (address) => {
+            asked.add(new URL(address).pathname);
+            return new Response("bad gateway", { status: 502 });
+        };
+        await new Promise((resolve) => {
+            const state = ({ phase }) => phases.push(phase) === 9 && resolve();
+            connect(undefined, { state }).follow("streams", "notes", { since: "earliest" });
+        });
+        return [[...asked], [...new Set(phases)]];
+    """
+    assert client(page, world, QUICK + NO_WEBSOCKET + script) == [["/v1/health"], ["connecting", "waiting"]]
+
+
 def test_an_answer_that_was_cut_off_within_its_status_is_asked_for_again(page: Page, world: World) -> None:
     """Browsers give what came of it as the status: `HTTP/1.1 2` is a 2."""
     script = """

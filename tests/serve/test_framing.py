@@ -17,7 +17,7 @@ from penstock.serve.protocol import FRAGMENTS_MAX
 from tests.serve.fakes import QUICK, FakeView, make_deps, run, serving, until
 from tests.serve.test_slow import frame, request
 
-TEXT, CONTINUED, CLOSE, COMPRESSED = 0x81, 0x00, 0x88, 0xC1
+TEXT, CONTINUED, CLOSE, PING, PONG, COMPRESSED = 0x81, 0x00, 0x88, 0x89, 0x8A, 0xC1
 PROTOCOL, POLICY, TOO_BIG = 1002, 1008, 1009
 OFFER = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n\r\n"
 
@@ -53,7 +53,7 @@ def code(closing: tuple[int, bytes]) -> int:
 
 
 @pytest.mark.parametrize("data", [b"", b" "], ids=["empty", "one byte"])
-def test_a_hundred_thousand_fragments_are_not_gathered(data: bytes) -> None:
+def test_a_hundred_thousand_fragments_are_not_gathered(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
     """The connection is closed with the reason when there are too many; what was sent after that is thrown away."""
 
     def attack(port: int, count: int) -> list[tuple[int, bytes]]:
@@ -71,12 +71,30 @@ def test_a_hundred_thousand_fragments_are_not_gathered(data: bytes) -> None:
             await until(lambda: deps.connections.open == 0)
 
     run(main())
+    assert caplog.records == []
+
+
+def test_pings_behind_what_ends_the_connection_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
+    """They were read together with it, so they may be answered before the good-bye, and nothing comes after that."""
+
+    def attack(port: int) -> list[tuple[int, bytes]]:
+        with upgraded(port) as (client, _):
+            client.sendall(frame(TEXT, b"\xff") + frame(PING, b"x") * 3)
+            return received(client)
+
+    async def main() -> None:
+        async with serving(make_deps()) as port:
+            *pongs, closing = await asyncio.to_thread(attack, port)
+            assert {opcode for opcode, _ in pongs} <= {PONG}
+            assert code(closing) == 1007
+
+    run(main())
+    assert caplog.records == []
 
 
 def test_a_client_that_goes_on_sending_still_reads_why_it_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A message too large is refused by its head. The client has sent megabytes of it before it looks for an answer;
     one that never ends is cut off after a while."""
-    monkeypatch.setattr(protocol, "LINGER_S", 0.5)
     head = b"\x81\xff" + (1 << 30).to_bytes(8, "big") + bytes(4)
 
     def attack(port: int) -> list[tuple[int, bytes]]:
@@ -95,6 +113,7 @@ def test_a_client_that_goes_on_sending_still_reads_why_it_was_closed(monkeypatch
         async with serving(deps) as port:
             [closing] = await asyncio.to_thread(attack, port)
             assert code(closing) == TOO_BIG
+            monkeypatch.setattr(protocol, "LINGER_S", 0.5)
             with pytest.raises(ConnectionError):
                 await asyncio.to_thread(endless, port)
             await until(lambda: deps.connections.open == 0)

@@ -184,12 +184,12 @@ def test_a_flood_of_pings_costs_no_memory() -> None:
 
 
 def test_a_message_in_endless_fragments_is_cut_off() -> None:
-    """Empty fragments have no size, so their number is bounded; the connection is closed."""
+    """Empty fragments have no size, so their number is bounded; the connection is closed, though they go on."""
 
     async def main() -> None:
         deps = make_deps()
         async with serving(deps) as port:
-            assert not await asyncio.to_thread(flood, port, frame(0x00, b"") * 5_000, 200, first=frame(0x01, b""))
+            assert not await asyncio.to_thread(flood, port, frame(0x00, b"") * 5_000, 10**6, first=frame(0x01, b""))
             await until(lambda: deps.connections.open == 0)
 
     run(main())

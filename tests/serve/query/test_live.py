@@ -174,7 +174,7 @@ def test_a_live_query_that_becomes_too_expensive_ends_with_an_error_and_can_be_a
     async def main() -> None:
         view = Typed()
         view.put({"a": 1})
-        settings = replace(SETTINGS, query_s_max=0.3)
+        settings = replace(SETTINGS, query_s_max=2.0)
         async with queried(view=view, settings=settings) as deps, serving(deps) as port, open_socket(port) as socket:
             query = 'SELECT count(*) AS n FROM range((SELECT max(v) FROM "by-key"))'
             await say(socket, op="subscribe", id="q", query=query)

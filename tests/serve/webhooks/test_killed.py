@@ -87,7 +87,7 @@ def test_each_keys_sequence_is_right_though_both_sides_fail(tmp_path: Path, seed
     async def main() -> None:
         with running_gateway(tmp_path, **ENVIRON) as gateway:
             base = f"http://127.0.0.1:{gateway.port}"
-            async with receiving(bad) as receiver, httpx.AsyncClient(base_url=base, timeout=20) as client:
+            async with receiving(bad) as receiver, httpx.AsyncClient(base_url=base) as client:
                 wanted = {"url": receiver.url, "stream": "fixes"}
                 hook = (await client.post("/v1/webhooks", json=wanted)).raise_for_status().json()
                 receiver.secrets.append(hook["secret"])

@@ -211,9 +211,15 @@ export class Link {
     });
   }
 
+  /** Whether the gateway itself answers, well or not. Where it is away, something before it may answer in its place. */
   async #answers() {
     const signal = AbortSignal.timeout(PROBE_MS);
-    return fetch(new URL("v1/health", this.#address), { signal, cache: "no-store" }).then(() => true, () => false);
+    try {
+      const answer = await fetch(new URL("v1/health", this.#address), { signal, cache: "no-store" });
+      return typeof (await answer.json()).ready === "boolean";
+    } catch {
+      return false;
+    }
   }
 
   /** Go on without a WebSocket, and try one again after a while, beside what goes on. */
