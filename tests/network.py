@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+import socket
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any
 
 DELAY_S_MAX = 0.03
 REFUSED = 0.15
 """The share of connections that are dropped before a byte goes through."""
+_ports = random.SystemRandom()
+"""The processes of a run of tests draw the same of their common seed, and these must differ."""
 
 
 class Proxy:
@@ -95,5 +98,35 @@ async def listening(proxy: Proxy) -> AsyncIterator[None]:
     try:
         yield
     finally:
-        server.close()
+        await close(server)
         await proxy.close()
+
+
+async def close(server: asyncio.Server) -> None:
+    """Listen no more. Who has just been accepted is let in first: asyncio forgets one of a server that is closed."""
+    await turns()
+    server.close()
+
+
+async def turns() -> None:
+    """Let the loop do what it was about to do."""
+    for _ in range(10):
+        await asyncio.sleep(0)
+
+
+@contextmanager
+def refusing() -> Iterator[int]:
+    """A port of the loopback where nobody listens, for the length of a block: it is taken, so nobody else gets it."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        yield taken.getsockname()[1]
+
+
+def unlikely_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
+    """A free port for a server that is to have it later, and again after a restart: below those that the kernel gives
+    to whoever asks for any, so that nobody gets it by chance meanwhile."""
+    while True:
+        port = _ports.randrange(15_000, 30_000)
+        with socket.socket(type=kind) as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

@@ -16,6 +16,7 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from penstock.client import Timing
+from tests.network import close
 
 PROBLEM = "application/problem+json"
 
@@ -123,7 +124,7 @@ async def scripted(*script: Answer, tls: ssl.SSLContext | None = None) -> AsyncI
     try:
         yield found
     finally:
-        server.close()
+        await close(server)
         await found.close()
 
 

@@ -16,6 +16,7 @@ from penstock.client import Client, Timing
 from tests.client.shop import running_shop
 from tests.collect.support import in_loop, until
 from tests.harness import ROOT
+from tests.network import close
 
 ORDERS = [
     {"order_id": f"o{number}", "at": "2026-01-01T10:00:00Z", "product": product, "pieces": 2}
@@ -89,7 +90,7 @@ async def a_carrier(taken: dict[str, bytes]) -> AsyncIterator[str]:
     try:
         yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
     finally:
-        server.close()
+        await close(server)
 
 
 @in_loop

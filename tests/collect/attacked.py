@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from penstock.collect.edge import Edge
 from penstock.settings import Settings
 from tests.collect.served import Client, Served, request, serving, wait_for
 from tests.collect.support import body, fix
 
-SHORT = Settings(head_s=0.3, body_s=0.3, idle_s=1.0, head_bytes_max=4096)
+SHORT = Settings(head_s=0.3, body_s=0.3, idle_s=2.0, head_bytes_max=4096)
+PATIENT = Settings(head_bytes_max=SHORT.head_bytes_max)
 HEAD = b"POST /v1/streams/fixes HTTP/1.1\r\nHost: 127.0.0.1\r\n"
 UPGRADE = (
     b"GET /v1/live HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -37,11 +38,14 @@ def attacked(settings: Settings = SHORT) -> Iterator[Served]:
         stop, answers = threading.Event(), list[bytes]()
 
         def behave() -> None:
-            with Client(served) as client:
-                while not stop.is_set():
-                    client.send(good(len(answers)))
-                    answers.append(client.answer()[:15])
-                    stop.wait(0.01)
+            while not stop.is_set():
+                with Client(served) as client, suppress(ConnectionError):
+                    while not stop.is_set():
+                        client.send(good(len(answers)))
+                        if not (answer := client.answer()):
+                            break  # it was idle for too long, since this machine was
+                        answers.append(answer[:15])
+                        stop.wait(0.01)
 
         beside = threading.Thread(target=behave)
         beside.start()

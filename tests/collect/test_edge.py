@@ -10,7 +10,7 @@ import pytest
 
 from penstock.collect import edge as edges
 from penstock.settings import Settings
-from tests.collect.attacked import CHUNKED, HEAD, UPGRADE, attacked, closed, drip, edge_of, good
+from tests.collect.attacked import CHUNKED, HEAD, PATIENT, UPGRADE, attacked, closed, drip, edge_of, good
 from tests.collect.served import Client, Served, request, wait_for
 from tests.collect.support import body, fix
 
@@ -95,7 +95,7 @@ def test_a_head_without_end_is_refused(head: bytes) -> None:
     ids=["one header", "many headers", "a long URL", "a post"],
 )
 def test_a_whole_head_that_is_too_large_is_431_however_it_comes(head: bytes) -> None:
-    with attacked() as served:
+    with attacked(PATIENT) as served:
         asked = len(served.asgi)
         for packets in ([head], [head[:3000], head[3000:]], [head[:10], head[10:]]):
             with Client(served) as client:

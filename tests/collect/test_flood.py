@@ -7,7 +7,7 @@ import socket
 import pytest
 
 from penstock.collect import edge as edges
-from tests.collect.attacked import CHUNKED, HEAD, SHORT, UPGRADE, attacked, closed, drip, good
+from tests.collect.attacked import CHUNKED, HEAD, PATIENT, SHORT, UPGRADE, attacked, closed, drip, good
 from tests.collect.served import Client, request, wait_for
 from tests.collect.support import body, fix
 
@@ -39,7 +39,7 @@ def test_large_bodies_in_a_row_are_no_head_however_they_are_cut() -> None:
     sent = request(body(*events)) * 3
     cuts = [len(sent) // 3 - 5, len(sent) // 3 + 20, len(sent) // 3 + 400, 2 * len(sent) // 3 + 2]
     assert len(sent) > 10 * SHORT.head_bytes_max
-    with attacked() as served:
+    with attacked(PATIENT) as served:
         for cut in cuts:
             with Client(served) as client:
                 client.send(sent[:cut], sent[cut:])
@@ -79,7 +79,7 @@ def test_extensions_of_chunks_are_bounded(line: str, flood: bytes) -> None:
 
 
 def test_trailers_are_bounded() -> None:
-    with attacked() as served, Client(served) as client:
+    with attacked(PATIENT) as served, Client(served) as client:
         client.send(CHUNKED + b"2\r\n{}\r\n0\r\n")
         found = drip(client, b"X-A: " + b"b" * 1000 + b"\r\n")
         assert found.startswith(b"HTTP/1.1 431"), found
@@ -89,7 +89,7 @@ def test_trailers_are_bounded() -> None:
 def test_small_chunks_are_no_flood() -> None:
     content = body(*(fix(number) for number in range(300)))
     chunks = b"".join(b"1\r\n%c\r\n" % each for each in content)
-    with attacked() as served, Client(served) as client:
+    with attacked(PATIENT) as served, Client(served) as client:
         for at in range(0, len(chunks), 20_000):
             client.send((CHUNKED if not at else b"") + chunks[at : at + 20_000])
         client.send(b"0\r\n\r\n")
@@ -134,7 +134,7 @@ def test_what_a_trailer_says_is_not_taken_for_a_header() -> None:
     trailers = b"Idempotency-Key: k\r\nContent-Encoding: zip\r\nAuthorization: Bearer x\r\n"
     content = body(fix(7))
     sent = CHUNKED + b"%x\r\n%s\r\n0\r\n%s\r\n" % (len(content), content, trailers)
-    with attacked() as served, Client(served) as client:
+    with attacked(PATIENT) as served, Client(served) as client:
         client.send(sent)
         assert client.answer().startswith(b"HTTP/1.1 200")
 

@@ -160,7 +160,7 @@ async def bad_day(folder: Path, kills: int) -> None:
             ]
             running = asyncio.gather(*(client.run() for client in clients))
             await trouble(gateway, draw, kills, lambda: sum(client.acknowledged for client in clients))
-            await wait_until(lambda: proxy.cuts > 0)
+            await wait_until(lambda: proxy.cuts > 0 and all(client.acknowledged for client in clients))
             proxy.calm = True
             for client in clients:
                 client.finish = True

@@ -23,6 +23,7 @@ from penstock.runtime.directory import DataDirectory, take
 from penstock.store import ViewSpec, ViewTable
 from tests.fuzz import anything
 from tests.harness import ROOT, wait_for
+from tests.network import unlikely_port
 
 HEALTH = "/v1/health"
 MIB = 1024 * 1024
@@ -120,7 +121,7 @@ def gateway(root: Path, **environ: str) -> Iterator[RunningGateway]:
     ownership = take(directory, "anything")
     _describe_views(directory)
     alive_read, alive_write = os.pipe()
-    ports = free_ports(3)
+    ports = [unlikely_port(socket.SOCK_DGRAM) for _ in range(3)]
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
         call = Call(
             str(Path(anything.__file__)),
@@ -154,15 +155,6 @@ def gateway(root: Path, **environ: str) -> Iterator[RunningGateway]:
         process.wait(10)
         for each in (alive_read, alive_write, ownership.descriptor):
             os.close(each)
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of UDP that nobody listens on."""
-    with contextlib.ExitStack() as stack:
-        opened = [stack.enter_context(socket.socket(type=socket.SOCK_DGRAM)) for _ in range(count)]
-        for each in opened:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in opened]
 
 
 def _await(running: RunningGateway) -> None:

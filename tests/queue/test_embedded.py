@@ -206,7 +206,7 @@ def test_close_ends_a_wait(home: EmbeddedHome) -> None:
     """A thread that waits for events returns when the log is closed."""
     log = home.open()
     log.declare(spec())
-    waiting = threading.Thread(target=log.wait, args=("fixes", {0: 0, 1: 0}, 600))
+    waiting = threading.Thread(target=log.wait, args=("fixes", {0: 0, 1: 0}, 600), daemon=True)
     waiting.start()
     log.close()
     waiting.join(30)

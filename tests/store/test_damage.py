@@ -72,7 +72,7 @@ def _look(look: Callable[[Path, ViewSpec], object], spec: ViewSpec, directory: P
 def test_a_flipped_bit_is_found_or_harmless(tmp_path: Path, kind: str) -> None:
     for scene, size in scenes(tmp_path, SPECS[kind]):
         outcomes = sweep(scene, NAME, flips(size, 200))
-        assert outcomes["Damaged"] > 10
+        assert outcomes["Damaged"] > 0
 
 
 @pytest.mark.parametrize("kind", SPECS)

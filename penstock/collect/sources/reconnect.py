@@ -69,7 +69,8 @@ async def _one_after_the_other(
 
 async def _settle(intake: Intake, address: str) -> None:
     try:
-        await asyncio.wait_for(intake.settle(), SETTLE_S)
+        async with asyncio.timeout(SETTLE_S):
+            await intake.settle()
     except (TimeoutError, PenstockError) as error:
         _log.error("feed %s ends with events that could not be written: %s", address, error)
 

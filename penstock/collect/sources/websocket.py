@@ -95,7 +95,8 @@ class WebSocketSource:
         """Close from our side, while the reader goes on to the last message before the peer's answer."""
         closing = asyncio.create_task(connection.close())
         with suppress(TimeoutError):
-            await asyncio.wait_for(asyncio.gather(reader, closing, return_exceptions=True), self.close_s)
+            async with asyncio.timeout(self.close_s):
+                await asyncio.gather(reader, closing, return_exceptions=True)
 
 
 async def _read(connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:

@@ -19,23 +19,17 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from tests import packages
 from tests.collect.fakes import DEADLINE_S
+from tests.network import unlikely_port
 
 WAIT_S = 0.01
 FLUSH_S = 60.0
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-        return port
 
 
 class Mosquitto:
     """Keeps its sessions and messages in `directory` when it is told to end, and has them when it starts again."""
 
     def __init__(self, directory: Path, *options: str, inflight_max: int = 200) -> None:
-        self.port = free_port()
+        self.port = unlikely_port()
         self._config = directory / "mosquitto.conf"
         self._log = directory / "mosquitto.log"
         common = ["persistence true", f"persistence_location {directory}/", "max_queued_messages 0", "user root"]

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from tests.collect.fakes import DEADLINE_S
+from tests.network import close, turns
 
 
 def framed(first: int, content: bytes) -> bytes:
@@ -135,5 +136,6 @@ async def scripted(version: int) -> AsyncIterator[ScriptedBroker]:
     try:
         yield broker
     finally:
-        server.close()
+        await close(server)
         broker.close()
+        await turns()

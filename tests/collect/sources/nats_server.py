@@ -22,6 +22,7 @@ from penstock.contracts import SourceStatus
 from penstock.errors import SourceFailed
 from tests.collect.fakes import DEADLINE_S, MemoryLog
 from tests.collect.support import Rig, at_work, opened, until
+from tests.network import unlikely_port
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -34,7 +35,7 @@ class NatsServer:
 
     def __init__(self, directory: Path, more: str = "") -> None:
         directory.mkdir(exist_ok=True)
-        self.port = _free_port()
+        self.port = unlikely_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         self._process: subprocess.Popen[bytes] | None = None
         self._log = directory / "log"
@@ -78,12 +79,6 @@ class NatsServer:
             self._process = None
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def talking(
     url: str, tls: ssl.SSLContext | None = None, credentials: str | None = None, *, reconnect: bool = True
@@ -102,9 +97,10 @@ async def talking(
         reconnect_time_wait=0,
         max_reconnect_attempts=1,
         error_cb=quiet,
+        connect_timeout=int(DEADLINE_S),
     )
     try:
-        yield client.jetstream()
+        yield client.jetstream(timeout=DEADLINE_S)
     finally:
         await client.close()
 

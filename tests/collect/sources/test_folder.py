@@ -493,7 +493,7 @@ def _killed_over_and_over(tmp_path: Path, done: str, rounds: int) -> None:
     folder, directory = tmp_path / "folder", tmp_path / "log"
     folder.mkdir()
     directory.mkdir()
-    told = {"kind": "folder", "path": str(folder), "poll_s": 0.02, "settle_s": 1.0, "done": done}
+    told = {"kind": "folder", "path": str(folder), "poll_s": 0.02, "settle_s": 3.0, "done": done}
     reader, writer = Worker("read", directory, json.dumps(told)), Worker("drop", folder, seed)
     for _ in range(rounds):
         reader.run_and_kill(draw.random() ** 2)

@@ -6,7 +6,6 @@ import asyncio
 import gzip
 import logging
 import random
-import socket
 import subprocess
 import sys
 from datetime import UTC, datetime
@@ -29,6 +28,7 @@ from tests.collect.sources.origin import (
     stored,
 )
 from tests.collect.support import in_loop, opened, until
+from tests.network import refusing
 
 
 def test_gzip_is_unpacked_in_pieces_that_are_bounded_and_lose_nothing() -> None:
@@ -58,10 +58,11 @@ async def test_packed_lines_are_read_and_other_packings_are_refused() -> None:
 
 @in_loop
 async def test_a_server_that_is_away_is_tried_again_and_the_status_says_why() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
-    async with opened(MemoryLog()) as rig:
-        async with pulling(rig, ndjson(f"http://u:hidden@127.0.0.1:{port}/x?k=hidden", **QUICK)) as status:
+    with refusing() as port:
+        async with (
+            opened(MemoryLog()) as rig,
+            pulling(rig, ndjson(f"http://u:hidden@127.0.0.1:{port}/x?k=hidden", **QUICK)) as status,
+        ):
             await until(lambda: status.reconnects >= 3 and status.error is not None)
             assert str(status.error).startswith("could not connect: ")
             assert "hidden" not in str(status.error)

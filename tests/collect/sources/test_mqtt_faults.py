@@ -42,7 +42,8 @@ class Day:
     async def pass_by(self, sender: Publisher, seconds: float) -> None:
         """Begins once all is subscribed: before that, nothing is promised."""
         self._proxy.calm = True
-        await until(lambda: self._broker.seen().count("Sending SUBACK to reader-") == len(mqtt_worker.STREAMS))
+        told = [f"Sending SUBACK to reader-{name}" for name in mqtt_worker.STREAMS]
+        await until(lambda: all(each in self._broker.seen() for each in told))
         for _ in range(LOW_IDS):
             self.send(sender)
         await until(lambda: min(self.counts().values()) == LOW_IDS)

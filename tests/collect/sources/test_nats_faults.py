@@ -30,6 +30,7 @@ from penstock.settings import Settings
 from tests.collect.sources.nats_server import NatsServer, talking
 from tests.collect.support import in_loop
 from tests.contracts.log import ROOT
+from tests.network import close
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -74,7 +75,7 @@ class Proxy:
         try:
             yield self
         finally:
-            server.close()
+            await close(server)
             self.cut()
             await _until(lambda: not self._open)
 

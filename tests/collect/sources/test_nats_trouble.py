@@ -14,12 +14,14 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from penstock.collect.sources import reconnect
 from penstock.collect.sources.nats.consumer import Delivery
+from penstock.collect.sources.nats.inbox import Inbox, Interrupted, Limits
 from penstock.collect.sources.nats.source import NatsLogin, NatsSource
 from penstock.collect.sources.nats.subjects import Pattern, Shaper
 from penstock.contracts import SourceStatus
@@ -368,3 +370,27 @@ def test_the_address_names_servers_and_stream_without_secrets() -> None:
     source = NatsSource("nats://u:p@a:4222, nats://token@b", "EVENTS")
     assert (source.kind, source.address) == ("nats", "nats://a:4222,nats://b EVENTS")
     assert reconnect.without_secrets("nats://u:p@a") == "nats://a"
+
+
+@in_loop
+async def test_a_stop_in_the_moment_in_which_something_comes_is_not_lost() -> None:
+    """It is seen at whichever turn of the loop it is given: a source that goes on would never end."""
+
+    async def unheard(*_: Any) -> None:
+        pass
+
+    for turns in range(6):
+        client: Any = SimpleNamespace(max_payload=1, new_inbox=lambda: "inbox", publish=unheard)
+        inbox = Inbox(client, "", "", "", Limits(2, 2, 60.0))
+        await inbox.request()
+        reading = asyncio.create_task(inbox.next())
+        await asyncio.sleep(0.01)
+        inbox.end()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        is_over = reading.done()
+        reading.cancel()
+        await asyncio.wait([reading])
+        assert reading.cancelled() is not is_over
+        if is_over:
+            assert isinstance(reading.exception(), Interrupted)

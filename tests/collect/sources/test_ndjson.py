@@ -39,7 +39,7 @@ async def test_each_line_is_stored_once_and_in_order_whatever_the_server_does() 
         async with pulling(rig, ndjson(f"{url}/ndjson", position="n", silence_s=0.2, **QUICK)) as status:
             await until(lambda: len(stored(log)) >= total)
         assert stored(log) == [event(number) for number in range(total)]
-        assert (status.received, status.reconnects > 5) == (total, True)
+        assert (status.received, status.reconnects > 0) == (total, True)
 
 
 @in_loop
@@ -139,9 +139,9 @@ async def test_a_server_that_says_nothing_is_left_and_blank_lines_are_a_sign_of_
             await until(lambda: status.reconnects >= 2 and status.state == "waiting")
             assert status.error == "the server sent nothing for 0.05 s"
     async with opened(MemoryLog()) as rig, serving(sending()) as url:
-        async with pulling(rig, ndjson(url, silence_s=0.5, **QUICK)) as status:
+        async with pulling(rig, ndjson(url, silence_s=2.0, **QUICK)) as status:
             await until(lambda: status.state == "connected")
-            await asyncio.sleep(0.8)
+            await asyncio.sleep(2.5)
             assert (status.state, status.reconnects) == ("connected", 0)
 
 

@@ -80,7 +80,7 @@ async def test_each_event_is_stored_once_and_in_order_whatever_the_server_does()
         async with pulling(rig, sse(f"{url}/sse", silence_s=0.2, **QUICK)) as status:
             await until(lambda: len(stored(log)) >= total)
         assert stored(log) == [event(number) for number in range(total)]
-        assert (status.received, status.reconnects > 5) == (total, True)
+        assert (status.received, status.reconnects > 0) == (total, True)
 
 
 @in_loop

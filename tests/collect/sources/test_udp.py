@@ -38,6 +38,7 @@ from penstock.settings import Settings
 from tests.alone import alone
 from tests.collect.fakes import ManualClock, MemoryLog
 from tests.collect.support import at_work, body, fix, opened, until
+from tests.network import unlikely_port
 
 ROOT = Path(__file__).parents[3]
 HERE = "127.0.0.1"
@@ -59,9 +60,7 @@ def in_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[Ru
 
 
 def free_port() -> int:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
-        taken.bind((HERE, 0))
-        return int(taken.getsockname()[1])
+    return unlikely_port(socket.SOCK_DGRAM)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ from penstock.errors import DeclarationError, DiskFull, StorageError, SyncFailed
 from penstock.settings import Settings
 from tests.collect.fakes import MemoryLog
 from tests.collect.support import Rig, at_work, body, fix, in_loop, opened, until
+from tests.network import refusing
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
 
@@ -211,14 +212,11 @@ async def test_a_peer_that_answers_no_ping_is_left(caplog: pytest.LogCaptureFixt
 
 @in_loop
 async def test_a_server_that_is_away_is_tried_again_and_the_status_says_why() -> None:
-    server = await asyncio.start_server(lambda reader, writer: writer.close(), "127.0.0.1", 0)
-    port = server.sockets[0].getsockname()[1]
-    server.close()
-    await server.wait_closed()
-    async with opened(MemoryLog()) as rig, pulling(rig, f"ws://127.0.0.1:{port}") as status:
-        await until(lambda: status.reconnects >= 3 and status.error is not None)
-        assert str(status.error).startswith("could not connect: ")
-        assert "Traceback" not in str(status.error)
+    with refusing() as port:
+        async with opened(MemoryLog()) as rig, pulling(rig, f"ws://127.0.0.1:{port}") as status:
+            await until(lambda: status.reconnects >= 3 and status.error is not None)
+            assert str(status.error).startswith("could not connect: ")
+            assert "Traceback" not in str(status.error)
 
 
 @in_loop

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from penstock.signing import ID, verify
+from tests.network import close
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
@@ -123,4 +124,4 @@ async def receiving(
     try:
         yield receiver
     finally:
-        server.close()
+        await close(server)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import socket
 import sqlite3
 import subprocess
@@ -19,6 +18,7 @@ import httpx
 from tests.collect.support import fix
 from tests.gateway import running_gateway
 from tests.harness import ROOT, wait_for
+from tests.network import unlikely_port
 
 EXAMPLE = ROOT / "docs/examples/webhooks/receiver.py"
 
@@ -47,16 +47,8 @@ def kept(folder: Path) -> list[Any]:
     return [event["fix_id"] for (body,) in rows for event in json.loads(body)["data"]["events"]]
 
 
-def free_port() -> int:
-    """One that nobody gets by chance meanwhile: below those that the kernel gives out."""
-    while True:
-        port = random.randrange(20_000, 30_000)
-        if not _is_open(port):
-            return port
-
-
 def test_the_receiver_of_the_documentation_does_each_message_once(tmp_path: Path) -> None:
-    port, home = free_port(), tmp_path / "receiver"
+    port, home = unlikely_port(), tmp_path / "receiver"
     home.mkdir()
     quick = {"PENSTOCK_WEBHOOK_PRIVATE": "127.0.0.1/32", "PENSTOCK_WEBHOOK_BACKOFF_S": "0.1"}
     with running_gateway(tmp_path / "data", **quick) as gateway:

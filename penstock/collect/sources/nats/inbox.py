@@ -99,7 +99,8 @@ class Inbox:
     async def _next(self) -> Msg:
         if self._arrived.empty():
             try:
-                message = await asyncio.wait_for(self._arrived.get(), self._limits.silent_s)
+                async with asyncio.timeout(self._limits.silent_s):  # `wait_for` may lose a cancellation in Python 3.11
+                    message = await self._arrived.get()
             except TimeoutError:
                 raise Interrupted(f"the server was silent for {self._limits.silent_s:g} s") from None
         else:

@@ -125,7 +125,8 @@ class Reader:
         except asyncio.CancelledError:
             if self._acknowledger is not None:
                 with suppress(Exception):
-                    await asyncio.wait_for(self._acknowledger.finish(self._intake), self._limits.silent_s)
+                    async with asyncio.timeout(self._limits.silent_s):
+                        await self._acknowledger.finish(self._intake)
             raise
         finally:
             for task in beside:

@@ -181,7 +181,8 @@ class NatsSource:
             yield client, ended
         finally:
             with suppress(Exception):
-                await asyncio.wait_for(client.close(), CLOSE_S)
+                async with asyncio.timeout(CLOSE_S):
+                    await client.close()
 
     def _secrets(self, client: Client) -> dict[str, Any]:
         """What proves who we are. Given by functions, so that nothing is sent before the connection is known to be
