@@ -5,6 +5,9 @@ It is the machine that is measured, as it runs in a worker: typed events in memo
 start of a batch and sealed at its end. Time is that of the processor, so that what runs beside it does not count.
 Baseline, in the same run: a bare loop that looks each event's key up in a dict and asks the first step's predicate,
 which is the least that anyone must do.
+
+Another figure is what an event costs when thousands of partial matches of its key are open, all waiting for the same.
+Its baseline is half as many: the same rate means that the cost of an event does not depend on how many there are.
 """
 
 from __future__ import annotations
@@ -29,6 +32,7 @@ EVENTS = 200_000
 WARM, TURNS = 3, 7
 """Batches; the clock starts after some, when there are as many partial matches as there will be: some two a key."""
 SELECTED = 0.1
+OPEN = 8_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -75,6 +79,22 @@ def run() -> Iterator[Figure]:
     yield Figure("patterns: three steps, 10,000 keys, a core", ours, "events/s", loop, "bare Python loop", "100,000")
     loop, ours = measure(LATE_AFTER)
     yield Figure("patterns: the same, events wait for late ones", ours, "events/s", loop, "bare Python loop")
+    half, all_of_them = measure_open(OPEN // 2), measure_open(OPEN)
+    yield Figure(f"patterns: {OPEN:,} open of one key", all_of_them, "events/s", half, "half as many open", "80%")
+
+
+def measure_open(count: int) -> float:
+    """Events a second of a key whose events each begin a match that nothing ends."""
+    events = [
+        Payment(at=BEGIN + timedelta(seconds=number), card="4711", amount=0.5, country="DE") for number in range(count)
+    ]
+    times = []
+    for _ in range(TURNS):
+        began = time.process_time()
+        matches = cep.find(probe.then(spend), events)
+        times.append(time.process_time() - began)
+        assert not matches
+    return count / median(times)
 
 
 def made(random: Random, first: int) -> list[Payment]:

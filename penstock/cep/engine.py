@@ -1,7 +1,8 @@
 """A pattern at work: one event after the other, in order of time, with what is kept of a key.
 
-What is done for each event is proportional to the partial matches that there are; if there are none and the event
-begins none, nothing is made and nothing kept.
+Partial matches that wait for the same are asked together: if a predicate does not look at what has matched, its answer
+holds for all of them. So an event costs as much as the partial matches that it changes; and as those that are looked
+at, where a predicate does that. If there are none and the event begins none, nothing is made and nothing kept.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.cep.match import Sofar
+from penstock.cep.match import NOTHING, Sofar
 from penstock.cep.memory import TICK, Complete, Run
 from penstock.cep.plan import plan
 from penstock.cep.preferring import preferring
+from penstock.cep.runs import FEW
 from penstock.cep.search import Search
 from penstock.cep.turn import Found, Moment, PreferringTurn, Turn
-from penstock.cep.verdicts import Begin, Verdict, begins, verdict
+from penstock.cep.verdicts import Begin, Decided, Verdict, begins, fits, verdict
 from penstock.cep.waits import Place
 from penstock.cep.workings import Workings
 from penstock.schema import Event
@@ -32,7 +34,12 @@ class Engine(Workings):
         self._turn: type[Turn] = PreferringTurn if search.preferred else Turn
         self._waits: list[Verdict] = [verdict(wait, len(classes) > 1) for wait in made.waits]
         self._ends = [wait.how == "end_within" for wait in made.waits]
-        self._absences = [wait.places[0] if wait.how == "absent" else None for wait in made.waits]
+        self._absences = [wait.absence for wait in made.waits]
+        self._watches = [
+            (numbers[wait], wait.time, fits(wait.never[0], len(classes) > 1))
+            for wait in made.start
+            if wait.how == "absent" and wait.time is not None
+        ]
         self._matched = self._already_matched(made.places, numbers)
         self._begin: Begin = begins(made.start, len(classes) > 1)
         self._sofar = Sofar(self.taken)
@@ -47,53 +54,80 @@ class Engine(Workings):
         if memory.ended:
             return found
         begun = self._begin(event)
-        runs, waits, sofar, turn = memory.runs, self._waits, self._sofar, None
-        for number, run in enumerate(runs):
-            sofar._path = (memory, run.path)
-            outcome = waits[run.wait](run, event, sofar)
-            if outcome is not None:
-                if turn is None:
-                    turn = self._turn(self, memory, event, time, moment, runs[:number])
-                turn.follow(run, outcome)
-            elif turn is not None:
-                turn.runs.append(run)
-        if begun:
-            turn = turn or self._turn(self, memory, event, time, moment, runs[:])
-            for place in begun:
-                turn.take(place, None)
-        return found if turn is None else turn.settle(found)
+        if len(memory.runs) > FEW:
+            decided = self._decided(memory, event)
+        else:
+            decided, waits, sofar = [], self._waits, self._sofar
+            for run in memory.runs:
+                sofar._path = (memory, run.path)
+                outcome = waits[run.wait](run, event, sofar)
+                if outcome is not None:
+                    decided.append((run, outcome))
+        watches = [each[:2] for each in self._watches if not memory.watched or each[2](event, NOTHING)]
+        if not begun and not decided and not watches:
+            return found
+        turn = self._turn(self, memory, event, time, moment)
+        for run, outcome in decided:
+            turn.follow(run, outcome)
+        for place in begun:
+            turn.take(place, None)
+        for wait, silence in watches:
+            memory.watched = True
+            turn.watch(wait, silence)
+        return turn.settle(found)
+
+    def _decided(self, memory: Any, event: Any) -> list[tuple[Run, Decided]]:
+        """Of many partial matches those for which an event means something, in the order of the list."""
+        index, waits, sofar = self.runs(memory).lookup, self._waits, self._sofar
+        assert index is not None
+        decided: list[tuple[Run, Decided]] = []
+        for (wait, *_), members in index.groups.items():
+            decide = waits[wait]
+            for run in members.values():
+                sofar._path, sofar.seen = (memory, run.path), False
+                outcome = decide(run, event, sofar)
+                if outcome is not None:
+                    decided.append((run, outcome))
+                elif not sofar.seen:
+                    break  # so it is for all of them
+        decided.sort(key=lambda each: index.place(each[0]))
+        return decided
 
     def advance(self, memory: Any, time: datetime, moment: Moment) -> Found:
         """Event time has reached `time`: absences are complete until then, and times are over. In order."""
         found = Found([], [], [])
         while memory.due is not None and memory.due <= time and not memory.ended:
-            turn = self._turn(self, memory, None, memory.due, moment, [])
-            for run in memory.runs:
-                self._reach(turn, run, memory.due)
+            turn = self._turn(self, memory, None, memory.due, moment)
+            for run in self.runs(memory).due_until(memory.due):
+                self._reach(turn, run)
             turn.settle(found)
         return found
 
-    def _reach(self, turn: Turn, run: Run, time: datetime) -> None:
-        """A partial match when time has come so far."""
+    def _reach(self, turn: Turn, run: Run) -> None:
+        """A partial match for which something is due now. An absence that would be complete after `within` is none."""
         place = self._absences[run.wait]
-        if run.due is not None and run.due <= time and place is not None:
+        turn.gone.append(run)
+        if run.deadline is None or run.deadline > turn.time:
+            assert place is not None
             turn.spawn(place, run, run.path, run.began)
-        elif run.deadline is not None and run.deadline <= time:
-            if self._ends[run.wait]:
-                turn.complete.append(Complete(run.path, run.began, run.deadline - TICK))
-            elif run.wait not in self._matched:
-                turn.timed_out.append(Complete(run.path, run.began, run.deadline - TICK))
-        else:
-            turn.runs.append(run)
+        elif self._ends[run.wait]:
+            turn.complete.append(Complete(run.path, run.began, run.deadline - TICK))
+        elif run.wait not in self._matched:
+            turn.timed_out.append(Complete(run.path, run.began, run.deadline - TICK))
 
     def finish(self, memory: Any, moment: Moment) -> Found:
         """There are no more events: no match waits for another one any longer."""
         found = Found([], [], [])
-        self._turn(self, memory, None, moment.now, moment, []).settle(found)
+        turn = self._turn(self, memory, None, moment.now, moment)
+        turn.gone.extend(turn.runs)
+        turn.settle(found)
         return found
 
     def forget(self, memory: Any) -> None:
-        """Give up all partial matches."""
-        gone = (*memory.runs, *memory.complete)
-        memory.runs, memory.complete = [], []
-        self.keep(memory, gone)
+        """Give up all partial matches, and count from the next event."""
+        runs = self.runs(memory)
+        runs.clear()
+        for each in memory.complete:
+            runs.let_go(each.path)
+        memory.complete, memory.watched = [], False
+        self.keep(memory)

@@ -36,6 +36,7 @@ def find(
     events: Iterable[Any],
     *,
     within: timedelta | None = None,
+    gap: timedelta | None = None,
     skip: Skip = no_skip,
     every: bool = True,
     bounds: Bounds | None = None,
@@ -49,7 +50,7 @@ def find(
     partial matches whose time was over are among the matches, each marked so. Without `bounds`, more partial matches
     than `LIST_BOUNDS` has are an error.
     """
-    search = Search(pattern, within, skip, every, LIST_BOUNDS if bounds is None else bounds)
+    search = Search(pattern, within, skip, every, LIST_BOUNDS if bounds is None else bounds, gap=gap)
     if wrong := search.problems():
         raise DeclarationError("; ".join(wrong), problems=list(wrong))
     return searched(search, events, timed_out=timed_out, until=until, loses=bounds is not None)

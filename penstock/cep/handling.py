@@ -199,7 +199,7 @@ class Matching:
         if state.pattern and state.pattern != self.engine.fingerprint:
             told.append(self._changed(state, ctx))
         waited = [each.time for each in state.pending if each.alarm <= now]
-        due = [_due(run) for run in state.runs if run.alarm is not None and run.alarm <= now]
+        due = [_due(run) for run in self.engine.runs(state).alarmed(now)]
         if waited or due:
             told += self._reach(state, max(waited + due), now, ctx) or ()
         if _holds_nothing(state) and not (state.touched and _has_past(state)):
@@ -253,7 +253,7 @@ def _holds_nothing(state: Any) -> bool:
 
 def _has_past(state: Any) -> bool:
     """Whether a key that holds nothing is another one than a key of which no event has ever come."""
-    return state.time is not None or bool(state.told or state.lost)
+    return state.time is not None or bool(state.told or state.lost or state.watched)
 
 
 def _turn(pending: Pending) -> tuple[datetime, int]:

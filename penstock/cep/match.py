@@ -70,17 +70,22 @@ class Match:
 
 
 class Sofar(Match):
-    """What a partial match has, put together only when it is looked at. One object is moved from one to the next."""
+    """What a partial match has, put together only when it is looked at. One object is moved from one to the next.
 
-    __slots__ = ("_build", "_path")
+    `seen` is set when it is looked at: a predicate that has not looked at one would say the same of any other.
+    """
+
+    __slots__ = ("_build", "_path", "seen")
 
     def __init__(self, build: Callable[[Any, Sequence[int]], Sequence[tuple[str, Any]]]) -> None:
         super().__init__(())
         self._build = build
         self._path: tuple[Any, Sequence[int]] = (None, ())
+        self.seen = False
 
     @property
     def _taken(self) -> Sequence[tuple[str, Any]]:
+        self.seen = True
         return self._build(*self._path)
 
     @_taken.setter

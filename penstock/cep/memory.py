@@ -20,9 +20,10 @@ TICK = timedelta(microseconds=1)
 class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A partial match: the number of what it waits for, and what it has, as pairs of a step's number and an event's.
 
-    `past` is 0 until the first event that it has waited through; its higher bits say which guards are off. `due` is
-    when an absence is complete, `deadline` the first moment at which the time is over, both in event time; `alarm` is
-    the log time at which they are taken to have come even if no event says so.
+    The first pair may be of no step, -1, and the event that an absence at the beginning is counted from: that event is
+    not kept. `past` is 0 until the first event that it has waited through; its higher bits say which guards are off.
+    `due` is when an absence is complete, `deadline` the first moment at which the time is over, both in event time;
+    `alarm` is the log time at which they are taken to have come even if no event says so.
     """
 
     wait: int
@@ -32,6 +33,15 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     due: datetime | None
     alarm: datetime | None
     path: tuple[int, ...]
+
+
+def without_due(run: Run) -> Run:
+    """The same, with no absence to wait for; what is left is the end of its time."""
+    assert run.due is not None
+    if run.deadline is None or run.alarm is None:
+        return msgspec.structs.replace(run, due=None, alarm=None)
+    later = run.deadline - TICK - min(run.due, run.deadline - TICK)
+    return msgspec.structs.replace(run, due=None, alarm=run.alarm + later)
 
 
 class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -59,7 +69,8 @@ class Memory(State):
     `time` is how far event time has come, `next` the number of the next event that is taken, `came` how many have come;
     `timer` is when the timer is set for, `alarm` the first one of a partial match. `lost` counts partial matches that
     were given up for room, `late` events that came too late, `told` matches, if some are skipped. `touched` says if an
-    event has come since the timer was set for the key to be forgotten.
+    event has come since the timer was set for the key to be forgotten, `watched` if an absence at the beginning of the
+    pattern has been counted from an event.
     """
 
     time: datetime | None = None
@@ -77,6 +88,7 @@ class Memory(State):
     told: int = 0
     pattern: str = ""
     touched: bool = True
+    watched: bool = False
 
 
 def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:

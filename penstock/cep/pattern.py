@@ -89,7 +89,8 @@ class On(Pattern):
 
 @dataclass(frozen=True)
 class Absent(Pattern):
-    """That such an event does not come for a time, counted from what is before it."""
+    """That such an event does not come for a time, counted from what is before it; at the beginning of a pattern, from
+    the last such event, or the first event of the key."""
 
     step: On
     time: timedelta
@@ -155,14 +156,12 @@ class Repeated(Pattern):
     stop: Predicate | None = None
     is_reluctant: bool = False
 
-    def times(self, low: int, high: int | None = None) -> Repeated:
-        return replace(self, low=low, high=low if high is None else high)
-
-    def at_least(self, low: int) -> Repeated:
-        return replace(self, low=low, high=None)
-
     def optional(self) -> Repeated:
         return replace(self, optionally=True)
+
+    def _repeated(self) -> Repeated:
+        """What has a number already is a group, of which `times` and `at_least` say how often it comes."""
+        return self if self.low == self.high == 1 else Repeated(self)
 
     def greedy(self) -> Repeated:
         """As often as it goes: while an event fits once more, it is taken so, and nothing else is tried with it."""
@@ -191,7 +190,8 @@ def on(name: str, event: type[E], predicate: Callable[[E, Match], bool] | None =
 
 
 def absent(step: On, *, for_: timedelta) -> Absent:
-    """That no such event comes for a time: `order.then(absent(paid, for_=timedelta(hours=1)))`."""
+    """That no such event comes for a time: `order.then(absent(paid, for_=timedelta(hours=1)))`. As the first step, that
+    they have stopped: `absent(heartbeat, for_=timedelta(seconds=5))`."""
     return Absent(step, for_)
 
 

@@ -15,7 +15,21 @@ from dataclasses import dataclass, replace
 from hashlib import blake2b
 
 from penstock.cep.pattern import Absent, AllOf, AnyOf, How, Link, On, Pattern, Repeated, Sequence
-from penstock.cep.waits import After, Entry, Place, Wait, Way, either, first, following, forbidding, guarding, placed
+from penstock.cep.waits import (
+    Absence,
+    After,
+    Entry,
+    Place,
+    Wait,
+    Way,
+    apart,
+    either,
+    first,
+    following,
+    forbidding,
+    guarding,
+    placed,
+)
 
 PLACES_MAX = 2_000
 """A repetition is written out, so `times(3)` of a step has three places."""
@@ -50,7 +64,7 @@ class _Builder:
 
     def plan(self) -> Plan:
         end = After([Wait("end")])
-        start = self._before("then_any", self._part(self.pattern, end), end).waits
+        start = self._before("then_any", apart(self._part(self.pattern, end)), end).waits
         waits = list(dict.fromkeys([*start, *(wait for place in self.places for wait in place.after.waits)]))
         return Plan(
             tuple(self.places), tuple(waits), tuple(start), self.steps, fingerprint(self.steps, self.places, waits)
@@ -63,34 +77,43 @@ class _Builder:
             raise TooLarge
         return place
 
-    def _part(self, pattern: Pattern, after: After) -> Entry:
+    def _part(self, pattern: Pattern, after: After, never: tuple[On, ...] = ()) -> Entry:
+        """How a part begins, given what comes after it. `never` are the steps of a `not_then` right behind it: they
+        must not come between one time of a repetition and the next either."""
         if isinstance(pattern, On):
             return Entry((Way((self._place(pattern, after),)),))
         if isinstance(pattern, Sequence):
-            return self._sequence(pattern, after)
+            return self._sequence(pattern, after, never)
         if isinstance(pattern, Repeated):
-            return self._repeated(pattern, after)
+            return self._repeated(pattern, after, never)
         if isinstance(pattern, AnyOf):
-            return self._any_of(pattern, after)
+            return self._any_of(pattern, after, never)
+        if isinstance(pattern, Absent):
+            return Entry((Way((), absence=self._absence(pattern, after)),))
         assert isinstance(pattern, AllOf), pattern
-        return self._all_of([part for part in pattern.of if isinstance(part, On)], after)
+        return self._all_of([part for part in pattern.of if isinstance(part, On | Absent)], after)
 
-    def _sequence(self, sequence: Sequence, after: After) -> Entry:
+    def _absence(self, absent: Absent, after: After) -> Absence:
+        return Absence(self._place(absent.step, after, takes=False), absent.time, absent.step)
+
+    def _sequence(self, sequence: Sequence, after: After, never: tuple[On, ...]) -> Entry:
         entries: list[Entry] = []
         for link in reversed(sequence.links):
-            after, entry = self._linked(link, after)
+            after, entry = self._linked(link, after, never)
             entries.append(following(entry, link))
-        entries.append(self._part(sequence.first, after))
+            if link.how == "not_then":
+                assert isinstance(link.to, On)
+                never = (link.to, *never)
+            elif link.how != "not_next":
+                never = ()
+        entries.append(self._part(sequence.first, after, never))
         return first(entries[::-1])
 
-    def _linked(self, link: Link, after: After) -> tuple[After, Entry]:
+    def _linked(self, link: Link, after: After, never: tuple[On, ...]) -> tuple[After, Entry]:
         """What comes after a part, given the link that follows it and what comes after that; and how that begins."""
         if link.how == "not_next" or link.how == "not_then":
             return After().join(after, forbidding(link)), Entry(())
-        if isinstance(link.to, Absent):
-            place = self._place(link.to.step, after, takes=False)
-            return After([Wait("absent", (place,), link.to.time, never=(link.to.step,))]), Entry(())
-        entry = self._part(link.to, after)
+        entry = self._part(link.to, after, never)
         return self._before(link.how, entry, after), entry
 
     def _before(self, how: How, entry: Entry, after: After) -> After:
@@ -100,51 +123,69 @@ class _Builder:
             made.join(after, guarding(placed(guards, how)))
         return made
 
-    def _repeated(self, repeated: Repeated, after: After) -> Entry:
+    def _repeated(self, repeated: Repeated, after: After, never: tuple[On, ...]) -> Entry:
         if repeated.high is None:
             here = After()
-            entry = self._part(repeated.of, here)
-            self._again(repeated, here, entry, after, True)
+            entry = self._part(repeated.of, here, never)
+            self._again(repeated, here, entry, never)
+            self._leave(repeated, here, entry, after)
             turns = repeated.low - 1
         else:
-            entry, turns = self._part(repeated.of, after), repeated.high - 1
+            entry, turns = self._part(repeated.of, after, never), repeated.high - 1
         for turn in range(turns, 0, -1):
             here = After()
-            self._again(repeated, here, entry, after, turn >= repeated.low)
-            entry = self._part(repeated.of, here)
+            self._again(repeated, here, entry, never)
+            if turn >= repeated.low:
+                self._leave(repeated, here, entry, after)
+            entry = self._part(repeated.of, here, never)
         ways = tuple(replace(way, stop=either(repeated.stop, way.stop)) for way in entry.ways)
         if not repeated.optionally:
             return Entry(ways, entry.skips)
         guards = (entry.guard(None, repeated.stop),) if repeated.is_greedy else ()
         return Entry(ways, (guards, *entry.skips))
 
-    def _again(self, repeated: Repeated, here: After, entry: Entry, after: After, may_leave: bool) -> None:
-        """After one time: once more, or on to what follows."""
+    def _again(self, repeated: Repeated, here: After, entry: Entry, never: tuple[On, ...]) -> None:
+        """After one time: once more."""
         for way in entry.ways:
-            here.add(way.wait(repeated.how, repeated.stop))
-        if may_leave:
-            guard = entry.guard(repeated.how, repeated.stop)
-            here.join(after, guarding((guard,) if repeated.is_greedy else ()))
+            wait = way.wait(repeated.how, repeated.stop)
+            here.add(replace(wait, never=wait.never + never))
 
-    def _any_of(self, any_of: AnyOf, after: After) -> Entry:
+    def _leave(self, repeated: Repeated, here: After, entry: Entry, after: After) -> None:
+        """After one time: on to what follows."""
+        guard = entry.guard(repeated.how, repeated.stop)
+        here.join(after, guarding((guard,) if repeated.is_greedy else ()))
+
+    def _any_of(self, any_of: AnyOf, after: After, never: tuple[On, ...]) -> Entry:
         """Their first ways are one: what begins first ends the wait for the others."""
-        entries = [self._part(part, after) for part in any_of.of]
-        first = Way(tuple(place for entry in entries for place in entry.ways[0].places))
+        entries = [self._part(part, after, never) for part in any_of.of]
+        ways = [entry.ways[0] for entry in entries]
+        absence = next((way.absence for way in ways if way.absence is not None), None)
+        first = Way(tuple(place for way in ways for place in way.places), absence=absence)
         others = [way for entry in entries for way in entry.ways[1:]]
         return Entry((first, *others), tuple(skip for entry in entries for skip in entry.skips))
 
-    def _all_of(self, steps: list[On], after: After) -> Entry:
-        """A place for each step and each set of steps that are done with it."""
+    def _all_of(self, parts: list[On | Absent], after: After) -> Entry:
+        """A place for each part and each set of parts that are done with it. The time of an absence goes on from one
+        to the next."""
         made: dict[tuple[int, int], Place] = {}
 
         def place(number: int, done: int) -> Place:
             if (number, done) not in made:
-                rest = [each for each in range(len(steps)) if not done >> each & 1]
-                places = tuple(place(each, done | 1 << each) for each in rest)
-                made[number, done] = self._place(steps[number], After([Wait("then", places)]) if rest else after)
+                part = parts[number]
+                step = part.step if isinstance(part, Absent) else part
+                ahead = After([replace(way(done).wait("then"), goes_on=True)]) if done != every else after
+                made[number, done] = self._place(step, ahead, takes=isinstance(part, On))
             return made[number, done]
 
-        return Entry((Way(tuple(place(number, 1 << number) for number in range(len(steps)))),))
+        def way(done: int) -> Way:
+            rest = {number: part for number, part in enumerate(parts) if not done >> number & 1}
+            steps = tuple(place(number, done | 1 << number) for number, part in rest.items() if isinstance(part, On))
+            silent = [(number, part) for number, part in rest.items() if isinstance(part, Absent)]
+            found = [Absence(place(number, done | 1 << number), part.time, part.step) for number, part in silent]
+            return Way(steps, absence=found[0] if found else None, needs_it=True)
+
+        every = (1 << len(parts)) - 1
+        return Entry((way(0),))
 
 
 def fingerprint(steps: Iterable[On], places: Iterable[Place], waits: Iterable[Wait]) -> str:
@@ -153,10 +194,17 @@ def fingerprint(steps: Iterable[On], places: Iterable[Place], waits: Iterable[Wa
     wait_of = {wait: number for number, wait in enumerate(waits)}
     told = [
         [step.name for step in steps],
-        [(wait.how, [place_of[place] for place in wait.places], str(wait.time)) for wait in wait_of],
+        [
+            (wait.how, [place_of[place] for place in wait.places], str(wait.time), *_rival(wait, place_of))
+            for wait in wait_of
+        ],
         [(place.step, [wait_of[wait] for wait in place.after.waits]) for place in place_of],
     ]
     return blake2b(repr(told).encode(), digest_size=8).hexdigest()
+
+
+def _rival(wait: Wait, place_of: dict[Place, int]) -> list[int]:
+    return [] if wait.rival is None else [place_of[wait.rival.place], wait.goes_on]
 
 
 def taking(pattern: Pattern) -> list[On]:

@@ -6,7 +6,7 @@ import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.cep.memory import Bounds
 from penstock.cep.pattern import Absent, AllOf, AnyOf, Link, On, Pattern, Repeated
@@ -26,6 +26,7 @@ def problems(
     pattern: Any,
     *,
     within: timedelta | None = None,
+    gap: timedelta | None = None,
     skip: Any = no_skip,
     reads: Sequence[type[Event]] | None = None,
     bounded: bool = False,
@@ -36,21 +37,35 @@ def problems(
     if strange:
         yield f"{strange[0]!r} is no pattern; make one with cep.on(name, Class, predicate)"
         return
-    if within is not None and not (isinstance(within, timedelta) and within > timedelta(0)):
-        yield "within must be a timedelta above zero"
-        within = None
-    elif within is not None and within > SPAN_MAX:
-        yield f"within={within} is too long to be added to a time; give at most timedelta(days={SPAN_MAX.days})"
-        within = SPAN_MAX
-    found = [*_parts(pattern, within), *_names(pattern), *_steps(pattern, reads), *_skip(pattern, skip)]
-    if isinstance(pattern, Absent):
-        found.append(_ABSENT)
+    yield from _span("within", within)
+    yield from _span("gap", gap)
+    limits = Limits(_spanned(within), _spanned(gap))
+    found = [*_parts(pattern, limits), *_names(pattern), *_steps(pattern, reads), *_skip(pattern, skip)]
     yield from dict.fromkeys(found)
     if not found:
-        yield from _whole(pattern, within, bounded)
+        yield from _whole(pattern, limits, bounded)
 
 
-_ABSENT = "an absence needs a step before it, that says since when: write first.then(cep.absent(step, for_=...))"
+class Limits(NamedTuple):
+    """The times that a match may take: all of it, and from one event to the next."""
+
+    within: timedelta | None
+    gap: timedelta | None
+
+    @property
+    def are_none(self) -> bool:
+        return self.within is None and self.gap is None
+
+
+def _span(name: str, time: Any) -> Iterator[str]:
+    if time is not None and not (isinstance(time, timedelta) and time > timedelta(0)):
+        yield f"{name} must be a timedelta above zero"
+    elif time is not None and time > SPAN_MAX:
+        yield f"{name}={time} is too long to be added to a time; give at most timedelta(days={SPAN_MAX.days})"
+
+
+def _spanned(time: Any) -> timedelta | None:
+    return min(time, SPAN_MAX) if isinstance(time, timedelta) and time > timedelta(0) else None
 
 
 def bounds_problems(bounds: Any) -> list[str]:
@@ -60,8 +75,10 @@ def bounds_problems(bounds: Any) -> list[str]:
     return bounds.problems()
 
 
-def _whole(pattern: Pattern, within: timedelta | None, bounded: bool) -> Iterator[str]:
+def _whole(pattern: Pattern, limits: Limits, bounded: bool) -> Iterator[str]:
     """What is wrong with a pattern whose parts are right."""
+    if begins_with_absence(pattern):  # there is no event before it that a gap would count from
+        limits = limits._replace(gap=None)
     if may_be_nothing(pattern):
         yield "every step is optional, so nothing is a match already: make one of them needed"
     if _ends_greedy(pattern):
@@ -69,20 +86,38 @@ def _whole(pattern: Pattern, within: timedelta | None, bounded: bool) -> Iterato
             "a greedy repetition at the end has no effect, since a match is told as soon as it is there: "
             "put a step after it, or leave greedy() out"
         )
-    if bounded and within is None:
+    if bounded and limits.are_none:
         yield from _unbounded(pattern)
+    if limits.within is None and any(map(_is_silent_without_end, _walk(pattern))):
+        yield "absences that are repeated without end need a time: give within=, or times(low, high)"
     try:
         made = plan(pattern)
     except TooLarge:
         yield f"it has more than {PLACES_MAX:,} places, for times(n) is written out: use smaller numbers or at_least(n)"
         return
-    yield from dict.fromkeys(told for place in made.places for told in _end(place.after.waits, within))
+    yield from dict.fromkeys(told for place in made.places for told in _end(place.after.waits, limits))
 
 
-def _end(waits: Sequence[Wait], within: timedelta | None) -> Iterator[str]:
+def _is_silent_without_end(part: Pattern) -> bool:
+    return isinstance(part, Repeated) and part.high is None and _may_be_silent(part.of)
+
+
+def _may_be_silent(pattern: Pattern) -> bool:
+    """Whether it may match by absences alone."""
+    if isinstance(pattern, Repeated):
+        return pattern.optionally or _may_be_silent(pattern.of)
+    if isinstance(pattern, AnyOf):
+        return any(map(_may_be_silent, pattern.of))
+    if isinstance(pattern, InOrder):
+        wanted = [link.to for link in pattern.links if link.how not in ("not_next", "not_then")]
+        return all(map(_may_be_silent, (pattern.first, *wanted)))
+    return isinstance(pattern, Absent)
+
+
+def _end(waits: Sequence[Wait], limits: Limits) -> Iterator[str]:
     """What is wrong with an end that is something that must not come."""
     for wait in waits:
-        if wait.how == "end_within" and within is None:
+        if wait.how == "end_within" and limits.are_none:
             yield (
                 "it ends with not_then, and nobody says how long to wait: give within=, or write "
                 ".then(cep.absent(step, for_=...))"
@@ -99,25 +134,32 @@ def _unbounded(pattern: Pattern) -> Iterator[str]:
         if isinstance(part, Repeated) and part.high is None:
             yield "without within= a repetition without end would be kept forever: give within=, or times(low, high)"
             return
-        relaxed = isinstance(part, Repeated) and part.how != "next" and (part.high or 0) > 1
+        relaxed = isinstance(part, Repeated) and part.how != "next" and (part.high or 0) > 1 and taking(part)
         joined = isinstance(part, InOrder) and any(
-            link.how in ("then", "then_any") and not isinstance(link.to, Absent) for link in part.links
+            link.how in ("then", "then_any") and taking(link.to) for link in part.links
         )
         if relaxed or joined or isinstance(part, AllOf):
             yield "without within= a partial match could wait forever for its next event: give within="
             return
 
 
-def _parts(pattern: Pattern, within: timedelta | None) -> Iterator[str]:
+def _parts(pattern: Pattern, limits: Limits) -> Iterator[str]:
     for part in _walk(pattern):
         if isinstance(part, Repeated):
             yield from _repeated(part)
         elif isinstance(part, InOrder):
             yield from _sequence(part)
         elif isinstance(part, Absent):
-            yield from _absent(part, within)
-        elif isinstance(part, AllOf | AnyOf):
-            yield from _several(part)
+            yield from _absent(part, limits)
+        elif isinstance(part, AllOf):
+            yield from _all_of(part)
+        elif isinstance(part, AnyOf):
+            yield from _any_of(part)
+    if any(map(_needs_silence, _first_parts(pattern))):
+        yield (
+            "all_of with an absence needs a step before it, that says since when: write "
+            "first.then(cep.all_of(cep.absent(...), ...))"
+        )
 
 
 def _repeated(part: Repeated) -> Iterator[str]:
@@ -135,22 +177,22 @@ def _repeated(part: Repeated) -> Iterator[str]:
         yield "greedy is for a repetition or an optional step: put times(n), at_least(n) or optional() before it"
     if part.is_greedy and not isinstance(part.of, On):
         yield "greedy is for a single step, not for a group: write it at the step that is to repeat as often as it can"
-    if isinstance(part.of, Absent):
-        yield "an absence cannot be repeated: ask for a longer time instead"
+    if begins_with_absence(part.of) and (part.how != "then" or part.stop is not None or part.is_greedy):
+        yield "what begins with an absence takes times(n) and at_least(n), and none of the other words for a repetition"
+    if isinstance(part.of, Absent) and part.optionally:
+        yield "an absence cannot be optional: leave it out"
     elif may_be_nothing(part.of) and not once:
         yield "a group that may be nothing cannot be repeated: make one of its steps needed"
 
 
 def _sequence(part: InOrder) -> Iterator[str]:
     before: Pattern = part.first
-    if isinstance(before, Absent):
-        yield _ABSENT
     for link, following in zip(part.links, (*part.links[1:], None), strict=True):
-        if isinstance(link.to, Absent) and link.how != "then":
+        if begins_with_absence(link.to) and link.how != "then":
             yield f"an absence follows with then, not with {link.how}"
         if link.how in ("not_next", "not_then"):
             yield from _negation(link, before, following)
-        elif isinstance(link.to, Absent) and may_be_nothing(before):
+        elif begins_with_absence(link.to) and may_be_nothing(before):
             yield "the step before an absence must not be optional: it says since when"
         if link.how not in ("not_next", "not_then"):
             before = link.to
@@ -172,31 +214,65 @@ def _same(one: On, other: On) -> bool:
     return one.event is other.event and one.predicate is other.predicate
 
 
-def _absent(part: Absent, within: timedelta | None) -> Iterator[str]:
+def _absent(part: Absent, limits: Limits) -> Iterator[str]:
     if not isinstance(part.step, On):
         yield "cep.absent takes a single step: cep.absent(cep.on(name, Class, predicate), for_=...)"
     if not (isinstance(part.time, timedelta) and part.time > timedelta(0)):
         yield "for_ must be a timedelta above zero"
     elif part.time > SPAN_MAX:
         yield f"for_={part.time} is too long to be added to a time; give at most timedelta(days={SPAN_MAX.days})"
-    elif within is not None and part.time > within:
-        yield f"it can never match: an absence for {part.time} is longer than within={within}"
+    else:
+        for name, limit in limits._asdict().items():
+            if limit is not None and part.time > limit:
+                yield f"it can never match: an absence for {part.time} is longer than {name}={limit}"
 
 
-def _several(part: AllOf | AnyOf) -> Iterator[str]:
-    word = "all_of" if isinstance(part, AllOf) else "any_of"
+def _any_of(part: AnyOf) -> Iterator[str]:
     if len(part.of) < 2:
-        yield f"{word} needs two parts or more"
-    if any(isinstance(each, Absent) for each in part.of):
-        yield f"an absence cannot stand in {word}: write step.then(cep.absent(...)) there"
-    if isinstance(part, AnyOf) and any(map(may_be_nothing, part.of)):
+        yield "any_of needs two parts or more"
+    if any(map(may_be_nothing, part.of)):
         yield "a part of any_of must not be optional: write cep.any_of(...).optional()"
-    if isinstance(part, AnyOf) and any(map(_begins_with_until, part.of)):
+    if any(map(_begins_with_until, part.of)):
         yield "what stands in any_of cannot begin with a repetition that has an until: put a step before that"
-    if isinstance(part, AllOf) and not all(isinstance(each, On) for each in part.of):
-        yield "all_of takes single steps: cep.on(name, Class, predicate) each"
-    if isinstance(part, AllOf) and len(part.of) > ALL_OF_MAX:
+    if sum(map(begins_with_absence, part.of)) > 1:
+        yield "only one part of any_of may begin with an absence"
+    if any(_needs_silence(each) for alternative in part.of for each in _first_parts(alternative)):
+        yield "all_of with an absence cannot begin a part of any_of: put a step before it"
+
+
+def _all_of(part: AllOf) -> Iterator[str]:
+    if len(part.of) < 2:
+        yield "all_of needs two parts or more"
+    if not all(isinstance(each, On | Absent) for each in part.of):
+        yield "all_of takes single steps: cep.on(name, Class, predicate) each, and cep.absent(step, for_=...)"
+    if sum(isinstance(each, Absent) for each in part.of) > 1:
+        yield "all_of takes one absence: ask for the longer time"
+    if len(part.of) > ALL_OF_MAX:
         yield f"all_of takes up to {ALL_OF_MAX} steps"
+
+
+def _needs_silence(part: Pattern) -> bool:
+    return isinstance(part, AllOf) and any(isinstance(each, Absent) for each in part.of)
+
+
+def begins_with_absence(pattern: Pattern) -> bool:
+    """Whether an absence may be the first thing that it waits for."""
+    return any(isinstance(part, Absent) or _needs_silence(part) for part in _first_parts(pattern))
+
+
+def _first_parts(pattern: Any) -> Iterator[Any]:
+    """The parts with which a pattern may begin, each with all that it is in."""
+    yield pattern
+    if isinstance(pattern, Repeated):
+        yield from _first_parts(pattern.of)
+    elif isinstance(pattern, AnyOf):
+        for each in pattern.of:
+            yield from _first_parts(each)
+    elif isinstance(pattern, InOrder):
+        for part in (pattern.first, *(link.to for link in pattern.links if not link.how.startswith("not"))):
+            yield from _first_parts(part)
+            if not may_be_nothing(part):
+                return
 
 
 def _begins_with_until(pattern: Pattern) -> bool:

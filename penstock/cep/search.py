@@ -16,7 +16,8 @@ from penstock.schema import Event
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for: `every` match, or with False the first one and no more, `within` a time.
+    """What is looked for: `every` match, or with False the first one and no more, `within` a time, with at most a `gap`
+    from one event to the next.
 
     If one is `preferred`, there is one match for each first event, the best as `preferring.py` has it. `merges` says
     that no predicate looks at what has matched but at the event before: then of two partial matches that wait for the
@@ -30,11 +31,14 @@ class Search:
     bounds: Bounds = DEFAULT
     preferred: bool = False
     merges: bool = False
+    gap: timedelta | None = None
 
     def problems(self, reads: Sequence[type[Event]] | None = None, bounded: bool = False) -> tuple[str, ...]:
         """All that is wrong with it; see `problems.problems`. What is preferred comes from a text, and was looked at
         where that was read, but for the bounds."""
         found = bounds_problems(self.bounds)
         if not self.preferred:
-            found += problems(self.pattern, within=self.within, skip=self.skip, reads=reads, bounded=bounded)
+            found += problems(
+                self.pattern, within=self.within, gap=self.gap, skip=self.skip, reads=reads, bounded=bounded
+            )
         return tuple(found)

@@ -1,8 +1,8 @@
 """What of other matches remains when one is found: an event may be part of several.
 
 Matches are told in the order in which they began. Of two that begin with the same event, the one that is complete first
-comes first, and if both are at the same time, the one whose last event is the earlier; so a match may have to wait for
-one that began earlier, if that one's events would be skipped otherwise.
+comes first, and if both are at the same time, the one whose last event is the earlier, then the one whose events, one
+by one, are the earlier. So a match may have to wait for one that began earlier, if that one would skip it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Sequence
-from datetime import datetime
+from collections.abc import Iterable, Sequence
+from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
 
 from penstock.cep.match import Match
@@ -37,15 +37,14 @@ class Found(NamedTuple):
 class Turn:
     """One event, or one moment, in the making."""
 
-    def __init__(
-        self, engine: Workings, memory: Any, event: Any, time: datetime, moment: Moment, runs: list[Run]
-    ) -> None:
+    def __init__(self, engine: Workings, memory: Any, event: Any, time: datetime, moment: Moment) -> None:
         self.engine, self.memory, self.event, self.time, self.moment = engine, memory, event, time, moment
-        self.runs = runs
+        self.runs = engine.runs(memory)
+        self.gone: list[Run] = []
+        self.new: list[Run] = []
         self.complete: list[Complete] = []
         self.timed_out: list[Complete] = []
         self.lost: list[Run] = []
-        self._over: list[Kept] = []  # complete ones that do not wait any more, and some that never did
         self._number: int | None = None
         self._kind = 0
         self._log: datetime | None = None
@@ -57,8 +56,10 @@ class Turn:
             self.take(place, run)
         if ends:
             self.complete.append(Complete(run.path, run.began, self.time))
-        if stays is not None:
-            self.runs.append(stays)
+        if stays is not run:
+            self.gone.append(run)
+            if stays is not None:
+                self.new.append(stays)
 
     def take(self, place: Place, run: Run | None) -> None:
         """A step takes the event, in a partial match or as the first one of a new match."""
@@ -66,34 +67,50 @@ class Turn:
         if run is not None and len(run.path) >= 2 * engine.search.bounds.events:
             self.lost.append(run)
             return
-        if self._number is None:
-            self._number, self._kind = self.memory.next, engine.kinds[place.step]
-        added = (place.step, self._number)
+        added = (place.step, self._numbered())
         if run is None:
             self.spawn(place, None, added, self.time)
         else:
             self.spawn(place, run, run.path + added, run.began)
 
+    def watch(self, wait: int, time: timedelta) -> None:
+        """An absence at the beginning of the pattern is counted from this event, which is no part of the match."""
+        within, due = self.engine.search.within, self.time + time
+        deadline = None if within is None else self.time + within + TICK
+        path = (-1, self._numbered())
+        self.new.append(Run(wait, 0, self.time, deadline, due, self._alarm(None, due, deadline), path))
+
+    def _numbered(self) -> int:
+        """The number of this event."""
+        if self._number is None:
+            self._number, self._kind = self.memory.next, self.engine.kind_of[self.event.__declared__]
+        return self._number
+
+    def _deadline(self, run: Run | None, began: datetime) -> datetime | None:
+        """The first moment at which the time of a partial match is over: of all of it, or since this event."""
+        within, gap = self.engine.search.within, self.engine.search.gap
+        if run is not None and (gap is None or self.event is None):
+            return run.deadline
+        ends = _earliest(None if within is None else began + within, None if gap is None else self.time + gap)
+        return None if ends is None else ends + TICK
+
     def spawn(self, place: Place, run: Run | None, path: tuple[int, ...], began: datetime) -> None:
         """All that the partial match may wait for after a place; if that is nothing, it is a match."""
-        within = self.engine.search.within
-        deadline = run.deadline if run is not None else None if within is None else self.time + within + TICK
-        for wait, time in self.engine.ahead[place]:
+        deadline = self._deadline(run, began)
+        for wait, time, goes_on in self.engine.ahead[place]:
             if wait is None:
                 self.complete.append(Complete(path, began, self.time))
                 if self.ends_with(path):
                     return
             else:
                 due = None if time is None else self.time + time
-                self.runs.append(Run(wait, 0, began, deadline, due, self._alarm(run, due, deadline), path))
+                if due is not None and goes_on and run is not None:
+                    due = run.due
+                self.new.append(Run(wait, 0, began, deadline, due, self._alarm(run, due, deadline), path))
 
     def ends_with(self, path: tuple[int, ...]) -> bool:
         """Whether nothing else is to be tried once this is complete."""
         return False
-
-    def distinct(self) -> list[Run]:
-        """The partial matches that remain, each once."""
-        return self.runs if len(self.runs) < 2 else list(dict.fromkeys(self.runs))
 
     def _alarm(self, run: Run | None, due: datetime | None, deadline: datetime | None) -> datetime | None:
         """The log time at which the next of these has come if no event says so: as far from now as it is from the time
@@ -110,31 +127,25 @@ class Turn:
     def settle(self, found: Found | None) -> Found | None:
         """Keep what remains, and tell what is there to tell. Nothing is changed before, so a predicate that raises
         changes nothing."""
-        memory, engine, before = self.memory, self.engine, self.memory.runs
+        memory, engine, runs = self.memory, self.engine, self.runs
         if self._number is not None:
             engine.held(memory)[self._kind][self._number] = self.event
             memory.next = self._number + 1
+            runs.loose.add(self._number)
+        runs.replace(self.gone, self.kept())
         changed = bool(self.complete or self.timed_out or self.lost or memory.complete)
-        memory.runs = self.distinct()
-        if found is None and (changed or len(memory.runs) > engine.search.bounds.partial):
+        if found is None and (changed or len(runs) > engine.search.bounds.partial):
             found = Found([], [], [])
         if found is not None:
             self._lose(found, self.lost)
             self.tell(found)
             self._bound(found)
-        engine.keep(memory, *self._changes(before), self._number)
+        engine.keep(memory)
         return found
 
-    def _changes(self, before: list[Run]) -> tuple[Sequence[Kept], Sequence[Kept]]:
-        """What is gone, and what is new, of partial matches and of complete ones that wait. If none waits, all count as
-        gone and new, which is the same, and quicker."""
-        runs = self.memory.runs
-        if not self.memory.complete:
-            return [*self._over, *before], runs
-        was, stays, over = (set(map(id, each)) for each in (before, runs, self._over))
-        gone = [*self._over, *(run for run in before if id(run) not in stays)]
-        new = [each for each in self.complete if id(each) not in over]
-        return gone, [*new, *(run for run in runs if id(run) not in was)]
+    def kept(self) -> Iterable[Run]:
+        """The partial matches that are new."""
+        return self.new
 
     def _lose(self, found: Found, lost: Sequence[Kept]) -> None:
         """Tell what was given up."""
@@ -144,64 +155,70 @@ class Turn:
     def _bound(self, found: Found) -> None:
         """No more partial matches, and complete ones that wait for them, than may be. Each turn gives up at least one;
         there are several only if what was given up did not release enough."""
-        memory, bounds = self.memory, self.engine.search.bounds
+        bounds = self.engine.search.bounds
         give_up = self._oldest if bounds.full == "drop_oldest" else self._newest
-        while (surplus := len(memory.runs) + len(memory.complete) - bounds.partial) > 0:
+        while (surplus := len(self.runs) + len(self.memory.complete) - bounds.partial) > 0:
             self._lose(found, give_up(surplus))
             self.release(found)
 
     def _oldest(self, surplus: int) -> Sequence[Kept]:
         """Take out the partial matches that began first: so many, but only those for which a complete one waits, if
         there is one."""
-        memory = self.memory
-        ordered = sorted(memory.runs, key=_began)
-        if memory.complete:
-            surplus = min(surplus, sum(self.must_wait(memory.complete[0], run.path[1]) for run in ordered))
-        memory.runs = ordered[surplus:]
-        return ordered[:surplus]
+        complete, lost = self.memory.complete, list[Run]()
+        while len(lost) < surplus and (run := self.runs.oldest()) is not None:
+            if complete and not self.must_wait(complete[0], run.path[1]):
+                break
+            self.runs.drop(run)
+            lost.append(run)
+        return lost
 
     def _newest(self, surplus: int) -> Sequence[Kept]:
         """Take out those that began last, complete or not."""
         memory = self.memory
-        lost = sorted((*memory.complete, *memory.runs), key=_began)[-surplus:]
+        lost = sorted((*memory.complete, *self.runs), key=_order)[-surplus:]
         gone = set(map(id, lost))
-        memory.runs = [each for each in memory.runs if id(each) not in gone]
+        self.runs.replace([each for each in self.runs if id(each) in gone], ())
+        self._let_go([each for each in memory.complete if id(each) in gone])
         memory.complete = [each for each in memory.complete if id(each) not in gone]
-        self._over += lost
         return lost
 
     def tell(self, found: Found) -> None:
         """Tell what is complete, and partial matches whose time is over."""
         memory, search = self.memory, self.engine.search
-        for each in dict.fromkeys(self.timed_out):
+        for each in sorted(dict.fromkeys(self.timed_out), key=_order):
             found.timed_out.append(self._match(each, timed_out=True))
-        fresh = list({each.path: each for each in self.complete}.values())
+        fresh = sorted({each.path: each for each in self.complete}.values(), key=_order)
         if search.skip.kind != "none":
-            for each in sorted(fresh, key=_last):
+            for each in fresh:
                 insort(memory.complete, each, key=_began)
+                self.runs.hold(each.path)
             self.release(found)
             return
-        self._over += self.complete
         found.matches.extend(map(self._match, fresh if search.every else fresh[:1]))
         if fresh and not search.every:
             self._end()
 
+    def _let_go(self, complete: Iterable[Complete]) -> None:
+        """The events of matches that wait no longer are not needed for them."""
+        for each in complete:
+            self.runs.let_go(each.path)
+
     def _end(self) -> None:
         """The first match is the only one."""
         memory = self.memory
-        self._over += memory.complete
-        memory.ended, memory.runs, memory.complete = True, [], []
+        self._let_go(memory.complete)
+        self.runs.clear()
+        memory.ended, memory.complete = True, []
 
     def release(self, found: Found) -> None:
         """Tell matches in the order in which they began, each once no earlier one can come; give up what it skips."""
         memory, complete = self.memory, self.memory.complete
-        begun = sorted({run.path[1] for run in memory.runs}) if complete else []
-        place = run = before = 0
+        place = before = 0
         while place < len(complete):
             match = complete[place]
             if match.path[1] >= before:
-                run = bisect_left(begun, before, run)
-                if run < len(begun) and self.must_wait(match, begun[run]):
+                first = self.runs.oldest()
+                if first is not None and self.must_wait(match, first.path[1]):
                     break
                 memory.told += 1
                 found.matches.append(self._match(match))
@@ -209,12 +226,17 @@ class Turn:
                     self._end()
                     return
                 before = max(before, self._skipped(match))
+                self._skip_to(before)
             place += 1
         if place:
             end = max(place, bisect_left(complete, before, key=_began))
-            self._over += complete[:end]
-            memory.complete = complete[end:]
-            memory.runs = [each for each in memory.runs if each.path[1] >= before]
+            self._let_go(complete[:end])
+            del complete[:end]
+
+    def _skip_to(self, before: int) -> None:
+        """Give up the partial matches that began before an event."""
+        while (run := self.runs.oldest()) is not None and run.path[1] < before:
+            self.runs.drop(run)
 
     def must_wait(self, match: Complete, begun: int) -> bool:
         """Whether it waits for a partial match that began with that event."""
@@ -253,7 +275,9 @@ class PreferringTurn(Turn):
         self._won: set[int] = set()
 
     def follow(self, run: Run, outcome: Decided) -> None:
-        if run.path[1] not in self._won:
+        if run.path[1] in self._won:
+            self.gone.append(run)
+        else:
             super().follow(run, outcome)
 
     def spawn(self, place: Place, run: Run | None, path: tuple[int, ...], began: datetime) -> None:
@@ -264,13 +288,15 @@ class PreferringTurn(Turn):
         self._won.add(path[1])
         return True
 
-    def distinct(self) -> list[Run]:
+    def kept(self) -> Iterable[Run]:
+        """If they can be merged: of those that wait for the same, the best of each first event. They are all there are,
+        for each event is the very next one."""
         if not self.engine.search.merges:
-            return super().distinct()
+            return self.new
         best: dict[tuple[int, int], Run] = {}
-        for run in self.runs:
+        for run in self.new:
             best.setdefault((run.wait, run.path[1]), run)
-        return list(best.values())
+        return best.values()
 
     def tell(self, found: Found) -> None:
         """What is complete now is better than what was, for all that was worse was given up then."""
@@ -278,8 +304,9 @@ class PreferringTurn(Turn):
         for each in self.complete:
             place = bisect_left(complete, each.path[1], key=_began)
             worse = slice(place, bisect_right(complete, each.path[1], place, key=_began))
-            self._over += complete[worse]
+            self._let_go(complete[worse])
             complete[worse] = [each]
+            self.runs.hold(each.path)
         self.release(found)
 
     def must_wait(self, match: Complete, begun: int) -> bool:
@@ -290,8 +317,11 @@ def _began(each: Kept) -> int:
     return each.path[1]
 
 
-def _last(each: Kept) -> int:
-    return each.path[-1]
+def _order(each: Kept) -> tuple[Any, ...]:
+    """The order of matches that are complete at the same time: of the first events, then of the last ones, then of all
+    of them, one by one. So of two with the same first and last event the one comes first that took more between."""
+    path = each.path
+    return path[1], path[-1], path[1::2], path[::2]
 
 
 def _earliest(one: datetime | None, other: datetime | None) -> datetime | None:

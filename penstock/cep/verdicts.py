@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from penstock.cep.match import NOTHING, Match
-from penstock.cep.memory import Run
+from penstock.cep.memory import Run, without_due
 from penstock.cep.pattern import On
 from penstock.cep.waits import Guard, Place, Wait
 
@@ -42,7 +42,12 @@ def _anything(event: Any, match: Match) -> bool:
 
 def begins(waits: Sequence[Wait], mixed: bool) -> Begin:
     """The places with which an event begins a match."""
-    tests = [(fits(place.on, mixed), place, _barred(wait, mixed)) for wait in waits for place in wait.places]
+    tests = [
+        (fits(place.on, mixed), place, _barred(wait, mixed))
+        for wait in waits
+        for place in wait.places
+        if wait.how != "absent"
+    ]
     if len(tests) == 1 and not tests[0][2]:
         ((only, place, _),) = tests
         taken = (place,)
@@ -76,6 +81,8 @@ def _greedy(tests: list[Test], stop: Test | None) -> Test:
 def verdict(wait: Wait, mixed: bool) -> Verdict:
     """What becomes of a partial match in this wait."""
     decide = _decision(wait, mixed)
+    if wait.rival is not None:
+        decide = _called_off(fits(wait.rival.step, mixed), decide)
     if wait.guards:
         decide = _guarded(wait.guards, decide, mixed)
     if wait.stop is not None:
@@ -104,6 +111,18 @@ def _decision(wait: Wait, mixed: bool) -> Verdict:
         return (taken, run if stays else None, False) if taken else other
 
     return decide
+
+
+def _called_off(test: Test, decide: Verdict) -> Verdict:
+    """An event of the step that should be absent calls the absence off, if it is not taken."""
+
+    def checked(run: Run, event: Any, match: Match) -> Outcome:
+        outcome = decide(run, event, match)
+        if outcome is not None or run.due is None or not test(event, match):
+            return outcome
+        return (), without_due(run), False
+
+    return checked
 
 
 def _stopped(stop: Test, decide: Verdict) -> Verdict:
@@ -147,6 +166,6 @@ def _guarded(guards: tuple[Guard, ...], decide: Verdict, mixed: bool) -> Verdict
 def _passed(run: Run, outcome: Outcome, past: int) -> Outcome:
     """The same, if it goes on waiting, with what it must know of what has passed."""
     places, stays, complete = outcome or ((), run, False)
-    if stays is None or run.past | past == run.past:
+    if stays is None or stays.past | past == stays.past:
         return outcome
-    return places, msgspec.structs.replace(stays, past=run.past | past), complete
+    return places, msgspec.structs.replace(stays, past=stays.past | past), complete

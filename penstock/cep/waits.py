@@ -32,11 +32,22 @@ class Guard:
 
 
 @dataclass(eq=False)
+class Absence:
+    """That a step does not come for a time, and the place that is reached then."""
+
+    place: Place
+    time: timedelta
+    step: On
+
+
+@dataclass(eq=False)
 class Wait:
     """What a partial match waits for: an event that one of `places` takes. `end` is there at once, `end_next` with any
     event, `end_within` when the time is over; `absent` waits for a `time` of its own.
 
-    `never` must not come meanwhile, `not_now` not as the next event; `stop` ends it.
+    `never` must not come meanwhile, `not_now` not as the next event; `stop` ends it. With a `rival`, an absence is
+    waited for as well, and what is there first counts: an event of its step calls the absence off, and that alone. With
+    `goes_on`, its time has begun with an earlier wait.
     """
 
     how: Waiting
@@ -46,6 +57,15 @@ class Wait:
     not_now: tuple[On, ...] = ()
     stop: Predicate | None = None
     guards: tuple[Guard, ...] = ()
+    rival: Absence | None = None
+    goes_on: bool = False
+
+    @property
+    def absence(self) -> Place | None:
+        """The place that is reached when its time has passed."""
+        if self.rival is not None:
+            return self.rival.place
+        return self.places[0] if self.how == "absent" else None
 
 
 Change = Callable[[Wait], Wait]
@@ -82,16 +102,25 @@ class After:
 
 @dataclass(frozen=True)
 class Way:
-    """One way to begin a part: with an event that one of the places takes, unless it comes to a stop before. `how` is
-    how that event follows; None as the part itself does."""
+    """One way to begin a part: with an event that one of the places takes, unless it comes to a stop before; or with an
+    absence, or with what is first of both. `how` is how that event follows; None as the part itself does. If
+    `needs_it`, an event of the absence's step is the end of it all."""
 
     places: tuple[Place, ...]
     guards: tuple[Guard, ...] = ()
     stop: Predicate | None = None
     how: How | None = None
+    absence: Absence | None = None
+    needs_it: bool = False
 
     def wait(self, how: How, stop: Predicate | None = None) -> Wait:
-        return Wait(self.how or how, self.places, guards=placed(self.guards, how), stop=either(stop, self.stop))
+        guards, ends, absence = placed(self.guards, how), either(stop, self.stop), self.absence
+        if absence is None:
+            return Wait(self.how or how, self.places, guards=guards, stop=ends)
+        if not self.places:
+            return Wait("absent", (absence.place,), absence.time, (absence.step,), guards=guards, stop=ends)
+        never = (absence.step,) if self.needs_it else ()
+        return Wait(self.how or how, self.places, absence.time, never, guards=guards, stop=ends, rival=absence)
 
 
 @dataclass(frozen=True)
@@ -117,6 +146,17 @@ def first(entries: list[Entry]) -> Entry:
         if () in left_out:  # nothing stops it, so no other way matters
             left_out = ((),)
     return Entry(tuple(ways), left_out)
+
+
+def apart(entry: Entry) -> Entry:
+    """How a pattern begins: with an event or with an absence, each on its own, for each may begin a match."""
+    ways: list[Way] = []
+    for way in entry.ways:
+        if way.absence is None or not way.places:
+            ways.append(way)
+        else:
+            ways += (replace(way, absence=None), replace(way, places=()))
+    return Entry(tuple(ways), entry.skips)
 
 
 def following(entry: Entry, link: Link) -> Entry:

@@ -12,11 +12,14 @@ import pytest
 
 from penstock import App, Event, cep
 from penstock.cep import skip
+from penstock.cep.plan import plan
+from penstock.cep.runs import FEW
 from penstock.declared import Matcher
+from penstock.evolution import Carrier, Shape, misfit, shape_of
 from penstock.graph import check
 from penstock.machine import Machine
 from penstock.rows import Inputs, Place, to_micros
-from penstock.shard import Shard
+from penstock.shard import Changes, Shard
 from penstock.testing import CRASH, Fault, Result, run, tick
 from tests.cep.letters import BEGIN, Letter, letters, on, second, shown
 
@@ -170,6 +173,10 @@ PATTERNS: list[tuple[cep.Pattern, dict[str, Any]]] = [
     (cep.all_of(a, b, c), {"within": 8 * S, "skip": skip.to_next}),
     (cep.any_of(a.next(b), c).times(2), {"within": 8 * S, "every": False}),
     (a.then(b.at_least(1).greedy()).not_next(c).then(on("a", "again").optional()).then(on("d")), {"within": 9 * S}),
+    (a.then(b).then(c), {"gap": 4 * S}),
+    (a.then(cep.any_of(cep.absent(b, for_=3 * S), c)).then(on("d")), {"within": 9 * S}),
+    (a.then(cep.all_of(cep.absent(b, for_=3 * S), c)), {"within": 9 * S, "gap": 6 * S}),
+    (cep.absent(a, for_=3 * S).times(1, 2).then(b), {"within": 9 * S}),
 ]
 SEEDS = range(6)
 
@@ -199,6 +206,28 @@ def test_crashes_and_small_batches_change_nothing(pattern: cep.Pattern, options:
         found = cep.find(pattern, events, timed_out=True, **{k: v for k, v in options.items() if k != "every"})
         assert sorted(texts(whole)) == sorted(shown([each for each in found if not each.timed_out]))
         assert sorted(texts(whole, "hits.timeout")) == sorted(shown([each for each in found if each.timed_out]))
+
+
+MANY: list[tuple[cep.Pattern, dict[str, Any]]] = [
+    (a.then_any(b.at_least(1).consecutive()).then(c), {"within": 300 * S}),
+    (a.then_any(b).then(cep.absent(c, for_=90 * S)), {"within": 300 * S, "skip": skip.to_next}),
+    (a.then_any(b).not_next(c).then(on("x")), {"within": 300 * S, "bounds": cep.Bounds(partial=40)}),
+]
+
+
+@pytest.mark.parametrize(("pattern", "options"), MANY)
+def test_many_partial_matches_are_stored_in_the_same_order_wherever_batches_are_cut(
+    pattern: cep.Pattern, options: dict[str, Any]
+) -> None:
+    app, hits = app_with(pattern, timeouts=Over, **options)
+    events = random_letters(1, 80)
+    expected, *others = (run(app, {"letters": events}, batch_events=count) for count in (1_000, 1, 7))
+    assert len(expected.states(hits)["k"].runs) > FEW
+    for each in others:
+        assert each.digest(hits) == expected.digest(hits)
+        assert [each.emitted(name) for name in ("hits", "hits.missed")] == [
+            expected.emitted(name) for name in ("hits", "hits.missed")
+        ]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -316,6 +345,92 @@ def test_partial_matches_of_a_pattern_that_was_another_one_are_given_up_and_told
     [missed] = step(Machine(new), shard, letters("c1@5"))
     assert (missed.reason, missed.key) == ("changed", "k")
     assert [each.text for each in step(Machine(new), shard, letters("a2@6 c2@7"))] == ["a2 c2"]
+
+
+def test_an_absence_at_the_beginning_of_a_pattern_that_was_another_one_is_counted_anew() -> None:
+    (_, old), (_, new) = (
+        app_with(pattern) for pattern in (cep.absent(a, for_=5 * S), cep.absent(b, for_=5 * S).times(1, 2))
+    )
+    shard = Shard()
+    assert step(Machine(old), shard, letters("a1@0")) == []
+    [missed] = step(Machine(new), shard, letters("c1@1"))
+    assert missed.reason == "changed"
+    [told] = step(Machine(new), shard, letters("c2@7"))
+    assert told.ended == second(6)
+
+
+STORED = bytes.fromhex(
+    "6a9e85abf4f826d6ea09bd71a0d89e6a92de0010a474696d65d6ff65920082a574696d6572d6ff659200bca3647565d7ff00"
+    "000fa0659200bca5616c61726dd6ff659200bca46e65787402a463616d6500a472756e7392970200d6ff65920080d7ff0000"
+    "0fa0659200bcc0d6ff659200bc9400000001970300d6ff65920081d7ff00000fa0659200bdc0d6ff659200bd920001a8636f"
+    "6d706c65746590a770656e64696e6790a5656e646564c2a46c61746500a46c6f737400a4746f6c6400a77061747465726eb0"
+    "31343130613562313733303437613736a7746f7563686564c3a668656c645f30820084a26174d6ff65920080a46b696e64a1"
+    "61a66e756d62657201a36b6579a16b0184a26174d6ff65920081a46b696e64a161a66e756d62657202a36b6579a16b81a474"
+    "696d65cf00060dd713b4a700"
+)
+"""The state of a key that had the events `a1 a2 c`, as it was written before states had the field `watched`."""
+
+
+def test_partial_matches_that_were_stored_without_a_field_that_is_new_go_on() -> None:
+    _, hits = app_with(a.times(2).then(b), within=60 * S)
+    new = shape_of(hits.state)
+    old = Shape(new.version, {name: kind for name, kind in new.fields.items() if name != "watched"})
+    assert misfit(old, hits.state) is None
+    before = Shard()
+    before.apply(Changes({"k": STORED}, {"k": to_micros(second(60))}, to_micros(second(2))))
+    shard = Carrier(hits.state, old).shard(before)
+    assert [each.text for each in step(Machine(hits), shard, letters("a3@3 b1@4"))] == ["a1 a2 b1", "a2 a3 b1"]
+
+
+KNOWN = [
+    (a.then(b), "b64b5da83a92f370"),
+    (a.times(2).not_then(on("d")).then(b), "1410a5b173047a76"),
+    (a.then(b.at_least(1).greedy()).not_next(on("d")).then(c), "1c8017349dd1c45c"),
+    (a.then(cep.absent(b, for_=S)).then(c), "5ed87ee8f6085bc0"),
+    (cep.all_of(a, b, c).then(on("d")), "a9dc3506f35e064a"),
+    (cep.any_of(a.next(b), c).times(1, 2).then(on("d")), "46d5a1b6b69ac67c"),
+    (a.optional().then(b.times(2, 3).combinations()).not_then(c), "60963a4a7366dcf3"),
+]
+
+
+@pytest.mark.parametrize(("pattern", "known"), KNOWN)
+def test_a_pattern_keeps_the_numbers_by_which_partial_matches_are_stored(pattern: cep.Pattern, known: str) -> None:
+    """With another fingerprint all that are stored would be given up."""
+    assert plan(pattern).fingerprint == known
+
+
+@pytest.mark.parametrize(("ticks_s", "expected"), [(4, []), (5, [""]), (11, ["", ""]), (300, [""] * 12)])
+def test_a_heartbeat_that_stops_is_told_each_time_that_it_is_missing(ticks_s: int, expected: list[str]) -> None:
+    app, hits = app_with(cep.absent(a, for_=5 * S).at_least(1), within=60 * S)
+    for given in (letters("a1@0 a2@4"), letters("b1@4")):
+        result = run(app, {"letters": [*given, tick(ticks_s * S)]}, batch_events=1)
+        assert texts(result) == expected
+        assert [each.ended for each in result.emitted(hits)] == [
+            second(9 + 5 * number) for number in range(len(expected))
+        ]
+
+
+def test_a_silence_is_told_once_and_again_when_there_was_an_event() -> None:
+    app, hits = app_with(cep.absent(a, for_=5 * S))
+    silence = tick(100 * S)
+    result = run(
+        app, {"letters": [*letters("a1@0"), silence, *letters("b1@200"), silence, *letters("a2@400"), silence]}
+    )
+    assert [each.ended for each in result.emitted(hits)] == [second(5), second(405)]
+    assert result.emitted("hits.missed") == []
+
+
+def test_a_key_of_which_a_silence_was_told_is_forgotten_like_any_other() -> None:
+    app, hits = app_with(cep.absent(a, for_=5 * S))
+    result = run(app, {"letters": [*letters("a1@0"), tick(DAY), tick(DAY), tick(S)]})
+    assert (texts(result), result.states(hits)) == ([""], {})
+
+
+def test_a_gap_that_is_too_long_is_told_by_log_time() -> None:
+    app, _ = app_with(a.then(b).then(c), gap=5 * S, timeouts=Over)
+    for ticks_s, expected in ((4, []), (6, ["a1 b1"])):
+        result = run(app, {"letters": [*letters("a1@0 b1@4"), tick(ticks_s * S)]})
+        assert texts(result, "hits.timeout") == expected
 
 
 DAY = timedelta(days=1)

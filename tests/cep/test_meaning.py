@@ -8,10 +8,17 @@ import pytest
 
 from penstock import Event, cep
 from penstock.cep import skip
+from penstock.cep.pattern import Absent, On
+from penstock.errors import DeclarationError
 from tests.cep.letters import Letter, found, letters, on, second
 
 a, b, c, d = on("a"), on("b"), on("c"), on("d")
 S = timedelta(seconds=1)
+
+
+def is_d(event: Letter, match: cep.Match) -> bool:
+    return event.kind == "d"
+
 
 CONTIGUITY = [
     (a.next(b), "a c b1 b2", []),
@@ -54,6 +61,11 @@ REPETITION = [
     (a.then(b).times(2), "a1 b1 a2 b2", ["a1 b1 a2 b2"]),
     (a.next(b).at_least(1).next(c), "a1 b1 a2 b2 c", ["a1 b1 a2 b2 c", "a2 b2 c"]),
     (a.then(b.times(2, 3)).next(c), "a b1 b2 b3 c", ["a b1 b2 b3 c"]),
+    # times repeats all that stands before it
+    (a.times(2).times(3), "a1 a2 a3 a4 a5 a6 a7", ["a1 a2 a3 a4 a5 a6", "a2 a3 a4 a5 a6 a7"]),
+    (a.times(2).at_least(2), "a1 a2 a3 a4 a5", ["a1 a2 a3 a4", "a2 a3 a4 a5"]),
+    (a.times(2).consecutive().times(2), "a1 a2 b a3 a4", ["a1 a2 a3 a4"]),
+    (a.optional().times(2).next(b), "b", ["b"]),  # optional says no number, so it is that of two
 ]
 
 OPTIONAL = [
@@ -83,6 +95,10 @@ GREEDY = [
     (a.then(b.optional().greedy()).then(c), "a b c", ["a b c"]),
     (a.then(b.optional().greedy()).then(c), "a c", ["a c"]),
     (a.then(b.at_least(1).consecutive().greedy()).then(c), "a b1 b2 d b3 c", ["a b1 b2 c"]),
+    # a greedy repetition that could not go on has given way for good, whatever else is looked at
+    (b.at_least(1).consecutive().greedy().then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
+    (b.at_least(1).consecutive().greedy().not_next(c).then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
+    (b.at_least(1).greedy().until(is_d).not_next(c).then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
     # also in a group of which all may be left out
     (a.then(b.optional().greedy().then(d.optional().greedy())).then(c), "a b d c", ["a b d c"]),
 ]
@@ -95,6 +111,11 @@ UNTIL = [
         "a1 a2 a3 b",
         ["a2 a3 b", "a3 b"],
     ),
+    # of a group it is asked between its times, not inside one
+    (a.then(b).at_least(1).until(is_d), "a1 b1 a2 d b2", ["a1 b1", "a1 b1 a2 b2", "a2 b2"]),
+    (a.then(b).at_least(1).until(is_d), "a1 b1 d a2 b2", ["a1 b1", "a2 b2"]),
+    # of a step inside a group it is asked anew each time
+    (c.then(a.at_least(1).until(is_d)).times(2), "c1 a1 d c2 a2", ["c1 a1 c2 a2"]),
 ]
 
 NEGATION = [
@@ -111,6 +132,26 @@ NEGATION = [
     (a.not_then(b).then(d.optional()).then(c), "a d b c", ["a d c"]),
     (a.not_next(b), "a1 b a2 c", ["a2"]),
     (a.at_least(1).not_then(d).next(b), "a1 a2 b", ["a1 a2 b", "a2 b"]),
+]
+
+NEGATION_AFTER_REPETITION = [
+    (a.times(2).not_then(d).then(b), "a1 d a2 b", []),
+    (a.times(2).not_then(d).then(b), "a1 a2 d b", []),
+    (a.times(2).not_then(d).then(b), "d a1 a2 b", ["a1 a2 b"]),
+    (c.then(a.times(2)).not_then(d).then(b), "c d a1 a2 b", ["c a1 a2 b"]),  # it begins with the first time
+    (a.at_least(1).not_then(d).then(b), "a1 d a2 b", ["a2 b"]),
+    (a.at_least(2).not_then(d).then(b), "a1 d a2 a3 b", ["a2 a3 b"]),
+    (a.times(1, 2).combinations().not_then(d).then(b), "a1 d a2 b", ["a2 b"]),
+    (a.times(2).not_then(c).not_then(d).then(b), "a1 c a2 b", []),
+    (a.times(2).not_then(on("ad", "x")).then(b), "a1 a2 b", []),  # what must not come wins
+    (a.times(2).not_next(d).then(b), "a1 d a2 b", ["a1 a2 b"]),  # only the event after the last
+    # of a group between one time and the next, not within one
+    (a.then(c).times(2).not_then(d).then(b), "a1 c1 d a2 c2 b", []),
+    (a.then(c).times(2).not_then(d).then(b), "a1 c1 a2 d c2 b", ["a1 c1 a2 c2 b"]),
+    # the repetition may be the last part of a group
+    (c.then(cep.all_of(a, b).then(on("e").times(2))).not_then(d).then(on("f")), "c a b e1 d e2 f", []),
+    (cep.any_of(a.times(2), c).not_then(d).then(b), "a1 d a2 b", []),
+    (a.times(2).then(c).not_then(d).then(b), "a1 d a2 c b", ["a1 a2 c b"]),  # it is not what stands before not_then
 ]
 
 LOGICAL = [
@@ -131,7 +172,7 @@ LOGICAL = [
 
 @pytest.mark.parametrize(
     ("pattern", "events", "expected"),
-    [*CONTIGUITY, *REPETITION, *OPTIONAL, *GREEDY, *UNTIL, *LOGICAL, *NEGATION],
+    [*CONTIGUITY, *REPETITION, *OPTIONAL, *GREEDY, *UNTIL, *LOGICAL, *NEGATION, *NEGATION_AFTER_REPETITION],
 )
 def test_a_pattern_matches_these_and_no_others(pattern: cep.Pattern, events: str, expected: list[str]) -> None:
     assert sorted(found(pattern, events)) == sorted(expected)
@@ -156,7 +197,105 @@ TIME = [
     (a.then(cep.absent(b, for_=2 * S)).then(cep.absent(c, for_=2 * S)), None, "a@0 c@1 b@3", ["a"]),
     (a.then(cep.absent(b, for_=2 * S)).then(cep.absent(c, for_=2 * S)), None, "a@0 b@1 c@5", []),
     (a.then(cep.absent(b, for_=10 * S)), 10, "a@0", ["a"]),
+    (a.then(c).then(cep.absent(b, for_=5 * S)), 10, "a@0 c@5", ["a c"]),
+    (a.then(c).then(cep.absent(b, for_=5 * S)), 10, "a@0 c@5.000001", []),
+    (a.then(c).then(cep.absent(b, for_=5 * S)), 10, "a@0 c@5.000002", []),
+    (a.not_next(b), 10, "a@0 c@10", ["a"]),
+    (a.not_next(b), 10, "a@0 c@10.000001", []),  # the next event is what decides, and it has come too late
+    (a.not_next(b), 10, "a@0", []),
 ]
+
+
+def silent(step: On, seconds: float) -> Absent:
+    return cep.absent(step, for_=seconds * S)
+
+
+REPEATED_ABSENCE = [
+    (a.then(silent(b, 2).times(3)), None, "a@0 c@1", ["a"]),
+    (a.then(silent(b, 2).times(3)), None, "a@0 b@5.9", []),
+    (a.then(silent(b, 2).at_least(1)), 7, "a@0", ["a", "a", "a"]),
+    (a.then(silent(b, 2).at_least(1)), 7, "a@0 b@4", ["a", "a"]),
+    (a.then(silent(b, 2).at_least(1)).then(c), 7, "a@0 c@5", ["a c"]),  # however often there was silence
+    (a.then(silent(b, 2).then(c)).times(2), None, "a1@0 c1@3 a2@4 c2@6", ["a1 c1 a2 c2"]),
+]
+
+ABSENCE_OR = [
+    (a.then(cep.any_of(silent(b, 5), c)), None, "a@0 c@4", ["a c"]),
+    (a.then(cep.any_of(silent(b, 5), c)), None, "a@0 c@5", ["a"]),  # the absence is there first
+    (a.then(cep.any_of(silent(b, 5), c)), None, "a@0 b@3 c@9", ["a c"]),  # it is called off, and c may still come
+    (a.then(cep.any_of(silent(b, 5), c)), None, "a@0 b@3", []),
+    (a.then(cep.any_of(silent(b, 5), c)), 4, "a@0 c@3", None),
+    (a.then(cep.any_of(silent(b, 5).then(d), c)), None, "a@0 d1@4 d2@6 c@7", ["a d2"]),
+    (a.then(cep.any_of(silent(b, 5), c)).then(d), 20, "a@0 d1@4 d2@6", ["a d2"]),
+]
+
+ABSENCE_AND = [
+    (a.then(cep.all_of(silent(b, 5), c)), None, "a@0 c@2", ["a c"]),
+    (a.then(cep.all_of(silent(b, 5), c)), None, "a@0 c@9", ["a c"]),
+    (a.then(cep.all_of(silent(b, 5), c)), None, "a@0 c@2 b@4", []),  # its time goes on when c has come
+    (a.then(cep.all_of(silent(b, 5), c)), None, "a@0 c@2 b@5", ["a c"]),
+    (a.then(cep.all_of(silent(b, 5), c)), None, "a@0 b@6 c@9", ["a c"]),
+    (a.then(cep.all_of(silent(b, 5), c, d)).then(on("e")), 20, "a@0 d@1 e1@2 c@3 e2@4 e3@6", ["a d c e3"]),
+]
+
+ABSENCE_FIRST = [
+    (silent(a, 5), None, "a@0 a@4 a@8", [""]),  # once, after the last one
+    (silent(a, 5), None, "a@0 a@4 a@9 a@20", ["", "", ""]),  # one at 9, before the event then
+    (silent(a, 5), None, "b@0 b@3 b@6", [""]),  # from the first event of the key
+    (silent(a, 5), None, "b@0 a@3 b@20", [""]),
+    (silent(a, 5).then(b), 60, "a@0 b1@4 b2@6", ["b2"]),
+    (silent(a, 5).then(b), 10, "a@0 b@10.000001", []),
+    (silent(a, 5).then(b), 10, "a1@0 a2@7 b@9", ["b"]),  # the first silence goes on to b, the second is not there yet
+    (silent(a, 5).times(2), None, "a@0 a@9 a@19", ["", ""]),
+    (silent(a, 5).at_least(1), 20, "a@0", ["", "", "", ""]),  # every five seconds
+    (cep.any_of(silent(a, 5), b), None, "a@0 b@2 b@3", ["b", "b", ""]),  # each begins a match of its own
+    (silent(a, 2).not_then(c).then(b), None, "a@0 c@3 b@4", []),
+]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "within_s", "events", "expected"), [*REPEATED_ABSENCE, *ABSENCE_OR, *ABSENCE_AND, *ABSENCE_FIRST]
+)
+def test_an_absence_may_stand_anywhere(
+    pattern: cep.Pattern, within_s: int | None, events: str, expected: list[str] | None
+) -> None:
+    within = None if within_s is None else within_s * S
+    if expected is None:
+        with pytest.raises(DeclarationError, match="is longer than within"):
+            found(pattern, events, within=within)
+    else:
+        assert found(pattern, events, within=within) == expected
+
+
+def test_a_match_that_begins_with_an_absence_begins_when_the_silence_does() -> None:
+    [match] = cep.find(silent(a, 5), letters("a@0 a@3"))
+    assert (match.began, match.ended, match.events, match.steps) == (second(3), second(8), [], [])
+
+
+GAP = [
+    (a.then(b).then(c), "a@0 b@3 c@6", ["a b c"]),
+    (a.then(b).then(c), "a@0 b@3 c@6.000001", []),
+    (a.then(b).then(c), "a@0 b@3.000001 c@4", []),
+    (a.at_least(3), "a1@0 a2@3 a3@6 a4@10 a5@11", ["a1 a2 a3"]),
+    (a.then(b).not_then(c), "a@0 b@2 c@5", []),
+    (a.then(b).not_then(c), "a@0 b@2 c@5.1", ["a b"]),
+    (a.then(silent(b, 2)).then(c), "a@0 c@3", ["a c"]),
+    (a.then(silent(b, 2)).then(c), "a@0 c@3.1", []),  # an absence is no event
+]
+
+
+@pytest.mark.parametrize(("pattern", "events", "expected"), GAP)
+def test_a_gap_bounds_the_time_from_one_event_to_the_next(
+    pattern: cep.Pattern, events: str, expected: list[str]
+) -> None:
+    assert found(pattern, events, gap=3 * S) == expected
+    assert found(pattern, events, gap=3 * S, within=60 * S) == expected
+
+
+def test_within_and_gap_hold_both() -> None:
+    assert found(a.times(3), "a1@0 a2@3 a3@6", gap=3 * S, within=5 * S) == []
+    matches = cep.find(a.then(b), letters("a@0 b@9"), gap=3 * S, within=5 * S, timed_out=True)
+    assert [(each.timed_out, each.ended) for each in matches] == [(True, second(3))]
 
 
 @pytest.mark.parametrize(("pattern", "within_s", "events", "expected"), TIME)
@@ -196,9 +335,38 @@ def test_of_two_that_begin_and_end_together_the_one_with_the_earlier_last_event_
     assert found(pattern, "a1 a2@0 a3@0", skip=skip.past_last, within=4 * S) == ["a1", "a2", "a3"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "events", "expected"),
+    [
+        (a.then(b.at_least(1)).then(c), "a b1 b2 c", ["a b1 b2 c"]),  # b2 is earlier than c
+        (a.then(b.optional()).then(c), "a b c", ["a b c"]),
+        (a.then_any(b).then(c), "a b1 b2 c", ["a b1 c"]),
+        (cep.any_of(a.then(b).then(d), a.then(c).then(d)), "a c b d", ["a c d"]),
+    ],
+)
+@pytest.mark.parametrize("after", [skip.to_next, skip.past_last])
+def test_of_matches_with_the_same_first_and_last_event_the_one_with_the_earlier_events_is_kept(
+    pattern: cep.Pattern, events: str, expected: list[str], after: skip.Skip
+) -> None:
+    assert found(pattern, events, skip=after) == found(pattern, events, every=False) == expected
+
+
+def test_matches_that_are_complete_together_are_told_in_the_order_of_their_events() -> None:
+    assert found(a.then(b.at_least(1)).then(c), "a1 b1 a2 b2 c") == ["a1 b1 b2 c", "a1 b1 c", "a2 b2 c"]
+
+
 def test_a_match_that_waits_for_an_earlier_one_is_told_when_that_is_over() -> None:
     pattern = cep.any_of(a.then(d), b.next(c))
     assert found(pattern, "a@0 b@1 c@2 x@20", skip=skip.past_last, within=10 * S) == ["b c"]
+
+
+def test_a_match_that_waits_for_an_earlier_one_is_told_after_the_list_unless_time_stops_before_that_is_decided() -> (
+    None
+):
+    pattern, after = cep.any_of(a.then(d), b.next(c)), {"skip": skip.past_last, "within": 10 * S}
+    assert found(pattern, "a@0 b@1 c@2", **after) == ["b c"]
+    assert found(pattern, "a@0 b@1 c@2", until=second(10), **after) == []
+    assert found(pattern, "a@0 b@1 c@2", until=second(11), **after) == ["b c"]
 
 
 def test_once_is_the_first_match_and_no_more() -> None:
@@ -251,6 +419,22 @@ def test_time_after_the_list_goes_on_until_it_is_told_to_stop() -> None:
     pattern = a.then(cep.absent(b, for_=5 * S))
     assert found(pattern, "a@0", until=second(4)) == []
     assert found(pattern, "a@0", until=second(5)) == ["a"]
+
+
+@pytest.mark.parametrize("look", [False, True])
+def test_partial_matches_that_wait_for_the_same_are_asked_together_unless_they_are_looked_at(look: bool) -> None:
+    asked = 0
+
+    def fits(event: Letter, match: cep.Match) -> bool:
+        nonlocal asked
+        asked += 1
+        return event.kind == "b" and not (look and match["a"].number % 2)
+
+    many = 500
+    events = [*letters(" ".join(f"a{number}" for number in range(many))), Letter(at=second(many), kind="b")]
+    matches = cep.find(a.then(cep.on("b", Letter, fits)), events)
+    assert len(matches) == (many // 2 if look else many)
+    assert asked < 20 * many  # by each for itself: 125,000 times
 
 
 def test_events_are_taken_in_order_of_time_whatever_the_list_says() -> None:

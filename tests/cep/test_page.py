@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import re
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,11 @@ def is_b(event: Letter, match: cep.Match) -> bool:
     return event.kind == "b"
 
 
-NAMES = {"cep": cep, "is_b": is_b} | {each: on(each) for each in "abcd"}
+def is_c(event: Letter, match: cep.Match) -> bool:
+    return event.kind == "c"
+
+
+NAMES = {"cep": cep, "is_b": is_b, "is_c": is_c, "s": timedelta(seconds=1)} | {each: on(each) for each in "abcd"}
 
 
 def listed(matches: str) -> list[str]:
@@ -42,7 +47,7 @@ def test_a_row_about_skipping_is_true(row: re.Match[str]) -> None:
 
 
 def test_the_page_has_rows() -> None:
-    assert (len(list(ROW.finditer(PAGE))), len(list(SKIP.finditer(PAGE)))) == (23, 5)
+    assert (len(list(ROW.finditer(PAGE))), len(list(SKIP.finditer(PAGE)))) == (38, 5)
 
 
 def test_the_tests_of_the_page_pass(monkeypatch: pytest.MonkeyPatch) -> None:

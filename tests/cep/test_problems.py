@@ -122,28 +122,61 @@ BAD: list[tuple[Callable[[App], object], str]] = [
         "must be the last thing: nothing optional or repeated",
     ),
     (lambda app: declare(app, a.not_next(b).not_then(c)), "it ends with both not_next and not_then"),
-    (lambda app: declare(app, cep.absent(a, for_=S)), "an absence needs a step before it, that says since when"),
     (
-        lambda app: declare(app, cep.absent(a, for_=S).then(b)),
-        "an absence needs a step before it, that says since when",
+        lambda app: declare(app, cep.all_of(cep.absent(a, for_=S), b)),
+        "with an absence needs a step before it, that says",
     ),
+    (
+        lambda app: declare(app, c.then(cep.all_of(cep.absent(a, for_=S), cep.absent(b, for_=S)))),
+        "all_of takes one absence",
+    ),
+    (
+        lambda app: declare(app, c.then(cep.any_of(cep.absent(a, for_=S), cep.absent(b, for_=S).then(a)))),
+        "only one part of any_of may begin with an absence",
+    ),
+    (
+        lambda app: declare(app, c.then(cep.any_of(cep.all_of(cep.absent(a, for_=S), b), on("d")))),
+        "all_of with an absence cannot begin a part of any_of",
+    ),
+    (
+        lambda app: declare(app, c.next(cep.any_of(cep.absent(a, for_=S), b))),
+        "an absence follows with then, not with next",
+    ),
+    (
+        lambda app: declare(app, a.then(cep.absent(b, for_=S).at_least(1).consecutive())),
+        "what begins with an absence takes times(n) and at_least(n)",
+    ),
+    (lambda app: declare(app, a.then(cep.absent(b, for_=S).optional()).then(c)), "an absence cannot be optional"),
+    (
+        lambda app: declare(app, cep.absent(b, for_=S).at_least(1), within=None, gap=2 * S),
+        "absences that are repeated without end need a time: give within=",
+    ),
+    (
+        lambda app: declare(app, cep.absent(a, for_=S).then(b), within=None, gap=2 * S),
+        "could wait forever for its next event: give within=",
+    ),
+    (
+        lambda app: declare(app, cep.absent(a, for_=S).not_then(b), within=None, gap=2 * S),
+        "nobody says how long to wait: give within=",
+    ),
+    (lambda app: declare(app, a.then(b), gap=0 * S), "gap must be a timedelta above zero"),
+    (lambda app: declare(app, a.then(b), gap=timedelta.max), "is too long to be added to a time"),
+    (lambda app: declare(app, a.then(cep.absent(b, for_=3 * S)), gap=2 * S), "is longer than gap=0:00:02"),
     (lambda app: declare(app, a.next(cep.absent(b, for_=S))), "an absence follows with then, not with next"),
     (
         lambda app: declare(app, a.then(cep.absent(b, for_=11 * S))),
         "it can never match: an absence for 0:00:11 is longer",
     ),
     (lambda app: declare(app, a.then(cep.absent(b, for_=0 * S))), "for_ must be a timedelta above zero"),
-    (lambda app: declare(app, a.then(cep.absent(b, for_=S).times(2))), "an absence cannot be repeated"),
     (
         lambda app: declare(app, a.optional().then(cep.absent(b, for_=S)).then(c)),
         "the step before an absence must not be",
     ),
-    (lambda app: declare(app, cep.any_of(a, cep.absent(b, for_=S))), "an absence cannot stand in any_of"),
     (lambda app: declare(app, cep.any_of(a)), "any_of needs two parts or more"),
     (lambda app: declare(app, cep.any_of(a, b.optional()).then(c)), "a part of any_of must not be optional"),
     (lambda app: declare(app, cep.all_of(a, b.then(c))), "all_of takes single steps"),
     (lambda app: declare(app, cep.all_of(*(on(each) for each in "abcdefg"))), "all_of takes up to 6 steps"),
-    (lambda app: declare(app, a, reads="nowhere"), "it reads 'nowhere', which is no stream here"),
+    (lambda app: declare(app, a, reads="nowhere"), "it reads 'nowhere', which is not a stream here"),
     (
         lambda app: declare(app, a, reads=["letters", "timeless"]),
         "Timeless has no event time, and others that it reads",
@@ -194,6 +227,8 @@ GOOD = [
     a.times(3).consecutive(),
     a.then(cep.absent(b, for_=S)),
     cep.any_of(a.next(b), b.next(a)),  # the same steps, in the other order
+    cep.absent(a, for_=S),
+    cep.absent(a, for_=S).times(3),
 ]
 
 
@@ -202,6 +237,13 @@ def test_a_pattern_that_never_waits_without_end_needs_no_within(pattern: cep.Pat
     app = App("letters")
     app.stream("letters", Letter, key="key")
     app.match("hits", reads="letters", key="key", pattern=pattern, emits=Hit)(hit)
+    assert check(app) == []
+
+
+def test_a_gap_is_a_time_as_well_for_a_pattern_that_could_wait() -> None:
+    app = App("letters")
+    app.stream("letters", Letter, key="key")
+    declare(app, a.then(b.at_least(1)).then(c), within=None, gap=S)
     assert check(app) == []
 
 

@@ -22,7 +22,7 @@ from penstock.cep.recognize.values import HERE, HINTS, Leaf, Look, Made, arrow_o
 from penstock.filters.alike import INT_MAX, INT_MIN
 from penstock.filters.compiler import missing
 from penstock.filters.kinds import NUMBERS, REAL, TEXT, WHOLE, Mistake
-from penstock.filters.syntax import Call, Field, Literal, Name, Node
+from penstock.filters.syntax import Call, Field, Lambda, Literal, Name, Node
 from penstock.schema import Event, arrow_type, fields
 
 OFFSET_MAX = 1_000
@@ -298,4 +298,6 @@ def shown(node: Node) -> str:
         return f"{shown(node.of)}.{node.name}"
     if isinstance(node, Literal):
         return repr(node.value) if isinstance(node.value, str) else str(node.value)
+    if isinstance(node, Lambda):
+        return f"{node.name} -> {shown(node.body)}"
     return f"{node.name.upper()}({', '.join(map(shown, node.arguments))})"
