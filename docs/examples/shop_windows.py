@@ -29,4 +29,4 @@ def minutes(orders: DataFrame) -> DataFrame:
     return orders.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("orders"), F.sum("pieces").alias("pieces"))
 
 
-app.sql("busy-minutes", "SELECT window, orders FROM minutes WHERE orders >= 10", key="window", keep=timedelta(days=1))
+app.sql("busy-minutes", "SELECT window, orders FROM minutes WHERE orders >= 10", key="window")

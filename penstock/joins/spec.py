@@ -160,7 +160,10 @@ def _time_problems(over: Declared) -> Iterator[str]:
     elif all(timed):
         for side in known:
             if not side.late_after:
-                yield f"how long to wait for late events of {side.stream}? Give that stream late_after=timedelta(...)"
+                yield (
+                    f"how long to wait for late events of {side.stream}? Give that stream late_after=timedelta(...), "
+                    "above zero: the two streams are never quite abreast"
+                )
 
 
 def _kind(side: Side | None, key: str) -> Any:

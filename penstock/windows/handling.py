@@ -69,7 +69,9 @@ def handled(windowing: Windowing, reads: Reads) -> Handled:
     sums = compiled(chosen, hints)
     row = _row_class(windowing, hints)
     identity = (windowing.key,) if windowing.latest else (windowing.key, "number" if numbered else "window")
-    late_after = windowing.late_after or max((late or timedelta(0) for _, late in reads), default=timedelta(0))
+    late_after = windowing.late_after
+    if late_after is None:
+        late_after = max((late or timedelta(0) for _, late in reads), default=timedelta(0))
     part, part_class = _part(chosen, hints)
     work = Work(
         key=windowing.key,
@@ -143,7 +145,10 @@ def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
 
 
 def _gone_maker(windowing: Windowing, row: type[Event], identity: tuple[str, ...]) -> Any:
+    """A function of key and window that says that there is no row of them any more."""
     gone = gone_class(row, frozenset(identity))
+    if windowing.latest:
+        return lambda key, _: gone(**{windowing.key: key})
     return lambda key, window: gone(**{windowing.key: key, "window": window})
 
 

@@ -48,8 +48,9 @@ def problems(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[s
             "it needs keep=timedelta(...): how long a row stays after its window has ended; without it there would be "
             "more and more rows"
         )
-    if windowing.late_after is not None and not _above_zero(windowing.late_after):
-        yield "late_after must be a timedelta above zero"
+    late = windowing.late_after
+    if late is not None and not (isinstance(late, timedelta) and late >= _ZERO):
+        yield "late_after must be a timedelta, of zero or more"
     yield from _key(windowing)
     yield from _aggregates(windowing, classes)
     timeless = [cls.__name__ for cls in classes if getattr(cls, "__time_field__", None) is None]

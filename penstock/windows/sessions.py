@@ -22,9 +22,9 @@ Part = tuple[datetime, datetime, Any]
 
 
 class SessionState(Clock):
-    """Of a key: the newest event's time, and how far event time has come; before that, events are late. Its sessions
-    are in `open`, in order; `changed` has times in those that have changed and were not told since; `shown` has the
-    beginning and end of each that was told, and is not closed."""
+    """Of a key: the newest event's time, and how far event time has come: sessions that ended before that are closed.
+    Its sessions are in `open`, in order; `changed` has times in those that have changed and were not told since;
+    `shown` has the beginning and end of each that was told, and is not closed."""
 
     newest: datetime | None = None
     time: datetime | None = None
@@ -54,7 +54,7 @@ class SessionWindows:
         return on_event, on_timer
 
     def _event(self, state: Any, event: Any, at: datetime, ctx: Context) -> Iterator[Any]:
-        if state.time is not None and at < state.time:
+        if self._is_late(state, at):
             yield late(event, at, state.time, ctx, [MissedWindow(start=at, end=at + self.gap)])
             return
         if state.key is None:
@@ -71,10 +71,18 @@ class SessionWindows:
                 state.due = next_multiple(ctx.now, self.work.trigger.interval)
         self._set(state, ctx)
 
+    def _is_late(self, state: Any, at: datetime) -> bool:
+        """Whether every session that an event could belong to is closed: that which it would begin, and its own."""
+        return state.time is not None and at + self.gap < state.time and not self._near(state, at)
+
+    def _near(self, state: Any, at: datetime) -> list[Part]:
+        """The open sessions that an event of this time belongs to."""
+        return [each for each in state.open if each[0] - self.gap <= at <= each[1] + self.gap]
+
     def _join(self, state: Any, event: Any, at: datetime) -> Part:
         """Put an event into its session, which may be a new one, or two that it makes one."""
         sums = self.work.sums
-        near = [each for each in state.open if each[0] - self.gap <= at <= each[1] + self.gap]
+        near = self._near(state, at)
         kept = near[0][2] if near else sums.zero()
         for each in near[1:]:
             kept = sums.merge(kept, each[2])

@@ -29,7 +29,8 @@ MISSED_MAX = 100
 class TimedState(Clock):
     """Of a key: the newest pane, from `begin` to `end`, with its `number` and what it `holds`; other open panes; the
     number of the first pane that is not closed, and the event time at which it is; the sum `held` of the closed panes
-    that are in one window with the newest; and the first pane that has changed since changes were told."""
+    that are in one window with the newest; the first pane that has changed since changes were told; and, with `latest`,
+    the end of the last window that has events, until one without is closed."""
 
     begin: datetime | None = None
     end: datetime | None = None
@@ -37,6 +38,7 @@ class TimedState(Clock):
     closed: int | None = None
     closes: datetime | None = None
     changed: int | None = None
+    last: int | None = None
 
 
 class TimedWindows:
@@ -49,6 +51,7 @@ class TimedWindows:
         self.panes = shape.size // shape.every
         self.stacks = Stacks(work.sums)
         self._size, self._made, self._results = shape.size, work.row, work.sums.results
+        self._decays = work.latest and self.panes > 1
 
     def kept(self) -> dict[str, tuple[Any, Any]]:
         """The fields of the state that depend on the aggregates: type and default."""
@@ -161,6 +164,8 @@ class TimedWindows:
             state.changed = closed
         if waits:
             self._hold(state)
+        if state.last is not None and not self._waits(state) and closed > state.last:
+            told, state.last = [self.work.gone(state.key, self._window(Window, closed))], None
         return told
 
     def _ended(self, state: Any, closed: int) -> list[Any]:
@@ -178,6 +183,8 @@ class TimedWindows:
             end += 1
             told.append(self._row(state, end, stacks.whole(state), True))
             stacks.evict(state, end + 1 - self.panes)
+            if self._decays:
+                state.last = end
 
     def _taken(self, state: Any, number: int) -> Kept | None:
         """What is kept of an open pane, which is none any more."""
@@ -210,7 +217,7 @@ class TimedWindows:
             forget(state)
             return ()
         told: list[Any] = []
-        if self._waits(state):
+        if self._waits(state) or state.last is not None:
             told += self._close(state, (reached(state, now) - self.late_after - EPOCH) // self.every)
         if state.due is not None and state.due <= now:
             changed, state.changed, state.due = state.changed, None, None
@@ -234,6 +241,8 @@ class TimedWindows:
             closes = state.closes
         elif self._waits(state):
             closes = self._begin(min(state.older, default=state.number) + 1) + self.late_after
+        elif state.last is not None:
+            closes = self._begin(state.last + 1) + self.late_after
         set_timer(state, ctx, now, closes, self.work.remembered)
 
     def _begin(self, number: int) -> datetime:

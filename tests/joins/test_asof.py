@@ -114,7 +114,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such key": ({"key": ("key", "nothing")}, "the key 'nothing' is no field of Right"),
     "no room": ({"bounds": joins.Bounds(versions=0)}, "bounds: versions must be a whole number of at least 1"),
     "no memory": ({"bounds": joins.Bounds(remember=0 * S)}, "bounds: remember must be a timedelta above zero"),
-    "no table": ({"table": "nothing"}, "it reads 'nothing', which is no stream here"),
+    "no table": ({"table": "nothing"}, "it reads 'nothing', which is not a stream here"),
 }
 
 

@@ -6,16 +6,21 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
 from penstock import App, Event, gone
 from penstock.analyze.fitting import fitted, row_problems
+from penstock.contracts import Output
 from penstock.declared import Joiner
-from penstock.graph import check, order, read_views
+from penstock.graph import change_streams, check, order
 from penstock.queue import EmbeddedLog
-from penstock.runtime.changes import Changes, Pulse, last_time
+from penstock.runtime.changes import ChangePublisher, Pulse, last_time
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.views import open_reader, open_table
 from penstock.schema import KIND_EVENT, KIND_TICK, system_fields
+from penstock.settings import Settings
 from penstock.testing import CRASH, run, tick
 
 S = timedelta(seconds=1)
@@ -91,7 +96,7 @@ def test_inner_tells_of_no_event_without_a_row() -> None:
 def test_the_view_comes_before_the_handler_and_its_changes_are_published() -> None:
     app, _ = limits_app()
     assert [node.name for node in order(app)] == ["limits", "judged"]
-    assert read_views(app) == {"limits"}
+    assert change_streams(app) == {"limits"}
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -140,34 +145,62 @@ def test_rows_are_made_to_fit_the_class() -> None:
     assert made == {"card": "a", "limit": 7, "_id": None, "_key": "a", "_ingest_time": None, "_kind": KIND_EVENT}
 
 
-SCHEMA = pa.schema([("card", pa.string()), ("limit", pa.int64()), *system_fields()])
+COLUMNS_OF_LIMITS = pa.schema([("card", pa.string()), ("limit", pa.int64())])
 
 
-def batch(card: str) -> pa.RecordBatch:
-    return pa.RecordBatch.from_pylist([{"card": card, "limit": 1, "_kind": KIND_EVENT}] * 2, schema=SCHEMA)
+class Limits:
+    """The view, its file and the stream of its changes."""
+
+    def __init__(self, root: Path) -> None:
+        self.view = limits_app()[0].views[0]
+        self.directory = DataDirectory(root)
+        self.directory.make()
+        self.log = EmbeddedLog(self.directory.streams)
+        self.table = open_table(self.view, self.directory, Settings())
+        self.table.describe(COLUMNS_OF_LIMITS)
+        self.batches = 0
+
+    def publisher(self) -> ChangePublisher:
+        reader = open_reader(self.view, self.directory, Settings())
+        assert reader is not None
+        return ChangePublisher(self.view, COLUMNS_OF_LIMITS, reader, self.log)
+
+    def commit(self, **limits: int) -> None:
+        table = pa.Table.from_pylist([{"card": card, "limit": limit} for card, limit in limits.items()])
+        ends = [msgspec.json.encode([{"payments/0": number}]).decode() for number in (self.batches, self.batches + 1)]
+        self.table.commit(Output(self.batches, ends[0], ends[1], 1, table.cast(COLUMNS_OF_LIMITS)))
+        self.batches += 1
+
+    def rows(self) -> list[tuple[str | None, int, datetime]]:
+        found = self.log.read("limits.changes", 0, 0, self.log.ends("limits.changes")[0])
+        return [(row["card"], row["_kind"], row["_ingest_time"]) for each in found for row in each.to_pylist()]
+
+    def close(self) -> None:
+        self.table.close()
+        self.log.close()
 
 
-def rows(log: EmbeddedLog) -> list[tuple[str | None, int, datetime]]:
-    found = log.read("limits.changes", 0, 0, log.ends("limits.changes")[0])
-    return [(row["card"], row["_kind"], row["_ingest_time"]) for each in found for row in each.to_pylist()]
-
-
-def test_log_time_rises_in_a_views_changes_and_a_batch_is_there_once(tmp_path: Path) -> None:
-    log = EmbeddedLog(tmp_path)
-    changes = Changes("limits", SCHEMA, log)
+def test_log_time_rises_in_a_views_changes_and_a_version_is_there_once(tmp_path: Path) -> None:
+    limits = Limits(tmp_path)
+    changes = limits.publisher()
     later = datetime.now(UTC) + timedelta(days=1)  # as after a clock was set back
-    changes.append(batch("a"), producer="limits", sequence=1)
-    changes.append(batch("a"), producer="limits", sequence=1)
+    limits.commit(a=1, c=2)
+    changes.publish()
+    changes.publish()
     changes.tick(later)
     changes.tick(later - S)
-    Changes("limits", SCHEMA, log).append(batch("b"), producer="limits", sequence=2)
-    found = rows(log)
+    changes.close()
+    limits.commit(b=1)
+    again = limits.publisher()
+    again.publish()
+    again.close()
+    found = limits.rows()
     assert [(card, kind) for card, kind, _ in found] == [
-        ("a", KIND_EVENT), ("a", KIND_EVENT), (None, KIND_TICK), ("b", KIND_EVENT), ("b", KIND_EVENT),
+        ("a", KIND_EVENT), ("c", KIND_EVENT), (None, KIND_TICK), ("b", KIND_EVENT),
     ]  # fmt: skip
     times = [time for *_, time in found]
-    assert times[0] == times[1] < times[2] == later < times[3] == times[4] == last_time(log, "limits.changes")
-    log.close()
+    assert times[0] == times[1] < times[2] == later < times[3] == last_time(limits.log, "limits.changes")
+    limits.close()
 
 
 def test_a_view_that_says_nothing_is_ticked_as_far_as_the_stream_has_come(tmp_path: Path) -> None:
@@ -176,17 +209,19 @@ def test_a_view_that_says_nothing_is_ticked_as_far_as_the_stream_has_come(tmp_pa
     from penstock.schema import event_schema
 
     app, _ = limits_app()
-    log = EmbeddedLog(tmp_path)
+    limits = Limits(tmp_path)
+    log = limits.log
     log.declare(StreamSpec("payments", event_schema(Payment), 2))
-    published: dict[str, Changes] = {}
+    published: dict[str, ChangePublisher] = {}
     pulse = Pulse(app, published, log)
     pulse.beat()  # the view has not started yet
-    published["limits"] = Changes("limits", SCHEMA, log)
+    published["limits"] = limits.publisher()
     pulse.beat()
-    assert rows(log) == []
+    assert limits.rows() == []
     now = datetime(2026, 1, 1, tzinfo=UTC)
     log.append("payments", 1, tick_batch(event_schema(Payment), now), producer="test", sequence=1)
     pulse.beat()
     pulse.beat()
-    assert rows(log) == [(None, KIND_TICK, now)]
-    log.close()
+    assert limits.rows() == [(None, KIND_TICK, now)]
+    published["limits"].close()
+    limits.close()

@@ -21,6 +21,7 @@ from penstock.cursor import source_positions
 from penstock.queue import EmbeddedLog
 from penstock.runtime import handlers
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.views import open_kept
 from penstock.schema import event_schema
 from penstock.serve.channels.ranges import Range
 from penstock.settings import Settings
@@ -62,7 +63,7 @@ class Kept:
 
     def batch(self) -> None:
         ledger = handlers.open_ledger(sales, self.plan, self.directory, self.log)
-        kept = handlers.open_kept(sales, self.directory, self.settings, self.log, read=False)
+        kept = handlers.Kept(open_kept(sales, self.directory, self.settings))
         sink = handlers.HandlerSink(sales, self.plan, ledger, self.log, kept)
         try:
             sink.commit(self._output(ledger))

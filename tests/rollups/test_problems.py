@@ -118,7 +118,7 @@ def test_a_sound_one_has_no_problems() -> None:
         ),
         (
             {"reads": "nothing"},
-            "it reads 'nothing', which is no stream here; there are refunds, sales.failed, sales.missed, sold",
+            "it reads 'nothing', which is not a stream here; there are refunds, sales.failed, sales.missed, sold",
         ),
     ],
 )

@@ -231,6 +231,36 @@ def test_with_latest_there_is_one_row_for_each_key_that_of_its_newest_window() -
     assert closed == [("a", (10, 20), True, 1, 6), ("b", (0, 10), True, 1, 9)]
 
 
+def test_the_last_five_minutes_fall_as_time_passes_and_are_gone_when_they_are_empty() -> None:
+    items = [reading(0), reading(10), reading(70), reading(80), reading(90)]
+    over = windows.sliding(timedelta(minutes=5), every=timedelta(minutes=1))
+
+    def after(minutes: float) -> list[tuple[Any, ...]]:
+        return rows_of(over, [*items, tick(timedelta(minutes=minutes))], latest=True)
+
+    assert [each[3] for each in after(0.1)] == [5]
+    assert after(4) == [("a", (0, 300), True, 5, 5)]
+    assert after(5) == [("a", (60, 360), True, 3, 3)]
+    assert after(6) == []
+    assert after(75) == []
+
+
+def test_without_lateness_an_event_that_is_behind_another_may_miss_its_window() -> None:
+    over = windows.tumbling(seconds(10))
+    items = [reading(9), reading(10), reading(8)]
+    app, _ = window(over, seconds(60), late_after=timedelta(0))
+    assert [each.late_s for each in run(app, {"readings": items}).emitted("used.late")] == [2.0]
+    app, _ = window(over, timedelta(0))
+    assert [each.late_s for each in run(app, {"readings": items}).emitted("used.late")] == [2.0]
+
+
+def test_an_event_in_an_open_session_is_not_late_however_far_time_has_come() -> None:
+    app, _ = window(windows.session(seconds(30)), seconds(10))
+    result = run(app, {"readings": [reading(0), reading(20), reading(45), reading(34)]})
+    assert result.emitted("used.late") == []
+    assert told(result) == [("a", (0, 75), False, 4, 4)]
+
+
 def test_a_session_that_grows_takes_the_place_of_what_it_was() -> None:
     app, keeper = window(windows.session(seconds(5)), seconds(60))
     result = run(app, {"readings": [reading(0, 1), reading(8, 2), reading(4, 4)]})

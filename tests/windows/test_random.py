@@ -6,11 +6,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import windows
-from penstock.testing import Result, run
+from penstock.testing import STEP, Result, run, tick
 from penstock.windows.shapes import Shape
 from tests.windows.meters import (
     AGGREGATES,
@@ -129,6 +129,94 @@ def test_in_any_order_an_event_is_in_the_windows_that_are_open_when_it_comes(
         }
 
 
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.integers(0, 120), max_size=40),
+    st.sampled_from([0, 5, 10]),
+    TRIGGERS,
+    st.sampled_from([1, 4, 1_000]),
+)
+@example([0, 18, 1], 10, windows.on_change, 1)
+@example([0, 18, 0], 10, windows.on_change, 1)
+def test_in_any_order_an_event_is_late_only_if_every_session_it_could_be_in_is_closed(
+    given: list[int], late_s: int, trigger: Any, batch: int
+) -> None:
+    gap = 8
+    events = [reading(second, number=number) for number, second in enumerate(given)]
+    app, keeper = window(windows.session(seconds(gap)), seconds(late_s), trigger=trigger)
+    result = run(app, {"readings": [*events, *END]}, batch_events=batch)
+    assert result.failed(keeper) == []
+    still, over, late = sessions(given, gap, late_s)
+    found = {
+        place: (row.n, row.closed if hasattr(row, "closed") else True) for (_, place), row in closed(result).items()
+    }
+    assert [seconds_to(each.at) for each in result.emitted("used.late")] == late
+    assert found == {(each[0], each[-1] + gap): (len(each), True) for each in (*over, *still)}
+
+
+def sessions(given: list[int], gap: int, late_s: int) -> tuple[list[list[int]], list[list[int]], list[int]]:
+    """The sessions that are still open after the last event, those that are over, and the events that are in none.
+
+    Log time moves `STEP` with each event, and event time moves with it from the newest event on. So a session that ends
+    just where event time is may still grow with the event that brought it there, but not with the one after.
+    """
+    still: list[list[int]] = []
+    over: list[list[int]] = []
+    late: list[int] = []
+    time: float = -1_000
+    newest, newest_at = -1_000, 0
+    for now, at in enumerate(given):
+        passed = newest + (now - newest_at) * STEP.total_seconds() - late_s
+        if any(each[-1] + gap < passed for each in still):
+            time = passed
+        if at >= newest:
+            newest, newest_at, time = at, now, max(time, at - late_s)
+        over += [each for each in still if each[-1] + gap < time]
+        still = [each for each in still if each[-1] + gap >= time]
+        near = [each for each in still if each[0] - gap <= at <= each[-1] + gap]
+        if near or at + gap >= time:
+            still = [
+                *(each for each in still if each not in near),
+                sorted([at, *(one for each in near for one in each)]),
+            ]
+        else:
+            late.append(at)
+    return still, over, late
+
+
+@settings(deadline=None, max_examples=100)
+@given(
+    st.lists(st.tuples(st.integers(0, 300), st.integers(0, 20)), max_size=25),
+    st.integers(0, 500),
+    st.sampled_from([0, 20]),
+    TRIGGERS,
+)
+def test_with_latest_a_row_falls_as_time_passes_and_goes_with_the_last_event_of_its_window(
+    given: list[tuple[int, int]], pause_s: int, late_s: int, trigger: Any
+) -> None:
+    """After a pause, each key has the row of the newest window that is closed, and none if that has no events."""
+    size, slide = 60, 10
+    came = sorted(given, key=lambda each: each[0] + (each[1] if late_s else 0))
+    events = [reading(second, number=number) for number, (second, _) in enumerate(came)]
+    over = windows.sliding(seconds(size), every=seconds(slide))
+    app, _ = window(over, seconds(late_s), trigger=trigger, latest=True)
+    result = run(app, {"readings": [*events, tick(seconds(pause_s)), tick(timedelta(microseconds=1))]})
+    rows = result.rows("used")
+    if not events:
+        assert rows == []
+        return
+    newest = max(second for second, _ in came)
+    first = next(second for second, _ in came if second // slide == newest // slide)
+    passed = max(newest, first + pause_s) - late_s  # time passes from the first event of the newest slide on
+    end = passed // slide * slide
+    inside = [second for second, _ in came if end - size <= second < end]
+    shown = [(place(row), row.n) for row in rows if getattr(row, "closed", True)]
+    if newest // slide * slide + slide <= end:  # else the newest window is still open
+        assert [(place(row), row.n) for row in rows] == ([((end - size, end), len(inside))] if inside else [])
+    elif trigger == windows.on_close:
+        assert shown == ([((end - size, end), len(inside))] if inside else [])
+
+
 @settings(deadline=None, max_examples=50)
 @given(READINGS, st.sampled_from([0, 5, 30]))
 def test_at_every_change_the_newest_window_is_told_as_it_is(given: list[Any], late_s: int) -> None:
@@ -136,7 +224,7 @@ def test_at_every_change_the_newest_window_is_told_as_it_is(given: list[Any], la
     shape = windows.sliding(seconds(30), every=seconds(10))
     events = [each for each in sorted(came(given), key=lambda each: each.at) if each.meter == "a"]
     app, keeper = window(shape, seconds(late_s) if late_s else None, aggregate=AGGREGATES, latest=True)
-    changes = [each for each in run(app, {"readings": events}).emitted(keeper) if not each.closed]
+    changes = [each for each in run(app, {"readings": events}).emitted(keeper) if not getattr(each, "closed", True)]
     assert len(changes) == len(events)
     for number, row in enumerate(changes):
         (inside,) = [found for where, found in expected(shape, events[: number + 1]).items() if where == place(row)]

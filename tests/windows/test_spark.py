@@ -13,8 +13,8 @@ from pyspark.sql import functions as F
 
 from penstock import windows
 from penstock.declared import Keeper
-from penstock.runtime.handlers import open_kept
 from penstock.runtime.loading import load
+from penstock.runtime.views import open_kept
 from penstock.testing import BEGIN, run
 from tests.handlers.pipe import HandlerPipe, later
 from tests.windows.meters import END, reading, rows_of, seconds
@@ -23,7 +23,7 @@ from tests.windows.test_files import TARGET, items
 
 def watts(pipe: HandlerPipe, keeper: Keeper) -> list[float]:
     """What the rows of the view tell, by key."""
-    table = open_kept(keeper, pipe.directory, pipe.settings, pipe.log, read=False).table
+    table = open_kept(keeper, pipe.directory, pipe.settings)
     found = [msgspec.json.decode(data) for (data,) in table._connection.execute("SELECT data FROM rows ORDER BY key")]
     table.close()
     return [each["watts"] for each in found]
