@@ -8,6 +8,7 @@ A feed of RSVPs comes in over a WebSocket, three views are kept up to date, and 
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -39,8 +40,8 @@ class Member(Record):
 class Meetup(Record):
     event_id: str
     event_name: str
-    event_url: str
     time: int
+    event_url: str | None = None
 
 
 class Topic(Record):
@@ -138,7 +139,11 @@ def demo() -> int:
     """Run this file as `penstock run` would, on the invented feed unless RSVP_FEED names another."""
     from penstock.cli import main
 
-    command = ["run", __file__, "--data", ".penstock/rsvps", *sys.argv[1:]]
+    parser = argparse.ArgumentParser(prog="python examples/rsvps.py", epilog="other options are those of penstock run")
+    parser.add_argument("--data", default=".penstock/rsvps", metavar="DIR", help="its data (.penstock/rsvps)")
+    parser.add_argument("--port", default="8080", help="where the dashboard is (8080); 0 takes a free port")
+    chosen, others = parser.parse_known_args()
+    command = ["run", __file__, "--data", chosen.data, "--port", chosen.port, *others]
     if "RSVP_FEED" in os.environ:
         return main(command)
     with invented_feed() as address:

@@ -25,6 +25,7 @@ class DurableFile:
         self.path = Path(path)
         self._lock = _locked(self.path)
         try:
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would let all read it
             self.connection = connect(self.path)
             with self.transaction():
                 self.generation = make_head(self.connection, self.path, kind)

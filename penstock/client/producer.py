@@ -165,14 +165,15 @@ class Producer:
     def _fail(self, error: BaseException) -> None:
         """The file does not take any more: nothing more is promised."""
         self._failure = self._failure or error
-        self._not_taken(error)
+        self._refuse(len(self._taken), error)
 
-    def _not_taken(self, error: BaseException) -> None:
-        for body, durable in self._taken:
+    def _refuse(self, count: int, error: BaseException) -> None:
+        """Raise `error` from the `send` of the first `count` messages that wait to be written."""
+        for body, durable in self._taken[:count]:
             self._bytes -= len(body) + OVERHEAD_BYTES
             if not durable.done():
                 durable.set_exception(error)
-        self._taken.clear()
+        del self._taken[:count]
 
     async def _in_thread(self, call: Callable[[], T]) -> T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
@@ -185,8 +186,7 @@ class Producer:
                 self._work.clear()
                 try:
                     await self._commit()
-                except DiskFull as error:  # what was taken before is there, and there may be room later
-                    self._not_taken(error)
+                except DiskFull:  # what was taken before is there, and there may be room later
                     await self._client.timing.sleep(DISK_FULL_S)
                     self._work.set()
         except Exception as error:
@@ -200,7 +200,11 @@ class Producer:
         taken, rejections = list(self._taken), list(self._rejections)
         bodies = [body for body, _ in taken]
         committing = self._in_thread(lambda: outbox.commit(bodies, acknowledged, rejections))
-        numbers, news = await asyncio.shield(committing)
+        try:
+            numbers, news = await asyncio.shield(committing)
+        except DiskFull as error:  # messages that came during this commit were not part of it: the next one has them
+            self._refuse(len(taken), error)
+            raise
         del self._taken[: len(taken)], self._rejections[: len(rejections)]
         reach("outbox.committed")
         self._sizes.extend((seq, len(body) + OVERHEAD_BYTES) for seq, body in zip(numbers, bodies, strict=True))

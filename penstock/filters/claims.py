@@ -11,7 +11,7 @@ from decimal import Decimal
 from typing import Any
 
 from penstock.filters.kinds import Mistake
-from penstock.filters.syntax import NUMBER_MAX, Call, Field, Literal, Node
+from penstock.filters.syntax import NUMBER_MAX, Call, Field, Lambda, Literal, Node
 
 LIST_MAX = 100
 
@@ -21,6 +21,8 @@ def claimed(node: Node, claims: Mapping[str, Any]) -> Node:
     with it holds. A list may stand behind IN only; one that is too long counts as none."""
     if isinstance(node, Field):
         return replace(node, of=claimed(node.of, claims))
+    if isinstance(node, Lambda):
+        return replace(node, body=claimed(node.body, claims))
     if not isinstance(node, Call):
         return node
     if node.name == "claim":
@@ -40,6 +42,8 @@ def named(node: Node) -> frozenset[str]:
     """The claims that a tree asks for."""
     if isinstance(node, Field):
         return named(node.of)
+    if isinstance(node, Lambda):
+        return named(node.body)
     if not isinstance(node, Call):
         return frozenset()
     return frozenset({_name(node)}) if node.name == "claim" else frozenset().union(*map(named, node.arguments))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from difflib import get_close_matches
 
@@ -15,7 +15,7 @@ from penstock.filters.alike import is_whole
 from penstock.filters.functions import Function
 from penstock.filters.kinds import NULL, REAL, TEXT, TRUTH, WHOLE, Mistake, Operand, constant, loaded
 from penstock.filters.limits import CALLS_MAX, PATTERNS_MAX
-from penstock.filters.syntax import Call, Field, Literal, Name, Node
+from penstock.filters.syntax import Call, Field, Lambda, Literal, Name, Node
 from penstock.schema import SYSTEM_COLUMNS
 
 Builder = Callable[[Sequence[Operand]], Operand]
@@ -56,13 +56,21 @@ FUNCTIONS: Mapping[str, Function] = {
 }
 
 
+@dataclass
+class _Tally:
+    """How much there is of what costs much."""
+
+    calls: int = 0
+    patterns: int = 0
+
+
 class Compiler:
     """Types nodes, and remembers which columns they read."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self._schema = schema
         self._names = [name for name in schema.names if name not in SYSTEM_COLUMNS]
-        self._calls = self._patterns = 0
+        self._tally = _Tally()
         self.columns: set[str] = set()
 
     def operand(self, node: Node) -> Operand:
@@ -75,6 +83,10 @@ class Compiler:
                 return _literal(node)
             case Call(name="and" | "or"):
                 return logic.joined(node.name, [self.operand(each) for each in _flat(node)])
+            case Call(name="exists"):
+                return self._exists(node)
+            case Lambda():
+                raise Mistake(node.position, "a condition with -> stands in exists only")
         arguments = [self.operand(each) for each in node.arguments]
         return _settled(self._call(node, arguments), arguments)
 
@@ -87,6 +99,18 @@ class Compiler:
             raise Mistake(node.position, f"there are several columns {name!r}")
         return loaded(self._schema.field(index).type, lambda batch: batch.column(name), node.position, name)
 
+    def _exists(self, node: Call) -> Operand:
+        match node.arguments:
+            case (of, Lambda() as each):
+                lists = self.operand(of)
+            case _:
+                raise Mistake(node.position, "exists takes a list and a condition: exists(topics, t -> t.name = 'x')")
+        if lists.kind.name != "list":
+            raise Mistake(lists.position, f"{lists.typed} is no list, and exists looks for an element of one")
+        self._count(node, ())
+        inner = _OfElement(each.name, lists.kind.arrow.value_type, self._tally)
+        return nested.exists(lists, logic.truth(inner.operand(each.body)), each.name)
+
     def _call(self, node: Call, operands: Sequence[Operand]) -> Operand:
         self._count(node, operands)
         if node.name in _OPERATORS:
@@ -98,12 +122,30 @@ class Compiler:
     def _count(self, node: Call, operands: Sequence[Operand]) -> None:
         """What costs much may stand there a few times only."""
         is_pattern = node.name in _PATTERNS
-        self._calls += is_pattern or node.name in FUNCTIONS
-        self._patterns += is_pattern and like.is_hard(operands)
-        if self._calls > CALLS_MAX:
+        tally = self._tally
+        tally.calls += is_pattern or node.name in FUNCTIONS or node.name == "exists"
+        tally.patterns += is_pattern and like.is_hard(operands)
+        if tally.calls > CALLS_MAX:
             raise Mistake(node.position, f"there are more than {CALLS_MAX} functions and patterns")
-        if self._patterns > PATTERNS_MAX:
+        if tally.patterns > PATTERNS_MAX:
             raise Mistake(node.position, f"there are more than {PATTERNS_MAX} patterns with % or _ inside")
+
+
+class _OfElement(Compiler):
+    """Types a condition on the elements of a list, which stand in a column of their own."""
+
+    def __init__(self, name: str, kind: pa.DataType, tally: _Tally) -> None:
+        super().__init__(pa.schema([pa.field(name, kind)]))
+        self._names = [name]
+        self._element, self._tally = name, tally
+
+    def _column(self, node: Name) -> Operand:
+        if node.name == self._element:
+            return super()._column(node)
+        kind = self._schema.field(0).type
+        if pa.types.is_struct(kind) and kind.get_field_index(node.name) >= 0:
+            raise Mistake(node.position, f"write {self._element}.{node.name} for the field of an element")
+        raise Mistake(node.position, f"only {self._element} can be named here, and its fields: it is the element")
 
 
 def _flat(node: Call) -> list[Node]:

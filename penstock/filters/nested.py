@@ -12,7 +12,8 @@ import pyarrow.compute as pc
 from penstock.filters import logic, texts
 from penstock.filters.alike import is_whole
 from penstock.filters.functions import Function, anything, computed, need
-from penstock.filters.kinds import TEXT, TRUTH, WHOLE, Mistake, Operand, constant, kind_of, loaded
+from penstock.filters.kinds import TEXT, TRUTH, WHOLE, Mistake, Operand, Run, constant, full, kind_of, loaded
+from penstock.filters.limits import SLICE_ROWS
 
 INDEX_MAX = 2**31 - 1
 
@@ -84,14 +85,47 @@ def contains(operands: Sequence[Operand]) -> Operand:
     return computed(TRUTH, lambda batch: _any_of(run(batch), hit), this.position)
 
 
+def exists(this: Operand, hit: Run, name: str) -> Operand:
+    """Whether `hit`, a condition on a batch of elements in a column of that name, holds for an element of each list.
+    NULL if it holds for none and is unknown for one, or if the list is NULL."""
+    run = this.run
+    return computed(TRUTH, lambda batch: _exists(run(batch), hit, name), this.position, "exists(...)")
+
+
+def _exists(lists: Any, hit: Run, name: str) -> Any:
+    elements, starts, ends = _elements(lists)
+    found = _hits(elements, hit, name)
+    some = _any(found.fill_null(False), starts, ends)
+    unsure = pc.or_(_any(found.is_null(), starts, ends), lists.is_null())
+    return pc.if_else(some, some, pc.if_else(unsure, pa.scalar(None, pa.bool_()), pa.scalar(False)))
+
+
+def _hits(elements: Any, hit: Run, name: str) -> Any:
+    """What the condition is for each element. One event may have very many, so they are looked at in slices."""
+    pieces = [pa.array([], pa.bool_())]
+    for start in range(0, len(elements), SLICE_ROWS):
+        part = pa.RecordBatch.from_arrays([elements.slice(start, SLICE_ROWS)], [name])
+        pieces.append(full(hit(part), part.num_rows))
+    return pa.concat_arrays(pieces)
+
+
 def _any_of(lists: Any, hit: Any) -> Any:
-    """By running totals of the hits: a list has one if the total at its end is more than at its beginning."""
-    starts, ends, lengths = _spans(lists)
+    elements, starts, ends = _elements(lists)
+    found = _any(hit(elements).fill_null(False), starts, ends)
+    return pc.if_else(lists.is_valid(), found, pa.scalar(None, pa.bool_()))
+
+
+def _elements(lists: Any) -> tuple[Any, Any, Any]:
+    """The elements of all lists, and where among them those of each begin and end."""
+    starts, ends, _ = _spans(lists)
     first, last = (starts[0].as_py(), ends[-1].as_py()) if len(lists) else (0, 0)
-    hits = pc.cast(hit(lists.values.slice(first, last - first)).fill_null(False), pa.int64())
-    totals = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(hits)])
-    count = pc.subtract(totals.take(pc.subtract(ends, first)), totals.take(pc.subtract(starts, first)))
-    return pc.if_else(pc.is_valid(lengths), pc.greater(count, 0), pa.scalar(None, pa.bool_()))
+    return lists.values.slice(first, last - first), pc.subtract(starts, first), pc.subtract(ends, first)
+
+
+def _any(flags: Any, starts: Any, ends: Any) -> Any:
+    """By running totals: a list has a flag if the total at its end is more than at its beginning."""
+    totals = pa.concat_arrays([pa.array([0], pa.int64()), pc.cumulative_sum(pc.cast(flags, pa.int64()))])
+    return pc.greater(totals.take(ends), totals.take(starts))
 
 
 _LONG = need("text", "list", "map")

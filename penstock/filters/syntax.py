@@ -1,4 +1,4 @@
-"""A text as a tree of four sorts of nodes. The only file that knows the parser's tree: what may be in it is a list, all
+"""A text as a tree of five sorts of nodes. The only file that knows the parser's tree: what may be in it is a list, all
 else is refused."""
 
 from __future__ import annotations
@@ -51,7 +51,16 @@ class Call:
     position: int
 
 
-Node = Name | Field | Literal | Call
+@dataclass(frozen=True, slots=True)
+class Lambda:
+    """A condition on an element of a list, and the name that the element has in it: `t -> t.urlkey = 'python'`."""
+
+    name: str
+    body: Node
+    position: int
+
+
+Node = Name | Field | Literal | Call | Lambda
 
 
 class Item(NamedTuple):
@@ -246,9 +255,18 @@ class Reader:
 class _Texts(Reader):
     """Reads what stands in one text."""
 
+    PARTS: ClassVar[Mapping[str, frozenset[str]]] = {**_PARTS, "Lambda": frozenset({"this", "expressions"})}
+
     def __init__(self, tokens: Tokens) -> None:
         super().__init__(tokens.refuse)
         self.tokens = tokens
+
+    def _lambda(self, tree: Any) -> Node:
+        first, *others = tree.expressions
+        place = first.meta.get("start", self._place)
+        if others or type(first).__name__ != "Identifier":
+            self._refuse(place, "one name stands before ->")
+        return Lambda(first.this, self.node(tree.this), place)
 
     def read(self, tokens: list[Token]) -> Node:
         self._place = tokens[0].start

@@ -7,7 +7,7 @@ from typing import Any, Self
 import datasketches
 
 from penstock.sketches.base import Estimate, Item, Sketch, around, damaged
-from penstock.sketches.images import check_hll, check_theta
+from penstock.sketches.images import as_hll_8, check_hll, check_theta
 
 CONFIDENCES = {1: 0.6827, 2: 0.9545, 3: 0.9973}
 """That the true count is within so many standard deviations."""
@@ -56,6 +56,8 @@ class Hll(Sketch):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
+        """Read a sketch of eight bits a register, or of six or four, which becomes one of eight."""
+        data = as_hll_8(data)
         check_hll(data)
         made = cls.__new__(cls)
         try:

@@ -15,7 +15,12 @@ COUNTERS_MAX = 1 << 24
 """The most counters of a count-min sketch that is read: 128 MiB."""
 COUNT_MAX = 2.0**256
 """The highest of them: a join multiplies two, and adds the products up."""
-_HLL_8 = 2
+_HLL_4, _HLL_6, _HLL_8 = 0, 1, 2
+_EXCEPTION = 15
+"""In four bits: the register is in the list of those that do not fit."""
+_SLOT = (1 << 26) - 1
+_LG_ASIDE = dict(zip(range(4, 22), (2, 2, 2, 3, 3, 3, 4, 4, 5, 5, 6, 7, 8, 9, 10, 11, 12, 13), strict=True))
+"""The size of that list at first, by that of the sketch. An updatable one has it though it is empty."""
 _LIST, _SET, _REGISTERS = 0, 1, 2
 _EMPTY, _COMPACT = 4, 8
 _LEAST_AT = 6
@@ -34,13 +39,56 @@ def _require(holds: bool, kind: str, why: str) -> None:
         raise damaged(kind, why)
 
 
+def as_hll_8(data: bytes) -> bytes:
+    """An HLL with registers of four or six bits as one of eight, updatable; any other bytes as they are. What is wrong
+    with the result is for `check_hll` to find."""
+    kind = "HLL sketch"
+    if len(data) < 8 or data[7] >> 2 & 3 not in (_HLL_4, _HLL_6):
+        return data
+    narrow, mode, lg_k = data[7] >> 2 & 3, data[7] & 3, data[3]
+    typed = bytes((mode | _HLL_8 << 2,))
+    if mode != _REGISTERS:
+        return data[:7] + typed + data[8:]
+    _require(len(data) >= 40 and 4 <= lg_k <= 21, kind, f"{len(data)} bytes for 2^{lg_k} registers")
+    registers = _of_six_bits(data, lg_k) if narrow == _HLL_6 else _of_four_bits(data, lg_k)
+    free = struct.pack("<II", registers.count(0), 0)
+    flags = data[5] & ~_COMPACT
+    return data[:4] + bytes((0, flags, 0)) + typed + data[8:32] + free + registers
+
+
+def _of_six_bits(data: bytes, lg_k: int) -> bytes:
+    size = ((3 << lg_k) >> 2) + 1
+    _require(len(data) == 40 + size, "HLL sketch", f"{len(data)} bytes for 2^{lg_k} registers of six bits")
+    bits = numpy.unpackbits(numpy.frombuffer(data, numpy.uint8, offset=40), bitorder="little")[: 6 << lg_k]
+    return bytes(numpy.packbits(bits.reshape(-1, 6), axis=1, bitorder="little").reshape(-1))
+
+
+def _of_four_bits(data: bytes, lg_k: int) -> bytes:
+    """Each is what it has above the least of all; those that have too much above it are listed behind."""
+    kind, size = "HLL sketch", 1 << lg_k >> 1
+    (count,) = struct.unpack_from("<I", data, 36)
+    places = count if data[5] & _COMPACT else 1 << (min(data[4], lg_k) if count else _LG_ASIDE[lg_k])
+    _require(len(data) == 40 + size + 4 * places, kind, f"{len(data)} bytes for 2^{lg_k} registers, {count} aside")
+    packed = numpy.frombuffer(data, numpy.uint8, size, 40)
+    above = numpy.stack((packed & 15, packed >> 4), axis=1).reshape(-1)
+    listed = numpy.frombuffer(data, "<u4", offset=40 + size)
+    listed = listed[listed > 0]
+    slots = listed & _SLOT
+    aside = above == _EXCEPTION
+    _require(len(listed) == count == aside.sum() == len(set(slots.tolist())), kind, f"not {count} are listed aside")
+    _require(bool((slots < 1 << lg_k).all()) and bool(aside[slots].all()), kind, "another register is listed aside")
+    registers = above + data[_LEAST_AT] % 64
+    registers[slots] = listed >> 26
+    return registers.astype(numpy.uint8).tobytes()
+
+
 def check_hll(data: bytes) -> None:
     """An HLL_8, which is what Spark makes too; its size as its head says, its registers in their range."""
     kind = "HLL sketch"
     _require(len(data) >= 8, kind, f"{len(data)} bytes")
     _, version, family, lg_k, lg_table, flags, count, mode = data[:8]
     _require((version, family) == (1, 7) and 4 <= lg_k <= 21, kind, f"family {family}, version {version}, 2^{lg_k}")
-    _require(mode >> 2 & 3 == _HLL_8, kind, "it is not of the type HLL_8")
+    _require(mode >> 2 & 3 == _HLL_8, kind, "it is of no known type")
     start = {_LIST: 8, _SET: 12, _REGISTERS: 40}.get(mode & 3, 0)
     _require(start > 0 and data[0] * 4 == start and len(data) >= start, kind, "its head does not fit its mode")
     if mode & 3 == _REGISTERS:
@@ -79,7 +127,8 @@ def check_theta(data: bytes) -> None:
     kind = "theta sketch"
     _require(len(data) >= 8, kind, f"{len(data)} bytes")
     longs, version, family, bits, sized = data[0] & 63, *data[1:5]
-    _require(family == 3 and version in (3, 4) and 1 <= longs <= 3, kind, f"family {family}, version {version}")
+    _require(family == 3 and version in (1, 2, 3, 4) and 1 <= longs <= 3, kind, f"family {family}, version {version}")
+    _require(version > 1 or longs == 3, kind, f"version 1 with a head of {longs}")
     if version == 4:
         _require(1 <= sized <= 4 and len(data) >= 8 * longs + sized, kind, "it is cut short")
         count = int.from_bytes(data[8 * longs : 8 * longs + sized], "little")

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 import struct
+import sys
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, islice, pairwise
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from penstock.sketches.base import Estimate, Sketch, damaged
 from penstock.sketches.hashing import coin
@@ -22,6 +23,9 @@ CONFIDENCE = 0.99
 LEVELS_MAX = 60
 _FAMILY = 15
 _EMPTY, _SINGLE = 1, 4
+_CODES = {"double": "d", "long": "q"}
+_LEAST = sys.float_info.min
+"""The least double above zero that has all its digits. Whole numbers up to 2^52, read as doubles, are all below it."""
 _HEAD, _FULL = struct.Struct("<4BHBB"), struct.Struct("<QHBB")
 
 
@@ -166,21 +170,26 @@ class Kll(Sketch):
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes, seed: int = 0) -> Self:
+    def from_bytes(cls, data: bytes, seed: int = 0, items: Literal["double", "long"] = "double") -> Self:
+        """Read a sketch. `items` says what it is of: the bytes do not. One of whole numbers, such as those of Spark's
+        `kll_sketch_agg_bigint`, is refused as one of doubles if a number in it is negative or below 2^52."""
+        if items not in _CODES:
+            raise ValueError(f"items are double or long, not {items!r}")
+        code = _CODES[items]
         try:
             _, version, family, flags, k, least, _ = _HEAD.unpack_from(data)
             if family != _FAMILY or version not in (1, 2) or least != LEVEL_MIN:
                 raise damaged("KLL sketch", f"family {family}, version {version}, least level {least}")
             made = cls(k, seed)
             if flags & _SINGLE:
-                made.add(*struct.unpack_from("<d", data, 8))
+                made.add(*_numbers(data, 8, 1, code))
             elif not flags & _EMPTY:
-                made._read(data)
+                made._read(data, code)
         except struct.error as error:
             raise damaged("KLL sketch", str(error)) from error
         return made
 
-    def _read(self, data: bytes) -> None:
+    def _read(self, data: bytes, code: str) -> None:
         self.n, self._least_k, count, _ = _FULL.unpack_from(data, 8)
         if not 1 <= count <= LEVELS_MAX or not K_MIN <= self._least_k <= self.k:
             raise damaged("KLL sketch", f"{count} levels, k was {self._least_k} and is {self.k}")
@@ -189,13 +198,13 @@ class Kll(Sketch):
         if sorted(bounds) != bounds:
             raise damaged("KLL sketch", f"levels at {bounds}")
         self._kept = self._room - bounds[0]
-        self._low, self._high, *items = struct.unpack_from(f"<{2 + self._kept}d", data, 20 + 4 * count)
+        self._low, self._high, *items = _numbers(data, 20 + 4 * count, 2 + self._kept, code)
         ends = [each - bounds[0] for each in bounds]
         self._levels = [items[start:end] for start, end in pairwise(ends)]
         self._levels[1:] = [sorted(each) for each in self._levels[1:]]
         if sum(len(each) << level for level, each in enumerate(self._levels)) != self.n:
             raise damaged("KLL sketch", "its weights do not add up")
-        if not all(self._low <= each <= self._high for each in items):  # nor does NaN
+        if not all(self._low <= each <= self._high for each in items):
             raise damaged("KLL sketch", f"an item is not between {self._low} and {self._high}")
 
     def _outside(self) -> dict[str, Any]:
@@ -204,3 +213,14 @@ class Kll(Sketch):
     def _told(self) -> dict[str, Any]:
         told: dict[str, Any] = {"n": self.n}
         return told | {f"p{round(100 * rank)}": self.quantile(rank) for rank in (0.5, 0.99)} if self.n else told
+
+
+def _numbers(data: bytes, start: int, count: int, code: str) -> list[float]:
+    """Numbers of a sketch's bytes. Whole ones above 2^53 are rounded to the next that a double can be."""
+    found = list(map(float, struct.unpack_from(f"<{count}{code}", data, start)))
+    if code == "d" and any(each != each or 0 < abs(each) < _LEAST for each in found):
+        raise damaged(
+            "KLL sketch of doubles",
+            "a value is NaN or next to nothing; if it is one of whole numbers, say items='long'",
+        )
+    return found

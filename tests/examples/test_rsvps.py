@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from datetime import timedelta
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from examples import rsvps
+from penstock.collect.decode import BodyDecoder
+from penstock.filters import compiled
 from penstock.graph import check
+from penstock.schema import event_schema
 
 NOON_MS = 1_714_564_800_000  # 2024-05-01 12:00 UTC
 
@@ -50,6 +55,24 @@ def rows(view: Any, events: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def test_the_app_is_sound() -> None:
     assert check(rsvps.app) == []
+
+
+def test_an_event_without_an_address_is_taken() -> None:
+    """Feeds leave out `event_url` at times; no view needs it."""
+    sent = rsvp(1)
+    del sent["event"]["event_url"]
+    decoded = BodyDecoder(rsvps.Rsvp, event_bytes_max=10_000, events_max=10).decode(json.dumps([sent]).encode())
+    assert len(decoded.events) == 1
+    assert not decoded.rejections
+
+
+def test_the_rsvps_on_a_topic_are_found_by_a_filter() -> None:
+    where = "exists(group.group_topics, t -> t.urlkey = 'go')"
+    sent = [rsvp(1), rsvp(2, topics=("Chess", "Go"))]
+    schema = event_schema(rsvps.Rsvp)
+    group = pa.array([each["group"] for each in sent], schema.field("group").type)
+    batch = pa.RecordBatch.from_arrays([group], names=["group"])
+    assert compiled(schema, where, None).mask(batch).to_pylist() == [False, True]
 
 
 @pytest.mark.spark

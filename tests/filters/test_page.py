@@ -24,7 +24,8 @@ SCHEMA = pa.schema(
      ("note", pa.string()), ("fare", pa.decimal128(38, 18)), ("at", ZONED), ("day", pa.date32()),
      ("window", pa.struct([("start", ZONED), ("end", ZONED)])),
      ("place", pa.struct([("lat", pa.float64()), ("lon", pa.float64()), ("city", pa.string())])),
-     ("tags", pa.list_(pa.string())), ("attrs", pa.map_(pa.string(), pa.string()))]
+     ("tags", pa.list_(pa.string())), ("attrs", pa.map_(pa.string(), pa.string())),
+     ("stops", pa.list_(pa.struct([("name", pa.string()), ("waiting", pa.int64())])))]
 )  # fmt: skip
 
 

@@ -194,7 +194,7 @@ EMPTY_OF_100_MIB = struct.pack("<3BBIIB3x", 2, 1, 18, 1, 0, 100 << 15, 4)
 NOT_QUITE: dict[str, tuple[Any, bytes, str]] = {
     "a KLL whose k was nothing": (Kll, full([1.0, 2.0], least_k=0), "k was 0 and is 200"),
     "a KLL whose k was more": (Kll, full([1.0, 2.0], least_k=201), "k was 201 and is 200"),
-    "a KLL of something that is no number": (Kll, full([1.0, math.nan]), "an item is not between 1.0 and 2.0"),
+    "a KLL of something that is no number": (Kll, full([1.0, math.nan]), "a value is NaN"),
     "a KLL of more than its most": (Kll, full([1.0, 3.0]), "an item is not between 1.0 and 2.0"),
     "an error below zero": (TopK, frequent((1, 2), (7, 8), 3, -1), "an error of -1"),
     "more items than came": (TopK, frequent((1, 2), (7, 8), 2, 0), "and 2 of 3 items"),
