@@ -7,7 +7,7 @@ rest in an access file (`policy`): tokens of another issuer (`tokens`), TLS and 
 """
 
 from penstock.access.caller import ANYONE, CALLER, Caller, RowRule, caller_of
-from penstock.access.certificates import CERTIFIED, certified_names
+from penstock.access.certificates import CERTIFIED, NOT_CERTIFIED, Certified, certified
 from penstock.access.gate import NO_POLICY, Gate, subprotocol
 from penstock.access.grants import EVERYTHING, Grants
 from penstock.access.keys import KeyFile
@@ -18,15 +18,17 @@ __all__ = [
     "CALLER",
     "CERTIFIED",
     "EVERYTHING",
+    "NOT_CERTIFIED",
     "NO_POLICY",
     "Caller",
+    "Certified",
     "Gate",
     "Grants",
     "KeyFile",
     "Policy",
     "RowRule",
     "caller_of",
-    "certified_names",
+    "certified",
     "read_policy",
     "subprotocol",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, MutableMapping
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,21 +55,30 @@ class RowRule:
 
 @dataclass(frozen=True)
 class Sight:
-    """Which rows a caller sees: the rules of the access file, and what is known of the caller."""
+    """Which rows a caller sees: the rules of the access file, and what is known of the caller.
+
+    `carried` names, for a stream that has whole events of others as text, those others.
+    """
 
     rules: Mapping[str, str] = field(default_factory=dict)
     claims: Mapping[str, Any] = field(default_factory=dict)
+    carried: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def rule(self, name: str) -> RowRule | None:
         """The rule of that name, else of the first pattern that covers it, else of what it belongs to: that of a view
-        holds for the stream of its changes."""
-        while True:
-            found = self.rules.get(name) or next((self.rules[each] for each in self.rules if covers(each, name)), None)
-            if found is not None:
-                return RowRule(found, self.claims)
-            name, dot, _ = name.rpartition(".")
-            if not dot:
-                return None
+        holds for the stream of its changes. Of events of a stream with a rule that stand in another one, nothing is
+        seen, unless that has a rule of its own: theirs cannot be applied to a text."""
+        own = self._of(name)
+        if own is None and any(self.rule(each) is not None for each in self.carried.get(name, ())):
+            return RowRule("FALSE", {})
+        while own is None and "." in name:
+            name = name.rpartition(".")[0]
+            own = self._of(name)
+        return own
+
+    def _of(self, name: str) -> RowRule | None:
+        found = self.rules.get(name) or next((self.rules[each] for each in self.rules if covers(each, name)), None)
+        return None if found is None else RowRule(found, self.claims)
 
 
 ALL_ROWS = Sight()

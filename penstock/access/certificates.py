@@ -2,17 +2,29 @@
 
 from __future__ import annotations
 
+import math
 import ssl
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock.access.policy import Tls
 from penstock.errors import DeclarationError
 
 CERTIFIED = "penstock.certified"
-"""Where the names of a client's certificate stand in the `state` of an ASGI scope."""
+"""Where the `Certified` of a client stands in the `state` of an ASGI scope."""
 HANDSHAKE_S = 10.0
+_TICKETS_NONE = 0
 _KINDS = ("DNS", "URI", "email", "IP Address")
+
+
+class Certified(NamedTuple):
+    """What the certificate says that a client showed, and TLS has checked: its names, and when it ends."""
+
+    names: tuple[str, ...] = ()
+    until: float = math.inf
+
+
+NOT_CERTIFIED = Certified()
 
 
 def server_context(tls: Tls) -> ssl.SSLContext:
@@ -33,15 +45,20 @@ def server_context(tls: Tls) -> ssl.SSLContext:
         except (OSError, ssl.SSLError) as error:
             raise DeclarationError(f"[tls] clients: {tls.clients} cannot be used ({_reason(error)})") from None
         context.verify_mode = ssl.CERT_REQUIRED if tls.require else ssl.CERT_OPTIONAL
+        # A session that is resumed shows no certificate. What TLS 1.2 resumes without a ticket ends with its context,
+        # which is replaced when a file changes.
+        context.options |= ssl.OP_NO_TICKET
+        context.num_tickets = _TICKETS_NONE
     return context
 
 
-def certified_names(transport: Any) -> tuple[str, ...]:
-    """The names in the certificate that the client of a connection showed, and TLS has checked; else none."""
+def certified(transport: Any) -> Certified:
+    """What the certificate says that the client of a connection showed, if it did."""
     connection = transport.get_extra_info("ssl_object")
-    if connection is None:
-        return ()
-    return names(connection.getpeercert() or {})
+    shown = None if connection is None else connection.getpeercert()
+    if not shown:
+        return NOT_CERTIFIED
+    return Certified(names(shown), float(ssl.cert_time_to_seconds(shown["notAfter"])))
 
 
 def names(certificate: Mapping[str, Any]) -> tuple[str, ...]:

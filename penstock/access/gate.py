@@ -14,7 +14,7 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -23,7 +23,7 @@ from typing import Any
 from weakref import WeakSet
 
 from penstock.access.caller import Bucket, Caller, Sight
-from penstock.access.certificates import server_context
+from penstock.access.certificates import NOT_CERTIFIED, Certified, server_context
 from penstock.access.grants import ALL, Grants, known_grants
 from penstock.access.keys import Key, KeyFile, digest
 from penstock.access.policy import Policy
@@ -36,6 +36,8 @@ SUBPROTOCOL_KEY = "penstock.key."
 """The beginning of a second protocol that such a client names: the rest is its key or token."""
 REMEMBERED_MAX = 10_000
 NO_POLICY = Policy()
+Stamp = tuple[int, ...] | None
+"""What tells one version of a file from the next; None if there is no such file."""
 _log = logging.getLogger("penstock.access")
 
 
@@ -60,8 +62,17 @@ class _Known:
 class Gate:
     """Belongs to the gateway's event loop, but for `look`, which reads files and may run in a thread."""
 
-    def __init__(self, policy: Policy = NO_POLICY, keys: KeyFile | None = None, *, rate: float = 0.0) -> None:
-        """Reads all files. `rate` is that of callers who have none of their own; 0 is no limit."""
+    def __init__(
+        self,
+        policy: Policy = NO_POLICY,
+        keys: KeyFile | None = None,
+        *,
+        rate: float = 0.0,
+        carried: Mapping[str, Sequence[str]] | None = None,
+    ) -> None:
+        """Reads all files. `rate` is that of callers who have none of their own; 0 is no limit. `carried` is as in
+        `Sight`."""
+        self._carried = carried or {}
         self._policy = policy
         self._file = keys
         self._rate = rate
@@ -69,14 +80,14 @@ class Gate:
         self._remembered: dict[bytes, Caller] = {}
         self._certificates: dict[str, Caller] = {}
         self._known = _Known()
+        self._seen = self._stamps()
+        """The files as they were when they were last read: noted before, and only if they could be read."""
+        self._told: set[str] = set()
         self._tokens = None if policy.jwt is None else Tokens(policy.jwt)
         self._bearers: WeakSet[Caller] = WeakSet()
         self.tls: ssl.SSLContext | None = None if policy.tls is None else server_context(policy.tls)
-        """What to listen with. The certificate that a client is shown is that of the last context."""
-        self._latest = self.tls
-        if self.tls is not None:
-            self.tls.sni_callback = self._present
-        self._seen = self._stamps()
+        """What the next connection is secured with. A session can be resumed with the context that it began with only,
+        so that one which is replaced takes with it all who are no longer trusted."""
         self.is_open = not policy.authenticates and not (keys is not None and keys.exists())
         """Whether nobody is asked who they are."""
         self.anyone = Caller("", ALL)
@@ -84,7 +95,7 @@ class Gate:
         if keys is not None:
             self._take_keys(keys.keys())
 
-    def caller(self, headers: Iterable[tuple[bytes, bytes]], certified: Sequence[str] = ()) -> Caller:
+    def caller(self, headers: Iterable[tuple[bytes, bytes]], certified: Certified = NOT_CERTIFIED) -> Caller:
         """Who sends a request with these headers. Raises `Unauthorized`."""
         if self.is_open:
             return self.anyone
@@ -126,19 +137,33 @@ class Gate:
         read is logged, and the gate goes on with what it knows."""
         stamps = self._stamps()
         changed = {path for path in stamps if stamps[path] != self._seen.get(path)}
-        self._seen = stamps
         found, policy, file = Changes(), self._policy, self._file
         if file is not None:
             found.asked = stamps[file.path] is not None
-            with _as_it_was():
-                found.keys = file.keys() if file.path in changed else None
-        with _as_it_was():
-            if policy.jwt is not None and policy.jwt.keys in changed:
-                found.tokens = Tokens(policy.jwt)
-        with _as_it_was():
-            if policy.tls is not None and changed & set(policy.tls.files):
-                found.tls = server_context(policy.tls)
+            with self._reading(stamps, changed & {file.path}) as is_new:
+                found.keys = file.keys() if is_new else None
+        if policy.jwt is not None:
+            with self._reading(stamps, changed & {policy.jwt.keys}) as is_new:
+                found.tokens = Tokens(policy.jwt) if is_new else None
+        if policy.tls is not None:
+            with self._reading(stamps, changed & set(policy.tls.files)) as is_new:
+                found.tls = server_context(policy.tls) if is_new else None
         return found
+
+    @contextmanager
+    def _reading(self, stamps: Mapping[Path, Stamp], files: Set[Path]) -> Iterator[bool]:
+        """Read files in the block, if there are any. What goes wrong is logged, once, and changes nothing; then they
+        count as changed until they can be read."""
+        try:
+            yield bool(files)
+        except PenstockError as error:
+            if error.message not in self._told:
+                self._told.add(error.message)
+                _log.error("access goes on as it was: %s", error)
+            return
+        self._seen = {**self._seen, **{path: stamps[path] for path in files}}
+        if files:
+            self._told.clear()
 
     def take(self, changes: Changes) -> None:
         """Bring changes into effect: who has lost a key is let go at once."""
@@ -150,7 +175,7 @@ class Gate:
             self._tokens = changes.tokens
             self._forget_tokens()
         if changes.tls is not None:
-            self._latest = changes.tls
+            self.tls = changes.tls
             _log.info("the certificates were renewed")
 
     def close(self) -> None:
@@ -158,11 +183,6 @@ class Gate:
         if self.is_open:
             self.is_open = False
             self.anyone.limit(0.0)
-
-    def _present(self, connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called in each handshake, after the first word of the client."""
-        assert self._latest is not None
-        connection.context = self._latest
 
     def _take_keys(self, keys: Sequence[Key]) -> None:
         """Callers whose key did not change stay the same, with what they have used of their rate."""
@@ -205,7 +225,9 @@ class Gate:
                 bucket = self._buckets[name] = Bucket(chosen)
         ends = until.timestamp() if isinstance(until, datetime) else until
         known = {"sub": name.partition(":")[2]} if claims is None else claims
-        return Caller(name, granted, bucket, math.inf if ends is None else ends, Sight(self._policy.rows, known))
+        return Caller(
+            name, granted, bucket, math.inf if ends is None else ends, Sight(self._policy.rows, known, self._carried)
+        )
 
     def _checked(self, credential: bytes) -> Caller:
         text = credential.decode("latin-1")
@@ -225,11 +247,14 @@ class Gate:
             raise Unauthorized("this key is not known here, or is revoked or expired")
         return known
 
-    def _certified(self, names: Sequence[str]) -> Caller:
+    def _certified(self, certified: Certified) -> Caller:
+        names, until = certified
+        if until < time.time():
+            raise Unauthorized("the certificate of this connection has expired; connect again with a new one")
         for name in names:
             client = self._policy.clients.get(name)
             if client is not None:
-                return self._make(f"certificate:{name}", client.grants, client.rate)
+                return self._make(f"certificate:{name}", client.grants, client.rate, until)
         if names:
             raise Unauthorized(f"a certificate of {names[0][:80]!r} is not enough here; send a key as well")
         raise Unauthorized("a key is needed: send `Authorization: Bearer KEY`; `penstock keys add` makes one")
@@ -241,22 +266,13 @@ class Gate:
         self._bearers.clear()
         self._remembered.clear()
 
-    def _stamps(self) -> Mapping[Path, tuple[int, ...] | None]:
+    def _stamps(self) -> dict[Path, Stamp]:
         policy, paths = self._policy, [] if self._file is None else [self._file.path]
         if policy.jwt is not None:
             paths.append(policy.jwt.keys)
         if policy.tls is not None:
             paths += policy.tls.files
         return {path: _stamp(path) for path in paths}
-
-
-@contextmanager
-def _as_it_was() -> Iterator[None]:
-    """What goes wrong in the block is logged, and changes nothing."""
-    try:
-        yield
-    except PenstockError as error:
-        _log.error("access goes on as it was: %s", error)
 
 
 def _credential(headers: Iterable[tuple[bytes, bytes]]) -> bytes | None:
@@ -286,7 +302,7 @@ def _same(one: Key, other: Key) -> bool:
     return (one.name, tuple(one.grants), one.rate) == (other.name, tuple(other.grants), other.rate)
 
 
-def _stamp(path: Path) -> tuple[int, ...] | None:
+def _stamp(path: Path) -> Stamp:
     try:
         found = path.stat()
     except OSError:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from penstock.errors import MissingTool
-from penstock.files import write_atomic
+from penstock.files import another_owner, other_writers, write_atomic
 
 VERSION_MIN = 17
 PROBE_TIMEOUT_S = 20
@@ -80,10 +80,15 @@ def cache_folder(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def _install(shim: Path, script: str) -> None:
-    """Put the start script there, for its owner only, unless it is there already."""
+    """Put the start script there, for its owner only, unless it is there already. `PermissionError` if another user
+    could replace it: it is run at every start."""
+    for each in (shim.parents[2], shim.parents[1], shim.parent):
+        each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        problem = another_owner(each) or other_writers(each)
+        if problem is not None:
+            raise PermissionError(problem)
     if shim.exists() and shim.stat().st_uid != os.getuid():
         raise PermissionError(f"{shim} is another user's")
     if not shim.exists() or shim.read_text() != script:
-        shim.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         write_atomic(shim, script.encode(), durable=False)
     shim.chmod(0o755)

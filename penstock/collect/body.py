@@ -31,7 +31,8 @@ class Unfinished(Exception):
 
 
 class BodyReader:
-    """Reads bodies of at most `bytes_max`, and holds at most `total_bytes_max` of unfinished ones at a time."""
+    """Reads bodies of at most `bytes_max`, and holds at most `total_bytes_max` of those that are unfinished or wait to
+    be decompressed."""
 
     def __init__(self, bytes_max: int, total_bytes_max: int, threads: Executor) -> None:
         self._threads = threads
@@ -63,8 +64,17 @@ class BodyReader:
         elif len(body) > self._bytes_max:
             raise self._too_large()
         if zipped:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, self._decompressed, body)
+            return await self._unzipped(body)
         return body
+
+    async def _unzipped(self, body: bytes) -> bytes:
+        """Decompress in one of the threads. Those who wait for one are counted with the unfinished bodies."""
+        self._held += len(body)
+        try:
+            self._require_room(len(body))
+            return await asyncio.get_running_loop().run_in_executor(self._threads, self._decompressed, body)
+        finally:
+            self._held -= len(body)
 
     async def _rest(self, first: bytes, receive: Receive) -> bytes:
         parts, size = [first], len(first)

@@ -18,6 +18,7 @@ from typing import Any
 
 import msgspec
 
+from penstock.collect.allowed import allowed_values
 from penstock.collect.fitness import Ahead, checks, first_fault
 from penstock.errors import TooLarge
 from penstock.schema import Event, Raw, wire_class
@@ -145,7 +146,7 @@ class BodyDecoder:
         try:
             event = self._one.decode(raw)
         except _UNREADABLE as error:
-            return Rejection(index, *_explain(error), raw)
+            return Rejection(index, *_explain(error, self._wire), raw)
         fault = first_fault(self._checks, event)
         return event if fault is None else Rejection(index, fault.reason, f"$.{fault.field}", raw)
 
@@ -181,8 +182,9 @@ def _is_malformed(body: bytes) -> bool:
     return False
 
 
-def _explain(error: Exception) -> tuple[str, str | None]:
-    """The reason and the path: msgspec puts both in one message, `Expected ... - at `$.a.b``."""
+def _explain(error: Exception, wire: type[Any] | None = None) -> tuple[str, str | None]:
+    """The reason and the path: msgspec puts both in one message, `Expected ... - at `$.a.b``. With the class, a value
+    that is none of those allowed is told with them."""
     if isinstance(error, RecursionError):
         return "The event is nested too deeply", None
     if isinstance(error, UnicodeDecodeError):
@@ -192,5 +194,8 @@ def _explain(error: Exception) -> tuple[str, str | None]:
         return "The JSON ends too early, or there is none", None
     reason, found, path = message.rpartition(" - at `")
     if found:
-        return reason[:REASON_LENGTH_MAX], path.removesuffix("`")[:REASON_LENGTH_MAX]
+        path = path.removesuffix("`")
+        if wire is not None and reason.startswith("Invalid enum value"):
+            reason += allowed_values(wire, path)
+        return reason[:REASON_LENGTH_MAX], path[:REASON_LENGTH_MAX]
     return message[:REASON_LENGTH_MAX], "$" if isinstance(error, msgspec.ValidationError) else None

@@ -23,7 +23,8 @@ from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
 from penstock.declared import Stream
 from penstock.errors import DeclarationError, NotFound, PenstockError, Stopping, StorageError, SyncFailed
-from penstock.schema import Rejected, event_schema
+from penstock.event_shape import event_spec
+from penstock.schema import Rejected
 from penstock.settings import Settings
 from penstock.shed import Shed
 
@@ -160,8 +161,8 @@ class FrontDoor:
 
     def _intake(self, target: Target, shed: Shed | None = None) -> StreamIntake:
         unique_ids = self._settings.dedupe_ids_max if target.event is not Rejected else 0
-        schema = event_schema(target.event)
-        self._log.declare(StreamSpec(target.name, schema, target.partitions, unique_ids, self._settings.dedupe_window))
+        event, window = event_spec(target.event), self._settings.dedupe_window
+        self._log.declare(StreamSpec(target.name, event.schema, target.partitions, unique_ids, window, event))
         if shed is not None:
             return SheddingIntake(target, self._log, self._settings, self._clock, self._hooks, shed)
         return StreamIntake(target, self._log, self._settings, self._clock, self._hooks)

@@ -3,19 +3,24 @@
 uvicorn bounds neither the size of a head nor the time that it takes, and keeps a connection on which nothing comes.
 Here a connection has `head_s` for a head, from its first byte; `idle_s` until there is a first byte; and `body_s` for a
 body that nobody reads. One timer looks after all of them, about once a second. Bodies that are read have the deadline
-of their reader (`http.py`).
+of their reader (`http.py`). A connection with TLS is counted from when it is accepted, before its handshake.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections import Counter, deque
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol
 
 import msgspec
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]
 
-from penstock.access import certified_names
+from penstock.access import NOT_CERTIFIED, certified
+from penstock.access.certificates import HANDSHAKE_S
+from penstock.collect.head import head_problem
 from penstock.errors import Busy, HeadTooLarge, PenstockError, RequestError, TooSlow, as_problem
 from penstock.settings import Settings
 
@@ -34,19 +39,30 @@ FRAMING_MAX = 8
 encode = msgspec.json.Encoder().encode
 
 
+class Counted(Protocol):
+    """A connection as the edge knows it."""
+
+    loop: asyncio.AbstractEventLoop
+    address: str
+    overdue_at: float
+
+    def expire(self) -> None:
+        """Give the connection up: what was waited for did not come in time."""
+
+
 class Edge:
     """The open connections of one gateway, under limits. Belongs to its event loop."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self._connections: set[BoundedHttp] = set()
+        self._connections: set[Counted] = set()
         self._addresses: Counter[str] = Counter()
         self._timer: asyncio.TimerHandle | None = None
 
     def __len__(self) -> int:
         return len(self._connections)
 
-    def enter(self, connection: BoundedHttp) -> None:
+    def enter(self, connection: Counted) -> None:
         """Count a connection. Raises `Busy` if there are too many; it is counted in any case, until it leaves."""
         chosen, address = self.settings, connection.address
         self._connections.add(connection)
@@ -58,7 +74,7 @@ class Edge:
         if 0 < chosen.sockets_per_address_max < self._addresses[address]:
             raise Busy(f"{address} has {chosen.sockets_per_address_max} connections already", retry_after_s=5)
 
-    def leave(self, connection: BoundedHttp) -> None:
+    def leave(self, connection: Counted) -> None:
         if connection not in self._connections:
             return
         self._connections.remove(connection)
@@ -84,8 +100,10 @@ class BoundedHttp(HttpToolsProtocol):
 
     edge: Edge
     address = ""
-    certified: tuple[str, ...] = ()
-    """The names of the client's certificate."""
+    certified = NOT_CERTIFIED
+    """What the client's certificate says."""
+    handshake: Handshake | None = None
+    """What the connection was counted as until now, if it has TLS."""
     overdue_at = 0.0
     """When the connection is given up, if what is waited for does not come; 0 while it is not for the client to act."""
     _begun: deque[Any]
@@ -106,12 +124,18 @@ class BoundedHttp(HttpToolsProtocol):
     _body_bytes = 0
     _raw_bytes = 0
 
+    def tls(self) -> ssl.SSLContext | None:
+        """The context for the handshake, if it is another by now than the one that the server began with."""
+        return None
+
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
         self._begun = deque()
         self.address = self.client[0] if self.client else ""
-        self.certified = certified_names(transport)
+        self.certified = certified(transport)
         self.overdue_at = self.loop.time() + self.edge.settings.idle_s
+        if self.handshake is not None:
+            self.edge.leave(self.handshake)
         try:
             self.edge.enter(self)
         except Busy as error:
@@ -200,11 +224,14 @@ class BoundedHttp(HttpToolsProtocol):
             self.headers.append((name, value))
 
     def end_head(self) -> None:
-        """Raises, for the parser to stop, if the head is too large, which may not have been seen before."""
+        """Raises, for the parser to stop, if the head is too large, which may not have been seen before, or unsound."""
         self._in_head, self._in_body = False, True
         if self._head_pieces_bytes + self._piece_bytes > self.edge.settings.head_bytes_max:
             self._require_small_head()
         self._head_bytes = self._head_pieces_bytes = 0
+        self._why = head_problem(self.url, self.headers, self.parser.get_http_version())
+        if self._why is not None:
+            raise self._why
 
     def _require_small_head(self) -> None:
         most = self.edge.settings.head_bytes_max
@@ -282,6 +309,53 @@ class BoundedHttp(HttpToolsProtocol):
         if not keep_alive:
             named.append(CLOSE)
         return b"".join([STATUS_LINE[status], *(b"%s: %s\r\n" % each for each in named), b"\r\n", body])
+
+
+class Handshake(asyncio.Protocol):
+    """A connection from its acceptance to the end of its TLS handshake; then it is that of the protocol it is for.
+
+    A server that is given a context by itself tells nobody of a connection before the handshake is over. One that is
+    too many is closed without a word: there is no TLS yet to say it in. (`loop.start_tls` would be too late: uvloop
+    begins to read at once, and what came first would be lost.)
+    """
+
+    overdue_at = 0.0
+    """Always: the handshake has a deadline of its own."""
+
+    def __init__(self, factory: Callable[[], BoundedHttp], context: ssl.SSLContext) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.address = ""
+        self._protocol = factory()
+        self._context = context
+
+    def connection_made(self, transport: Any) -> None:
+        peer = transport.get_extra_info("peername")
+        self.address = peer[0] if isinstance(peer, tuple) else ""
+        try:
+            self._protocol.edge.enter(self)
+        except Busy:
+            transport.abort()
+            return
+        over: asyncio.Future[None] = self.loop.create_future()
+        over.add_done_callback(self._end)
+        self._protocol.handshake = self
+        context = self._protocol.tls() or self._context
+        secure = SSLProtocol(
+            self.loop, self._protocol, context, over, server_side=True, ssl_handshake_timeout=HANDSHAKE_S
+        )
+        transport.set_protocol(secure)
+        secure.connection_made(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The connection was one too many."""
+        self._protocol.edge.leave(self)
+
+    def expire(self) -> None:
+        """Never called, as `overdue_at` is 0."""
+
+    def _end(self, over: asyncio.Future[None]) -> None:
+        over.cancelled() or over.exception()  # seen: it is the client's affair
+        self._protocol.edge.leave(self)
 
 
 def _head_too_large(most: int) -> HeadTooLarge:

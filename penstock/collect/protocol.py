@@ -12,6 +12,7 @@ A connection has at most one request on the short way; those that are pipelined 
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -27,8 +28,8 @@ from penstock.errors import PenstockError, StorageError, as_problem
 from penstock.settings import Settings
 
 _LONG_WAY = (
-    b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"idempotency-key",
-    b"sec-websocket-protocol",
+    b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"sec-fetch-site",
+    b"idempotency-key", b"sec-websocket-protocol",
 )  # fmt: skip
 """Headers that something is to be said about. The last may have a second key in it."""
 _names_this_machine = re.compile(rb"(127\.0\.0\.1|localhost)(:\d+)?").fullmatch
@@ -93,6 +94,9 @@ class PostProtocol(BoundedHttp):
     _caller: Caller = ANYONE
     """Whose it is, in that case."""
     _body = b""
+
+    def tls(self) -> ssl.SSLContext | None:
+        return self.gate.tls
 
     def accepted(self, receipt: Receipt, keep_alive: bool) -> bytes:
         return self.response(200, [JSON], encode(receipt), keep_alive)

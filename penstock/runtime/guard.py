@@ -2,10 +2,10 @@
 
 Without keys the gateway listens on loopback only, so whoever runs on the machine may use it; a page in the user's
 browser that comes from elsewhere may not. Two checks see to that. The `Host` of a request must name loopback: a page
-whose own name was made to point here (DNS rebinding) sends its own. And an `Origin`, which browsers send with every
-POST of a page, must be that of the gateway, or one that the operator has listed: a form or script of another site sends
-that site's. With keys the first is not needed, as that page has none; the second is kept, since a browser shows its
-certificate to whoever makes it ask.
+whose own name was made to point here (DNS rebinding) sends its own. And a request of a page must come from the gateway
+itself, or from an origin that the operator has listed. Browsers tell that by `Origin` and `Sec-Fetch-Site`. It holds
+for reads too: the page could not see an answer, but it could measure how long a `wait` took. With keys the first check
+is not needed, as that page has none; the second is kept, since a browser shows its certificate to whoever makes it ask.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ from urllib.parse import urlsplit
 from starlette.websockets import WebSocket
 
 from penstock import dashboard
-from penstock.access import ANYONE, CALLER, CERTIFIED, Caller, Gate, Grants
-from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
+from penstock.access import ANYONE, CALLER, CERTIFIED, NOT_CERTIFIED, Caller, Gate, Grants
 from penstock.errors import Forbidden, NotFound, PenstockError, Unauthorized
 from penstock.runtime.origins import Receive, Scope, Send, is_preflight, marked, origin_of, preflight
 from penstock.serve.problems import problem_response
@@ -30,16 +29,20 @@ Asgi = Callable[[Scope, Receive, Send], Awaitable[None]]
 HEALTH = "/v1/health"
 DASHBOARD, ASSETS = frozenset(("/", *dashboard.CLIENT_PATHS)), "/assets/"
 LIVE_SUFFIX = "/live"
+API, METRICS = "/v1", "/metrics"
+OWN_SITES = ("same-origin", "none")
+"""What a browser says in `Sec-Fetch-Site` of our own pages, and of what a person typed. A `same-site` page is another
+port or subdomain, which may be anyone's."""
 POLICY = 1008
 FAREWELL_S = 2.0
 NOBODY = Caller("whoever has no key", Grants())
+_TELLING = (b"host", b"origin", b"sec-fetch-site")
 _OVER = "the key that opened this connection is revoked or expired"
 
 
 def guarded(application: Asgi, gate: Gate, origins: frozenset[str] = frozenset()) -> Asgi:
     """The application, behind the checks, with the caller in the scope of each request. A connection that stays open
-    is closed when its caller may do nothing any more. Pages of `origins` may use it. The Origin of a WebSocket that
-    reads is checked by its endpoint."""
+    is closed when its caller may do nothing any more. Pages of `origins` may use it."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         origin = origin_of(scope) if origins else None
@@ -69,7 +72,7 @@ def _caller(scope: Scope, gate: Gate) -> Caller:
     if scope["type"] == "http" and (path in DASHBOARD or path.startswith(ASSETS)):
         return ANYONE
     try:
-        caller = gate.caller(scope["headers"], scope["state"].get(CERTIFIED, ()))
+        caller = gate.caller(scope["headers"], scope["state"].get(CERTIFIED, NOT_CERTIFIED))
     except Unauthorized:
         if path == HEALTH:
             return NOBODY
@@ -137,15 +140,22 @@ async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Se
 
 
 def require_own_page(scope: Scope, *, is_open: bool, origins: frozenset[str] = frozenset()) -> None:
-    """Raise `Forbidden` for what a page of another site sends, unless it is one of `origins`."""
-    found = {name: value.decode("latin-1") for name, value in scope["headers"] if name in (b"host", b"origin")}
-    host, origin = found.get(b"host", ""), found.get(b"origin")
+    """Raise `Forbidden` for a request of a page of another site, unless it is one of `origins`. The files of the
+    dashboard are for every page, so that links to it work."""
+    found = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _TELLING}
+    host, origin, site = found.get(b"host", ""), found.get(b"origin"), found.get(b"sec-fetch-site", "none")
     if is_open and not names_loopback(host):
         raise Forbidden(f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost")
-    sends = scope["type"] == "http" and scope["method"] == "POST"
-    publishes = scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX)
-    if (sends or publishes) and origin is not None and origin not in origins and not same_host(origin, host):
-        raise Forbidden(f"a page of {origin[:80]!r} may not send events here")
+    if not _is_api(scope["path"]) or origin in origins:
+        return
+    if origin is not None and not same_host(origin, host):
+        raise Forbidden(f"a page of {origin[:80]!r} may not use this API; the access file lists the pages that may")
+    if site not in OWN_SITES:
+        raise Forbidden(f"a page of another site ({site[:80]!r}) may not use this API")
+
+
+def _is_api(path: str) -> bool:
+    return path in (API, METRICS) or path.startswith(f"{API}/")
 
 
 def names_loopback(host: str) -> bool:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from penstock.contracts import Channel, Delivery, Style
 from penstock.errors import Busy
+from penstock.serve.held import HeldBytes
+from penstock.settings import Settings
 
 STUCK_S = 30.0
 FAREWELL_S = 1.0
@@ -22,23 +25,33 @@ class Connections:
     every place.
     """
 
-    def __init__(self, most: int, *, stuck_s: float = STUCK_S) -> None:
+    def __init__(self, most: int, *, stuck_s: float = STUCK_S, held_bytes_max: int = Settings.held_bytes_max) -> None:
         self.most = most
         self.stuck_s = stuck_s
+        self.held = HeldBytes(held_bytes_max)
         self.open = 0
+        self._own: Counter[str] = Counter()
         self.cut_off = 0
         """Those that took nothing for so long that they were let go."""
 
     @contextmanager
-    def one(self) -> Iterator[None]:
-        """Hold a place while in the block; `Busy` if there is none."""
+    def one(self, who: str) -> Iterator[None]:
+        """Hold a place of a caller while in the block. `Busy` if there is none, or half of them are this caller's:
+        there is always room for another. One without a name has no share."""
         if self.open >= self.most:
             raise Busy(f"all {self.most} live connections are taken", retry_after_s=5)
+        share = max(1, self.most // 2)
+        if who and self._own[who] >= share:
+            raise Busy(f"you hold {share} live connections, and no one may hold more", retry_after_s=5)
         self.open += 1
+        self._own[who] += 1
         try:
             yield
         finally:
             self.open -= 1
+            self._own[who] -= 1
+            if not self._own[who]:
+                del self._own[who]
 
     async def sent(self, sending: Awaitable[None]) -> None:
         """Wait for a send; `TimeoutError` if the client does not take it in time."""

@@ -28,9 +28,8 @@ class Deps:
 
     `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. `events`
     are the event classes for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or
-    None if it has none. `acks` tells, of an acknowledgement, what became of its events. `origins` are browser origins,
-    as in `https://host:port`, that may open a WebSocket besides the gateway's own. `queries` answers ad-hoc queries.
-    `rollups` has the units of those views that are rollups.
+    None if it has none. `acks` tells, of an acknowledgement, what became of its events. `queries` answers ad-hoc
+    queries. `rollups` has the units of those views that are rollups.
     """
 
     streams: Mapping[str, Channel]
@@ -44,7 +43,6 @@ class Deps:
     states: Mapping[str, KeyState] = field(default_factory=dict)
     acks: Callable[[str, Caller], Awaitable[dict[str, Any]]] | None = None
     queries: Queries | None = None
-    origins: frozenset[str] = frozenset()
     rollups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def channel(self, kind: str, name: str, caller: Caller) -> Channel:

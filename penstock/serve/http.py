@@ -19,7 +19,7 @@ from penstock.serve.openapi import document
 from penstock.serve.pages import PageEndpoint
 from penstock.serve.problems import HEADERS
 from penstock.serve.query.http import QueryEndpoint
-from penstock.serve.socket import LiveSocket
+from penstock.serve.socket import LiveSocket, no_such_socket
 from penstock.serve.sse import LiveEvents
 
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -37,6 +37,7 @@ def routes(deps: Deps) -> list[BaseRoute]:
         Route("/v1/query/live", LiveEvents(deps, "query"), methods=["GET"]),
         WebSocketRoute("/v1/live", LiveSocket(deps)),
         Route("/v1/live", _socket_only, methods=["GET"]),
+        WebSocketRoute("/{path:path}", no_such_socket),
         Route("/v1/handlers/{name}/state/{key:path}", _state(deps), methods=["GET"]),
         Route("/v1/acks/{ack}", _ack(deps), methods=["GET"]),
         Route("/v1/app", _app(deps), methods=["GET"]),

@@ -379,6 +379,21 @@ _SCHEMAS: Object = {
             "ready": {"type": "boolean"},
             "state": {"type": "string"},
             "reasons": {"type": "array", "items": {"type": "string"}},
+            "problems": {
+                "type": "array",
+                "items": {
+                    "type": "object",
+                    "required": ["kind", "name", "level", "message", "since", "page"],
+                    "properties": {
+                        "kind": {"type": "string"},
+                        "name": {"type": "string"},
+                        "level": {"type": "string", "enum": ["amber", "red"]},
+                        "message": {"type": "string"},
+                        "since": {"type": "string", "format": "date-time"},
+                        "page": {"type": "string", "description": "Where to look, in the dashboard."},
+                    },
+                },
+            },
         },
     },
     "Problem": {

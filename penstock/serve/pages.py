@@ -38,7 +38,7 @@ class _Sliced(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         body = self._page.body
-        with self._connections.one():
+        with self._connections.one(caller_of(scope).name):
             await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
             try:
                 for start in range(0, len(body), SLICE_BYTES):
@@ -92,7 +92,7 @@ class PageEndpoint:
         wait_s = self._wait_s(given)
         if wait_s == 0:
             return await channel.page(since, limit)
-        with self._deps.connections.one():
+        with self._deps.connections.one(caller_of(request.scope).name):
             return await self._while_heard(channel.page(since, limit, wait_s), request)
 
     async def _while_heard(self, waiting: Coroutine[Any, Any, Page], request: Request) -> Page:

@@ -17,7 +17,14 @@ from penstock.errors import Busy, PenstockError, StorageError, Unauthorized, as_
 
 MEDIA_TYPE = "application/problem+json"
 HEADERS = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-_CODES = {404: "not_found", 405: "method_not_allowed", 426: "upgrade_required"}
+_CODES = {
+    400: "request",
+    403: "forbidden",
+    404: "not_found",
+    405: "method_not_allowed",
+    426: "upgrade_required",
+    500: "internal",
+}
 _log = logging.getLogger("penstock.serve")
 
 
@@ -31,7 +38,7 @@ def problem_response(error: PenstockError) -> Response:
 
 def unexpected() -> dict[str, Any]:
     """The problem of an error that nobody foresaw. What it was stays in the log."""
-    return _problem(500, "internal", "something went wrong here; it is in the log of the gateway")
+    return problem(500, "something went wrong here; it is in the log of the gateway")
 
 
 def exception_handlers() -> dict[Any, ExceptionHandler]:
@@ -45,9 +52,8 @@ def exception_handlers() -> dict[Any, ExceptionHandler]:
 
     async def routing(connection: HTTPConnection, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
-        code = _CODES.get(error.status_code, "http")
         detail = f"{connection.scope.get('method', 'GET')} {connection.url.path[:200]}: {error.detail}"
-        return _response(error.status_code, _problem(error.status_code, code, detail), error.headers or {})
+        return _response(error.status_code, problem(error.status_code, detail), error.headers or {})
 
     async def unforeseen(_: HTTPConnection, error: Exception) -> Response:
         return _response(500, unexpected(), {})
@@ -55,11 +61,12 @@ def exception_handlers() -> dict[Any, ExceptionHandler]:
     return {PenstockError: ours, HTTPException: routing, Exception: unforeseen}
 
 
-def _problem(status: int, code: str, detail: str) -> dict[str, Any]:
-    title = HTTPStatus(status).phrase
+def problem(status: int, detail: str) -> dict[str, Any]:
+    """The problem of an answer that no error of ours stands for."""
+    title, code = HTTPStatus(status).phrase, _CODES.get(status, "http")
     return {"type": "about:blank", "title": title, "status": status, "code": code, "detail": detail}
 
 
-def _response(status: int, problem: dict[str, Any], headers: Mapping[str, str]) -> Response:
-    body = msgspec.json.encode(problem, enc_hook=str)
+def _response(status: int, found: dict[str, Any], headers: Mapping[str, str]) -> Response:
+    body = msgspec.json.encode(found, enc_hook=str)
     return Response(body, status, headers=HEADERS | dict(headers), media_type=MEDIA_TYPE)

@@ -1,28 +1,33 @@
-"""The WebSocket protocol that the gateway gives to uvicorn: its own, with three holes in its bounds closed.
+"""The protocols that the gateway gives to uvicorn: its own for WebSockets, with three holes in its bounds closed, and
+for HTTP one whose live answers can be written to directly, and are such as HTTP/1.0 understands.
 
-uvicorn's sans-I/O protocol waits for the client before each send of ours, and reads a message only after the one before
-was taken. But it answers pings and gathers fragments without looking at what has piled up already, and writes a
-traceback into the log for each text that is not UTF-8. It also hangs up on a client that is still sending, which may
-then never read why.
+uvicorn's sans-I/O protocol for WebSockets waits for the client before each send of ours, and reads a message only after
+the one before was taken. But it answers pings and gathers fragments without looking at what has piled up already, and
+writes a traceback into the log for each text that is not UTF-8. It also hangs up on a client that is still sending,
+which may then never read why. What is refused before it is open is refused with a problem.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
+import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.frames import CloseCode, Frame, Opcode
-from websockets.http11 import Request
+from websockets.http11 import Request, Response
 from websockets.protocol import State
 from websockets.server import ServerProtocol
 
-from penstock.access import CERTIFIED, certified_names
+from penstock.access import CERTIFIED, certified
 from penstock.serve.frames import WRITER
+from penstock.serve.problems import MEDIA_TYPE, problem
 from penstock.serve.socket import MESSAGE_BYTES_MAX
 from penstock.serve.sse import CHUNKS
 
+VERSION = "13"
 FRAGMENTS_MAX = 1_000
 LINGER_S = 5.0
 """How long a client that did wrong may go on sending before the connection is cut."""
@@ -49,11 +54,34 @@ class _Chunks:
         return True
 
 
+class _UntilClose:
+    """A cycle's `send` for HTTP/1.0, which knows no chunks: an answer without a length ends with its connection.
+    (uvicorn keeps no connection of HTTP/1.0, but would send chunks.)"""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle, self._send = cycle, cycle.send
+        self._endless = False
+
+    async def __call__(self, message: MutableMapping[str, Any]) -> None:
+        cycle = self._cycle
+        if message["type"] == "http.response.start":
+            names = {name.lower() for name, _ in message.get("headers", ())}
+            self._endless = b"content-length" not in names and cycle.scope["method"] != "HEAD"
+            if self._endless:
+                cycle.chunked_encoding, cycle.expected_content_length = False, math.inf  # type: ignore[assignment]
+        elif self._endless and not message.get("more_body", False):
+            cycle.expected_content_length = len(message.get("body", b""))
+        await self._send(message)  # type: ignore[arg-type]
+
+
 def with_chunks(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
-    """An HTTP protocol whose live responses can be written to by those who have what to write."""
+    """An HTTP protocol whose live responses can be written to by those who have what to write; in HTTP/1.0 nothing is
+    sent in chunks."""
 
     class Live(base):  # type: ignore[valid-type, misc]
         def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+            if cycle.scope["http_version"] == "1.0":
+                cycle.send = _UntilClose(cycle)  # type: ignore[method-assign, assignment]
             if cycle.scope["path"].endswith(LIVE_SUFFIX):
                 cycle.scope.setdefault("extensions", {})[CHUNKS] = _Chunks(cycle)  # type: ignore[assignment]
             super()._start_asgi_task(cycle, app)
@@ -62,6 +90,25 @@ def with_chunks(base: type[HttpToolsProtocol]) -> type[HttpToolsProtocol]:
 
 
 class _Frames(ServerProtocol):
+    def accept(self, request: Request) -> Response:
+        """As the library does it, but a version that is not ours is 426 and is told ours (RFC 6455, 4.2.2)."""
+        versions = request.headers.get_all("Sec-WebSocket-Version")
+        if request.method == "GET" and versions != [VERSION]:
+            response = self.reject(426, f"this gateway speaks version {VERSION} of the WebSocket protocol")
+            response.headers["Upgrade"] = "websocket"
+            response.headers["Sec-WebSocket-Version"] = VERSION
+            return response
+        return super().accept(request)
+
+    def reject(self, status: int, text: str) -> Response:
+        """The answer to what does not become a WebSocket."""
+        response = super().reject(status, "")
+        detail = text.strip() or "this WebSocket cannot be opened"
+        response.body = msgspec.json.encode(problem(status, detail))
+        response.headers["Content-Length"] = str(len(response.body))
+        response.headers["Content-Type"] = MEDIA_TYPE
+        return response
+
     def recv_frame(self, frame: Frame) -> None:
         """Let a client leave in the middle of a message: RFC 6455 allows a close between fragments, and wants its code
         back. The library would call it an error of the client."""
@@ -85,7 +132,7 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             self.conn.max_message_size = PUBLISH_BYTES_MAX
         super().handle_connect(event)
         if not self.handshake_complete:
-            self.scope["state"][CERTIFIED] = certified_names(self.transport)
+            self.scope["state"][CERTIFIED] = certified(self.transport)
             self.scope["extensions"][WRITER] = self  # type: ignore[assignment]
 
     def write(self, frames: Sequence[bytes]) -> bool:

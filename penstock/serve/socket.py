@@ -3,27 +3,25 @@
 The client subscribes and unsubscribes, acknowledges, pauses and resumes, sets the pace of a subscription, and changes
 its filter; the server answers each, and sends the deliveries of every subscription under its id. What a client gets
 wrong is answered with an `error` message. Sends take turns: each subscription has at most one delivery waiting, so a
-busy one cannot starve the others, and a client that does not read costs one delivery a subscription.
+busy one cannot starve the others. What large deliveries a client has yet to take is bounded for its caller and in all
+(`held.py`): the others of it are read when there is room.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
-from starlette.requests import HTTPConnection
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
 from penstock.access import caller_of, subprotocol
 from penstock.contracts import Channel, Delivery
 from penstock.errors import (
     BadParameter,
-    Forbidden,
     MalformedBody,
     NotFound,
     PenstockError,
@@ -34,6 +32,7 @@ from penstock.errors import (
 from penstock.serve.connections import FAREWELL_S, first_of, following
 from penstock.serve.deps import Deps
 from penstock.serve.frames import WRITER, FrameWriter, delivered, framed
+from penstock.serve.held import SMALL_BYTES, Reservation
 from penstock.serve.problems import problem_response, unexpected
 from penstock.serve.subscription import EVERY_S_MAX, WINDOW_MAX, Message, Subscription
 
@@ -50,18 +49,6 @@ _log = logging.getLogger("penstock.serve")
 _decode = msgspec.json.Decoder(Message).decode
 
 
-def own_origin(connection: HTTPConnection, allowed: frozenset[str]) -> bool:
-    """Whether a browser's page may connect: one of this host, or a listed one. Other clients send no Origin."""
-    origin = connection.headers.get("origin")
-    if origin is None or origin in allowed:
-        return True
-    try:
-        host = urlsplit(origin).netloc.lower()
-    except ValueError:
-        return False
-    return host != "" and host == connection.headers.get("host", "").lower()
-
-
 class LiveSocket:
     """The endpoint of `WS /v1/live`."""
 
@@ -70,16 +57,18 @@ class LiveSocket:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         websocket = WebSocket(scope, receive, send)
-        if not own_origin(websocket, self._deps.origins):
-            error = Forbidden("a page of another site may not open a WebSocket here")
-            await websocket.send_denial_response(problem_response(error))
-            return
         try:
-            with self._deps.connections.one():
+            with self._deps.connections.one(caller_of(scope).name):
                 await websocket.accept(subprotocol(scope))
                 await _Session(websocket, self._deps).run()
         except PenstockError as error:
             await websocket.send_denial_response(problem_response(error))
+
+
+async def no_such_socket(websocket: WebSocket) -> None:
+    """Refuse a WebSocket to a path where there is none."""
+    error = NotFound(f"there is no WebSocket at {websocket.url.path[:200]!r}")
+    await websocket.send_denial_response(problem_response(error))
 
 
 class _Session:
@@ -93,6 +82,7 @@ class _Session:
         self._writer: FrameWriter = websocket.scope["extensions"][WRITER]
         self._turn = asyncio.Lock()  # wakes those who wait in the order they came
         self._over = asyncio.Event()
+        self._held = deps.connections.held
         self._ops: dict[str, Callable[[Message], Awaitable[None]]] = {
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
@@ -242,22 +232,18 @@ class _Session:
             return
 
     async def _deliver(self, id: str, chosen: Subscription) -> dict[str, Any]:
-        """Send deliveries for as long as the channel gives them; returns why it stopped."""
+        """Send deliveries for as long as the channel gives them; returns why it stopped. A large one that has to wait
+        is let go, and read again after the last that was sent."""
+        wanted = 0
         try:
-            async with following(chosen.channel, chosen.cursor, chosen.style) as deliveries:
-                first = await anext(deliveries)  # a bad cursor is answered instead of `subscribed`
-                if not chosen.begun:
-                    await self._send(id, "subscribed")
-                    chosen.begun = True
-                await chosen.ready()  # it may be held up from before it got another filter
-                await self._send(id, first.kind, first)
-                chosen.sent(first)
-                while True:
+            while True:
+                if chosen.begun:
                     await chosen.ready()
-                    delivery = await anext(deliveries)
-                    await chosen.ready()  # it may have been held up while there was nothing to send
-                    await self._send(id, delivery.kind, delivery)
-                    chosen.sent(delivery)
+                async with (
+                    self._held.reserved(self._caller.name, wanted) as reservation,
+                    following(chosen.channel, chosen.cursor, chosen.style) as deliveries,
+                ):
+                    wanted = await self._pass_on(id, chosen, deliveries, reservation)
         except RequestError as error:
             return as_problem(error)
         except PenstockError as error:
@@ -269,17 +255,58 @@ class _Session:
             _log.error("a subscription failed: %s", error, exc_info=error)
         return unexpected()
 
+    async def _pass_on(
+        self, id: str, chosen: Subscription, deliveries: AsyncIterator[Delivery], reservation: Reservation
+    ) -> int:
+        """Send deliveries until there is one that is large and cannot go out now: returns its size."""
+        while True:
+            delivery = await anext(deliveries)  # a bad cursor is answered instead of `subscribed`
+            if len(delivery.data) <= SMALL_BYTES:
+                self._held.give_back(reservation)
+                await self._begin(id, chosen)
+                await chosen.ready()  # it may have been held up while there was nothing to send
+                await self._send(id, delivery.kind, delivery)
+            elif not await self._send_large(id, chosen, delivery, reservation):
+                size = len(delivery.data)
+                del delivery
+                await self._begin(id, chosen)
+                return size
+            chosen.sent(delivery)
+            await chosen.ready()
+
+    async def _begin(self, id: str, chosen: Subscription) -> None:
+        """Tell the client that its subscription has begun, if it was not told."""
+        if not chosen.begun:
+            await self._send(id, "subscribed")
+            chosen.begun = True
+
+    async def _send_large(self, id: str, chosen: Subscription, delivery: Delivery, reservation: Reservation) -> bool:
+        """Send a delivery and wait until the client has taken it; False, and it is not sent, if the subscription is
+        held up or there is no room to hold it for so long."""
+        with self._held.keep(self._caller.name, delivered(delivery, id), reservation) as has_room:
+            if not has_room:
+                return False
+            await self._begin(id, chosen)
+            if not chosen.is_ready:
+                return False
+            await self._send(id, delivery.kind, delivery)
+            await self._drained()
+        return True
+
+    async def _drained(self) -> None:
+        try:
+            await self._deps.connections.sent(self._writer.drained())
+        except (TimeoutError, ConnectionError) as error:
+            self._over.set()
+            raise WebSocketDisconnect(GONE) from error
+
     async def _send(
         self, id: str | None, event: str, delivery: Delivery | None = None, problem: dict[str, Any] | None = None
     ) -> None:
         """Send one message when its turn comes. A client that does not take it in time has gone."""
         async with self._turn:
-            try:
-                while not self._writer.write([framed(id, event, delivery, problem)]):
-                    await self._deps.connections.sent(self._writer.drained())
-            except (TimeoutError, ConnectionError) as error:
-                self._over.set()
-                raise WebSocketDisconnect(GONE) from error
+            while not self._writer.write([framed(id, event, delivery, problem)]):
+                await self._drained()
 
     def _take(self, id: str, chosen: Subscription, deliveries: Sequence[Delivery]) -> bool:
         """Send what has just come, if it is no one else's turn and nothing is waiting to go out."""

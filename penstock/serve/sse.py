@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from functools import partial
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 from starlette.requests import Request
@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from penstock.access import caller_of
 from penstock.contracts import Channel, Delivery, Style
-from penstock.errors import PenstockError, as_problem
+from penstock.errors import Busy, PenstockError, as_problem
 from penstock.serve.connections import FAREWELL_S, first_of, following
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS, unexpected
@@ -43,22 +43,25 @@ class LiveEvents:
     def __init__(self, deps: Deps, kind: str) -> None:
         self._deps = deps
         self._kind = kind
+        self._held = deps.connections.held
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         channel, given = self._channel(request)
         since = request.headers.get("last-event-id") or given.get("since")
-        style = Style()
+        style, who = Style(), caller_of(scope).name
         if (chunks := scope.get("extensions", {}).get(CHUNKS)) is not None:
             style.take = partial(_take, chunks)
-        with self._deps.connections.one():
+        with self._deps.connections.one(who):
             async with following(channel, since, style) as deliveries:
                 first = await anext(deliveries)  # a bad cursor is answered as a problem, so nothing is sent before
+                if not self._held.has_room(who, first.data):
+                    raise _no_room()
                 await send({"type": "http.response.start", "status": 200, "headers": _raw_headers()})
                 if request.method == "HEAD":
                     await send({"type": "http.response.body"})
                 else:
-                    await self._stream(first, deliveries, receive, send)
+                    await self._stream(self._write(who, first, deliveries, send), receive, send)
 
     def _channel(self, request: Request) -> tuple[Channel, dict[str, str]]:
         """What is followed, and the parameters of the request."""
@@ -72,9 +75,9 @@ class LiveEvents:
             channel = channel.through(given.get("where"), given.get("select"))
         return channel, given
 
-    async def _stream(self, first: Delivery, rest: AsyncIterator[Delivery], receive: Receive, send: Send) -> None:
+    async def _stream(self, write: Coroutine[Any, Any, None], receive: Receive, send: Send) -> None:
         """Write until the client goes, the gateway closes, or something fails; then say good-bye if it can be heard."""
-        writing = asyncio.create_task(self._write(first, rest, send))
+        writing = asyncio.create_task(write)
         gone = asyncio.create_task(_disconnected(receive))
         closing = asyncio.create_task(self._deps.closing.wait())
         await first_of(writing, gone, closing)
@@ -95,15 +98,21 @@ class LiveEvents:
         except TimeoutError:
             return
 
-    async def _write(self, first: Delivery, rest: AsyncIterator[Delivery], send: Send) -> None:
+    async def _write(self, who: str, first: Delivery, rest: AsyncIterator[Delivery], send: Send) -> None:
         await self._put(b"retry: %d\n\n" % RETRY_MS, send)
-        await self._deliver(first, send)
-        async for delivery in rest:
-            await self._deliver(delivery, send)
+        delivery = first
+        while True:
+            await self._deliver(who, delivery, send)
+            delivery = await anext(rest)
 
-    async def _deliver(self, delivery: Delivery, send: Send) -> None:
-        for piece in encode(delivery):
-            await self._put(piece, send)
+    async def _deliver(self, who: str, delivery: Delivery, send: Send) -> None:
+        """Send one delivery. `Busy` if there is no room to hold it until the client has taken it: the stream ends, and
+        the client comes back to where it was."""
+        with self._held.keep(who, delivery.data) as has_room:
+            if not has_room:
+                raise _no_room()
+            for piece in encode(delivery):
+                await self._put(piece, send)
 
     async def _put(self, body: bytes, send: Send) -> None:
         await self._deps.connections.sent(send({"type": "http.response.body", "body": body, "more_body": True}))
@@ -149,8 +158,13 @@ def _one_line(data: bytes) -> bytes:
 def _failure(error: BaseException | None) -> bytes:
     """The last event of a channel that failed. It has no id: the client comes back to where it was."""
     problem = as_problem(error) if isinstance(error, PenstockError) else unexpected()
-    _log.error("a live channel failed: %s", error, exc_info=error)
+    if not isinstance(error, Busy):
+        _log.error("a live channel failed: %s", error, exc_info=error)
     return b"event: error\ndata: %b\n\n" % _one_line(msgspec.json.encode(problem, enc_hook=str))
+
+
+def _no_room() -> Busy:
+    return Busy("too much is held already for clients that are slow to read", retry_after_s=5)
 
 
 async def _disconnected(receive: Receive) -> None:

@@ -33,8 +33,8 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 class Subscription:
     """What its client has said of it. Belongs to one event loop.
 
-    Nothing is read from the channel before `ready`, so a subscription that is paused, paced or unacknowledged holds one
-    delivery at most: it falls behind as a slow reader does, and is treated as one.
+    Nothing is read from the channel before `ready`, so a subscription that is paused, paced or unacknowledged falls
+    behind as a slow reader does, and is treated as one.
     """
 
     def __init__(self, asked: Message, channel: Channel) -> None:
@@ -101,12 +101,18 @@ class Subscription:
         """Whether anything may go out at any time, and need not be counted."""
         return not self._paused and self._window is None and not self._every_s
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether the next delivery may go out now."""
+        return not self._held() and self._left_s() <= 0
+
+    def _left_s(self) -> float:
+        return self._next_at - _now() if self._every_s else 0.0
+
     async def ready(self) -> None:
         """Return when the next delivery may go out."""
-        while True:
-            left_s = self._next_at - _now() if self._every_s else 0.0
-            if not self._held() and left_s <= 0:
-                return
+        while not self.is_ready:
+            left_s = self._left_s()
             self._changed.clear()
             try:
                 async with asyncio.timeout(None if self._held() else left_s):

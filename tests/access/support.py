@@ -7,7 +7,7 @@ from typing import Any
 import jwt
 import pytest
 
-from penstock.access import Caller, Gate
+from penstock.access import Caller, Certified, Gate
 from penstock.errors import Unauthorized
 from tests.access.test_tokens import claims
 
@@ -34,7 +34,7 @@ def reload(gate: Gate) -> None:
 
 def refusal(gate: Gate, *headers: Header, certified: tuple[str, ...] = ()) -> str:
     with pytest.raises(Unauthorized) as refused:
-        gate.caller(headers, certified)
+        gate.caller(headers, Certified(certified))
     return refused.value.message
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import math
+import resource
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import pytest
 
 from penstock.access import Gate, KeyFile, Policy
 from penstock.access.policy import Jwt
-from penstock.access.tokens import LEEWAY_S
+from penstock.access.tokens import LEEWAY_S, Tokens
 from tests.access.support import OTHER, SECRET, bearer, known, refusal, reload, signed
 from tests.access.test_tokens import AUDIENCE, ISSUER
 from tests.collect.support import in_loop, until
@@ -190,3 +192,58 @@ def test_a_damaged_file_does_not_hide_what_else_has_changed(tokens: Policy, file
     tokens.jwt.keys.write_text(OTHER)
     reload(gate)
     assert gate.caller([bearer(signed(OTHER))]).name == "token:bob"
+
+
+@contextmanager
+def no_file_opens() -> Iterator[None]:
+    """The process has no descriptor left while in the block, as during a flood of connections (EMFILE)."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def test_a_revocation_is_seen_though_the_first_read_fails(file: KeyFile, caplog: pytest.LogCaptureFixture) -> None:
+    _, text = file.add("bob", ["admin"])
+    gate = Gate(keys=file)
+    caller = known(gate, text)
+    file.revoke("bob")
+    with no_file_opens():
+        reload(gate)
+        reload(gate)
+    assert len(caplog.records) == 1, "it is told once"
+    reload(gate)
+    assert caller.until == 0.0
+    assert "not known here" in refusal(gate, bearer(text))
+
+
+def test_new_keys_of_an_issuer_are_seen_though_the_first_read_fails(tokens: Policy, file: KeyFile) -> None:
+    gate = Gate(tokens, file)
+    caller = gate.caller([bearer(signed())])
+    assert tokens.jwt is not None
+    tokens.jwt.keys.write_text(OTHER)
+    with no_file_opens():
+        reload(gate)
+    reload(gate)
+    assert caller.until == 0.0
+    assert gate.caller([bearer(signed(OTHER))]).name == caller.name
+
+
+def test_what_changes_while_a_gate_is_made_is_seen(
+    tokens: Policy, file: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert tokens.jwt is not None
+    keys = tokens.jwt.keys
+
+    class Slow(Tokens):
+        def __init__(self, policy: Jwt) -> None:
+            super().__init__(policy)
+            keys.write_text(OTHER)
+
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.access.gate.Tokens", Slow)
+        gate = Gate(tokens, file)
+    reload(gate)
+    assert gate.caller([bearer(signed(OTHER))])

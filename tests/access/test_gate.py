@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.access import EVERYTHING, Gate, KeyFile, Policy, subprotocol
+from penstock.access import EVERYTHING, Certified, Gate, KeyFile, Policy, subprotocol
 from penstock.access import gate as gates
 from penstock.access.grants import grants
 from penstock.access.policy import Client, Tls
@@ -127,16 +127,16 @@ def test_a_certificate_gives_what_its_name_is_granted(tmp_path: Path, names: tup
         says = "is not enough here; send a key as well" if names else "a key is needed"
         assert says in refusal(gate, certified=names)
         return
-    caller = gate.caller([], names)
+    caller = gate.caller([], Certified(names))
     assert (caller.name, caller.may("produce", "a"), caller.may("consume", "a")) == (expected, True, False)
     caller.spend(1000)
-    assert gate.caller([], names).wait_s() > 100, "its rate goes on with the next connection"
+    assert gate.caller([], Certified(names)).wait_s() > 100, "its rate goes on with the next connection"
 
 
 def test_a_key_counts_before_a_certificate(file: KeyFile) -> None:
     _, text = file.add("bob", ["consume:b"])
     gate = Gate(Policy(clients={"sensor.example": Client(grants(["admin"]))}), file)
-    assert gate.caller([bearer(text)], ("sensor.example",)).name == "key:bob"
+    assert gate.caller([bearer(text)], Certified(("sensor.example",))).name == "key:bob"
     assert "no key" in refusal(gate, bearer("rubbish"), certified=("sensor.example",))
 
 

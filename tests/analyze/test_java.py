@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
-from penstock.analyze.java import find_java
+import pytest
+
+from penstock.analyze.java import _install, find_java
 
 
 def fake_java(folder: Path, version: str) -> None:
@@ -37,3 +40,19 @@ def test_without_a_system_java_the_packaged_one_runs(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"JAVA_HOME": ""})
     assert done.returncode == 0, done.stderr
     assert f'version "{found.version}' in done.stderr
+
+
+@pytest.mark.parametrize("spoil", [lambda path: path.chmod(0o777), lambda path: os.chown(path, 12345, -1)])
+@pytest.mark.parametrize("folder", [".", "bin"])
+def test_a_start_script_in_a_folder_that_others_may_write_to_is_not_used(
+    tmp_path: Path, folder: str, spoil: Callable[[Path], None]
+) -> None:
+    """They could replace it between two starts, though it is ours."""
+    home = tmp_path / "penstock-0" / "java-17"
+    _install(home / "bin/java", "#!/bin/sh")
+    try:
+        spoil(home / folder)
+    except PermissionError:
+        pytest.skip("only root can give a folder to someone else")
+    with pytest.raises(PermissionError):
+        _install(home / "bin/java", "#!/bin/sh")

@@ -55,6 +55,9 @@ class MemoryLog:
         self.marked.setdefault(stream, {}).update(marks)
         return Admission(first, duplicates, originals)
 
+    def last_sequence(self, stream: str, partition: int, producer: str) -> int | None:
+        raise NotImplementedError
+
     def marks(self, stream: str) -> Mapping[str, str]:
         return self.marked.get(stream, {})
 

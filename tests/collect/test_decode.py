@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from enum import Enum
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock.collect.decode import BodyDecoder, Decoded, is_lines
 from penstock.errors import TooLarge
-from penstock.schema import Event, Raw
+from penstock.schema import Event, Raw, Record
 from tests.collect.support import Fix, body, fix
 
 DECODER = BodyDecoder(Fix, event_bytes_max=4096, events_max=50)
@@ -193,3 +194,36 @@ def test_any_bytes_are_sorted_out_without_an_exception(content: bytes, as_lines:
         if decoded.malformed:
             assert not decoded.events
             assert len(decoded.rejections) == 1
+
+
+class Colour(Enum):
+    RED = "red"
+    GREEN = "green"
+
+
+class Part(Record):
+    colour: Colour
+
+
+class Thing(Event):
+    answer: Literal["yes", "no"] | None = None
+    parts: list[Part] | None = None
+    named: dict[str, Part] | None = None
+
+
+@pytest.mark.parametrize(
+    ("sent", "reason", "path"),
+    [
+        (b'{"answer":"maybe"}', "Invalid enum value 'maybe'; use one of 'no', 'yes'", "$.answer"),
+        (
+            b'{"parts":[{"colour":"blue"}]}',
+            "Invalid enum value 'blue'; use one of 'red', 'green'",
+            "$.parts[0].colour",
+        ),
+        (b'{"named":{"a":{"colour":"blue"}}}', "'blue'; use one of 'red', 'green'", "$.named[...].colour"),
+    ],
+)
+def test_a_value_that_is_none_of_a_list_is_told_with_those_that_are(sent: bytes, reason: str, path: str) -> None:
+    (rejection,) = BodyDecoder(Thing, event_bytes_max=1000, events_max=10).decode(sent).rejections
+    assert reason in rejection.reason
+    assert rejection.path == path

@@ -67,7 +67,7 @@ def test_a_browser_that_asks_first_is_told_what_a_listed_page_may_send(gateway: 
 @pytest.mark.parametrize("origin", [OTHER, "null", None])
 def test_a_browser_that_asks_first_for_another_page_is_told_nothing(gateway: Running, origin: str | None) -> None:
     answer = ask(gateway, "OPTIONS", "/v1/streams/a", origin, **ASKS)
-    assert (answer.status_code, allowed(answer)) == (405, None)
+    assert (answer.status_code, allowed(answer)) == (403 if origin else 405, None)
     assert "access-control-allow-methods" not in answer.headers
 
 
@@ -91,12 +91,39 @@ def test_being_listed_is_no_key(tmp_path: Path) -> None:
 
 def test_without_a_list_there_is_no_word_of_it(tmp_path: Path) -> None:
     with running(tmp_path) as gateway:
-        answer = ask(gateway, "GET", "/v1/streams/a", LISTED)
-        assert not [name for name in answer.headers if name.startswith("access-control") or name == "vary"]
-        assert ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, **ASKS).status_code == 405
+        for origin in (LISTED, None):
+            answer = ask(gateway, "GET", "/v1/streams/a", origin)
+            assert answer.status_code == (403 if origin else 200)
+            assert not [name for name in answer.headers if name.startswith("access-control")]
+            assert "origin" not in answer.headers.get("vary", "").lower()
+        assert ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, **ASKS).status_code == 403
 
 
 def test_a_name_that_was_made_to_point_here_is_no_way_round(gateway: Running) -> None:
     """The Host is checked as ever, for a listed page too: its requests name this machine."""
     assert ask(gateway, "GET", "/v1/streams/a", LISTED, Host="shop.example").status_code == 403
     assert ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, Host="shop.example", **ASKS).status_code == 403
+
+
+@pytest.mark.parametrize("browser", [{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, {"Origin": OTHER}])
+def test_a_page_of_another_site_learns_nothing_by_timing(tmp_path: Path, browser: dict[str, str]) -> None:
+    """A filter that matches would be answered at once, and one that does not after a second: with that, a page could
+    guess what is stored, one character after the other. It gets one answer to both, which waits for nothing."""
+    with running(tmp_path) as gateway, gateway.client() as client:
+        assert gateway.post("a", events={"k": "secret"}).status_code == 200
+        found = []
+        for guess in ("s%", "t%"):
+            asked = {"where": f"k LIKE '{guess}'", "since": "earliest", "wait": "1"}
+            for path in ("/v1/streams/a", "/v1/streams/a/live"):
+                with client.stream("GET", path, params=asked, headers=browser) as answer:
+                    found.append(answer.status_code)
+        assert found == [403] * 4
+
+
+def test_a_listed_page_is_let_in_by_browsers_that_say_more(gateway: Running) -> None:
+    """A browser says of a listed page, too, that it is of another site. A picture or a form of it names no origin."""
+    cross = {"Sec-Fetch-Site": "cross-site"}
+    assert ask(gateway, "GET", "/v1/streams/a", LISTED, **cross).status_code == 200
+    assert ask(gateway, "POST", "/v1/streams/a", LISTED, **cross).status_code == 200
+    assert ask(gateway, "GET", "/v1/streams/a", None, **cross).status_code == 403
+    assert gateway.opened("/v1/live", additional_headers={"Origin": LISTED, **cross}) == 101

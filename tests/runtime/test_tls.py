@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import select
 import socket
 import ssl
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 from http.client import HTTPResponse
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trustme
+from websockets.asyncio.client import connect
 
 from penstock.access import read_policy
-from penstock.runtime import gateway as gateways
+from penstock.collect import edge
+from penstock.settings import Settings
 from tests.collect.support import body
 from tests.runtime.guarded import Running, running
 
@@ -51,13 +57,20 @@ def write(folder: Path, made: trustme.LeafCert) -> None:
 
 
 @contextmanager
-def served(folder: Path, authority: trustme.CA, clients: trustme.CA | None = None, **named: str) -> Iterator[Running]:
+def served(
+    folder: Path,
+    authority: trustme.CA,
+    clients: trustme.CA | None = None,
+    *,
+    require: str = "true",
+    settings: Settings | None = None,
+) -> Iterator[Running]:
     write(folder, authority.issue_cert("localhost", "127.0.0.1"))
     if clients is not None:
         clients.cert_pem.write_to_path(folder / "ca.pem")
-    more = CLIENTS.format(require=named.get("require", "true")) if clients is not None else ""
+    more = CLIENTS.format(require=require) if clients is not None else ""
     (folder / "access.toml").write_text(TLS + more)
-    with running(folder / "data", read_policy(folder / "access.toml")) as gateway:
+    with running(folder / "data", read_policy(folder / "access.toml"), settings) as gateway:
         gateway.trust(authority)
         yield gateway
 
@@ -71,9 +84,11 @@ def trusting(authority: trustme.CA, certificate: trustme.LeafCert | None = None)
 
 
 @contextmanager
-def connected(gateway: Running, context: ssl.SSLContext, name: str | None = "localhost") -> Iterator[ssl.SSLSocket]:
+def connected(
+    gateway: Running, context: ssl.SSLContext, name: str | None = "localhost", session: ssl.SSLSession | None = None
+) -> Iterator[ssl.SSLSocket]:
     with socket.create_connection(("127.0.0.1", gateway.port), 10) as plain:
-        with context.wrap_socket(plain, server_hostname=name or "127.0.0.1") as connection:
+        with context.wrap_socket(plain, server_hostname=name or "127.0.0.1", session=session) as connection:
             yield connection
 
 
@@ -132,11 +147,34 @@ def test_plain_http_and_garbage_are_closed_and_others_go_on(tmp_path: Path, auth
 def test_who_never_finishes_the_handshake_is_closed(
     tmp_path: Path, authority: trustme.CA, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gateways, "HANDSHAKE_S", 0.2)
+    monkeypatch.setattr(edge, "HANDSHAKE_S", 0.2)
     with served(tmp_path, authority) as gateway:
         with socket.create_connection(("127.0.0.1", gateway.port), 10) as plain:
             plain.sendall(sent)
             assert _is_closed(plain)
+
+
+def test_connections_are_counted_before_their_handshake(tmp_path: Path, authority: trustme.CA) -> None:
+    """Those that never say a word take no more places than others; when they are gone there is room again."""
+    settings = Settings(sockets_per_address_max=5)
+    with served(tmp_path, authority, settings=settings) as gateway, ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), 10)) for _ in range(12)]
+        ready, _, _ = select.select(silent, [], [], 10)
+        while len(ready) < 7:
+            ready, _, _ = select.select(silent, [], [], 10)
+            assert ready, "they are kept open, and escape the limit"
+        assert all(map(_is_closed, ready))
+        assert len(ready) == 7
+        for each in silent:
+            each.close()
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                with connected(gateway, trusting(authority)) as connection:
+                    assert ask(connection) == 200
+                    break
+            except (ssl.SSLError, ConnectionError):
+                assert time.monotonic() < deadline
 
 
 def _is_closed(plain: socket.socket) -> bool:
@@ -199,10 +237,10 @@ def _with_uri(clients: trustme.CA, name: str) -> trustme.LeafCert:
     return trustme.LeafCert(private, made.public_bytes(serialization.Encoding.PEM), [])
 
 
-def refused(gateway: Running, context: ssl.SSLContext) -> bool:
+def refused(gateway: Running, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> bool:
     """Whether TLS lets nobody through. In 1.3 a client is told after its first word."""
     try:
-        with connected(gateway, context) as connection:
+        with connected(gateway, context, session=session) as connection:
             ask(connection)
     except (ssl.SSLError, ConnectionResetError, BrokenPipeError):
         return True
@@ -293,3 +331,38 @@ def test_those_who_sign_certificates_can_be_changed_while_it_runs(
         gateway.reload()
         assert refused(gateway, trusting(authority, clients.issue_cert("sensor.example")))
         assert not refused(gateway, trusting(authority, other.issue_cert("sensor.example")))
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_a_session_does_not_outlive_those_who_signed_its_certificate(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA, version: ssl.TLSVersion
+) -> None:
+    """A client that resumes a session shows no certificate: nothing would check who signed it."""
+    context = trusting(authority, clients.issue_cert("sensor.example"))
+    context.maximum_version = version
+    with served(tmp_path, authority, clients) as gateway:
+        with connected(gateway, context) as connection:
+            assert ask(connection) == 200
+            session = connection.session
+        trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+        gateway.reload()
+        assert refused(gateway, context, session)
+
+
+def test_a_caller_ends_with_its_certificate(tmp_path: Path, authority: trustme.CA, clients: trustme.CA) -> None:
+    """On a connection that is open, too: the next request is refused, and a WebSocket is closed."""
+    ends = datetime.now(UTC) + timedelta(seconds=4)
+    context = trusting(authority, clients.issue_cert("sensor.example", not_after=ends))
+    with served(tmp_path, authority, clients) as gateway:
+        url = f"wss://127.0.0.1:{gateway.port}/v1/streams/a/publish"
+        options: Any = {"ssl": context, "server_hostname": "localhost", "proxy": None}
+
+        async def until_closed() -> int:
+            async with connect(url, **options) as live:
+                await asyncio.wait_for(live.wait_closed(), 20)
+                return live.close_code or 0
+
+        with connected(gateway, context) as connection:
+            assert ask(connection) == 200
+            assert asyncio.run(until_closed()) == 1008
+            assert ask(connection) == 401

@@ -222,6 +222,7 @@ def test_rows_come_in_the_order_that_is_asked_for() -> None:
     view.put({"e": None})
     assert [row["k"] for row in got(deps, "/v1/views/v", order="v")["rows"]] == ["b", "a", "c", "d", "e"]
     assert [row["k"] for row in got(deps, "/v1/views/v", order="v desc")["rows"]][-1] == "e"
+    assert got(deps, "/v1/views/v", order="-v, k") == got(deps, "/v1/views/v", order="v DESC, k")
     ordered = got(deps, "/v1/views/v", order="v DESC, k", limit=3)
     assert [row["k"] for row in ordered["rows"]] == ["d", "a", "c"]
     assert ordered["truncated"] is True

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from websockets.exceptions import InvalidStatus
 
 from penstock.access import Caller
 from penstock.access.caller import Bucket
@@ -18,7 +19,7 @@ from penstock.schema import event_schema
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
-from penstock.serve.connections import following
+from penstock.serve.connections import Connections, following
 from penstock.serve.deps import Deps
 from penstock.settings import Settings
 from tests.serve.clients import hear, open_socket, say
@@ -130,5 +131,29 @@ def test_subscriptions_count_against_the_rate_of_their_caller_and_wait_for_it() 
             assert [(await hear(connection))["id"] for _ in range(3)] == ["0", "1", "2"]
             assert caller.wait_s() > 0
             assert (await hear(connection)) == {"id": "3", "event": "subscribed"}
+
+    run(main())
+
+
+def test_one_caller_has_half_of_the_live_connections_at_most() -> None:
+    connections = Connections(4)
+    with connections.one("key:ann"), connections.one("key:ann"):
+        with pytest.raises(Busy, match="no one may hold more"), connections.one("key:ann"):
+            pass
+        with connections.one("key:bob"), connections.one(""):
+            assert connections.open == 4
+    with connections.one("key:ann"):
+        assert connections.open == 1
+
+
+def test_one_caller_that_fills_its_share_leaves_room_for_another() -> None:
+    async def main() -> None:
+        deps = replace(deps_of(), connections=Connections(4))
+        async with serving(deps, ANN) as port, AsyncExitStack() as stack:
+            for _ in range(2):
+                await stack.enter_async_context(open_socket(port))
+            with pytest.raises(InvalidStatus) as refused:
+                await stack.enter_async_context(open_socket(port))
+            assert refused.value.response.status_code == 503
 
     run(main())

@@ -44,7 +44,7 @@ def request(transport: str, kind: str) -> bytes:
 
 
 @contextmanager
-def connected(port: int, transport: str, kind: str) -> Iterator[None]:
+def connected(port: int, transport: str, kind: str) -> Iterator[socket.socket]:
     """A connection that asks for everything and reads nothing."""
     client = socket.socket()
     with client:
@@ -54,15 +54,15 @@ def connected(port: int, transport: str, kind: str) -> Iterator[None]:
         if transport == "websocket":
             assert client.recv(4096).startswith(b"HTTP/1.1 101")
             client.sendall(frame(0x81, SUBSCRIBE % kind.encode()))
-        yield
+        yield client
 
 
 @asynccontextmanager
-async def mute(port: int, transport: str, kind: str) -> AsyncIterator[None]:
+async def mute(port: int, transport: str, kind: str) -> AsyncIterator[socket.socket]:
     stack = ExitStack()
-    await asyncio.to_thread(stack.enter_context, connected(port, transport, kind))
+    client = await asyncio.to_thread(stack.enter_context, connected(port, transport, kind))
     with stack:
-        yield
+        yield client
 
 
 def most_of(held: tracemalloc.Snapshot) -> str:

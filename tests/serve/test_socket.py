@@ -187,35 +187,6 @@ def test_a_binary_message_is_read_like_text() -> None:
     run(main())
 
 
-@pytest.mark.parametrize("origin", ["http://evil.example", "null", "http://127.0.0.1:1", "http://[", "https://"])
-def test_a_page_of_another_site_is_refused(origin: str) -> None:
-    """A browser names its page in Origin; another host gets 403 and no socket."""
-
-    async def main() -> None:
-        async with serving(deps_of()) as port:
-            with pytest.raises(InvalidStatus) as refused:
-                async with open_socket(port, additional_headers={"Origin": origin}):
-                    pass
-            response = refused.value.response
-            assert response.status_code == 403
-            assert json.loads(response.body or b"")["code"] == "forbidden"
-
-    run(main())
-
-
-def test_our_own_page_and_a_listed_one_are_let_in() -> None:
-    """The Origin of the gateway itself, and those that the operator lists."""
-
-    async def main() -> None:
-        async with serving(deps_of(origins=frozenset({"https://board.example"}))) as port:
-            for origin in (f"http://127.0.0.1:{port}", "https://board.example"):
-                async with open_socket(port, additional_headers={"Origin": origin}) as connection:
-                    await say(connection, op="ping")
-                    assert await hear(connection) == {"event": "pong"}
-
-    run(main())
-
-
 def test_sockets_count_as_connections() -> None:
     """Over the limit the handshake is answered with 503 and Retry-After; a closed socket frees its place."""
 

@@ -13,7 +13,8 @@ from penstock.columns import from_json_rows
 from penstock.errors import BadParameter
 
 COLUMNS_MAX = 8
-_TERM = re.compile(r'\s*("?)(\w+)\1(?:\s+(asc|desc))?\s*', re.IGNORECASE)
+_TERM = re.compile(r'\s*(?:-\s*(?P<minus>\w+)|("?)(?P<name>\w+)\2(?:\s+(?P<way>asc|desc))?)\s*', re.IGNORECASE)
+"""A column and its direction, as in SQL, or as in the browser's client, with a minus for what goes down."""
 
 Term = tuple[str, Literal["ascending", "descending"]]
 
@@ -37,13 +38,14 @@ def parsed(order: str, schema: pa.Schema) -> list[Term]:
 def _term(text: str, schema: pa.Schema) -> Term:
     found = _TERM.fullmatch(text[:200])
     if found is None:
-        raise _bad(f"{text.strip()[:80]!r} is no order; write columns, as in 'city, total DESC'")
-    name = found[2]
+        raise _bad(f"{text.strip()[:80]!r} is no order; write columns, as in 'city, total DESC' or 'city, -total'")
+    name = found["minus"] or found["name"]
     if name not in schema.names:
         raise _bad(f"there is no column {name[:80]!r} to order by; there are {', '.join(schema.names)}")
     if pa.types.is_nested(schema.field(name).type):
         raise _bad(f"rows cannot be ordered by {name}, which is of type {schema.field(name).type}")
-    direction = "descending" if (found[3] or "").lower() == "desc" else "ascending"
+    down = found["minus"] is not None or (found["way"] or "").lower() == "desc"
+    direction = "descending" if down else "ascending"
     return name, cast(Literal["ascending", "descending"], direction)
 
 

@@ -13,7 +13,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import BadQuery, QueryRefused
-from penstock.serve.query.functions import TABLES
+from penstock.serve.query.functions import BY_NAME, TABLES
 from penstock.serve.query.nodes import ALLOWED, PARTS, TEXTS, TYPES, is_number
 
 if TYPE_CHECKING:
@@ -131,6 +131,8 @@ def _has_only_allowed_parts(name: str, node: exp.Expr) -> bool:
     if name in PARTS and not given.keys() <= PARTS[name]:
         return False
     if name == "Literal" and not node.is_string and not is_number(str(node.this)):
+        return False
+    if name == "Anonymous" and str(node.name).lower() not in BY_NAME:  # a name in quotes is a node of its own
         return False
     if name == "Table" and type(node.this).__name__ not in ("Identifier", *TABLES):
         return False
@@ -257,7 +259,7 @@ def _shown(node: exp.Expr) -> str:
     from sqlglot import exp
 
     if isinstance(node, exp.Anonymous):
-        return f"the function {str(node.this)[:40]!r}"
+        return f"the function {str(node.name)[:40]!r}"
     if isinstance(node, exp.Func):
         return f"the function {node.sql_name()[:40].lower()!r}"
     if isinstance(node, exp.Table):

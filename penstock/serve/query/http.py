@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.access import caller_of
-from penstock.errors import MalformedBody, Stopping, TooLarge
+from penstock.errors import MalformedBody, Stopping, TooLarge, TooSlow
 from penstock.serve.connections import first_of
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
@@ -52,11 +52,15 @@ class QueryEndpoint:
 
     async def _asked(self, request: Request) -> Asked:
         most = 8 * self._deps.settings.query_text_max + 1024
-        body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > most:
-                raise TooLarge(f"the body of a query may have {most} bytes")
+        body, limit_s = bytearray(), self._deps.settings.body_s
+        try:
+            async with asyncio.timeout(limit_s):
+                async for piece in request.stream():
+                    body += piece
+                    if len(body) > most:
+                        raise TooLarge(f"the body of a query may have {most} bytes")
+        except TimeoutError:
+            raise TooSlow(f"the body did not arrive within {limit_s:g} s") from None
         try:
             return _decode(bytes(body))
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:

@@ -8,7 +8,7 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,6 +63,9 @@ class Wrong(Exception):
 
 class _Gone(Exception):
     """The process has ended, or does not answer."""
+
+
+OpenFiles = Callable[[], Awaitable[Sequence[int]]]
 
 
 class Worker:
@@ -165,15 +168,16 @@ class Pool:
         self._rested: list[Worker] = []
         self._reaper: asyncio.TimerHandle | None = None
 
-    async def run(self, sql: str, files: Sequence[int], rows: int, who: str) -> Result:
-        """The result of a query that was checked. `files` are open files with its tables, as Arrow streams; `who` is
-        the caller, who takes turns with others.
+    async def run(self, sql: str, open_files: OpenFiles, rows: int, who: str) -> Result:
+        """The result of a query that was checked. `open_files` gives the open files with its tables, as Arrow streams;
+        it is called when it is the query's turn, so that those who wait hold none. `who` is the caller, who takes turns
+        with others.
 
         `Wrong` if the engine does not take it; `QueryTooSlow` or `QueryTooLarge` if it is over its limits; `Overloaded`
         if too many wait for their turn.
         """
         async with self._turns.one(who):
-            return await self._run(sql, files, rows)
+            return await self._run(sql, await open_files(), rows)
 
     async def _run(self, sql: str, files: Sequence[int], rows: int) -> Result:
         rested, clock = self._rested_one(), asyncio.get_running_loop().time

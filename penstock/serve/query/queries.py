@@ -75,17 +75,22 @@ class Queries:
         return rule
 
     async def run(self, plan: Plan, who: str = LIVE) -> Answer:
-        """Run a query when it is the caller's turn. Reads of what it needs are not counted against its time."""
+        """Run a query when it is the caller's turn. What it needs is read then, which does not count as its time."""
         checked, clock = plan.checked, asyncio.get_running_loop().time
-        began = clock()
-        needed = zip(checked.reads, plan.rules, strict=True)
-        extracts = [await self._sources[name].extract(rule) for name, rule in needed]
-        self._make_room(checked.reads)
-        self._forget_later()
-        read_s = clock() - began
+        extracts, read_s = list[Extract](), 0.0
+
+        async def read() -> list[int]:
+            nonlocal read_s
+            began = clock()
+            for name, rule in zip(checked.reads, plan.rules, strict=True):
+                extracts.append(await self._sources[name].extract(rule))
+            self._make_room(checked.reads)
+            self._forget_later()
+            read_s = clock() - began
+            return [each.file.descriptor for each in extracts]
+
         try:
-            files = [each.file.descriptor for each in extracts]
-            result = await self._pool.run(checked.sql, files, checked.rows_max, who)
+            result = await self._pool.run(checked.sql, read, checked.rows_max, who)
         except Wrong as error:
             raise _explained(str(error), checked) from None
         table, types = await asyncio.to_thread(tidied, result.data, result.types)

@@ -270,3 +270,20 @@ class WebhookStore:
 
 def _key(kind: str, hook: str, number: int) -> bytes:
     return f"{kind}/{hook}/{number}/".encode()
+
+
+def registered(path: Path) -> list[Hook]:
+    """All webhooks of a file, read beside the gateway that writes it; none if there is no such file. The records are
+    checked as by the store."""
+    if not path.exists():
+        return []
+    connection = connect(path, read_only=True)
+    try:
+        with storage_errors(path):
+            rows = connection.execute("SELECT hook, number, crc, data FROM record WHERE kind = ?", (_HOOK,)).fetchall()
+    finally:
+        connection.close()
+    for hook, number, crc, data in rows:
+        if not isinstance(data, bytes) or checksum(_key(_HOOK, hook, number), data) != crc:
+            raise Damaged(f"{path}: the {_HOOK} {number} of {hook} is damaged", file=str(path))
+    return [msgspec.msgpack.decode(data, type=Hook) for _, _, _, data in rows]

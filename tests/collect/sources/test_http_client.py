@@ -131,6 +131,24 @@ async def test_redirects_are_followed_only_if_asked_for_and_secrets_stay_with_th
 
 
 @in_loop
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [("/moved?key=hidden", "to http://127.0.0.1:PORT/moved:"), ("http://[", "to what is no address:")],
+)
+async def test_an_unfollowed_redirect_is_told_with_the_whole_address(location: str, told: str) -> None:
+    ports = list[str]()
+
+    async def here(asked: Asked, reply: Reply) -> None:
+        ports.append(asked.headers["host"].rpartition(":")[2])
+        await reply.all(status=301, Location=location)
+
+    error = await outcome(here, "ndjson", redirects_max=0)
+    assert isinstance(error, SourceFailed)
+    assert told.replace("PORT", ports[0]) in error.message
+    assert "hidden" not in error.message
+
+
+@in_loop
 async def test_a_file_of_certificates_that_is_not_there_ends_the_source() -> None:
     error = await outcome(sending(), "ndjson", ca_file="/no/such/file")
     assert isinstance(error, SourceFailed)

@@ -249,3 +249,17 @@ def test_the_log_is_not_read_again_for_what_was_read() -> None:
             assert log.reads == before + 1
 
     run(main())
+
+
+def test_the_body_of_a_query_has_a_deadline() -> None:
+    """One that never ends would hold its request for good."""
+
+    async def main() -> None:
+        async with queried(settings=replace(SETTINGS, body_s=0.2)) as deps, serving(deps) as port:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(b"POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            async with asyncio.timeout(20):
+                assert (await reader.readline()).startswith(b"HTTP/1.1 408")
+            writer.close()
+
+    run(main())

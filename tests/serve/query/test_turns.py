@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock.access import Caller
+from penstock.access.grants import ALL
 from penstock.errors import Overloaded
+from penstock.serve.query.queries import Queries
+from penstock.serve.query.relations import ViewRelation
 from penstock.serve.query.turns import Turns
-from tests.serve.fakes import run
+from tests.serve.fakes import run, until
+from tests.serve.query.support import SETTINGS, Typed
 
 
 def test_one_who_asks_much_does_not_hold_up_one_who_asks_once() -> None:
@@ -27,6 +33,30 @@ def test_one_who_asks_much_does_not_hold_up_one_who_asks_once() -> None:
             await asyncio.sleep(0)
         await asyncio.gather(*asking)
         assert order == ["many", "once", "other"] + ["many"] * 7
+
+    run(main())
+
+
+def test_those_who_wait_for_their_turn_hold_no_tables() -> None:
+    """What a query reads is read when it is its turn, and let go soon: otherwise all who wait would hold theirs."""
+
+    async def main() -> None:
+        views = {f"v{number}": Typed() for number in range(8)}
+        for view in views.values():
+            view.put({str(key): key for key in range(100)})
+        one = replace(SETTINGS, queries_max=1)
+        queries = Queries({name: ViewRelation(name, view) for name, view in views.items()}, one)
+        async with queries._pool._turns.one("first"):
+            asked = [
+                asyncio.create_task(queries.answer(f"SELECT count(*) AS n FROM {name}", Caller(name, ALL)))
+                for name in views
+            ]
+            lines = queries._pool._turns._lines
+            await until(lambda: sum(map(len, lines.values())) == len(views))
+            assert sum(source.held for source in queries._sources.values()) == 0
+        answers = await asyncio.gather(*asked)
+        assert [each.table.to_pylist() for each in answers] == [[{"n": 100}]] * len(views)
+        queries.close()
 
     run(main())
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypedDict
-from urllib.parse import urlsplit
+from urllib.parse import urljoin, urlsplit
 
 from penstock.collect.sources.http.answer import Answer, Lost, retry_after_s
 from penstock.collect.sources.reconnect import Backoff, keep_connected, without_secrets
@@ -190,12 +190,12 @@ class Client:
         url = httpx.URL(self._endpoint.url)
         first, url = url, url.copy_merge_params(dict(query)) if query else url
         for _ in range(self._endpoint.redirects_max):
-            response = await transport.handle_async_request(self._request(url, headers, _origin(url) == _origin(first)))
+            response = await _answer(transport, self._request(url, headers, _origin(url) == _origin(first)))
             if response.status_code not in (301, 302, 303, 307, 308) or "location" not in response.headers:
                 return response
             await response.aclose()
             url = _target(url, response.headers["location"])
-        return await transport.handle_async_request(self._request(url, headers, _origin(url) == _origin(first)))
+        return await _answer(transport, self._request(url, headers, _origin(url) == _origin(first)))
 
     def _request(self, url: httpx.URL, headers: Mapping[str, str], trusted: bool) -> httpx.Request:
         import httpx
@@ -231,6 +231,13 @@ def _transport(endpoint: Endpoint) -> httpx.AsyncHTTPTransport:
     return httpx.AsyncHTTPTransport(verify=trusted)
 
 
+async def _answer(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
+    """The answer to one request, which it knows."""
+    response = await transport.handle_async_request(request)
+    response.request = request
+    return response
+
+
 def _origin(url: httpx.URL) -> tuple[str, str, int | None]:
     return url.scheme, url.host, url.port
 
@@ -255,11 +262,20 @@ def _require_success(response: httpx.Response) -> None:
     if code in _AGAIN or code >= 500:
         raise Lost(answer, retry_after_s(response.headers.get("retry-after"), datetime.now(UTC)))
     if 300 <= code < 400:
-        place = without_secrets(response.headers.get("location", ""))
-        raise SourceFailed(f"{answer} to {place}: give that address, or let redirects be followed (`redirects_max`)")
+        raise SourceFailed(
+            f"{answer} to {_place(response)}: give that address, or let redirects be followed (`redirects_max`)"
+        )
     raise SourceFailed(
         f"{answer}: {_REMEDIES.get(code, 'the request is not what it expects; check address and options')}"
     )
+
+
+def _place(response: httpx.Response) -> str:
+    """Where a redirect leads, whole even if the server names a path only, and without secrets."""
+    try:
+        return without_secrets(urljoin(str(response.url), response.headers.get("location", "")))
+    except ValueError:
+        return "what is no address"
 
 
 def _phrase(code: int) -> str:
