@@ -8,14 +8,13 @@ written with the new class.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from penstock.errors import DeclarationError
 from penstock.packed import pack, unpack
-from penstock.schema import State, fields, type_name
+from penstock.schema import State, fields, migrate_of, type_name
 from penstock.shard import HASH_BYTES, Changes, Codec, Entry, Shard
 
 NULLABLE = " | null"
@@ -40,7 +39,7 @@ def misfit(old: Shape, state: type[State]) -> str | None:
     new, name = shape_of(state), state.__name__
     if old.version > new.version:
         return f"its state is of version {old.version} and {name} is version {new.version}: run the newer code"
-    if old.version < new.version and _migrate(state) is not None:
+    if old.version < new.version and migrate_of(state) is not None:
         return None
     for field, kind in old.fields.items():
         if field in state.__dropped__:
@@ -53,7 +52,11 @@ def misfit(old: Shape, state: type[State]) -> str | None:
             )
         if called == DECLARED and kind != new.fields[called]:
             return "its state was made by another declaration: keep that one under this name, and this under another"
-        if not _widens(kind, new.fields[called]):
+        if not widens(kind, new.fields[called]):
+            if state.__module__.startswith("penstock."):  # made of a declaration: of a pattern, or a join
+                return (
+                    "its state holds events as their class was before, and they cannot be carried over: keep the class"
+                )
             return (
                 f"{name}.{called} was {kind} and is {new.fields[called]}: raise the version, "
                 f"class {name}(State, version={old.version + 1}), and give it a static method migrate(version, fields)"
@@ -61,17 +64,13 @@ def misfit(old: Shape, state: type[State]) -> str | None:
     return None
 
 
-def _widens(old: str, new: str) -> bool:
+def widens(old: str, new: str) -> bool:
     """Whether every value of the old type is one of the new type, and stays itself. Not so for int and float."""
     if old.endswith(NULLABLE) and not new.endswith(NULLABLE):
         return False
     before, after = old.removesuffix(NULLABLE), new.removesuffix(NULLABLE)
     listed = _VALUES.fullmatch(before) and _VALUES.fullmatch(after)
     return before == after or (listed is not None and set(before.split(" | ")) <= set(after.split(" | ")))
-
-
-def _migrate(state: type[State]) -> Callable[[int, dict[str, Any]], dict[str, Any]] | None:
-    return getattr(state, "migrate", None) if "migrate" not in state.__struct_fields__ else None
 
 
 class Carrier:
@@ -104,7 +103,7 @@ class Carrier:
             ) from error
 
     def _fields(self, found: dict[str, Any]) -> dict[str, Any]:
-        migrate = _migrate(self._state)
+        migrate = migrate_of(self._state)
         if migrate is not None:
             for version in range(self._old.version, self._state.__state_version__):
                 found = migrate(version, found)

@@ -9,7 +9,8 @@ from typing import Any, Literal
 
 import pytest
 
-from penstock import Record, State
+from penstock import Event, Record, State
+from penstock.cep.memory import memory_class
 from penstock.errors import DeclarationError
 from penstock.evolution import Carrier, misfit, shape_of
 from penstock.schema import state_problem
@@ -195,3 +196,25 @@ def test_what_a_class_says_of_its_past_must_make_sense() -> None:
     assert state_problem(Gone) == "Gone.count is declared as gone, and is there"
     assert state_problem(Nowhere) == "Nowhere says that a field was renamed to sum, and has none of that name"
     assert state_problem(Old) is None
+
+
+def test_events_that_a_pattern_holds_are_not_taken_for_those_of_a_new_version() -> None:
+    """A version may change what a field means, and nothing else."""
+
+    class Payment(Event):
+        card: str
+        amount: int
+
+    class Changed(Event, version=2):
+        card: str
+        amount: int
+
+        @staticmethod
+        def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+            return {**fields, "amount": fields["amount"] * 100}
+
+    one, two = (memory_class("Memory", [each]) for each in (Payment, Changed))
+    assert misfit(shape_of(one), one) is None
+    assert misfit(shape_of(one), two) == (
+        "its state holds events as their class was before, and they cannot be carried over: keep the class"
+    )

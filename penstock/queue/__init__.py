@@ -3,6 +3,8 @@
 embedded     the log as its users see it: a directory of streams
 layout       a stream's file: tables, records, checksums
 codec        Arrow batches to stored bytes and back
+versions     the versions of a stream's events, and the steps between them
+upcast       old events as the newest version
 reader       verified reads, and waiting for more
 committer    one transaction, and everything around it
 writer       declare, append, admit

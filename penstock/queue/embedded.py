@@ -5,24 +5,28 @@ from __future__ import annotations
 import os
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 
 from penstock import files
 from penstock.contracts import NO_MARKS, Admission, Position, Retention, StreamSpec
 from penstock.errors import DeclarationError, NotFound, StorageError
+from penstock.event_shape import EventShape, EventSpec
 from penstock.queue import codec, layout
 from penstock.queue.committer import Terms
 from penstock.queue.merge import Merger
 from penstock.queue.reader import StreamReader
 from penstock.queue.trim import trim
+from penstock.queue.versions import Version, first_version, misfits
 from penstock.queue.writer import StreamWriter
 from penstock.settings import Settings
 
+NO_CLASSES: Mapping[str, EventSpec] = MappingProxyType({})
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 _inherited: list[object] = []
@@ -47,10 +51,14 @@ class EmbeddedLog:
         read_only: bool = False,
         disk_reserve_bytes: int = Settings.disk_reserve_bytes,
         clock: Callable[[], datetime] = _now,
+        classes: Mapping[str, EventSpec] = NO_CLASSES,
     ) -> None:
+        """`classes` has the event classes that streams are read as, by their names. One that is declared is read as it
+        was declared; any other as the newest that its file has."""
         self._directory = Path(directory)
         self._read_only = read_only
         self._terms = Terms(disk_reserve_bytes, clock)
+        self._classes = classes
         self._forget()
         if not read_only and not self._directory.is_dir():
             self._directory.mkdir(parents=True)
@@ -77,7 +85,7 @@ class EmbeddedLog:
                 path = self._path(stream)
                 if not path.exists():
                     raise NotFound(f"there is no stream {stream}")
-                self._readers[stream] = StreamReader(path)
+                self._readers[stream] = StreamReader(path, self._classes.get(stream))
             return self._readers[stream]
 
     def _path(self, stream: str) -> Path:
@@ -91,6 +99,10 @@ class EmbeddedLog:
             return self._writers[stream]
         except KeyError:
             raise StorageError(f"stream {stream} was not declared by this process, so it cannot write it") from None
+
+    def has(self, stream: str) -> bool:
+        """Whether there is a stream of that name."""
+        return self._path(stream).exists()
 
     def generation(self, stream: str) -> int:
         return self._reader(stream).generation
@@ -112,6 +124,32 @@ class EmbeddedLog:
         extent = self._reader(stream).extent()
         return sum(extent.nexts) - extent.ticks
 
+    def event_shape(self, stream: str) -> EventShape | None:
+        """The event class that the stream's newest events are of; None if none was ever declared, or there is no such
+        stream."""
+        try:
+            reader = self._reader(stream)
+        except NotFound:
+            return None
+        return reader.versions(reader.extent().version)[-1].shape
+
+    def is_evolved(self, stream: str) -> bool:
+        """Whether kept events may be read as something else than they were stored as: by a name that has changed, a
+        value for a field that was added, or the class's own method."""
+        try:
+            return self._reader(stream).is_evolved()
+        except NotFound:
+            return False
+
+    def event_problems(self, stream: str, spec: EventSpec) -> Sequence[str]:
+        """Why the stored events of a stream cannot be read as a class, each with what to do; none if they can, or if
+        there is no such stream. Reads the beginning of the file only."""
+        try:
+            reader = self._reader(stream)
+        except NotFound:
+            return []
+        return list(misfits(reader.versions(reader.extent().version), spec, reader.oldest_version()))
+
     def size_bytes(self, stream: str) -> int:
         """The space that a stream's events take on the disk, about; what retention compares with."""
         return self._reader(stream).size_bytes()
@@ -125,7 +163,8 @@ class EmbeddedLog:
         self._own()
         path = self._path(spec.name)
         if not path.exists():
-            layout.create(path, spec.schema, spec.partitions)
+            first = Version(spec.schema) if spec.event is None else first_version(spec.event)
+            layout.create(path, first, spec.partitions)
         reader = self._reader(spec.name)
         with self._opening:
             if spec.name not in self._writers:
@@ -139,6 +178,10 @@ class EmbeddedLog:
         self, stream: str, batches: Mapping[int, pa.RecordBatch], marks: Mapping[str, str] = NO_MARKS
     ) -> Admission:
         return self._writing(stream).writer.admit(batches, marks)
+
+    def last_sequence(self, stream: str, partition: int, producer: str) -> int | None:
+        known = self._writing(stream).writer.extent.producers.get(producer, {}).get(partition)
+        return None if known is None else known[0]
 
     def marks(self, stream: str) -> Mapping[str, str]:
         return self._writing(stream).writer.extent.marks
@@ -183,6 +226,7 @@ class EmbeddedLogOpener:
     """Opens a log for reading, wherever it is called. It can be pickled: Spark sends it to its workers."""
 
     directory: Path
+    classes: Mapping[str, EventSpec] = field(default_factory=dict, compare=False)
 
     def __call__(self) -> EmbeddedLog:
-        return EmbeddedLog(self.directory, read_only=True)
+        return EmbeddedLog(self.directory, read_only=True, classes=self.classes)

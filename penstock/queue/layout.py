@@ -1,7 +1,7 @@
 """A stream's file: its tables, its records, and how it is made.
 
     head       the format mark, and the record `extent`, rewritten in every commit
-    schemas    one row for each version of the event's schema
+    schemas    one row for each version of the events: their schema, and what `versions.py` has to say of it
     batches    one row for each stored batch; its key is the partition and the offset of its first row
 
 Every row of ours carries a checksum over all its other columns, its key included, since SQLite does not checksum its
@@ -23,6 +23,7 @@ import pyarrow as pa
 from penstock import files
 from penstock.contracts import Position
 from penstock.errors import Damaged, SyncFailed
+from penstock.queue.versions import Version
 
 KIND = "stream"
 OFFSET_BITS = 48
@@ -128,8 +129,8 @@ def save_extent(connection: sqlite3.Connection, extent: Extent) -> None:
     files.put_record(connection, "extent", extent)
 
 
-def load_schemas(connection: sqlite3.Connection, path: Path, newest: int) -> list[pa.Schema]:
-    """All schema versions; the first is version 1."""
+def load_versions(connection: sqlite3.Connection, path: Path, newest: int) -> list[Version]:
+    """All versions of the stream's events; the first is version 1."""
     with files.storage_errors(path):
         rows = connection.execute("SELECT version, crc, data FROM schemas ORDER BY version").fetchall()
     if [row[0] for row in rows] != list(range(1, newest + 1)):
@@ -137,16 +138,19 @@ def load_schemas(connection: sqlite3.Connection, path: Path, newest: int) -> lis
     for version, crc, data in rows:
         if not isinstance(data, bytes) or files.checksum(_VERSION.pack(version), data) != crc:
             raise Damaged(f"{path}: schema version {version} is damaged", file=str(path))
-    return [pa.ipc.read_schema(pa.py_buffer(data)) for _, _, data in rows]
+    try:
+        return [Version.read(pa.ipc.read_schema(pa.py_buffer(data))) for _, _, data in rows]
+    except (msgspec.MsgspecError, pa.ArrowException) as error:
+        raise Damaged(f"{path}: a schema version is not as this Penstock writes it: {error}", file=str(path)) from None
 
 
-def save_schema(connection: sqlite3.Connection, version: int, schema: pa.Schema) -> None:
-    data = schema.serialize().to_pybytes()
+def save_version(connection: sqlite3.Connection, version: int, made: Version) -> None:
+    data = made.stored().serialize().to_pybytes()
     crc = files.checksum(_VERSION.pack(version), data)
     connection.execute("INSERT INTO schemas VALUES (?, ?, ?)", (version, crc, data))
 
 
-def create(path: Path, schema: pa.Schema, partitions: int) -> None:
+def create(path: Path, first: Version, partitions: int) -> None:
     """Make an empty stream file, durable on return. It is there whole or not at all, whenever the process ends."""
     leftover = path.with_name(f"{path.name}-wal")
     if leftover.exists():
@@ -157,7 +161,7 @@ def create(path: Path, schema: pa.Schema, partitions: int) -> None:
     temporary.unlink(missing_ok=True)
     connection = files.connect(temporary)
     try:
-        _fill(connection, temporary, schema, partitions)
+        _fill(connection, temporary, first, partitions)
     finally:
         connection.close()
     try:
@@ -169,7 +173,7 @@ def create(path: Path, schema: pa.Schema, partitions: int) -> None:
         raise SyncFailed(f"the disk did not take {path}: {error}") from error
 
 
-def _fill(connection: sqlite3.Connection, path: Path, schema: pa.Schema, partitions: int) -> None:
+def _fill(connection: sqlite3.Connection, path: Path, first: Version, partitions: int) -> None:
     with files.storage_errors(path):
         connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that trim can give space back to the disk
         connection.execute("VACUUM")  # which is when the line above takes effect
@@ -177,5 +181,5 @@ def _fill(connection: sqlite3.Connection, path: Path, schema: pa.Schema, partiti
         files.make_head(connection, path, KIND)
         for statement in _TABLES:
             connection.execute(statement)
-        save_schema(connection, 1, schema)
+        save_version(connection, 1, first)
         save_extent(connection, Extent(0, 1, [0] * partitions, [0] * partitions, {}, ids=0))

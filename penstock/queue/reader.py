@@ -14,9 +14,12 @@ import pyarrow as pa
 
 from penstock import files
 from penstock.errors import BadCursor, Damaged
+from penstock.event_shape import EventSpec
 from penstock.queue import codec, layout, tail
 from penstock.queue.layout import Extent, Stored
 from penstock.queue.pool import Pool
+from penstock.queue.upcast import Upcaster
+from penstock.queue.versions import Version, is_current, next_version
 
 PIECE_BATCHES = 1024
 PIECE_ROWS = 65_536
@@ -62,10 +65,13 @@ class Header(NamedTuple):
 class StreamReader:
     """One stream's file, opened and verified. Never changes the file, damaged or not."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, spec: EventSpec | None = None) -> None:
+        """`spec` is that of the class to read events as; without it, they are read as the newest that is stored."""
         self.path = path
+        self._spec = spec
         self._pool = Pool(path)
-        self._schemas: list[pa.Schema] = []
+        self._versions: list[Version] = []
+        self._upcaster: Upcaster | None = None
         self._changed = threading.Condition()
         self._changes = 0
         self._closed = False
@@ -85,13 +91,39 @@ class StreamReader:
     def starts(self) -> dict[int, int]:
         return dict(enumerate(self.extent().starts))
 
-    def schemas(self, newest: int) -> list[pa.Schema]:
-        """The schema versions, up to `newest` at least."""
-        if len(self._schemas) < newest:
+    def versions(self, newest: int) -> list[Version]:
+        """The versions of its events, up to `newest` at least."""
+        if len(self._versions) < newest:
             with self._pool.lend() as connection, files.reading(connection, self.path):
                 extent = layout.load_extent(connection, self.path)
-                self._schemas = layout.load_schemas(connection, self.path, extent.version)
-        return self._schemas
+                self._versions = layout.load_versions(connection, self.path, extent.version)
+        return self._versions
+
+    def read_as(self, spec: EventSpec) -> None:
+        """Read events as another class, or another version of it, from the next `read` on."""
+        self._spec, self._upcaster = spec, None
+
+    def oldest_version(self) -> int:
+        """The oldest version of which events may be kept; one more than there are if there is no event."""
+        extent = self.extent()
+        if sum(extent.nexts) == extent.ticks:
+            return extent.version + 1
+        spans = enumerate(zip(extent.starts, extent.nexts, strict=True))
+        kept = [self.headers(partition, start, 1) for partition, (start, end) in spans if start < end]
+        return min((header.version for headers in kept for header in headers), default=extent.version + 1)
+
+    def is_evolved(self) -> bool:
+        """Whether a step on the way to the class that it reads, or to the newest version, changes events."""
+        history, spec = self.versions(self.extent().version), self._spec
+        if spec is not None and not is_current(history[-1], spec):
+            history = [*history, next_version(self.path.stem, history, spec, self.oldest_version())]
+        return not all(each.is_plain for each in history)
+
+    def _upcast(self, extent: Extent) -> Upcaster:
+        versions, known = self.versions(extent.version), self._upcaster
+        if known is None or known.stored != len(versions):
+            known = self._upcaster = Upcaster(self.path.stem, versions, self._spec)
+        return known
 
     def size_bytes(self) -> int:
         """Space that the stream takes in its file. Pages that are free for reuse do not count."""
@@ -110,8 +142,15 @@ class StreamReader:
         """As in the contract. Memory: one piece. What the batches are cut into is not what they were appended as."""
         extent = self.extent()
         self._require_kept(extent, partition, start, end)
-        newest = self.schemas(extent.version)[extent.version - 1]
-        return (codec.adapt(batch, newest) for _, batch in self.versioned(partition, start, end))
+        return self._upcasted(self._upcast(extent), partition, start, end)
+
+    def _upcasted(self, upcaster: Upcaster, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        for version, batch in self.versioned(partition, start, end):
+            if version == upcaster.target:
+                yield batch
+            else:
+                yield from upcaster.read(version, batch, partition, start)
+            start += batch.num_rows
 
     def versioned(self, partition: int, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The same rows, each with the version of the schema that it was written with, in that schema."""
@@ -119,7 +158,7 @@ class StreamReader:
             piece = self._piece(partition, start, end)
             for version, group in groupby(piece, lambda batch: batch.version):
                 members = list(group)
-                batch = codec.decode([each.data for each in members], self.schemas(version)[version - 1])
+                batch = codec.decode([each.data for each in members], self.versions(version)[version - 1].schema)
                 skipped = max(0, start - members[0].first)
                 yield version, batch.slice(skipped, min(end, members[-1].end) - members[0].first - skipped)
             start = piece[-1].end
@@ -176,7 +215,7 @@ class StreamReader:
             known = tail.acknowledged(tail.path_of(self.path), generation)  # before the extent: a writer may be at work
             with files.reading(connection, self.path):
                 extent = layout.load_extent(connection, self.path)
-                self._schemas = layout.load_schemas(connection, self.path, extent.version)
+                self._versions = layout.load_versions(connection, self.path, extent.version)
                 self._require_edges(connection, extent)
         if extent.commits < known:
             raise Damaged(

@@ -78,7 +78,7 @@ def _within(rows: pa.Table, horizon_us: int) -> pa.Table:
 def _read(reader: StreamReader, partition: int, begin: int, end: int) -> tuple[pa.Table, int, int]:
     """The ids of a stretch of a partition, and the oldest and the newest time of its rows."""
     kept, times = [ROWS.empty_table()], []
-    for batch in reader.read(partition, begin, end):
+    for _, batch in reader.versioned(partition, begin, end):  # as stored: the ids are the same in every version
         us = batch.column("_ingest_time").cast(pa.int64())
         places = pa.array(range(at := key(partition, begin), at + batch.num_rows), pa.int64())
         rows = pa.table({"id": batch.column("_id"), "us": us, "at": places})

@@ -17,6 +17,7 @@ from penstock.queue.ids import RecentIds
 from penstock.queue.layout import Extent, Stored
 from penstock.queue.reader import StreamReader
 from penstock.queue.recall import recall
+from penstock.queue.versions import Version, is_current, next_version, require_readable
 
 PRODUCERS_MAX = 1024
 """Producers of a stream. They stand in a record that every commit rewrites, so their number is bounded; one more is
@@ -50,18 +51,31 @@ class StreamWriter:
                     f"stream {self.name} has {len(self.extent.nexts)} partitions, not {spec.partitions}: with another "
                     "number, events of a key would change their place; keep it, or use a new stream"
                 )
-            versions = self.reader.schemas(self.extent.version)
-            if not spec.schema.equals(versions[-1]):
-                codec.require_compatible(self.name, spec.schema, versions)
-                self._add_version(spec.schema)
+            self._declare_version(spec)
+            if spec.event is not None:
+                self.reader.read_as(spec.event)
             lifetime_us = spec.unique_for // timedelta(microseconds=1)
             if (spec.unique_ids, lifetime_us) != (self._ids.limit, self._ids.lifetime_us):
                 self._ids = recall(self.reader, spec.unique_ids, lifetime_us)
 
-    def _add_version(self, schema: pa.Schema) -> None:
+    def _declare_version(self, spec: StreamSpec) -> None:
+        """Store another version of the events, unless the newest is of this class, or of this schema, already."""
+        history = self.reader.versions(self.extent.version)
+        if spec.event is not None:
+            oldest = self.reader.oldest_version()
+            require_readable(self.name, history, spec.event, oldest)
+            if not is_current(history[-1], spec.event):
+                self._add_version(next_version(self.name, history, spec.event, oldest))
+        elif not spec.schema.equals(history[-1].schema):
+            codec.require_compatible(self.name, spec.schema, [each.schema for each in history])
+            if history[-1].shape is not None:
+                raise DeclarationError(f"stream {self.name} has an event class: declare it with that")
+            self._add_version(Version(spec.schema))
+
+    def _add_version(self, made: Version) -> None:
         version = self.extent.version + 1
         after = msgspec.structs.replace(self.extent.grown({}), version=version)
-        self.committer.transact(after, lambda connection: layout.save_schema(connection, version, schema))
+        self.committer.transact(after, lambda connection: layout.save_version(connection, version, made))
 
     def append(self, partition: int, batch: pa.RecordBatch, producer: str, sequence: int) -> Position:
         with self._turn():
@@ -149,7 +163,7 @@ class StreamWriter:
             raise DeclarationError(
                 f"stream {self.name} has partitions 0 to {len(self.extent.nexts) - 1}, not {partition}"
             )
-        newest = self.reader.schemas(self.extent.version)[-1]
+        newest = self.reader.versions(self.extent.version)[-1].schema
         if not batch.schema.equals(newest):
             raise DeclarationError(
                 f"stream {self.name}: the batch has columns {_named(batch.schema)}, the stream {_named(newest)}; "

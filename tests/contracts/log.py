@@ -11,13 +11,17 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pytest
 
+from penstock import Event
+from penstock.columns import tick_batch, to_batch
 from penstock.contracts import Log, LogReader, Retention, StreamSpec
 from penstock.errors import BadCursor, DeclarationError, NotFound, StorageError
+from penstock.event_shape import event_spec
+from penstock.schema import event_schema
 
 ROOT = Path(__file__).parents[2]
 DEADLINE_S = 30.0
@@ -69,6 +73,42 @@ def numbers(log: LogReader, stream: str, partition: int, start: int | None = Non
     found = [value for part in log.read(stream, partition, start, end) for value in part.column("n").to_pylist()]
     assert len(found) == end - start
     return found
+
+
+BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
+
+
+class Order(Event):
+    order: str
+    text: str
+    cents: int
+
+
+class NamedOrder(Event, renamed={"text": "body"}):
+    order: str
+    body: str
+    cents: int
+    currency: str = "EUR"
+
+
+class UnsaidOrder(Event):
+    order: str
+    body: str
+    cents: int
+    currency: str
+    vat: int
+
+
+class CountedOrder(Event, version=2):
+    order: str
+    body: str
+    amount: float
+    currency: str
+
+    @staticmethod
+    def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        cents = fields.pop("cents")
+        return {**fields, "amount": cents / 100}
 
 
 class LogHome(Protocol):
@@ -427,6 +467,38 @@ class LogContract:
         log.declare(spec())
         rows = pa.Table.from_batches(log.read("fixes", 0, 0, 200))
         assert rows["text"].to_pylist() == [f"row {number}" for number in range(200)]
+
+    def test_old_events_are_read_as_the_new_version_of_their_class(self, log: Log) -> None:
+        """A renamed field keeps its values, an added one has its default, and nothing is null that must not be; a class
+        with `migrate` brings the rest. Offsets, ids and ticks stay as they are."""
+        log.declare(StreamSpec.of("orders", event_spec(Order), 1))
+        made = to_batch(Order, [Order(order="a", text="x", cents=100)], ids=["a"], keys=["a"], now=BEGIN)
+        log.append("orders", 0, made, producer="p", sequence=1)
+        log.append("orders", 0, tick_batch(event_schema(Order), BEGIN), producer="ticks", sequence=1)
+        for cls, expected in (
+            (NamedOrder, {"order": "a", "body": "x", "cents": 100, "currency": "EUR"}),
+            (CountedOrder, {"order": "a", "body": "x", "amount": 1.0, "currency": "EUR"}),
+        ):
+            log.declare(StreamSpec.of("orders", event_spec(cls), 1))
+            table = pa.Table.from_batches(log.read("orders", 0, 0, 2))
+            assert table.schema.equals(event_schema(cls))
+            first, tick = table.drop_columns(["_key", "_ingest_time"]).to_pylist()
+            assert first == {**expected, "_id": "a", "_kind": 0}
+            assert {name for name, value in tick.items() if value is not None} == {"_kind"}
+
+    def test_a_class_that_old_events_do_not_fit_is_refused(self, log: Log) -> None:
+        """Nothing is changed, and the class before is still the one that events are read as."""
+        log.declare(StreamSpec.of("orders", event_spec(NamedOrder), 1))
+        event = NamedOrder(order="a", body="x", cents=1)
+        made = to_batch(NamedOrder, [event], ids=["a"], keys=["a"], now=BEGIN)
+        log.append("orders", 0, made, producer="p", sequence=1)
+        for cls, says in ((Order, "'body'"), (UnsaidOrder, "UnsaidOrder.vat is new")):
+            with pytest.raises(DeclarationError, match=says):
+                log.declare(StreamSpec.of("orders", event_spec(cls), 1))
+        log.declare(StreamSpec.of("orders", event_spec(CountedOrder), 1))
+        with pytest.raises(DeclarationError, match="run the newer code"):
+            log.declare(StreamSpec.of("orders", event_spec(NamedOrder), 1))
+        assert pa.Table.from_batches(log.read("orders", 0, 0, 1))["amount"].to_pylist() == [0.01]
 
     def test_what_cannot_be_read_later_cannot_be_declared(self, log: Log) -> None:
         """Another type for a column, even one removed since, or another number of partitions is refused."""

@@ -207,9 +207,11 @@ def test_a_stop_before_anything_has_begun_is_in_good_order(tmp_path: Path) -> No
     """Gateway and engine are there, and have not come to the point where they listen to signals."""
     with begun(APP, tmp_path / "data") as app:
         wait_for(lambda: app.pid("engine"), START_S, "an engine")
-        assert (app.stop(), app.output) == (0, STOPPED)
+        assert app.stop() == 0
+        assert app.output.endswith(STOPPED)
 
 
 def test_a_stop_while_spark_starts_is_in_good_order(tmp_path: Path) -> None:
     with running(APP, tmp_path / "data") as app:
-        assert (app.stop(), app.output) == (0, STOPPED)
+        assert app.stop() == 0
+        assert app.output.endswith(STOPPED)  # before that it may say what it is at

@@ -6,10 +6,14 @@ import signal
 
 import pytest
 
+from penstock.errors import DeclarationError
+from penstock.event_shape import event_spec
 from penstock.failpoints import VARIABLE
+from penstock.queue import EmbeddedLog
 from tests.contracts.log import batch, numbers, spec
+from tests.queue import evolving
 from tests.queue.conftest import EmbeddedHome
-from tests.queue.workers import command, run
+from tests.queue.workers import VERSIONS, command, run
 
 KILLED = -signal.SIGKILL
 
@@ -56,3 +60,32 @@ def test_a_reader_outlives_the_writer(home: EmbeddedHome) -> None:
     run(command("append", home.directory, 20))
     assert numbers(reader, "fixes", 0) == list(range(0, 20, 2))
     reader.close()
+
+
+@pytest.mark.parametrize(("point", "declared"), [("queue.before_commit", 1), ("queue.after_commit", 2)])
+def test_a_kill_while_a_new_version_is_declared(home: EmbeddedHome, point: str, declared: int) -> None:
+    """The version is there whole or not at all: either way old events are read as the class, by a reader that has been
+    open all along too, and the next start goes on."""
+    first, second = (each.event_class() for each in VERSIONS)
+    log = home.open()
+    evolving.declare(log, first)
+    evolving.append(log, first, [{"order": "a", "cents": 1}], 0)
+    log.close()
+    reader = EmbeddedLog(home.directory, read_only=True, classes={"orders": event_spec(second)})
+    old, new = {"id": "a", "cents": "1 ct"}, {"id": "b", "cents": "2 ct"}
+    assert evolving.events(reader, second) == [old]
+    done = run(command("evolve", home.directory, 1), **{VARIABLE: f"{point}=kill"})
+    assert done.returncode == KILLED, done.stderr
+    shape = reader.event_shape("orders")
+    assert shape is not None
+    assert shape.version == declared
+    assert evolving.events(reader, second) == [old]
+    log = home.open()
+    if declared == 2:
+        with pytest.raises(DeclarationError, match="run the newer code"):
+            evolving.declare(log, first)
+    evolving.declare(log, second)
+    evolving.append(log, second, [new], 1)
+    assert evolving.events(log, second) == evolving.events(reader, second) == [old, new]
+    reader.close()
+    log.close()

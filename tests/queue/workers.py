@@ -1,6 +1,7 @@
 """Processes that write a stream until something ends them: `python -m tests.queue.workers append|admit DIRECTORY N`.
 
-Each prints a line for every call that returned, at once, so that the test knows what was acknowledged.
+Each prints a line for every call that returned, at once, so that the test knows what was acknowledged. With `evolve`
+the Nth version of an event class is declared.
 """
 
 from __future__ import annotations
@@ -8,11 +9,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 from penstock.errors import PenstockError
 from penstock.queue import EmbeddedLog
 from tests.contracts.log import ROOT, batch, spec
+from tests.queue import evolving
 
 
 def command(action: str, directory: Path, count: int) -> list[str]:
@@ -24,8 +27,17 @@ def run(words: list[str], **environment: str) -> subprocess.CompletedProcess[str
     return subprocess.run(words, check=False, capture_output=True, text=True, timeout=120, cwd=ROOT, env=surroundings)
 
 
+FIRST = evolving.Version({"order": str, "cents": int})
+SECOND = evolving.migrate(evolving.rename(FIRST, "order", "id"), "cents", str, lambda fields: f"{fields['cents']} ct")
+VERSIONS = (FIRST, replace(SECOND, renamed={"order": "id"}))
+
+
 def main(action: str, directory: str, count: str) -> None:
     log = EmbeddedLog(Path(directory), disk_reserve_bytes=0)
+    if action == "evolve":
+        evolving.declare(log, VERSIONS[int(count)].event_class())
+        log.close()
+        return
     log.declare(spec(unique_ids=10_000))
     for number in range(int(count)):
         try:
