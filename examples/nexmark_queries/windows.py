@@ -17,18 +17,18 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def q5(app: App, streams: Streams) -> None:
-    """Hot items: the auctions with the most bids of the last ten seconds, every two. A second query takes the most of
-    what the first one has counted; what a window has is counted once and for all when it is over."""
+    """Hot items: the auctions with the most bids of the last ten seconds, every two. A second query follows the changes
+    of the first one and takes the most of what that has counted, once and for all, when a window is over. (Rows that go
+    after an hour are changes too, and no counts.)"""
 
     @app.view("q5-counts", reads=streams.bid, key=["window", "auction"], emit="close", keep=KEPT)
     def counts(bid: DataFrame) -> DataFrame:
         return bid.groupBy(F.window("dateTime", "10 seconds", "2 seconds"), "auction").agg(F.count("*").alias("num"))
 
-    @app.view("q5", reads=counts, key="window", keep=KEPT)
-    def q5(counts: DataFrame) -> DataFrame:
-        ended = counts.withColumn("ended", F.col("window.end")).withWatermark(
-            "ended", "1 hour"
-        )  # then Spark forgets it
+    @app.view("q5", reads=counts.changes, key="window", keep=KEPT)
+    def q5(changes: DataFrame) -> DataFrame:
+        counted = changes.where("_change <> 'delete'").withColumn("ended", F.col("window.end"))
+        ended = counted.withWatermark("ended", "1 hour")  # then Spark forgets it
         every = F.collect_list(F.struct("num", "auction")).alias("every")
         found = ended.groupBy("window", "ended").agg(F.max("num").alias("num"), every)
         most = F.filter("every", lambda each: each["num"] == F.col("num"))
@@ -43,11 +43,12 @@ def q7(app: App, streams: Streams) -> None:
     def prices(bid: DataFrame) -> DataFrame:
         return bid.groupBy(F.window("dateTime", "10 seconds")).agg(F.max("price").alias("maxprice"))
 
-    @app.view(
-        "q7", reads=[streams.bid, prices], key=["auction", "bidder", "price", "dateTime"], emit="close", keep=KEPT
-    )
-    def q7(bid: DataFrame, prices: DataFrame) -> DataFrame:
-        over = prices.selectExpr("maxprice", "window.end AS ended").withWatermark("ended", "0 seconds")
+    key = ["auction", "bidder", "price", "dateTime"]
+
+    @app.view("q7", reads=[streams.bid, prices.changes], key=key, emit="close", keep=KEPT)
+    def q7(bid: DataFrame, changes: DataFrame) -> DataFrame:
+        prices = changes.where("_change <> 'delete'").selectExpr("maxprice", "window.end AS ended")
+        over = prices.withWatermark("ended", "0 seconds")
         highest = F.expr("price = maxprice AND dateTime >= ended - INTERVAL 10 SECONDS AND dateTime < ended")
         return bid.join(over, highest).select("auction", "bidder", "price", "dateTime", "extra")
 

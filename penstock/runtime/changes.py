@@ -1,4 +1,4 @@
-"""The streams of views' changes: what a view wrote, with log times that rise, and ticks for handlers that read it.
+"""The streams of views' changes: what a view changed, with log times that rise, and ticks for handlers that read it.
 
 A handler that reads a view beside a stream takes both in the order of log time, so it must know how far each has come.
 A view that has nothing to say would hold it up: so a tick is appended here whenever the stream has gone ahead.
@@ -14,44 +14,133 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 
 from penstock.app import App
-from penstock.columns import tick_batch
+from penstock.columns import DELETE, SNAPSHOT, UPSERT, change_schema, from_json_rows, json_rows, tick_batch
 from penstock.contracts import Log, LogReader, StreamSpec
-from penstock.errors import PenstockError
+from penstock.declared import View
+from penstock.errors import PenstockError, ViewError
+from penstock.failpoints import reach
+from penstock.lossless import table_of
 from penstock.rows import from_micros, micros_of, to_micros
+from penstock.schema import KIND_EVENT
+from penstock.store import Gap, Piece, Step, ViewReader
 
 log = logging.getLogger("penstock.engine")
 PULSE_S = 0.05
+PRODUCER, SNAPSHOT_PRODUCER = "versions", "snapshots"
+PIECE_CHANGES, PIECE_BYTES = 100, 8 * 1024 * 1024
+"""Most changes that are read from a view's file in one go."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _SOON = timedelta(microseconds=1)
 
 
-class Changes:
-    """The stream VIEW.changes, for its only writer. May be called from any thread."""
+class ChangePublisher:
+    """Writes the stream VIEW.changes from the changes that the view's file keeps, each under its version. May be called
+    from any thread; blocks for the disk.
 
-    def __init__(self, view: str, schema: pa.Schema, log: Log) -> None:
-        self.name, self.schema = f"{view}.changes", schema
-        self._log = log
+    A version that is in the stream stays as it is, so a crash between a commit and its publication loses nothing and
+    repeats nothing. A new stream begins with a snapshot: the rows that the view has by then.
+    """
+
+    def __init__(self, view: View, columns: pa.Schema, reader: ViewReader, log: Log) -> None:
+        self.view, self.columns, self.name = view, columns, view.changes.name
+        self._schema = change_schema(columns)
+        self._reader, self._log = reader, log
         self._lock = threading.Lock()
-        log.declare(StreamSpec(self.name, schema, 1))
+        log.declare(StreamSpec(self.name, self._schema, 1))
         self._latest = last_time(log, self.name) or _LONG_AGO
+        self._published = log.last_sequence(self.name, 0, PRODUCER)
         self.written: datetime | None = None
 
-    def append(self, batch: pa.RecordBatch, *, producer: str, sequence: int) -> None:
-        """Append rows at the log time that it is now: later than all that are there. A batch that is there stays."""
+    def publish(self) -> None:
+        """Append what the view has changed since the last call, whoever made it. Raises `ViewError` if some of it is no
+        longer kept: then the stream cannot go on."""
         with self._lock:
-            self._latest = self.written = max(self._latest + _SOON, datetime.now(UTC))
-            place = self.schema.get_field_index("_ingest_time")
-            times = pa.array([self._latest] * batch.num_rows, self.schema.field(place).type)
-            stamped = batch.set_column(place, self.schema.field(place), times)
-            self._log.append(self.name, 0, stamped, producer=producer, sequence=sequence)
+            if self._published is None:
+                self._published = self._append_snapshot(PRODUCER)
+            more = True
+            while more:
+                piece = self._next(self._published)
+                for step in piece.steps:
+                    self._append(self._changed(step), PRODUCER, step.version)
+                    reach("changes.after_append")
+                    self._published = step.version
+                more = piece.more
+
+    def welcome(self) -> None:
+        """Append the rows once more, as a snapshot, for a reader that is new and finds the beginning trimmed."""
+        with self._lock:
+            if self._log.starts(self.name)[0] > 0:
+                self._append_snapshot(SNAPSHOT_PRODUCER)
 
     def tick(self, until: datetime) -> None:
         """Say that nothing more comes up to that time, unless a later one has been said."""
         with self._lock:
             if until > self._latest:
                 self._latest = until
-                tick = tick_batch(self.schema, until)
+                tick = tick_batch(self._schema, until)
                 self._log.append(self.name, 0, tick, producer="ticks", sequence=to_micros(until))
+
+    def close(self) -> None:
+        """Let go of the view's file."""
+        with self._lock:
+            self._reader.close()
+
+    def _next(self, after: int) -> Piece:
+        try:
+            generation = self._reader.generation()
+            return self._reader.steps(generation, after, limit=PIECE_CHANGES, bytes_max=PIECE_BYTES)
+        except Gap:
+            raise ViewError(
+                f"view {self.view.name}: its change {after + 1} is no longer kept, so {self.name} cannot go on. Remove "
+                f"what reads it, run `penstock purge`, and declare it again",
+                view=self.view.name,
+            ) from None
+
+    def _append_snapshot(self, producer: str) -> int:
+        """Append all rows; returns the version that they are of."""
+        found = self._reader.table()
+        if found is None:
+            return 0
+        if found.table.num_rows:
+            self._append(self._marked(found.table, SNAPSHOT, found.version), producer, found.version)
+        return found.version
+
+    def _changed(self, step: Step) -> pa.Table:
+        """The rows that a change set, then the keys of those that it deleted."""
+        delta = step.delta
+        rows = table_of(delta.rows, delta.exact, self.columns, self.view.name)
+        keys = from_json_rows([key.encode() for key in delta.deletes], self.columns, self.view.key, strict=True)
+        gone = pa.Table.from_arrays(
+            [
+                keys.column(field.name) if field.name in self.view.key else pa.nulls(keys.num_rows, field.type)
+                for field in self.columns
+            ],
+            schema=self.columns,
+        )
+        marked = [self._marked(rows, UPSERT, step.version), self._marked(gone, DELETE, step.version)]
+        return pa.concat_tables(marked)
+
+    def _marked(self, rows: pa.Table, change: str, version: int) -> pa.Table:
+        count = rows.num_rows
+        columns = [
+            *rows.columns,
+            pa.repeat(pa.scalar(change), count),
+            pa.repeat(pa.scalar(version, pa.int64()), count),
+            pa.nulls(count, pa.string()),
+            pa.array([key.decode() for key in json_rows(rows, self.view.key)], pa.string()),
+            pa.nulls(count, pa.timestamp("us", "UTC")),
+            pa.repeat(pa.scalar(KIND_EVENT, pa.int8()), count),
+        ]
+        return pa.Table.from_arrays(columns, schema=self._schema)
+
+    def _append(self, rows: pa.Table, producer: str, sequence: int) -> None:
+        """Append rows at the log time that it is now: later than all that are there."""
+        self._latest = self.written = max(self._latest + _SOON, datetime.now(UTC))
+        place = self._schema.get_field_index("_ingest_time")
+        times = pa.repeat(pa.scalar(self._latest, self._schema.field(place).type), rows.num_rows)
+        stamped = rows.set_column(place, self._schema.field(place), times).combine_chunks()
+        (batch,) = stamped.to_batches() or (pa.RecordBatch.from_pylist([], self._schema),)
+        self._log.append(self.name, 0, batch, producer=producer, sequence=sequence)
 
 
 def last_time(log: LogReader, stream: str) -> datetime | None:
@@ -70,7 +159,7 @@ def last_time(log: LogReader, stream: str) -> datetime | None:
 class Pulse:
     """Ticks the changes of views that handlers read, when what they read beside has gone ahead. A thread of its own."""
 
-    def __init__(self, app: App, changes: Mapping[str, Changes], log: LogReader) -> None:
+    def __init__(self, app: App, changes: Mapping[str, ChangePublisher], log: LogReader) -> None:
         self._changes, self._log = changes, log
         self._beside = dict(_beside(app))
         self._seen: dict[str, Mapping[int, int]] = {}

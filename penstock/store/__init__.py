@@ -5,23 +5,37 @@ share nothing but the file, whose layout is in `layout.py`. The state of handler
 and what counts of it in a ledger (`handled.py`).
 """
 
-from penstock.store.handled import Handled, HandlerLedger, read_handled
+from penstock.store.adoption import Rebuilt, adopt, rebuilt
+from penstock.store.handled import Handled, HandlerLedger, half_done, read_handled
 from penstock.store.history import Done, History
+from penstock.store.keyed import Change, KeyedTable
 from penstock.store.ledger import ledger
 from penstock.store.live import LiveTable
+from penstock.store.reader import Gap, Piece, ServedTable, Step, ViewReader
 from penstock.store.spec import ViewSpec
 from penstock.store.state import ShardFiles
 from penstock.store.table import ViewTable
 
 __all__ = [
+    "Change",
     "Done",
+    "Gap",
     "Handled",
     "HandlerLedger",
     "History",
+    "KeyedTable",
     "LiveTable",
+    "Piece",
+    "Rebuilt",
+    "ServedTable",
     "ShardFiles",
+    "Step",
+    "ViewReader",
     "ViewSpec",
     "ViewTable",
+    "adopt",
+    "half_done",
     "ledger",
     "read_handled",
+    "rebuilt",
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import msgspec
 
 Rank = int | float | str | None
@@ -13,13 +15,15 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
     """Rows that came or changed, and keys of rows that went.
 
     `keys`, `rows` and, in a ranked view, `ranks` go together by position. A key is the JSON object of the key columns
-    as text, so the keys in `deletes` are what clients get and what memory is looked up by.
+    as text, so the keys in `deletes` are what clients get and what memory is looked up by. `exact` has the bytes of
+    rows whose JSON does not say everything, by position; clients do not see them.
     """
 
     keys: list[str]
     rows: list[bytes]
     ranks: list[Rank]
     deletes: list[str]
+    exact: dict[int, bytes] = {}
 
     def __bool__(self) -> bool:
         return bool(self.keys or self.deletes)
@@ -42,9 +46,10 @@ def decode(data: bytes) -> Delta:
     return _decoder.decode(data)
 
 
-def difference(before: Ranked, after: Ranked) -> Delta:
-    """What turns one ranking into another: small when few of the ranked rows have changed."""
-    changed = {key: after[key] for key in after if before.get(key) != after[key]}
+def difference(before: Ranked, after: Ranked, also: Collection[str] = ()) -> Delta:
+    """What turns one ranking into another: small when few of the ranked rows have changed. Those that `also` names have
+    changed in what JSON does not say."""
+    changed = {key: after[key] for key in after if before.get(key) != after[key] or key in also}
     return Delta(
         keys=list(changed),
         rows=[row for _, row in changed.values()],

@@ -14,6 +14,7 @@ import msgspec
 from penstock import failpoints, files
 from penstock.contracts import HandledShard, LedgerEntry, Output
 from penstock.errors import Damaged, DeclarationError, LedgerMismatch
+from penstock.event_shape import EventShape
 from penstock.evolution import Shape
 from penstock.store import history
 from penstock.store.history import Done
@@ -25,8 +26,9 @@ KIND = "handler"
 class Handled(msgspec.Struct, frozen=True):
     """What the ledger holds. `origin` is where the handler's first batch began, `count` how many shards it has, of
     which `shards` has those with state. `shape` says how that is written, and `generation` where: it goes up when all
-    state is replaced at once. `intended` is the end of the batch after `entry`, once that has begun to have an effect:
-    then it must be run over that range and no other."""
+    state is replaced at once. `inputs` has the event classes by which the events since `origin` were read, by stream;
+    None if the ledger is from before that was kept. `intended` is the end of the batch after `entry`, once that has
+    begun to have an effect: then it must be run over that range and no other."""
 
     origin: str
     count: int
@@ -37,6 +39,7 @@ class Handled(msgspec.Struct, frozen=True):
     emitted: int = 0
     intended: str | None = None
     generation: int = 0
+    inputs: dict[str, EventShape] | None = None
 
     @property
     def next_id(self) -> int:
@@ -100,17 +103,18 @@ class HandlerLedger:
         self._put(made, done)
         failpoints.reach("ledger.after_commit")
 
-    def adopt(self, shape: Shape, shards: dict[int, HandledShard], origin: str) -> None:
+    def adopt(self, shape: Shape, shards: dict[int, HandledShard], origin: str, inputs: dict[str, EventShape]) -> None:
         """Put other state in the place of all there is; its files are those of the next generation, and are there. The
         batches that were done stay done. Not while one is half done: that must end as it began."""
         before = self.state
         if before.intended is not None:
-            raise DeclarationError(
-                f"{self.path}: batch {before.next_id} is half done, by the code that ran before. Run that once more, "
-                "until it is ready; then this"
-            )
-        generation = before.generation + 1
-        self._put(msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, generation=generation))
+            raise DeclarationError(f"{self.path}: {half_done(before)}")
+        made = msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, inputs=inputs)
+        self._put(msgspec.structs.replace(made, generation=before.generation + 1))
+
+    def note_inputs(self, inputs: dict[str, EventShape]) -> None:
+        """Keep by which event classes the handler reads, where that makes no difference to its state."""
+        self._put(msgspec.structs.replace(self.state, inputs=inputs))
 
     def _put(self, made: Handled, done: Done | None = None) -> None:
         with files.transaction(self._connection, self.path):
@@ -121,6 +125,14 @@ class HandlerLedger:
 
     def close(self) -> None:
         self._connection.close()
+
+
+def half_done(handled: Handled) -> str:
+    """Why the state of a handler cannot be replaced just now."""
+    return (
+        f"batch {handled.next_id} is half done, by the code that ran before. Run that once more, until it is ready; "
+        "then this"
+    )
 
 
 def read_handled(path: Path) -> Handled | None:

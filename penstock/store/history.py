@@ -46,6 +46,21 @@ def add(connection: sqlite3.Connection, batch_id: int, done: Done) -> None:
     connection.execute("DELETE FROM batches WHERE batch_id <= ?", (batch_id - KEPT,))
 
 
+def replace(connection: sqlite3.Connection, made: sqlite3.Connection, path: Path, *, version_max: int) -> None:
+    """Put the batches of another file, `made`, in place of all that there are; its versions are those of another
+    count, and at most `version_max` here. Call inside a transaction."""
+    connection.execute("DELETE FROM batches")
+    for batch_id, crc, data in made.execute("SELECT batch_id, crc, data FROM batches ORDER BY batch_id"):
+        done = _decoded(batch_id, crc, data, path)
+        add(connection, batch_id, msgspec.structs.replace(done, version=min(done.version, version_max)))
+
+
+def _decoded(batch_id: int, crc: int, data: object, path: Path) -> Done:
+    if not isinstance(data, bytes) or _sum(batch_id, data) != crc:
+        raise Damaged(f"{path} is damaged: batch {batch_id} is not as written", file=str(path))
+    return msgspec.msgpack.decode(data, type=Done)
+
+
 def _sum(batch_id: int, data: bytes) -> int:
     return files.checksum(batch_id.to_bytes(8, "little", signed=True), data)
 
@@ -123,6 +138,5 @@ class History:
     def _get(self, batch_id: int) -> Done:
         assert self._connection is not None
         found = self._connection.execute("SELECT crc, data FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
-        if found is None or not isinstance(found[1], bytes) or _sum(batch_id, found[1]) != found[0]:
-            raise Damaged(f"{self._path} is damaged: batch {batch_id} is not as written", file=str(self._path))
-        return msgspec.msgpack.decode(found[1], type=Done)
+        crc, data = (0, None) if found is None else found
+        return _decoded(batch_id, crc, data, self._path)

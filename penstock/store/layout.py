@@ -5,6 +5,7 @@
               "schema"  the types of its columns, as Arrow writes them; once its query was built
               "state"   version, counts, newest window, ledger; rewritten in every commit
     rows      every row of the view: key, row, and the columns it expires and is ranked by
+    exact     the rows whose JSON does not say everything, as Arrow's bytes   (penstock.lossless)
     changes   the latest changes, one for each version
     batches   the latest batches: when, and how far each had come   (penstock.store.history)
 
@@ -44,6 +45,9 @@ _TABLES = (
        rank, data BLOB NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE changes (version INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)",
 )
+_EXACT = (
+    "CREATE TABLE IF NOT EXISTS exact (key TEXT PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID"
+)
 _BY_RANK = "CREATE INDEX IF NOT EXISTS by_rank ON rows (grp, rank DESC, key)"
 _BY_STAMP = "CREATE INDEX IF NOT EXISTS by_stamp ON rows (stamp)"
 _SELECT = "SELECT key, crc, stamp, grp, rank, data FROM rows"
@@ -60,7 +64,8 @@ class Shape(msgspec.Struct, frozen=True):
 
 class State(msgspec.Struct, frozen=True):
     """Where the file stands. `newest` is the latest window end ever seen, None in a view without windows;
-    `oldest` the first version whose change is kept; `served_crc` a checksum over the ranked rows, in order."""
+    `oldest` the first version whose change is kept; `served_crc` a checksum over the ranked rows, in order; `exact`
+    the number of rows that are kept as Arrow's bytes too."""
 
     version: int = 0
     rows: int = 0
@@ -69,6 +74,7 @@ class State(msgspec.Struct, frozen=True):
     changes_bytes: int = 0
     served_crc: int = 0
     ledger: LedgerEntry | None = None
+    exact: int = 0
 
     @property
     def group(self) -> int:
@@ -82,6 +88,10 @@ def shape_of(spec: ViewSpec) -> Shape:
 
 def row_sum(key: str, stamp: int, group: int, rank: Rank, data: bytes) -> int:
     return zlib.crc32(_encode((key, stamp, group, rank, data)))
+
+
+def exact_sum(key: str, data: bytes) -> int:
+    return files.checksum(key.encode(), b"\0", data)
 
 
 def change_sum(version: int, data: bytes) -> int:
@@ -122,6 +132,7 @@ def add_missing(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> N
     """Make what the spec needs and the file has not yet: `keep` or `top` may be newly declared."""
     with files.transaction(connection, path):
         connection.execute(history.TABLE)
+        connection.execute(_EXACT)
         if spec.top is not None:
             connection.execute(_BY_RANK)
         if spec.keep is not None:
@@ -170,7 +181,7 @@ def reshape(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
     if (old.key, old.by) != (new.key, new.by):
         raise DeclarationError(
             f"view {spec.name}: its rows are kept by key {old.key} and ranked by {old.by}, now declared as {new.key} "
-            f"and {new.by}; to rebuild it from the log, remove {path} and the view's checkpoint"
+            f"and {new.by}; rebuild it from the log: penstock rebuild FILE --view {spec.name}"
         )
     with files.transaction(connection, path):
         state = get_state(connection, path)
@@ -205,6 +216,23 @@ def ranked(connection: sqlite3.Connection, path: Path, state: State, top: int | 
     with files.storage_errors(path):
         found = [_checked(row, path) for row in connection.execute(query, (state.group, top))]
     return {key: (rank, data) for key, _, _, _, rank, data in found}
+
+
+def all_exact(connection: sqlite3.Connection, path: Path, state: State) -> dict[str, bytes]:
+    """The bytes of every row whose JSON does not say everything, by key, each checked."""
+    if state.exact == 0:
+        return {}
+    found: dict[str, bytes] = {}
+    with files.storage_errors(path):
+        for key, crc, data in connection.execute("SELECT key, crc, data FROM exact"):
+            if not isinstance(data, bytes) or exact_sum(key, data) != crc:
+                raise Damaged(
+                    f"{path} is damaged: the exact row {str(key)[:200]} is not what was written", file=str(path)
+                )
+            found[key] = data
+    if len(found) != state.exact:
+        raise Damaged(f"{path} is damaged: it holds {len(found)} exact rows, not {state.exact}", file=str(path))
+    return found
 
 
 def require_ranked(found: Ranked, state: State, path: Path) -> None:
@@ -250,5 +278,6 @@ def verify(connection: sqlite3.Connection, path: Path, top: int | None) -> None:
         for _ in all_rows(connection, path, state):
             pass
         require_ranked(ranked(connection, path, state, top), state, path)
+        all_exact(connection, path, state)
         for _ in changes_between(connection, path, state.oldest, state.version, state.changes_bytes):
             pass

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
 
 from penstock import files
+from penstock.contracts import LedgerEntry
 from penstock.errors import StorageError
+from penstock.lossless import table_of
 from penstock.store import layout
 from penstock.store.delta import Delta, decode
+from penstock.store.keyed import Change, KeyedTable
 from penstock.store.memory import ServedRows
 from penstock.store.spec import ViewSpec
+
+STEPS_BYTES = 64 * 1024 * 1024
+"""Most changes that are read instead of all rows."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,36 @@ class Loaded:
     version: int
     rows: ServedRows
     schema: pa.Schema | None = None
+
+
+@dataclass(frozen=True)
+class ServedTable:
+    """All that a view serves as columns, at one version, and the ledger entry that goes with it; and, if it was made of
+    an earlier one, which that was and what has changed."""
+
+    generation: int
+    version: int
+    ledger: LedgerEntry | None
+    rows: KeyedTable
+    since: int | None = None
+    change: Change | None = None
+
+    @property
+    def table(self) -> pa.Table:
+        return self.rows.table
+
+    def leads_to(self, generation: int, state: layout.State, schema: pa.Schema) -> bool:
+        """Whether the changes that are kept lead from here to that state."""
+        same = generation == self.generation and schema == self.table.schema
+        return same and state.oldest - 1 <= self.version <= state.version
+
+    def changed(self, deltas: Sequence[Delta], state: layout.State, view: str) -> ServedTable:
+        """The rows after some changes. Costs what the changes cost, and a copy of the columns."""
+        changes = [
+            Change(table_of(each.rows, each.exact, self.table.schema, view), each.keys, each.deletes) for each in deltas
+        ]
+        rows, change = self.rows.changed(changes)
+        return ServedTable(self.generation, state.version, state.ledger, rows, self.version, change)
 
 
 @dataclass(frozen=True)
@@ -92,6 +129,40 @@ class ViewReader:
                 raise StorageError(f"{path} is of an earlier declaration of view {self._spec.name}", file=str(path))
             state = layout.get_state(connection, path)
             return Loaded(generation, state.version, self._served(state), self._schema())
+
+    def table(self, before: ServedTable | None = None) -> ServedTable | None:
+        """Return the served rows as columns, exactly as they were written; None if the view's query was never built.
+
+        With what was served `before`, only what has changed since is read, if that is still kept. Raises `ViewError` if
+        rows do not fit the columns: then they are of another query.
+        """
+        connection, path = self._connection, self._path
+        with files.reading(connection, path):
+            if layout.is_empty(connection, path) or (schema := self._schema()) is None:
+                return None
+            generation, state = layout.generation(connection, path), layout.get_state(connection, path)
+            if before is not None and before.leads_to(generation, state, schema):
+                found = list(layout.changes_between(connection, path, before.version + 1, state.version, STEPS_BYTES))
+                if before.version + len(found) == state.version:
+                    deltas = [decode(data) for _, data in found]
+                    return before.changed(deltas, state, self._spec.name)
+            rows = self._keyed(state)
+            exact = layout.all_exact(connection, path, state)
+        places = {place: exact[key] for place, key in enumerate(rows) if key in exact} if exact else {}
+        table = table_of(list(rows.values()), places, schema, self._spec.name)
+        return ServedTable(generation, state.version, state.ledger, KeyedTable.of(table, list(rows)))
+
+    def _keyed(self, state: layout.State) -> dict[str, bytes]:
+        if self._spec.top is None:
+            return {row[0]: row[5] for row in layout.all_rows(self._connection, self._path, state)}
+        ranked = layout.ranked(self._connection, self._path, state, self._spec.top)
+        layout.require_ranked(ranked, state, self._path)
+        return {key: data for key, (_, data) in ranked.items()}
+
+    def generation(self) -> int:
+        """The generation of the file as it is now."""
+        with files.reading(self._connection, self._path):
+            return layout.generation(self._connection, self._path)
 
     def _served(self, state: layout.State) -> ServedRows:
         if self._spec.top is None:

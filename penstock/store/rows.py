@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from penstock.columns import json_rows
 from penstock.errors import ViewError
+from penstock.lossless import beyond_json
 from penstock.schema import INT_MIN
 from penstock.store.delta import Rank
 from penstock.store.layout import NO_GROUP, Row, row_sum
@@ -27,11 +28,12 @@ _exact = Context(prec=2 * _DECIMAL_PLACES)
 @dataclass(frozen=True)
 class Batch:
     """Rows with distinct keys, the latest window end among them (None in a view without windows), and the keys of rows
-    that are to go."""
+    that are to go. `exact` has the bytes of those rows whose JSON does not say everything, by key."""
 
     rows: list[Row]
     newest: int | None = None
     gone: list[str] = field(default_factory=list)
+    exact: dict[str, bytes] = field(default_factory=dict)
 
 
 def microseconds(time: datetime) -> int:
@@ -58,13 +60,19 @@ def to_rows(table: pa.Table, spec: ViewSpec, now: datetime, gone: pa.Table | Non
         key: (key, row_sum(key, stamp, group, rank, data), stamp, group, rank, data)
         for key, stamp, group, rank, data in zip(keys, stamps, groups, ranks, json_rows(table), strict=True)
     }
-    newest = max(ends, default=None) if ends is not None else None
-    return Batch(list(rows.values()), newest, keys_of(gone, spec) if gone is not None else [])
+    newest = max(ends or (), default=None)
+    exact = {keys[row]: data for row, data in beyond_json(table).items()}
+    return Batch(list(rows.values()), newest, keys_of(gone, spec) if gone is not None else [], exact)
 
 
 def keys_of(table: pa.Table, spec: ViewSpec) -> list[str]:
     """The key of each row as text: the JSON object of its key columns."""
     return [key.decode() for key in json_rows(table, spec.key)]
+
+
+def newest_window(table: pa.Table, spec: ViewSpec) -> int | None:
+    """The latest end of a window among the rows; None in a view without windows."""
+    return max(_window_ends(table, spec.key) or (), default=None)
 
 
 def _require_columns(table: pa.Table, spec: ViewSpec) -> None:

@@ -2,24 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
 from pathlib import Path
 from threading import Lock
+from types import EllipsisType
 
 import msgspec
 import pyarrow as pa
 
 from penstock import failpoints, files
+from penstock.columns import json_rows
 from penstock.contracts import Clock, LedgerEntry, Output
-from penstock.errors import LedgerMismatch
+from penstock.errors import LedgerMismatch, ViewError
+from penstock.lossless import beyond_json
 from penstock.schema import INT_MIN
 from penstock.store import history, layout
 from penstock.store.delta import Delta, Ranked, difference, encode
 from penstock.store.history import Done
+from penstock.store.keyed import Change, KeyedTable
 from penstock.store.layout import Row, State
 from penstock.store.ledger import is_next
-from penstock.store.rows import Batch, duration, microseconds, to_rows
+from penstock.store.rows import Batch, duration, keys_of, microseconds, newest_window, to_rows
 from penstock.store.spec import ViewSpec
 
 CACHE_KIB = 32 * 1024
@@ -50,6 +56,7 @@ class ViewTable:
     def __init__(self, path: Path, spec: ViewSpec, *, clock: Clock) -> None:
         self._path, self._spec, self._clock = path, spec, clock
         self._lock = Lock()
+        self._known: dict[str, bytes] | None = None
         self._connection = files.connect(path)
         try:
             self._prepare()
@@ -83,6 +90,17 @@ class ViewTable:
         """The version of what is served now."""
         return self._state.version
 
+    def served(self, rows: pa.Table) -> pa.Table:
+        """Of all rows, which were just assigned, those that are served."""
+        if self._spec.top is None:
+            return rows
+        places = {key: place for place, key in enumerate(keys_of(rows, self._spec))}
+        return rows.take(pa.array([places[key] for key in self._ranked], pa.int64()))
+
+    def keyed(self, rows: pa.Table) -> KeyedTable:
+        """Rows of the view with the place of each key."""
+        return KeyedTable.of(rows, keys_of(rows, self._spec))
+
     def last(self) -> LedgerEntry | None:
         return self._state.ledger
 
@@ -108,11 +126,107 @@ class ViewTable:
         with self._lock:
             with files.transaction(self._connection, self._path):
                 self._require_own(layout.get_state(self._connection, self._path))
-                batch = to_rows(rows, self._spec, self._clock.now())
-                there = {row[0] for row in batch.rows}
-                gone = [key for (key,) in self._connection.execute("SELECT key FROM rows") if key not in there]
+                changed, gone = self._difference(rows, self._stored())
+                batch = to_rows(changed, self._spec, self._clock.now())
                 state, ranked = self._advance(replace(batch, gone=gone), self._state.ledger)
             self._state, self._ranked = state, ranked
+
+    def assign(self, rows: pa.Table, entry: LedgerEntry) -> Change:
+        """Make these all rows of a derived view: what differs from those that there are becomes one change, in one
+        transaction with the ledger entry, and is returned. Rows that stay as they are are not written.
+
+        Raises `ViewError` if two rows have the same key, and `LedgerMismatch` if a later owner has written. Holds the
+        JSON of all rows in memory, to compare with.
+        """
+        with self._lock:
+            known = self._take_known()
+            changed, gone = self._difference(rows, known)
+            return self._write_change(changed, gone, newest_window(rows, self._spec), known, entry)
+
+    def amend(self, rows: pa.Table, change: Change, entry: LedgerEntry) -> Change:
+        """The same for a view each of whose rows is made of one row with the same key: `change` is what has changed of
+        those, and `rows` what it makes of the rows in it."""
+        with self._lock:
+            known = self._take_known()
+            changed, keys = self._differing(rows, known)
+            passed = set(keys)
+            gone = [key for key in (*change.keys, *change.gone) if key in known and key not in passed]
+            return self._write_change(changed, gone, ..., known, entry)
+
+    def _take_known(self) -> dict[str, bytes]:
+        """The JSON of all rows. It is given back once a change of it is durable, and read again if that fails."""
+        known, self._known = self._known, None
+        return self._stored() if known is None else known
+
+    def _write_change(
+        self,
+        changed: pa.Table,
+        gone: list[str],
+        newest: int | EllipsisType | None,
+        known: dict[str, bytes],
+        entry: LedgerEntry,
+    ) -> Change:
+        batch = to_rows(changed, self._spec, self._clock.now())
+        self._enter(replace(batch, gone=gone), entry, newest)
+        known.update((row[0], row[5]) for row in batch.rows)
+        for key in gone:
+            del known[key]
+        self._known = known
+        failpoints.reach("derived.after_commit")
+        return Change(changed, [row[0] for row in batch.rows], gone)
+
+    def advance(self, entry: LedgerEntry) -> None:
+        """Note that a derived view is up to date with its inputs, which have come further and changed no row."""
+        with self._lock:
+            self._enter(Batch([]), entry)
+
+    def _enter(self, batch: Batch, entry: LedgerEntry, newest: int | EllipsisType | None = ...) -> None:
+        """Write what has changed in a derived view, and the ledger entry, in one transaction."""
+        with files.transaction(self._connection, self._path):
+            stored = layout.get_state(self._connection, self._path)
+            self._require_own(stored)
+            if stored.ledger is not None and entry.epoch < stored.ledger.epoch:
+                raise LedgerMismatch(
+                    f"{self._path}: epoch {entry.epoch} is older than epoch {stored.ledger.epoch}: another process "
+                    "owns the data directory now. Nothing was written"
+                )
+            state, ranked = self._advance(batch, entry, newest)
+            done = Done(microseconds(self._clock.now()), entry.end, version=state.version)
+            history.add(self._connection, entry.batch_id, done)
+            failpoints.reach("derived.before_commit")
+        self._state, self._ranked = state, ranked
+
+    def _stored(self) -> dict[str, bytes]:
+        """The JSON of every row, by key."""
+        with files.storage_errors(self._path):
+            return dict(self._connection.execute("SELECT key, data FROM rows"))
+
+    def _difference(self, rows: pa.Table, known: Mapping[str, bytes]) -> tuple[pa.Table, list[str]]:
+        """Of all rows those that are not stored as they are, and the keys of stored rows that are not among them."""
+        changed, keys = self._differing(rows, known)
+        kept = set(keys)
+        return changed, [key for key in known if key not in kept]
+
+    def _differing(self, rows: pa.Table, known: Mapping[str, bytes]) -> tuple[pa.Table, list[str]]:
+        """Of some rows those that are not stored as they are; and the keys of all of them."""
+        keys, data = keys_of(rows, self._spec), json_rows(rows)
+        if len(set(keys)) < len(keys):
+            raise self._ambiguous(keys)
+        now = {keys[place]: each for place, each in beyond_json(rows).items()}
+        before = layout.all_exact(self._connection, self._path, self._state)
+        changed = [place for place, key in enumerate(keys) if known.get(key) != data[place]]
+        if now or before:
+            exact = [place for place, key in enumerate(keys) if now.get(key) != before.get(key)]
+            changed = sorted({*changed, *exact})
+        return rows.take(pa.array(changed, pa.int64())), keys
+
+    def _ambiguous(self, keys: list[str]) -> ViewError:
+        twice = next(key for key, count in Counter(keys).items() if count > 1)
+        return ViewError(
+            f"view {self._spec.name}: its query gives {keys.count(twice)} rows with the key {twice[:200]}, and a key "
+            "has one row; add the columns that tell them apart to key=, or group by the key",
+            view=self._spec.name,
+        )
 
     def describe(self, schema: pa.Schema) -> None:
         """Note the types of the view's columns, for those who filter its rows."""
@@ -147,9 +261,15 @@ class ViewTable:
                 "Restart the engine"
             )
 
-    def _advance(self, batch: Batch, entry: LedgerEntry | None) -> tuple[State, Ranked]:
-        """Write a batch inside the open transaction; gives the state and ranking to remember once it is durable."""
-        newest = max((end for end in (self._state.newest, batch.newest) if end is not None), default=None)
+    def _advance(
+        self, batch: Batch, entry: LedgerEntry | None, newest: int | EllipsisType | None = ...
+    ) -> tuple[State, Ranked]:
+        """Write a batch inside the open transaction; gives the state and ranking to remember once it is durable.
+
+        The latest window end is the latest ever seen, unless `newest` says what it is.
+        """
+        if newest is ...:
+            newest = max((end for end in (self._state.newest, batch.newest) if end is not None), default=None)
         horizon = self._horizon(newest)
         rows = batch.rows if horizon is None else [row for row in batch.rows if row[2] >= horizon]
         added = self._upsert(rows)
@@ -157,16 +277,22 @@ class ViewTable:
         gone = list(dict.fromkeys((*self._present(batch.gone), *expired)))
         with files.storage_errors(self._path):
             self._connection.executemany("DELETE FROM rows WHERE key = ?", [(key,) for key in gone])
+        exact = layout.all_exact(self._connection, self._path, self._state)
         state = msgspec.structs.replace(
-            self._state, rows=self._state.rows + added - len(gone), newest=newest, ledger=entry
+            self._state,
+            rows=self._state.rows + added - len(gone),
+            newest=newest,
+            ledger=entry,
+            exact=self._keep_exact([row[0] for row in rows], gone, batch.exact),
         )
         ranked = layout.ranked(self._connection, self._path, state, self._spec.top)
         if self._spec.top is None:
             delta = Delta([row[0] for row in rows], [row[5] for row in rows], [], gone)
         else:
-            delta = difference(self._ranked, ranked)
+            also = {row[0] for row in rows if exact.get(row[0]) != batch.exact.get(row[0])}
+            delta = difference(self._ranked, ranked, also)
             state = msgspec.structs.replace(state, served_crc=layout.ranked_sum(ranked))
-        state = self._log_change(state, delta)
+        state = self._log_change(state, self._exactly(state, delta))
         layout.put_state(self._connection, state)
         return state, ranked
 
@@ -186,6 +312,25 @@ class ViewTable:
         (known,) = self._connection.execute(_KNOWN, (keys,)).fetchone()
         self._connection.executemany(_UPSERT, rows)
         return len(rows) - int(known)
+
+    def _keep_exact(self, written: list[str], gone: list[str], exact: Mapping[str, bytes]) -> int:
+        """Bring the exact bytes up to date with the rows; returns how many rows have them."""
+        count = self._state.exact
+        if count:
+            stale = [(key,) for key in (*written, *gone)]
+            count -= max(0, self._connection.executemany("DELETE FROM exact WHERE key = ?", stale).rowcount)
+        fresh = [(key, layout.exact_sum(key, exact[key]), exact[key]) for key in written if key in exact]
+        self._connection.executemany("INSERT INTO exact VALUES (?, ?, ?)", fresh)
+        return count + len(fresh)
+
+    def _exactly(self, state: State, delta: Delta) -> Delta:
+        """The change with the exact bytes of its rows."""
+        if state.exact == 0:
+            return delta
+        kept = layout.all_exact(self._connection, self._path, state)
+        return msgspec.structs.replace(
+            delta, exact={place: kept[key] for place, key in enumerate(delta.keys) if key in kept}
+        )
 
     def _present(self, keys: list[str]) -> list[str]:
         """Those of the keys that there are rows of."""

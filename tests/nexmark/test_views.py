@@ -63,7 +63,7 @@ def test_a_view_on_windows_that_are_over(spark: SparkSession, first: str, name: 
     app, world = app_for(name), reference.World(events)
     frame, view = previewed(app, first, events), view_of(app, name)
     over = frame.where(frame["window.end"] <= world.over(world.bids)).collect()
-    given = apart(events) | {first: over}
+    given = apart(events) | {f"{first}.changes": over}
     found = rows_of(name, app.preview(view, *(given[each] for each in view.reads)).toArrow().to_pylist())
     assert found
     assert difference(found, reference.EXPECTED[name](world)) == ""

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from penstock.contracts import LiveView, Snapshot
-from penstock.store import LiveTable, ViewSpec, live
+from penstock.store import LiveTable, ViewSpec, adopt, live
 from tests.harness import ROOT
 from tests.store.support import PLAIN, by_key, counts, fold, open_view, output, ranked, served
 from tests.store.writer import written_spec
@@ -384,5 +384,28 @@ def test_a_large_view_loads_and_reloads_without_blocking_the_loop_for_long(path:
         finally:
             spinner.cancel()
             table.close()
+
+    run(check)
+
+
+def test_a_rebuilt_view_wakes_waiters_and_has_other_rows_of_another_generation(path: Path, tmp_path: Path) -> None:
+    """The file stays the same one; a cursor of before does not lead into it."""
+
+    async def check() -> None:
+        made = tmp_path / "made.db"
+        with open_view(path, PLAIN) as view, open_view(made, PLAIN) as other:
+            view.commit(output(0, counts(("a", 1), ("b", 2))))
+            other.commit(output(0, counts(("a", 5))))
+        async with following(path, PLAIN) as table:
+            await until(lambda: table.version == 1)
+            old, waiter = table.generation, asyncio.create_task(table.wait(5, DEADLINE_S))
+            adopt(path, made, PLAIN, identity="one", origin="[]", epoch=1)
+            assert await waiter
+            await until(lambda: table.generation != old)
+            assert (table.version, rows(table.snapshot())) == (2, [{"k": "a", "n": 5}])
+            with open_view(path, PLAIN) as view:
+                view.commit(output(1, counts(("c", 7))))
+            await until(lambda: table.version == 3)
+            assert rows(table.snapshot()) == [{"k": "a", "n": 5}, {"k": "c", "n": 7}]
 
     run(check)

@@ -1,0 +1,123 @@
+"""From POST to the change of a view on top of views, with derived views in chains and as a diamond.
+
+A view has 10,000 rows. Ten times a second, a request updates 100 of them, and all of its events carry the request's
+number, which rises: a change of any view above says by its highest number which requests it has. Time runs from the
+moment that a request is due to the moment that the change is read.
+Baseline: the same app with the view of the stream alone, measured first, in the same run. The bar is (depth + 1) times
+its p50; the diamond's depth is 2. `BENCH_SECONDS` shortens the five minutes that are measured of each.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+import httpx
+
+from bench.latency import percentiles
+from bench.report import Figure
+from bench.running import app_process
+
+APP = Path(__file__).parent / "layered.py"
+ROWS, MANY_ROWS = 10_000, 100_000
+TURNS_A_SECOND = 10
+ROWS_A_TURN = 100
+WARM_S = 45.0
+SECONDS = float(os.environ.get("BENCH_SECONDS", "300"))
+SHAPES = {"1": ("layer1", 1), "2": ("layer2", 2), "4": ("layer4", 4), "diamond": ("top", 2)}
+
+
+def run() -> Iterator[Figure]:
+    for rows, shapes in ((ROWS, SHAPES), (MANY_ROWS, {shape: SHAPES[shape] for shape in ("1", "4")})):
+        single, _ = percentiles(measure("0", "items", rows))
+        yield Figure(f"layers: a single view, {rows:,} rows, p50", single, "ms")
+        for shape, (top, depth) in shapes.items():
+            p50, p99 = percentiles(measure(shape, top, rows))
+            name = "diamond" if shape == "diamond" else f"depth {depth}"
+            bar = f"{depth + 1} times" if rows == ROWS else ""
+            yield Figure(f"layers: {name}, {rows:,} rows, p50", p50, "ms", single, "a single view, p50", bar)
+            yield Figure(f"layers: {name}, {rows:,} rows, p99", p99, "ms", single, "a single view, p50")
+
+
+class Seen:
+    """When each request was due, and how long it took until a change had it."""
+
+    def __init__(self) -> None:
+        self.due: deque[tuple[int, float]] = deque()
+        self.times_ms: list[float] = []
+        self.from_s = float("inf")
+
+    def change(self, number: int, now: float) -> None:
+        while self.due and self.due[0][0] <= number:
+            _, due = self.due.popleft()
+            if due >= self.from_s:
+                self.times_ms.append((now - due) * 1000)
+
+
+def measure(shape: str, top: str, rows: int) -> list[float]:
+    """The milliseconds from each request to the change of the view `top`."""
+    seen = Seen()
+    os.environ["BENCH_SHAPE"] = shape
+    with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, app_process(Path(folder), APP) as url:
+        fill(url, rows)
+        reader = threading.Thread(target=follow, args=(f"{url}/v1/views/{top}/live", seen), daemon=True)
+        reader.start()
+        seen.from_s = time.perf_counter() + WARM_S
+        produce(url, rows, seen, WARM_S + SECONDS)
+        deadline = time.perf_counter() + 60
+        while seen.due and time.perf_counter() < deadline:
+            time.sleep(0.05)
+        assert not seen.due, f"{len(seen.due)} requests never reached {top}"
+    return seen.times_ms
+
+
+def fill(url: str, rows: int) -> None:
+    with httpx.Client(timeout=60) as client:
+        for first in range(0, rows, 5_000):
+            send(client, url, range(first, min(rows, first + 5_000)), 0)
+
+
+def produce(url: str, rows: int, seen: Seen, seconds: float) -> None:
+    began = time.perf_counter()
+    with httpx.Client(timeout=60) as client:
+        for turn in range(int(seconds * TURNS_A_SECOND)):
+            due = began + turn / TURNS_A_SECOND
+            time.sleep(max(0.0, due - time.perf_counter()))
+            seen.due.append((turn + 1, due))
+            send(client, url, [(turn * ROWS_A_TURN + each) % rows for each in range(ROWS_A_TURN)], turn + 1)
+
+
+def send(client: httpx.Client, url: str, items: Iterator[int] | range | list[int], number: int) -> None:
+    body = "\n".join(json.dumps({"item": f"{each:06d}", "number": number}) for each in items)
+    answer = client.post(f"{url}/v1/streams/updates", content=body, headers={"content-type": "application/x-ndjson"})
+    assert answer.status_code == 200, answer.text
+
+
+def follow(address: str, seen: Seen) -> None:
+    with httpx.stream("GET", address, timeout=120) as answer:
+        for line in answer.iter_lines():
+            if line.startswith("data: "):
+                now = time.perf_counter()
+                rows = json.loads(line[6:]).get("upserts", ())
+                if rows:
+                    seen.change(max(row["number"] for row in rows), now)
+
+
+def main() -> None:
+    """Measure one shape, for a look while working: `python -m bench.layers SHAPE ROWS`."""
+    import sys
+
+    shape, rows = sys.argv[1], int(sys.argv[2])
+    times = measure(shape, SHAPES[shape][0] if shape in SHAPES else "items", rows)
+    print(f"{shape}: p50 {median(times):.0f} ms, p99 {percentiles(times)[1]:.0f} ms, {len(times)} requests")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""A view as a streaming DataFrame on the log: the same for the engine and for a rebuild."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from penstock.analyze.closing import Closings, closings
+from penstock.analyze.deriving import Derived
+from penstock.analyze.frames import Reader, build, columns_schema, inputs, key_problems
+from penstock.analyze.lateness import Sift
+from penstock.analyze.pruning import prune
+from penstock.analyze.sifting import sifter
+from penstock.analyze.source import LogOpener, read_stream, register
+from penstock.app import App
+from penstock.declared import CHANGES_SUFFIX, View
+from penstock.errors import ViewError
+from penstock.graph import is_derived
+from penstock.schema import event_schema, shown
+
+IDLE_WAIT_S = 1.0
+SHARED_WAIT_S = 0.02
+"""How long a poll of the log may block: long for a query with one input, short if it has others to look at."""
+
+
+@dataclass(frozen=True)
+class StreamingView:
+    """A view built on the log. `make_sift` makes what tells which late events the view would have taken."""
+
+    frame: DataFrame
+    columns: pa.Schema
+    closings: Closings
+    make_sift: Callable[[], Sift]
+
+
+def stream_view(
+    spark: SparkSession, app: App, view: View, columns: Mapping[str, pa.Schema], opener: LogOpener, *, rows_max: int
+) -> StreamingView:
+    """Build a view on the log that `opener` opens. `columns` has those of each view whose changes it reads.
+
+    Raises `ViewError` if it cannot be built, or its key is wrong. The source is registered for this query alone: Spark
+    puts words into a map that belongs to a registered source, and two queries that start at once can spoil it for good.
+    """
+    register(spark, opener)
+    wait_s = IDLE_WAIT_S if len(view.reads) == 1 else SHARED_WAIT_S
+    ordered = view.time == "ingest" or bool(timed_streams(app, view))
+
+    def read(stream: str, schema: StructType) -> DataFrame:
+        return read_stream(spark, stream, schema, rows_max=rows_max, wait_s=wait_s, ordered=ordered)
+
+    times = frozenset(filter(None, (stream.event.__time_field__ for stream in app.streams)))
+    times |= {"_ingest_time"} if view.time == "ingest" else set()
+
+    def make(reader: Reader) -> DataFrame:
+        return build(spark, view, inputs(app, view, reader, columns))
+
+    frame = prune(spark, make, read, times)
+    problems = key_problems(view, frame)
+    if problems:
+        raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
+    return StreamingView(frame, columns_schema(frame), closings(frame), partial(sifter, spark, make))
+
+
+def read_columns(spark: SparkSession, app: App, view: View, opener: LogOpener) -> dict[str, pa.Schema]:
+    """The columns of each view that a view reads, by rows or by changes, as the code has them."""
+    register(spark, opener)
+
+    def read(stream: str, schema: StructType) -> DataFrame:
+        return read_stream(spark, stream, schema, rows_max=1, wait_s=0)
+
+    def columns_of(other: View) -> pa.Schema:
+        known = read_columns(spark, app, other, opener)
+        if is_derived(app, other):
+            return Derived(spark, other).columns([known[name] for name in other.reads])
+        return columns_schema(build(spark, other, inputs(app, other, read, known)))
+
+    rows = {keeper.name: shown(event_schema(keeper.row)) for keeper in app.keepers}
+    names = {name.removesuffix(CHANGES_SUFFIX) for name in view.reads}
+    return {
+        each.name: rows[each.name] if each.name in rows else columns_of(each)
+        for each in app.views
+        if each.name in names
+    }
+
+
+def timed_streams(app: App, view: View) -> dict[str, str]:
+    """The streams that a view reads by event time, and the column of each for that."""
+    found = {each.name: each for each in app.streams if each.name in view.reads and view.time == "event"}
+    return {
+        name: each.event.__time_field__
+        for name, each in found.items()
+        if each.late_after is not None and each.event.__time_field__ is not None
+    }

@@ -1,0 +1,109 @@
+"""The stream VIEW.changes: from the view's change table, each version once, beginning with a snapshot."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from penstock.contracts import Retention
+from penstock.errors import ViewError
+from penstock.queue import EmbeddedLog
+from penstock.runtime.changes import ChangePublisher
+from penstock.runtime.retention import floor
+from penstock.runtime.views import open_reader
+from tests.derived.layers import COLUMNS, Layer, Layers, Step, layered_app
+
+FILTER = Layer("SELECT k, n FROM {0} WHERE n >= 2", (0,))
+
+
+def told(log: EmbeddedLog, stream: str = "v0.changes") -> list[tuple[str, str, int | None, int]]:
+    batches = log.read(stream, 0, log.starts(stream)[0], log.ends(stream)[0])
+    rows = [row for batch in batches for row in batch.to_pylist()]
+    return [(row["_change"], row["k"], row["n"], row["_version"]) for row in rows]
+
+
+def publisher(layers: Layers, name: str = "v0") -> ChangePublisher:
+    view = next(each for each in layers.app.views if each.name == name)
+    reader = open_reader(view, layers.directory, layers.settings)
+    assert reader is not None
+    return ChangePublisher(view, COLUMNS, reader, layers.log)
+
+
+@pytest.fixture
+def layers(tmp_path: Path) -> Layers:
+    return Layers(tmp_path, layered_app([FILTER]))
+
+
+def test_changes_have_the_version_and_deletes_by_the_query_and_by_keep(layers: Layers) -> None:
+    layers.take(Step(0, {"a": 1, "b": 2}))
+    layers.take(Step(0, {"a": 5}, deletes=["b"], minutes=1))
+    layers.take(Step(1, minutes=3))
+    assert told(layers.log) == [
+        ("upsert", "a", 1, 1), ("upsert", "b", 2, 1), ("upsert", "a", 5, 2), ("delete", "b", None, 2),
+        ("delete", "a", None, 3),
+    ]  # fmt: skip
+    assert told(layers.log, "v2.changes") == [
+        ("upsert", "b", 2, 1), ("upsert", "a", 5, 2), ("delete", "b", None, 2), ("delete", "a", None, 3),
+    ]  # fmt: skip
+    layers.close()
+
+
+def test_a_ranked_view_tells_of_the_rows_that_it_serves(tmp_path: Path) -> None:
+    layers = Layers(tmp_path, layered_app([FILTER], top=1))
+    layers.take(Step(0, {"a": 3}))
+    layers.take(Step(0, {"b": 5}))
+    layers.take(Step(0, {"a": 4}))
+    assert told(layers.log) == [("upsert", "a", 3, 1), ("upsert", "b", 5, 2), ("delete", "a", None, 2)]
+    assert layers.served("v2") == {"b": 5}
+    layers.close()
+
+
+def test_a_stream_that_is_new_begins_with_the_rows_that_there_are(layers: Layers) -> None:
+    layers.take(Step(0, {"a": 1, "b": 2}))
+    layers.take(Step(0, {"a": 5}))
+    layers.end()
+    for path in layers.directory.streams.glob("v0.changes*"):
+        path.unlink()
+    layers.open()
+    layers.take(Step(0, {"c": 1}))
+    assert told(layers.log) == [("snapshot", "a", 5, 2), ("snapshot", "b", 2, 2), ("upsert", "c", 1, 3)]
+    layers.close()
+
+
+def test_a_new_reader_of_a_stream_that_was_trimmed_finds_the_rows_once_more(layers: Layers) -> None:
+    layers.take(Step(0, {"a": 1}))
+    made = publisher(layers)
+    made.welcome()
+    assert told(layers.log) == [("upsert", "a", 1, 1)]  # nothing was trimmed
+    layers.log.trim("v0.changes", Retention(timedelta(0), 0, {}))
+    layers.take(Step(0, {"b": 2}))
+    made.welcome()
+    made.welcome()
+    assert told(layers.log) == [("upsert", "b", 2, 2), ("snapshot", "a", 1, 2), ("snapshot", "b", 2, 2)]
+    made.close()
+    layers.close()
+
+
+def test_changes_that_are_no_longer_kept_are_a_failure_and_no_hole(tmp_path: Path) -> None:
+    layers = Layers(tmp_path, layered_app([FILTER]))
+    layers.take(Step(0, {"a": 1}))
+    behind = publisher(layers)
+    layers.publishers["v0"].publish = lambda: None  # type: ignore[method-assign]
+    layers.tables["v0"]._spec = replace(layers.tables["v0"]._spec, changes_kept=2)
+    for number in range(5):
+        layers.take(Step(0, {"a": number}))
+    with pytest.raises(ViewError, match=r"view v0: its change 2 is no longer kept, so v0.changes cannot go on"):
+        behind.publish()
+    behind.close()
+    layers.close()
+
+
+def test_what_a_derived_view_reads_does_not_hold_back_the_changes_of_its_input(layers: Layers) -> None:
+    layers.take(Step(0, {"a": 5}))
+    assert floor(layers.app, layers.directory, layers.log, "v0.changes") == {}
+    layers.app.sql("seen", "SELECT k, count(*) AS n FROM `v0.changes` GROUP BY k", key="k")
+    assert floor(layers.app, layers.directory, layers.log, "v0.changes") == {0: 0}
+    layers.close()

@@ -1,0 +1,133 @@
+"""Views on views in an app that runs: right through crashes, acknowledged and followed as other views are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import httpx
+import pytest
+
+from penstock.queue import EmbeddedLog
+from tests.harness import RunningApp, running, wait_for
+
+pytestmark = pytest.mark.spark
+BANK = Path(__file__).parent.parent.parent / "docs/examples/balances.py"
+POINTS = ("derived.before_commit", "derived.after_commit", "changes.after_append")
+
+
+class Bank:
+    """The app of the documentation, and what its views must have."""
+
+    def __init__(self, app: RunningApp) -> None:
+        self.app = app
+        self.balances: dict[str, int] = {}
+        self._numbers = count()
+
+    def send(self, moves: list[tuple[str, int]], **parameters: Any) -> dict[str, Any]:
+        events = [{"transfer_id": str(next(self._numbers)), "account": each, "amount": by} for each, by in moves]
+        answer = self.app.post("transfers", events, params=parameters).json()
+        assert answer["accepted"] == len(moves), answer
+        for account, amount in moves:
+            self.balances[account] = self.balances.get(account, 0) + amount
+        return dict(answer)
+
+    def is_right(self) -> bool:
+        total = sum(self.balances.values())
+        rich = {account: balance for account, balance in self.balances.items() if balance >= 100}
+        shares = {account: balance / total for account, balance in self.balances.items()} if total else {}
+        return (
+            self._column("balances", "balance") == self.balances
+            and self._column("rich", "balance") == rich
+            and [each["total"] for each in self.app.view("totals")] == [total]
+            and (not total or self._column("shares", "share") == pytest.approx(shares))
+        )
+
+    def _column(self, view: str, name: str) -> dict[str, Any]:
+        return {each["account"]: each[name] for each in self.app.view(view)}
+
+
+@pytest.fixture(scope="module")
+def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
+    """Its engine dies once, between a derived view and those above it."""
+    data = tmp_path_factory.mktemp("bank") / "data"
+    mark = data.parent / "died"
+    with running(BANK, data, PENSTOCK_FAILPOINTS=f"derived.after_commit@6=kill:{mark}") as app:
+        yield Bank(app.ready())
+        assert mark.exists(), "the engine did not die"
+
+
+def test_a_row_that_no_longer_passes_leaves_and_a_sum_counts_each_row_once(bank: Bank) -> None:
+    bank.send([("a", 150), ("b", 10)])
+    wait_for(bank.is_right, 120, "the first rows")
+    bank.send([("a", -100)])
+    wait_for(bank.is_right, 120, "rows that follow, through a crash")
+    assert bank.app.view("rich") == []
+    assert [each["total"] for each in bank.app.view("totals")] == [60]
+
+
+def test_a_request_gets_the_row_of_a_derived_view_and_its_acknowledgement_tells_of_all_of_them(bank: Bank) -> None:
+    answer = bank.send([("c", 500)], reply="rich", timeout=60)
+    assert answer["reply"] == {"rows": [{"account": "c", "balance": 500}]}
+
+    def told() -> dict[str, Any]:
+        return dict(httpx.get(f"{bank.app.url}/v1/acks/{answer['ack']}").json())
+
+    wait_for(lambda: all(each["done"] for each in told()["processed"]), 60, "all of them")
+    assert sorted(each["view"] for each in told()["processed"]) == ["balances", "rich", "shares", "totals"]
+
+
+def test_each_change_is_in_the_stream_of_changes_once_and_deletes_are_among_them(bank: Bank) -> None:
+    wait_for(bank.is_right, 60, "the rows")
+    page = httpx.get(f"{bank.app.url}/v1/streams/rich.changes", params={"since": "earliest"}).json()
+    told = [(each["_change"], each["account"], each["balance"]) for each in page["events"]]
+    assert told == [("upsert", "a", 150), ("delete", "a", None), ("upsert", "c", 500)]
+    versions = [each["_version"] for each in page["events"]]
+    assert versions == sorted(set(versions))
+    wait_for(lambda: bank.app.view("moves") == [{"account": "a", "updates": 1}, {"account": "c", "updates": 1}], 60)
+
+
+def test_lag_and_health_tell_of_derived_views(bank: Bank) -> None:
+    def views() -> dict[str, dict[str, Any]]:
+        return {each["name"]: each for each in bank.app.describe()["views"]}
+
+    wait_for(lambda: all(each["lag"] == 0 for each in views().values()), 60, "no lag")
+    told = views()
+    assert {name: each["derived"] for name, each in told.items()} == {
+        "balances": False, "rich": True, "totals": True, "shares": True, "moves": False,
+    }  # fmt: skip
+    assert told["shares"]["reads"] == ["balances", "totals"]
+    assert [each["name"] for each in told["shares"]["columns"]] == ["account", "share"]
+    assert told["rich"]["watermark"] is None
+    assert bank.app.health()["ready"]
+
+
+@pytest.mark.soak
+def test_derived_views_are_right_whenever_the_engine_dies(tmp_path: Path) -> None:
+    """A death at each point, several times over, while transfers come."""
+    random = Random(seed := Random().randrange(10**6))
+    print(f"seed {seed}")
+    for point in POINTS:
+        for number in (1, 2, 5):
+            mark = tmp_path / f"{point}-{number}"
+            environ = {"PENSTOCK_FAILPOINTS": f"{point}@{number}=kill:{mark}"}
+            with running(BANK, tmp_path / f"data-{point}-{number}", **environ) as app:
+                bank = Bank(app.ready())
+                for _ in range(30):
+                    bank.send([(random.choice("abcdef"), random.randint(-80, 120)) for _ in range(5)])
+                wait_for(bank.is_right, 180, f"the rows after {point}@{number}")
+                assert mark.exists(), f"{point}@{number} was not reached"
+                app.stop()
+            log = EmbeddedLog(tmp_path / f"data-{point}-{number}/streams", read_only=True)
+            batches = log.read("rich.changes", 0, 0, log.ends("rich.changes")[0])
+            rows: dict[str, int] = {}
+            for row in (row for batch in batches for row in batch.to_pylist()):
+                if row["_change"] == "delete":
+                    del rows[row["account"]]
+                else:
+                    rows[row["account"]] = row["balance"]
+            log.close()
+            assert rows == {each: balance for each, balance in bank.balances.items() if balance >= 100}

@@ -1,0 +1,85 @@
+"""Rows as JSON and back: what JSON cannot say is kept beside it."""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from penstock.columns import json_rows
+from penstock.errors import ViewError
+from penstock.lossless import beyond_json, table_of
+
+UTC = pa.timestamp("us", "UTC")
+FLOATS = st.none() | st.floats(width=64)
+MICROS = st.none() | st.integers(-(2**62), 2**62)
+SHAPES: dict[pa.DataType, st.SearchStrategy[Any]] = {
+    pa.float64(): FLOATS,
+    pa.float32(): st.none() | st.floats(width=32),
+    UTC: MICROS,
+    pa.timestamp("us"): MICROS,
+    pa.decimal128(38, 18): st.none() | st.decimals(-(10**19), 10**19, places=18),
+    pa.int64(): st.none() | st.integers(-(2**63), 2**63 - 1),
+    pa.string(): st.none() | st.text(),
+    pa.binary(): st.none() | st.binary(),
+    pa.bool_(): st.none() | st.booleans(),
+    pa.list_(pa.float64()): st.none() | st.lists(FLOATS, max_size=3),
+    pa.map_(pa.string(), pa.float64()): st.none() | st.dictionaries(st.text(max_size=3), FLOATS, max_size=3),
+    pa.struct([("x", pa.float64()), ("at", UTC)]): st.none() | st.fixed_dictionaries({"x": FLOATS, "at": MICROS}),
+}
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> pa.Table:
+    kinds = draw(st.lists(st.sampled_from(list(SHAPES)), min_size=1, max_size=4))
+    count = draw(st.integers(0, 4))
+    columns = {}
+    for number, kind in enumerate(kinds):
+        values = [draw(SHAPES[kind]) for _ in range(count)]
+        if pa.types.is_map(kind):
+            values = [None if each is None else list(each.items()) for each in values]
+        columns[f"c{number}"] = pa.array(values, kind)
+    return pa.table(columns)
+
+
+def plain(table: pa.Table) -> list[str]:
+    """The rows as text in which NaN equals NaN, and times of any year are numbers."""
+    return [repr(_numbers(column).to_pylist()) for column in table.combine_chunks().columns]
+
+
+def _numbers(column: Any) -> Any:
+    kind = column.type
+    if pa.types.is_timestamp(kind):
+        return column.cast(pa.int64())
+    if pa.types.is_struct(kind):
+        return column.cast(pa.struct([("x", pa.float64()), ("at", pa.int64())]))
+    return column
+
+
+@settings(deadline=None, max_examples=150)
+@given(tables())
+def test_every_value_comes_back_as_it_was(table: pa.Table) -> None:
+    back = table_of(json_rows(table), beyond_json(table), table.schema, "v")
+    assert back.schema == table.schema
+    assert plain(back) == plain(table)
+
+
+def test_only_rows_that_json_cannot_say_are_kept_twice() -> None:
+    table = pa.table({"n": [1.0, math.nan, None, math.inf], "d": [Decimal("0.10")] * 4})
+    assert list(beyond_json(table)) == [1, 3]
+    assert beyond_json(table.slice(0, 1)) == {}
+
+
+def test_a_row_of_another_query_is_refused_and_never_read_as_null() -> None:
+    schema = pa.schema([("k", pa.string()), ("n", pa.int64())])
+    for row in (b'{"k":"a","n":"many"}', b'{"k":"a","n":1.5}', b'{"k":3,"n":1}'):
+        with pytest.raises(ViewError, match="do not fit its columns"):
+            table_of([row], {}, schema, "v")
+    times = pa.schema([("at", UTC)])
+    with pytest.raises(ViewError, match="penstock rebuild FILE --view v"):
+        table_of([b'{"at":"noon"}'], {}, times, "v")
