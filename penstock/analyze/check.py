@@ -13,17 +13,20 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from penstock.analyze.deriving import Derived, derived_problems
 from penstock.analyze.fitting import row_problems
-from penstock.analyze.frames import build, changes_schema, inputs, key_problems, node_error
+from penstock.analyze.frames import build, columns_schema, inputs, key_problems, node_error
 from penstock.analyze.joined import join_problems
+from penstock.analyze.planning import plan_problems
 from penstock.analyze.query import output_mode
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
 from penstock.analyze.summaries import stream_problems
 from penstock.app import App
-from penstock.declared import Handler, View, Where
+from penstock.columns import CHANGE_COLUMN, VERSION_COLUMN
+from penstock.declared import CHANGES_SUFFIX, Handler, View, Where
 from penstock.errors import ViewError
-from penstock.graph import Problem, feed_problems, order
+from penstock.graph import Problem, change_streams, feed_problems, is_derived, order
 from penstock.schema import event_schema, shown
 from penstock.settings import Settings
 
@@ -80,31 +83,40 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
         return read_stream(spark, stream, schema, rows_max=1, wait_s=0)
 
     found: list[Problem] = []
-    changes: dict[str, pa.Schema] = {each.name: event_schema(each.row) for each in app.keepers}
+    columns: dict[str, pa.Schema] = {each.name: shown(event_schema(each.row)) for each in app.keepers}
+    views = {name for each in app.views for name in (each.name, each.changes.name)}
     for view in order(app):
         if isinstance(view, Handler):
             continue
-        if any(name not in changes and name in {each.name for each in app.views} for name in view.reads):
+        if any(name in views and name.removesuffix(CHANGES_SUFFIX) not in columns for name in view.reads):
             continue  # it reads a view that has a problem of its own
         try:
-            frame = build(spark, view, inputs(app, view, read, changes))
+            if is_derived(app, view):
+                frame = Derived(spark, view).frame([columns[name].empty_table() for name in view.reads])
+                problems = [*key_problems(view, frame), *derived_problems(frame)]
+            else:
+                frame = build(spark, view, inputs(app, view, read, columns))
+                problems = key_problems(view, frame) or [*join_problems(spark, view, frame)]
+                problems = problems or stream_problems(frame) or _start_problems(view, frame, folder)
         except ViewError as error:
             found.append(_problem(view, error))
             continue
-        problems = key_problems(view, frame) or [*join_problems(spark, view, frame)]
-        problems = problems or stream_problems(frame) or _start_problems(view, frame, folder)
+        problems = problems or [*_changes_problems(app, view, frame)] or plan_problems(spark, app, view, columns)
         found += [Problem(view.where, f"view {view.name}: {each}") for each in problems]
         if not problems:
-            changes[view.name] = changes_schema(frame)
-            found += [
-                each
-                for feed in app.feeds
-                if feed.of == view.name
-                for each in feed_problems(feed, shown(changes[view.name]))
-            ]
-    for name, schema in changes.items():
+            columns[view.name] = columns_schema(frame)
+            feeds = [feed for feed in app.feeds if feed.of == view.name]
+            found += [each for feed in feeds for each in feed_problems(feed, columns[view.name])]
+    for name, schema in columns.items():
         found += row_problems(app, name, schema)
     return found
+
+
+def _changes_problems(app: App, view: View, frame: DataFrame) -> Iterator[str]:
+    """Why the changes of a view cannot be read as a stream."""
+    if view.name in change_streams(app):
+        for name in {CHANGE_COLUMN, VERSION_COLUMN} & set(frame.columns):
+            yield f"its column {name} has the name of one that {view.changes.name} adds; give it another name"
 
 
 def _problem(view: View, error: ViewError) -> Problem:

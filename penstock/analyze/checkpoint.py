@@ -13,9 +13,12 @@ from pathlib import Path
 
 from penstock.contracts import LedgerEntry
 from penstock.errors import Damaged, LedgerMismatch
-from penstock.files import sync_directory
+from penstock.failpoints import reach
+from penstock.files import sync_directory, write_atomic
 
 NO_OFFSETS = "[]"
+MARK = "rebuild"
+"""A file of ours in the checkpoint of a rebuilt view."""
 CHECKSUM_MAGIC, CHECKSUM_SPAN = b"crc\0", 512
 """How a checksum file of Hadoop begins: these bytes, and how many bytes of data each checksum is for."""
 
@@ -49,6 +52,35 @@ class Checkpoint:
     def has_commit(self, batch_id: int) -> bool:
         """Whether Spark has written down that a batch is done."""
         return (self.path / "commits" / str(batch_id)).exists()
+
+    @property
+    def mark(self) -> str | None:
+        """The id of the rebuild that made this checkpoint; None if the engine made it."""
+        try:
+            return (self.path / MARK).read_text()
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def set_mark(self, mark: str) -> None:
+        """Note the id of the rebuild, durably."""
+        write_atomic(self.path / MARK, mark.encode(), durable=True)
+
+    def replace(self, made: Checkpoint, mark: str) -> None:
+        """Delete this checkpoint and move another one, whose mark is `mark`, to its place.
+
+        After a crash at any point it can be called again. `made` must be durable; it is told from what Spark may write
+        to a path that has been moved away by its mark.
+        """
+        if self.mark == mark:
+            return
+        if made.mark != mark:
+            raise Damaged(f"{made.path} is not the checkpoint of the rebuild {mark}", file=str(made.path))
+        if self.path.exists():
+            shutil.rmtree(self.path)
+        reach("checkpoint.before_move")
+        made.path.rename(self.path)
+        sync_directory(self.path.parent)
+        reach("checkpoint.after_move")
 
     def repair(self, last: LedgerEntry | None) -> list[str]:
         """After an unclean end: drop what may be torn and can be made again. Returns what was dropped.

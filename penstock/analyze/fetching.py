@@ -18,12 +18,14 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.util import _create_local_socket
 
 
-def fetch(frame: DataFrame) -> pa.Table:
-    """All rows. `ConnectionError` if Spark did not serve them to us."""
-    schema = to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
-    port, secret, serving = frame._jdf.collectAsArrowToPython()
+def fetch(frame: DataFrame, columns: pa.Schema | None = None) -> pa.Table:
+    """All rows. `ConnectionError` if Spark did not serve them to us. If the columns are known, Spark is not asked for
+    them: each question to it takes some milliseconds when the machine is busy."""
+    columns = columns or to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
+    served = frame._jdf.collectAsArrowToPython()
+    address, secret, serving = served[0], served[1], served[2]
     try:
-        stream, connection = _create_local_socket((port, secret))
+        stream, connection = _create_local_socket((address, secret))
     except (PySparkRuntimeError, EOFError) as error:
         raise ConnectionError(
             "Spark did not hand its rows over: another program connected first, or Spark took too long"
@@ -34,4 +36,4 @@ def fetch(frame: DataFrame) -> pa.Table:
         finally:
             with unwrap_spark_exception():
                 serving.getResult()  # ends in any case, now that we are the one who is served
-    return pa.Table.from_batches(batches).cast(schema) if batches else schema.empty_table()
+    return pa.Table.from_batches(batches).cast(columns) if batches else columns.empty_table()

@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from penstock.app import App
+from penstock.columns import CHANGE_COLUMN, DELETE
 from penstock.graph import Problem
-from penstock.schema import DECIMAL_DIGITS, DECIMAL_SCALE, Event, event_schema, shown
+from penstock.schema import DECIMAL_DIGITS, DECIMAL_SCALE, KIND_GONE, Event, event_schema, shown
 
 
 def fitted(batch: pa.RecordBatch, row: type[Event]) -> pa.RecordBatch:
-    """The columns that the class names, of its types."""
+    """The changes of a view as events of a class: the columns that it names, of its types. A row that was deleted is
+    marked as gone."""
     schema = event_schema(row)
     columns = [batch.column(field.name).cast(field.type) for field in schema]
+    if CHANGE_COLUMN in batch.schema.names:  # else it was written before there were such marks
+        deleted = pc.fill_null(pc.equal(batch.column(CHANGE_COLUMN), DELETE), False)
+        place = schema.get_field_index("_kind")
+        columns[place] = pc.if_else(deleted, pa.scalar(KIND_GONE, pa.int8()), columns[place])
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from typing import Any
 
 import pyarrow as pa
@@ -17,9 +16,10 @@ from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, MapType, StructType
 
 from penstock.app import App
-from penstock.declared import Handler, Stream, Time, View, Where
+from penstock.columns import change_schema
+from penstock.declared import CHANGES_SUFFIX, Handler, Stream, Time, View, Where
 from penstock.errors import HandlerError, ViewError
-from penstock.schema import INGEST_COLUMN, KIND_EVENT, SYSTEM_COLUMNS, event_schema, system_fields
+from penstock.schema import INGEST_COLUMN, KIND_EVENT, SYSTEM_COLUMNS, event_schema
 
 Reader = Callable[[str, StructType], DataFrame]
 """Gives the raw rows of a stream: from the log, or from a plain list."""
@@ -45,9 +45,9 @@ def stream_frame(stream: Stream, read: Reader, time: Time = "event") -> DataFram
     return _events(frame)
 
 
-def changes_frame(view: str, schema: pa.Schema, read: Reader) -> DataFrame:
-    """What a view wrote, each row an event of the stream VIEW.changes."""
-    return _events(read(f"{view}.changes", spark_schema(schema)))
+def changes_frame(stream: str, columns: pa.Schema, read: Reader) -> DataFrame:
+    """The changes of a view with these columns, each row an event of the stream VIEW.changes."""
+    return _events(read(stream, spark_schema(change_schema(columns))))
 
 
 def _events(frame: DataFrame) -> DataFrame:
@@ -57,11 +57,13 @@ def _events(frame: DataFrame) -> DataFrame:
     return frame.filter((frame["_kind"] == KIND_EVENT) | never).drop(*SYSTEM_COLUMNS)
 
 
-def inputs(app: App, view: View, read: Reader, changes: Mapping[str, pa.Schema]) -> list[DataFrame]:
-    """The DataFrames that a view reads, in order. `changes` has the schema of each view's changes."""
+def inputs(app: App, view: View, read: Reader, columns: Mapping[str, pa.Schema]) -> list[DataFrame]:
+    """The DataFrames that a view of streams reads, in order. `columns` has those of each view."""
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     return [
-        stream_frame(streams[name], read, view.time) if name in streams else changes_frame(name, changes[name], read)
+        stream_frame(streams[name], read, view.time)
+        if name in streams
+        else changes_frame(name, columns[name.removesuffix(CHANGES_SUFFIX)], read)
         for name in view.reads
     ]
 
@@ -72,7 +74,7 @@ def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataF
         if view.query is not None:
             for name, frame in zip(view.reads, frames, strict=True):
                 frame.createOrReplaceTempView(_quoted(name))
-            made = spark.sql(view.query)
+            made = DataFrame(spark._jsparkSession.sql(view.query), spark)  # `spark.sql` makes five questions of it
         else:
             made = view(*frames)
     except Exception as error:
@@ -191,23 +193,3 @@ def columns_schema(frame: DataFrame) -> pa.Schema:
     """The Arrow types of a view's columns."""
     columns = to_arrow_schema(frame.schema, timezone="UTC")
     return pa.schema([field.with_nullable(True) for field in columns])
-
-
-def changes_schema(frame: DataFrame) -> pa.Schema:
-    """The schema of the stream VIEW.changes: the view's columns, then the system columns."""
-    return pa.schema([*columns_schema(frame), *system_fields()])
-
-
-def changes_batch(table: pa.Table, schema: pa.Schema, keys: Sequence[str], now: datetime) -> pa.RecordBatch:
-    """The output of one micro-batch as one batch of VIEW.changes."""
-    count = table.num_rows
-    columns = {name: table.column(name).combine_chunks() for name in table.column_names}
-    columns |= {
-        "_id": pa.nulls(count, pa.string()),
-        "_key": pa.array(keys, pa.string()),
-        "_ingest_time": pa.repeat(pa.scalar(now, schema.field("_ingest_time").type), count),
-        "_kind": pa.repeat(pa.scalar(KIND_EVENT, pa.int8()), count),
-    }
-    return pa.RecordBatch.from_arrays(
-        [columns[name].cast(schema.field(name).type) for name in schema.names], schema=schema
-    )

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any
+from importlib.util import find_spec
+from typing import Any, NoReturn
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.analyze.frames import build, stream_frame
 from penstock.analyze.session import start_session, temporary_folder
 from penstock.app import App
-from penstock.columns import to_batch
-from penstock.declared import Stream, Time, View
-from penstock.errors import ViewError
+from penstock.columns import CHANGE_COLUMN, UPSERT, json_rows, to_batch
+from penstock.declared import CHANGES_SUFFIX, Stream, Time, View
+from penstock.errors import MissingTool, ViewError
 from penstock.schema import Event, wire_class
 from penstock.settings import from_environment
 
@@ -28,10 +30,40 @@ def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
     spark = SparkSession.getActiveSession() or _session()
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     frames = [
-        _stream_input(spark, streams[name], rows, view.time) if name in streams else spark.createDataFrame(list(rows))
+        _stream_input(spark, streams[name], rows, view.time) if name in streams else _view_input(spark, name, rows)
         for name, rows in zip(view.reads, events, strict=True)
     ]
-    return build(spark, view, frames)
+    return _naming_pandas(_last_of_each(spark, build(spark, view, frames), view.key))
+
+
+def _last_of_each(spark: SparkSession, frame: DataFrame, key: Sequence[str]) -> DataFrame:
+    """The last row of each key, as the view's file has it (`store.rows.to_rows`)."""
+    if not set(key) <= set(frame.columns):
+        return frame
+    table = frame.toArrow()
+    last = {row: index for index, row in enumerate(json_rows(table, key))}
+    if len(last) == table.num_rows:
+        return frame
+    return spark.createDataFrame(table.take(sorted(last.values())), frame.schema)
+
+
+def _naming_pandas(frame: DataFrame) -> DataFrame:
+    """Let `toPandas` say what to install, where Spark would only name the module."""
+    if find_spec("pandas") is None:
+        frame.toPandas = _no_pandas  # type: ignore[method-assign]
+    return frame
+
+
+def _no_pandas() -> NoReturn:
+    raise MissingTool("toPandas() needs pandas: pip install 'penstock[pandas]'; toArrow() and collect() need nothing")
+
+
+def _view_input(spark: SparkSession, name: str, rows: Iterable[Any]) -> DataFrame:
+    """The rows of a view; or its changes, which set the row unless they say otherwise."""
+    frame = spark.createDataFrame(list(rows))
+    if name.endswith(CHANGES_SUFFIX) and CHANGE_COLUMN not in frame.columns:
+        frame = frame.withColumn(CHANGE_COLUMN, F.lit(UPSERT))
+    return frame
 
 
 def _stream_input(spark: SparkSession, stream: Stream, rows: Iterable[Any], time: Time) -> DataFrame:

@@ -10,19 +10,23 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.fetching import fetch
+from penstock.analyze.frames import node_error
 from penstock.contracts import Output, Sink
 from penstock.declared import Handler, View
-from penstock.errors import Stopping
+from penstock.errors import PenstockError, Stopping
 from penstock.failpoints import reach
 from penstock.files import sync_filesystem
 
 AfterCommit = Callable[[Output], None]
 STOP_POLL_S = 0.01
+POLL_S = 1
 NO_WATERMARK = "1970-01-01T00:00:00.000Z"
 
 
@@ -60,18 +64,39 @@ class Query:
 
     def start(self, frame: DataFrame, *, trigger_ms: int, clean: bool) -> list[str]:
         """Begin. Returns what the repair of an unclean end dropped; `LedgerMismatch` over a foreign checkpoint."""
+        dropped = self._prepare(clean=clean)
+        writer = self._writer(frame)
+        if trigger_ms:
+            writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
+        self.query = writer.start()
+        return dropped
+
+    def run_to_end(self, frame: DataFrame, *, clean: bool, poll: Callable[[], object]) -> None:
+        """Run over all that the log has now, then end; calls `poll` about once a second. Blocks until it is done.
+
+        Raises what failed: an error of ours as it is, another one as an error that names the view and its line.
+        """
+        self._prepare(clean=clean)
+        self.query = self._writer(frame).trigger(availableNow=True).start()
+        try:
+            while not self.query.awaitTermination(POLL_S):
+                poll()
+        except PySparkException as error:
+            found = self.failure or error
+            raise found if isinstance(found, PenstockError) else node_error(self.node, found) from error
+
+    def _prepare(self, *, clean: bool) -> list[str]:
         last = self.sink.last()
         dropped = [] if clean else self.checkpoint.repair(last)
         self.checkpoint.verify(self.node.name, last)
         self.failure, self._draining = None, False
         if last is not None:
             self.progress.batch_id, self.progress.positions = last.batch_id, last.end
-        writer = frame.writeStream.queryName(self.node.name).outputMode(output_mode(self.node))
-        writer = writer.option("checkpointLocation", str(self.checkpoint.path)).foreachBatch(self._output)
-        if trigger_ms:
-            writer = writer.trigger(processingTime=f"{trigger_ms} milliseconds")
-        self.query = writer.start()
         return dropped
+
+    def _writer(self, frame: DataFrame) -> DataStreamWriter:
+        writer = frame.writeStream.queryName(self.node.name).outputMode(output_mode(self.node))
+        return writer.option("checkpointLocation", str(self.checkpoint.path)).foreachBatch(self._output)
 
     def _output(self, frame: DataFrame, batch_id: int) -> None:
         try:

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 
@@ -21,6 +22,9 @@ from pyspark.sql import SparkSession
 from penstock.analyze import archive
 from penstock.analyze.java import find_java
 from penstock.settings import Settings
+
+Session = SparkSession
+"""For those who hand a session on and know nothing else of Spark."""
 
 _STREAMING = "spark.sql.streaming"
 _PACKAGE = "org.apache.spark.sql.execution.streaming"
@@ -117,6 +121,7 @@ def start_session(
         "spark.sql.shuffle.partitions": str(settings.state_partitions),
         "spark.sql.warehouse.dir": str(warehouse.resolve()),
         **_sockets(),
+        **_functions(),
     }
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)  # they print Java stacks of errors that we report
@@ -134,6 +139,12 @@ def _python(folder: Path) -> str:
     script.chmod(0o700)
     usable = Path(pyspark.__file__).is_file() and os.access(script, os.X_OK)  # not out of an archive; not on `noexec`
     return str(script) if usable else sys.executable
+
+
+def _functions() -> dict[str, str]:
+    """Plain Python functions in views need nothing else. Spark would run them by way of pandas, which is not one of our
+    dependencies, and refuse them where it is missing."""
+    return {} if find_spec("pandas") else {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def _sockets() -> dict[str, str]:

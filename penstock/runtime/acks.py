@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +26,7 @@ from penstock.contracts import LogReader
 from penstock.cursor import Ack, Span, decode_ack
 from penstock.declared import Handler, Keeper, View
 from penstock.errors import BadCursor, BadParameter, NotFound, Overloaded, PenstockError
+from penstock.graph import read_streams
 from penstock.rows import from_micros, micros_of
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.progress import Places, Progress
@@ -34,9 +37,13 @@ from penstock.store import Done, History, LiveTable
 CAUSED_MAX = 1_000
 """Events that one answer gives of each stream. More were caused, if there are so many."""
 
+THREADS = 2
+"""They read the log for those who ask, however much that is; other work has threads of its own."""
 WAIT_S = 5.0
 """How often to look again for a view's version, in case it was made anew."""
 Node = View | Handler
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass
@@ -61,25 +68,39 @@ class Acks:
         self._app = app
         self._log = log
         self._tables = tables
+        self._events_max = settings.request_events_max
         self._replies_max = settings.replies_max
         self._replies = 0
+        self._asking = 0
+        self._threads = ThreadPoolExecutor(THREADS, "acks")
         paths = {view.name: directory.view_file(view.name) for view in app.queries}
         paths |= {handler.name: directory.handler_ledger(handler.name) for handler in app.handlers}
         self._progress = {name: Progress(History(path)) for name, path in paths.items()}
         self._classes = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
 
     def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
         for each in self._progress.values():
             each.history.close()
 
     async def describe(self, text: str, caller: Caller) -> dict[str, Any]:
         """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read all of it; what was caused is shown
-        as far as the caller may read that. `NotFound` if that is no acknowledgement of this app."""
+        as far as the caller may read that. `NotFound` if that is no acknowledgement of this app, `Overloaded` if too
+        many ask at once."""
         stream = decode_ack(text).stream
         if not caller.may("produce", stream):
             caller.require_all(stream)
         ack = self._read(text)
-        logged, processed = await asyncio.to_thread(self._logged, ack), []
+        if self._asking >= self._replies_max:
+            raise Overloaded(f"{self._asking} requests ask about acknowledgements already", retry_after_s=1)
+        self._asking += 1
+        try:
+            return await self._described(ack, caller)
+        finally:
+            self._asking -= 1
+
+    async def _described(self, ack: Ack, caller: Caller) -> dict[str, Any]:
+        logged, processed = await self._in_thread(self._logged, ack), list[dict[str, Any]]()
         pending = [Places(ack.stream, ack.spans)]
         while pending:
             places = pending.pop(0)
@@ -92,6 +113,9 @@ class Acks:
                 pending += [Places(name, each.spans) for name, each in caused.items() if each.spans]
         count = sum(span.count for span in ack.spans)
         return {"stream": ack.stream, "events": count, "logged": logged, "processed": processed}
+
+    async def _in_thread(self, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *given, **named))
 
     def require_target(self, stream: str, target: str) -> None:
         """As the contract has it, before anything is taken."""
@@ -122,7 +146,10 @@ class Acks:
         return ack
 
     def _is_ours(self, ack: Ack) -> bool:
-        """Whether it names events of the log. Anyone can make up a text that looks like an acknowledgement."""
+        """Whether it names events of the log, and no more than a request has. Anyone can make up a text that looks like
+        an acknowledgement, and would have all of the log read."""
+        if sum(span.count for span in ack.spans) > self._events_max:
+            return False
         try:
             generation, ends = self._log.generation(ack.stream), self._log.ends(ack.stream)
         except PenstockError:
@@ -132,8 +159,9 @@ class Acks:
         )
 
     def _readers(self, stream: str) -> list[Node]:
+        """The views and handlers that take events of a stream, derived views by way of others."""
         every: list[Node] = [*self._app.handlers, *self._app.queries]
-        return [node for node in every if stream in node.reads]
+        return [node for node in every if stream in read_streams(self._app, node)]
 
     def _logged(self, ack: Ack) -> datetime | None:
         """When the events were taken; None if they are no longer kept."""
@@ -155,7 +183,7 @@ class Acks:
         entry: dict[str, Any] = {kind: node.name, "of": places.stream, "done": done, "at": at}
         if isinstance(node, View) or batches is None:
             return entry, {}
-        caused = await asyncio.to_thread(self._caused, node, places, *batches)
+        caused = await self._in_thread(self._caused, node, places, *batches)
         entry["output"] = {name: _shown(each) for name, each in caused.items() if each.events}
         return entry, caused
 
@@ -225,7 +253,7 @@ class Acks:
             if view is not None and view.name == target:
                 return {"rows": await self._view_rows(view, places, batches[1].version)}
             assert isinstance(node, Handler)
-            caused = await asyncio.to_thread(self._caused, node, places, *batches)
+            caused = await self._in_thread(self._caused, node, places, *batches)
             made, failures = caused[following], f"{node.name}.failed"
             failed = caused[failures]
             if failed.events or following == target or not made.spans:
@@ -240,7 +268,7 @@ class Acks:
         table = self._tables[view.name]
         while not await table.wait(version - 1, WAIT_S):
             pass
-        keys = await asyncio.to_thread(self._keys, view, places)
+        keys = await self._in_thread(self._keys, view, places)
         rows = (table.row(key) for key in dict.fromkeys(keys))
         return [msgspec.Raw(row) for row in rows if row is not None]
 

@@ -25,9 +25,9 @@ from penstock.columns import text_of
 from penstock.contracts import LogReader
 from penstock.declared import Handler, Stream
 from penstock.errors import DeclarationError, HandlerError, NotFound
-from penstock.queue import EmbeddedLog
 from penstock.rows import Place
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.events import open_log
 from penstock.runtime.rehearsal import Call, Made, Part, Step, rows_file, trace_file, view_rows, write_made, write_rows
 from penstock.samples import samples
 from penstock.schema import event_schema
@@ -81,10 +81,11 @@ def examine(
         if data is None:
             _generate(app, folder, events_max)
         else:
-            _take(app, data, folder, events_max)
+            _take(app, data, folder, events_max, without)
         for run, part, seed, zone in RUNS:
             (folder / run).mkdir(exist_ok=True)
-            _start(Call(str(Path(target).absolute()), name, run, part, events_max, without), seed, zone)
+            call = Call(str(Path(target).absolute()), name, run, part, events_max, without)
+            run_apart("penstock.runtime.rehearsal", msgspec.json.encode(call).decode(), seed, zone)
         kinds = dict.fromkeys((each.name for each in app.handlers), "generated" if data is None else "recorded")
         kinds |= dict.fromkeys(without, NOT_RUN)
         return [_verdict(handler, folder, kinds[handler.name]) for handler in app.handlers]
@@ -117,12 +118,12 @@ def _generate(app: App, folder: Path, count: int) -> None:
         write_made(folder, stream, made, name)
 
 
-def _take(app: App, data: Path, folder: Path, count: int) -> None:
+def _take(app: App, data: Path, folder: Path, count: int, without: frozenset[str]) -> None:
     """The first rows of each stream of a data directory, also of those that handlers fill. If such a one is not there,
-    what the handler emits in the first run takes its place."""
-    log = EmbeddedLog(DataDirectory(data).streams, read_only=True)
+    what the handler emits in the first run takes its place. Streams of `without` are not read, and taken as empty."""
+    log = open_log(app, DataDirectory(data))
     try:
-        streams = [(each, None) for each in _read(app, (*app.streams, *app.outputs))]
+        streams = [(each, None) for each in _read(app, (*app.streams, *app.outputs)) if each.name not in without]
         found = [_take_stream(log, each, folder, count, name) for each, name in (*streams, *_viewed(app))]
     finally:
         log.close()
@@ -158,9 +159,9 @@ def _require_fields(stream: Stream, missing: set[str]) -> None:
         raise DeclarationError(f"{stream.where}: {names} of {stream.name} is not in the log: generate events instead")
 
 
-def _start(call: Call, seed: str, zone: str) -> None:
-    """Run a process to its end. What handlers print is of no interest here."""
-    command = [sys.executable, "-m", "penstock.runtime.rehearsal", msgspec.json.encode(call).decode()]
+def run_apart(module: str, call: str, seed: str, zone: str) -> None:
+    """Run a module in a process of its own, to its end. What handlers print is of no interest here."""
+    command = [sys.executable, "-m", module, call]
     environment = os.environ | {"PYTHONHASHSEED": seed, "TZ": zone}
     try:
         done = subprocess.run(
@@ -214,11 +215,11 @@ def _states(one: Step, two: Step) -> Iterator[str]:
         mine, other = one.states.get(key), two.states.get(key)
         if mine is None or other is None:
             if (key in one.states, mine) != (key in two.states, other):
-                yield f"key {key!r}, state is {_both(_whole(one, key), _whole(two, key))}"
+                yield f"key {key!r}, state is {both(_whole(one, key), _whole(two, key))}"
             continue
         for name in dict.fromkeys((*mine, *other)):
             if mine.get(name) != other.get(name):
-                yield f"key {key!r}, state.{name} is {_both(mine.get(name), other.get(name))}"
+                yield f"key {key!r}, state.{name} is {both(mine.get(name), other.get(name))}"
 
 
 def _whole(step: Step, key: str) -> str:
@@ -232,16 +233,16 @@ def _emitted(one: Step, two: Step) -> Iterator[str]:
     for number, (mine, other) in enumerate(zip_longest(one.emitted, two.emitted)):
         if mine != other:
             told = [f"{each[0]} {each[2]}" if each is not None else None for each in (mine, other)]
-            yield f"key {(mine or other)[1]!r}, emitted event {number + 1} is {_both(*told)}"
+            yield f"key {(mine or other)[1]!r}, emitted event {number + 1} is {both(*told)}"
 
 
 def _errors(one: Step, two: Step) -> Iterator[str]:
     if one.errors != two.errors:
         key = f"key {one.key!r}, " if one.key is not None else ""
-        yield f"{key}it raised {_both('; '.join(one.errors) or None, '; '.join(two.errors) or None)}"
+        yield f"{key}it raised {both('; '.join(one.errors) or None, '; '.join(two.errors) or None)}"
 
 
-def _both(one: str | None, two: str | None) -> str:
+def both(one: str | None, two: str | None) -> str:
     """Two values that differ: of long ones the part where they begin to."""
     first = next((at for at, (a, b) in enumerate(zip(one or "", two or "", strict=False)) if a != b), 0)
     start = max(0, first - SHOWN_BEFORE) if max(len(one or ""), len(two or "")) > SHOWN_CHARS else 0

@@ -8,55 +8,61 @@ import subprocess
 import sys
 import threading
 import time
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.types import StructType
 
 from penstock.analyze.archive import start_making
-from penstock.analyze.closing import closings
+from penstock.analyze.deriving import Derived
 from penstock.analyze.fitting import row_problems
-from penstock.analyze.frames import Reader, build, changes_batch, changes_schema, columns_schema, inputs, key_problems
+from penstock.analyze.frames import node_error, spark_schema
 from penstock.analyze.handled import handler_frame, register_handlers
-from penstock.analyze.pruning import prune
+from penstock.analyze.planning import plan_print
 from penstock.analyze.query import AfterCommit, Query
 from penstock.analyze.runner import Runner, stop_all
 from penstock.analyze.session import carry, java_process, start_session
-from penstock.analyze.sifting import sifter
-from penstock.analyze.source import read_stream, register
+from penstock.analyze.source import register
+from penstock.analyze.streaming import IDLE_WAIT_S, stream_view
 from penstock.app import App
-from penstock.columns import json_rows
 from penstock.contracts import Output, StreamSpec
 from penstock.cursor import source_positions
-from penstock.declared import Handler, Keeper, View
+from penstock.declared import CHANGES_SUFFIX, Handler, Keeper, View
 from penstock.errors import EXIT_IO, EXIT_JAVA, DeclarationError, HandlerError, PenstockError, SyncFailed, ViewError
+from penstock.event_shape import event_spec
 from penstock.files import sync_filesystem, write_atomic, write_status
-from penstock.graph import order, read_streams, read_views
+from penstock.fingerprints.stored import PlanPrint, ViewPrint
+from penstock.fingerprints.verdicts import Kind
+from penstock.graph import change_streams, derived, is_derived, log_inputs, order
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.rows import to_micros
-from penstock.runtime.changes import Changes, Pulse
+from penstock.runtime.changes import ChangePublisher, Pulse
 from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signals
+from penstock.runtime.comparison import Comparison
+from penstock.runtime.derivation import Derivation, DerivedView, Root
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, Kept, open_kept, open_ledger, open_table, plan, source
-from penstock.runtime.late import LateEvents, timed_streams
+from penstock.runtime.events import carried_classes, event_classes
+from penstock.runtime.handlers import HandlerSink, Kept, open_ledger, plan, source
+from penstock.runtime.late import LateEvents
 from penstock.runtime.loading import code_of, load
 from penstock.runtime.renewal import Renewal
-from penstock.runtime.retention import floor, retention
-from penstock.schema import event_schema
+from penstock.runtime.retention import floor, last_entry, retention
+from penstock.runtime.swap import Swap
+from penstock.runtime.views import open_kept, open_reader, open_table
+from penstock.schema import event_schema, shown
 from penstock.settings import Settings, from_environment
-from penstock.store import ViewTable
+from penstock.store import ViewTable, rebuilt
 
 STEP_S, EAGER_STEP_S = 0.5, 0.1
 STATUS_S = 1.0
 ARCHIVE_AFTER_S, ARCHIVE_NICE = 60.0, 19
 """An app that has run so long will be started again: then the archive of classes is worth its making, by a
 process that gives way to all others."""
-IDLE_WAIT_S = 1.0
-SHARED_WAIT_S = 0.02
-"""How long a poll of the log may block: long for a query with one input, short if it has others to look at."""
+UNKNOWN: dict[str, Any] = dict.fromkeys(("batch_id", "batch_ms", "watermark")) | {"late": 0, "positions": "[]"}
+"""The status of a derived view that could not be opened."""
 
 log = logging.getLogger("penstock.engine")
 
@@ -68,14 +74,21 @@ class Engine:
     def __init__(self, app: App, target: str, directory: DataDirectory, settings: Settings, epoch: int) -> None:
         self.app = app
         self.code = code_of(target)
+        self.comparison = Comparison(app, target, directory, settings)
         self.plans = {each.name: plan(app, each, target, directory, settings) for each in app.handlers}
         self.directory = directory
         self.settings = settings
         self.epoch = epoch
-        self.own_log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
-        self.changes: dict[str, pa.Schema] = {}
-        self.published: dict[str, Changes] = {}
-        self.pulse = Pulse(app, self.published, self.own_log)
+        self.own_log = EmbeddedLog(
+            directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes, classes=event_classes(app)
+        )
+        self.opener = EmbeddedLogOpener(directory.streams, carried_classes(app, target))
+        self.columns: dict[str, pa.Schema] = {}
+        self.publishers: dict[str, ChangePublisher] = {}
+        self.pulse = Pulse(app, self.publishers, self.own_log)
+        self.derivation = self._derivation()
+        self.refused: dict[str, str] = {}
+        self.waiting: set[str] = set()
         self.tables: dict[str, ViewTable] = {}
         self.sinks: dict[str, HandlerSink] = {}
         self.late: dict[str, LateEvents] = {}
@@ -94,18 +107,25 @@ class Engine:
 
     def run(self) -> int:
         """Start everything, look after it until told to stop, end in good order. Returns the exit status."""
-        self._say("starting")
+        self._say("starting", "starting Spark, which takes some seconds")
         directory, settings = self.directory, self.settings
         self.spark = start_session(self.app.name, settings, logs=directory.logs, warehouse=directory.run / "warehouse")
         log.info("Spark %s is up", self.spark.version)
         self._begun = True
+        self.comparison.record_streams()
         clean = directory.clean_mark.exists()
         directory.clean_mark.unlink(missing_ok=True)
-        for node in order(self.app):
-            self._start(node, clean)
+        nodes = order(self.app)
+        self._say("starting", f"Spark is up; starting {len(nodes)} views and handlers")
+        for node in nodes:
+            if isinstance(node, View) and is_derived(self.app, node):
+                self._add_derived(node)
+            else:
+                self._start(node, clean)
             if self.stopping.is_set():
                 break
         self.pulse.start()
+        self.derivation.start()
         status = self._look_after(java_process(self.spark))
         if self._archiving is not None:
             self._archiving.kill()
@@ -127,43 +147,133 @@ class Engine:
         for dropped in runner.start(clean=clean):
             log.warning("%s: after an unclean end, dropped %s to have it made again", node.name, dropped)
 
+    def _derivation(self) -> Derivation:
+        views = derived(self.app)
+        names = {view.name for view in views}
+        read = dict.fromkeys(name for view in views for name in view.reads if name not in names)
+        declared = {view.name: view for view in self.app.views}
+        roots = [Root(name, partial(open_reader, declared[name], self.directory, self.settings)) for name in read]
+        return Derivation([view.name for view in views], roots, self._has_failed)
+
+    def _has_failed(self, name: str) -> bool:
+        return name in self.runners and self.runners[name].state == "failed"
+
+    def _add_derived(self, view: View) -> None:
+        """Open a derived view and hand it to the thread that computes it, or note why it cannot be computed."""
+        waits = not all(name in self.columns for name in view.reads)
+        (self.waiting.add if waits else self.waiting.discard)(view.name)
+        try:
+            self._require_started(view, view.reads)
+            self._compare(view)
+            assert self.spark is not None
+            query = Derived(self.spark, view)
+            columns = query.columns([self.columns[name] for name in view.reads])
+            by_row = query.by_row and view.key == self._key_of(view.reads[0])
+            table = self.tables[view.name] = open_table(view, self.directory, self.settings)
+            table.describe(columns)
+            publisher = self._publisher(view, columns)
+            self.comparison.record(view)
+        except Exception as error:
+            shown = error if isinstance(error, PenstockError) else node_error(view, error)
+            log.error("%s failed: %s", view.name, shown)
+            self.refused[view.name] = str(shown)
+            return
+        self.refused.pop(view.name, None)
+        longest_s = self.settings.restart_backoff_max_s
+        made = DerivedView(view, query, table, self.epoch, publisher, longest_s=longest_s, by_row=by_row)
+        self.derivation.add(made)
+
+    def _key_of(self, view: str) -> tuple[str, ...]:
+        return next(each.key for each in self.app.views if each.name == view)
+
+    def _add_waiting(self) -> None:
+        """Open derived views that had to wait for what they read, once all of that has started."""
+        for view in derived(self.app) if self.waiting else ():
+            if view.name in self.waiting and all(name in self.columns for name in view.reads):
+                self._add_derived(view)
+
+    def _require_started(self, view: View, names: Iterable[str]) -> None:
+        missing = [name for name in names if name not in self.columns]
+        if missing:
+            raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
+
+    def _publisher(self, view: View, columns: pa.Schema) -> ChangePublisher | None:
+        """The columns of a view are known: note them, and open its stream of changes if someone reads that, or has."""
+        self.columns[view.name] = columns
+        if view.name not in change_streams(self.app) and not self.own_log.has(view.changes.name):
+            return None
+        reader = open_reader(view, self.directory, self.settings)
+        assert reader is not None
+        if view.name in self.publishers:
+            self.publishers[view.name].close()
+        made = self.publishers[view.name] = ChangePublisher(view, columns, reader, self.own_log)
+        made.publish()
+        if any(self._is_new(node) for node in order(self.app) if view.changes.name in log_inputs(self.app, node)):
+            made.welcome()
+        return made
+
+    def _is_new(self, node: View | Handler) -> bool:
+        """Whether a view or handler has never run."""
+        return last_entry(self.directory, node) is None
+
     def _view_query(self, view: View) -> Query:
-        """Open a view's files. One that is damaged is that view's failure and no other's."""
+        """Take over what was rebuilt of a view, and open its files. One that is damaged is that view's failure and no
+        other's."""
+        assert self.spark is not None
+        views = {each.changes.name for each in self.app.views}
+        self._require_started(view, (name.removesuffix(CHANGES_SUFFIX) for name in view.reads if name in views))
+        swap = Swap(self.app, self.directory, self.settings, self.epoch, self.opener)
+        record = partial(self.comparison.record_view, view.name)
+        swap.run(self.spark, view, self.own_log, partial(self._fits, view), record)
         table = self.tables[view.name] = open_table(view, self.directory, self.settings)
-        self.late[view.name] = LateEvents(self.app, view, self.directory, self.own_log)
-        return Query(view, self.directory.checkpoint(view.name), table, self.epoch, self._publisher(view))
+        checkpoint, known = self.directory.checkpoint(view.name), rebuilt(self.directory.view_file(view.name))
+        before = known.batches if known is not None else 0
+        self.late[view.name] = LateEvents(self.app, view, checkpoint, self.own_log, self.own_log, batches_before=before)
+        return Query(view, checkpoint, table, self.epoch, self._after_commit(view))
+
+    def _fits(self, view: View, made_with: ViewPrint) -> bool:
+        """Whether a view that was rebuilt is what the code as it is now would make."""
+        return self.comparison.is_made_by(view, made_with, self._plan(view))
 
     def _handler_query(self, handler: Handler) -> Query:
         """Open a handler's ledger, and make the streams that it fills."""
         self._require_views(handler)
+        self._compare(handler)
         made = self.plans[handler.name]
         ledger = open_ledger(handler, made, self.directory, self.own_log)
         kept = self._kept(handler) if isinstance(handler, Keeper) else None
         table = kept.table if kept is not None else None
         Renewal(self.app, handler, ledger, self.directory, table).run(self.own_log, self.settings, self.code)
+        if kept is not None:
+            kept.committed()  # a rebuild changes rows without a batch
+        self.comparison.record(handler)
         for output in handler.outputs:
-            self.own_log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
+            self.own_log.declare(StreamSpec.of(output.name, event_spec(output.event), made.shards))
         sink = self.sinks[handler.name] = HandlerSink(handler, made, ledger, self.own_log, kept)
         return Query(handler, self.directory.checkpoint(handler.name), sink, self.epoch)
 
     def _require_views(self, handler: Handler) -> None:
         """Refuse to start a handler before the views that it reads, or if they have not the columns that it needs."""
         for view in handler.rows:
-            if view not in self.changes:
+            if view not in self.columns:
                 raise HandlerError(
                     f"{handler.where}: handler {handler.name} reads {view}, which has not started", handler=handler.name
                 )
-            for problem in row_problems(self.app, view, self.changes[view]):
+            for problem in row_problems(self.app, view, self.columns[view]):
                 if problem.where == handler.where:
                     raise DeclarationError(str(problem))
 
     def _kept(self, keeper: Keeper) -> Kept:
-        """Open the view that a handler keeps, with the stream of its changes if another view reads it."""
-        kept = open_kept(keeper, self.directory, self.settings, self.own_log, read=keeper.name in read_views(self.app))
-        self.tables[keeper.name] = kept.table
-        if kept.changes is not None:
-            self.changes[keeper.name], self.published[keeper.name] = kept.changes.schema, kept.changes
-        return kept
+        """Open the view that a handler keeps, with the stream of its changes if another view reads that."""
+        table = self.tables[keeper.name] = open_kept(keeper, self.directory, self.settings)
+        publisher = self._publisher(keeper.view, shown(event_schema(keeper.row)))
+
+        def committed() -> None:
+            if publisher is not None:
+                publisher.publish()
+            self.derivation.wake()
+
+        return Kept(table, committed)
 
     def _handler_frame(self, handler: Handler) -> DataFrame:
         """The handler as a DataFrame. Its source is registered for this query alone, as is a view's: Spark puts words
@@ -174,67 +284,57 @@ class Engine:
         return handler_frame(self.spark, handler.name)
 
     def _frame(self, view: View) -> DataFrame:
-        """The view's DataFrame on the log. Views that others read get their stream of changes here."""
+        """The view's DataFrame on the log. A view whose changes others read gets its stream of them here."""
         assert self.spark is not None
-        register(self.spark, EmbeddedLogOpener(self.directory.streams))
-        spark, wait_s = self.spark, IDLE_WAIT_S if len(view.reads) == 1 else SHARED_WAIT_S
-        timed = view.time == "ingest" or bool(timed_streams(self.app, view))
+        self._compare(view, self._plan(view))
+        rows_max = self.settings.batch_events_max
+        built = stream_view(self.spark, self.app, view, self.columns, self.opener, rows_max=rows_max)
+        self.comparison.record(view)
+        self.tables[view.name].describe(built.columns)
+        self._publisher(view, built.columns)
+        self.late[view.name].fit(built)
+        return built.frame
 
-        def read(stream: str, schema: StructType) -> DataFrame:
-            rows_max = self.settings.batch_events_max
-            return read_stream(spark, stream, schema, rows_max=rows_max, wait_s=wait_s, ordered=timed)
+    def _plan(self, view: View) -> Callable[[], PlanPrint]:
+        """Return a function that fingerprints the plan of a view."""
+        spark = self.spark
+        assert spark is not None
 
-        views = {each.name for each in self.app.views}
-        missing = [name for name in view.reads if name not in self.changes and name in views]
-        if missing:
-            raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
-        times = frozenset(filter(None, (stream.event.__time_field__ for stream in self.app.streams)))
-        times |= {"_ingest_time"} if view.time == "ingest" else set()
+        def plan() -> PlanPrint:
+            register(spark, self.opener)
+            return plan_print(spark, self.app, view, self.columns)[0]
 
-        def make(reader: Reader) -> DataFrame:
-            return build(spark, view, inputs(self.app, view, reader, self.changes))
+        return plan
 
-        frame = prune(spark, make, read, times)
-        problems = key_problems(view, frame)
-        if problems:
-            raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
-        self.tables[view.name].describe(columns_schema(frame))
-        late = self.late[view.name]
-        late.closings = closings(frame)
-        late.sift = sifter(spark, make) if late.stream is not None and late.closings.late else None
-        if view.name in read_views(self.app):
-            self.changes[view.name] = changes_schema(frame)
-            self.published[view.name] = Changes(view.name, self.changes[view.name], self.own_log)
-        return frame
+    def _compare(self, node: View | Handler, plan: Callable[[], PlanPrint] | None = None) -> None:
+        """Refuse to go on with data that another declaration has made."""
+        verdict = self.comparison.require(node, plan)
+        if verdict.kind in (Kind.compatible, Kind.adopted):
+            log.info("%s", verdict)
 
     def _caught_up(self, node: View | Handler) -> bool:
         """Whether it has read all that its streams have, as after a restart in which nothing came."""
         query = self.runners[node.name].query
         last = query.sink.last() if query is not None else None
         read = source_positions(last.end) if last is not None else {}
-        names = read_streams(self.app, node)
+        names = log_inputs(self.app, node)
         return bool(read) and all(read.get(name) == self.own_log.ends(name) for name in names)
 
-    def _publisher(self, view: View) -> AfterCommit:
-        """Appends what came too late to VIEW.late, and what a view wrote to VIEW.changes, after the ledger has it.
+    def _after_commit(self, view: View) -> AfterCommit:
+        """Append what came too late to VIEW.late, and what changed to VIEW.changes, after the ledger has the batch.
 
-        A crash in between runs the batch again over the same range, and the append is idempotent by batch id: each
-        batch is in the stream once.
+        A crash in between runs the batch again over the same range, and both are idempotent: the first by batch id, the
+        second by version.
         """
         late = self.late[view.name]
-        if view.name not in read_views(self.app):
-            return late
 
-        def publish(output: Output) -> None:
+        def after(output: Output) -> None:
             late(output)
-            table = output.table
-            if table.num_rows == 0:
-                return
-            keys = [key.decode() for key in json_rows(table, view.key)]
-            batch = changes_batch(table, self.changes[view.name], keys, datetime.now(UTC))
-            self.published[view.name].append(batch, producer=view.name, sequence=output.batch_id)
+            if view.name in self.publishers:
+                self.publishers[view.name].publish()
+            self.derivation.wake()
 
-        return publish
+        return after
 
     def _look_after(self, java: subprocess.Popen[bytes]) -> int:
         """Step every query, tell the status, keep things up, until told to stop. Returns the exit status.
@@ -251,6 +351,10 @@ class Engine:
                 runner.step()
                 if runner.query is not None and isinstance(runner.query.failure, SyncFailed):
                     return EXIT_IO
+            if self.derivation.fatal is not None:
+                log.critical("%s", self.derivation.fatal)
+                return EXIT_IO
+            self._add_waiting()
             now, state = time.monotonic(), "ready" if self._settled() else "starting"
             if state != said or now >= said_at + STATUS_S:
                 self._say(state)
@@ -264,16 +368,20 @@ class Engine:
         return 0
 
     def _settled(self) -> bool:
-        return all(runner.state != "starting" for runner in self.runners.values())
+        states = [runner.state for runner in self.runners.values()]
+        states += [view.state for view in self.derivation.views.values()]
+        return "starting" not in states
 
     def _upkeep(self) -> bool:
         """Expiry of rows, retention and merging of our own streams. False if the disk failed to take a write."""
         try:
-            for table in self.tables.values():
-                table.expire()
+            for name, table in self.tables.items():
+                if table.expire() and name in self.publishers:
+                    self.publishers[name].publish()
+            self.derivation.wake()
             handled = [output.name for sink in self.sinks.values() for output in sink.handler.outputs]
             late = [stream.name for name, stream in self.app.late.items() if name in self.late]
-            for stream in (*(f"{name}.changes" for name in self.changes), *handled, *late):
+            for stream in (*(each.name for each in self.publishers.values()), *handled, *late):
                 needed = floor(self.app, self.directory, self.own_log, stream)
                 self.own_log.trim(stream, retention(None, self.settings, needed))
                 self.own_log.merge(stream)
@@ -284,16 +392,25 @@ class Engine:
             log.error("upkeep: %s", error)
         return True
 
-    def _say(self, state: str) -> None:
+    def _say(self, state: str, doing: str = "") -> None:
         told = {name: runner.status() for name, runner in self.runners.items()}
+        told |= {name: self._derived_status(name) for name in (*self.derivation.views, *self.refused)}
         status: dict[str, Any] = {
             "epoch": self.epoch,
             "state": state,
+            "doing": doing,
             "views": {name: told[name] | self._closings(name) for name in told if name not in self.plans},
             "handlers": {name: told[name] | self._figures(name) for name in told if name in self.plans},
-            "changed": {name: to_micros(each.written) for name, each in self.published.items() if each.written},
+            "changed": {name: to_micros(each.written) for name, each in self.publishers.items() if each.written},
         }
         write_status(self.directory.engine_status, msgspec.json.encode(status))
+
+    def _derived_status(self, name: str) -> dict[str, Any]:
+        columns = spark_schema(self.columns[name]).fields if name in self.columns else []
+        listed = {"columns": [{"name": each.name, "type": each.dataType.simpleString()} for each in columns]}
+        if name in self.refused:
+            return UNKNOWN | listed | {"state": "failed", "error": self.refused[name]}
+        return self.derivation.views[name].describe() | listed
 
     def _closings(self, view: str) -> dict[str, Any]:
         return self.late[view].describe() if view in self.late else {}
@@ -304,7 +421,10 @@ class Engine:
     def _stop(self, status: int) -> None:
         """Finish the output under way; then the checkpoints are whole, and marked so once they are durable."""
         stop_all(list(self.runners.values()), self.settings.drain_s / 2)
+        self.derivation.stop()
         self.pulse.stop()
+        for publisher in self.publishers.values():
+            publisher.close()
         for sink in self.sinks.values():
             sink.close()
         for name, table in self.tables.items():

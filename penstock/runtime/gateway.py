@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import uvicorn
 import uvloop
@@ -25,24 +26,28 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import dashboard
-from penstock.access import NO_POLICY, Gate, KeyFile, Policy, read_policy
-from penstock.access.certificates import HANDSHAKE_S
+from penstock.access import NO_POLICY, Gate, KeyFile, Policy, caller_of, read_policy
 from penstock.app import App
 from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
+from penstock.collect.edge import Handshake
 from penstock.collect.http import PREFIX, PostEndpoint
 from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
+from penstock.columns import change_schema
 from penstock.contracts import Channel, SourceStatus
-from penstock.declared import Inlet, Rollup, View
+from penstock.declared import ChangeStream, Inlet, Rollup, View
 from penstock.errors import EXIT_IO, PenstockError, SourceFailed
-from penstock.graph import read_views
+from penstock.files import write_status
+from penstock.graph import carried, change_streams
 from penstock.queue import EmbeddedLog
 from penstock.rows import from_micros
 from penstock.runtime.acks import Acks
 from penstock.runtime.child import answer_call, on_end_of_parent
 from penstock.runtime.clock import WallClock
+from penstock.runtime.comparison import Comparison
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.events import event_classes
 from penstock.runtime.guard import Asgi, guarded
 from penstock.runtime.loading import load
 from penstock.runtime.origins import Receive, Scope, Send
@@ -50,11 +55,13 @@ from penstock.runtime.pressure import press
 from penstock.runtime.retention import dead_letters, floor, retention
 from penstock.runtime.states import HandlerStates
 from penstock.runtime.status import Status
+from penstock.runtime.views import view_spec
 from penstock.runtime.webhooks import around, declared
 from penstock.schema import Rejected, event_schema
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
+from penstock.serve.compression import compressed
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.http import routes
@@ -65,7 +72,7 @@ from penstock.serve.query.relations import FeedRelation, Relation, StreamRelatio
 from penstock.serve.webhooks.registry import Registry
 from penstock.serve.webhooks.routes import webhook_routes
 from penstock.settings import Settings, from_environment
-from penstock.store import LiveTable, ViewSpec
+from penstock.store import LiveTable
 
 SWITCH_INTERVAL_S = 0.0005
 """How long a thread may keep the interpreter: short, or a commit thread waits 5 ms for its turn at every step."""
@@ -107,12 +114,14 @@ def server_config(
 
 
 class Loop(uvloop.Loop):
-    """uvloop, with less patience for a TLS handshake than its minute."""
+    """uvloop, with a server that counts connections before their TLS handshake, and gives it less than a minute."""
 
     async def create_server(self, *given: Any, **options: Any) -> Any:
-        if options.get("ssl") is not None:
-            options["ssl_handshake_timeout"] = HANDSHAKE_S
-        return await super().create_server(*given, **options)
+        factory, *others = given
+        context = options.pop("ssl", None)
+        if context is not None:
+            factory = partial(Handshake, factory, context)
+        return await super().create_server(factory, *others, **options)
 
 
 class Gateway:
@@ -122,11 +131,13 @@ class Gateway:
         self.app = app
         self.directory = directory
         self.settings = settings
-        self.gate = Gate(policy, KeyFile(directory.keys), rate=settings.rate_max)
+        self.gate = Gate(policy, KeyFile(directory.keys), rate=settings.rate_max, carried=carried(app))
         self.origins = policy.origins
         self.closing = asyncio.Event()
         self.exit_status = 0
-        self.log = EmbeddedLog(directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes)
+        self.log = EmbeddedLog(
+            directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes, classes=event_classes(app)
+        )
         self.door = FrontDoor(app.streams, self.log, settings, WallClock(), self._fatal, self._committed)
         self.tables = {view.name: self._table(view) for view in app.views}
         self.streams = {
@@ -136,7 +147,7 @@ class Gateway:
             view.name: ViewChannel(view.name, self.tables[view.name], settings, key=view.key) for view in app.views
         }
         self.sources = {inlet.name: SourceStatus() for inlet in app.inlets}
-        self.connections = Connections(settings.connections_max)
+        self.connections = Connections(settings.connections_max, held_bytes_max=settings.held_bytes_max)
         self.acks = Acks(app, directory, self.log, self.tables, settings)
         told = around(app, self.gate, self.log, self.tables, self._fatal)
         self.webhooks = Registry(directory.webhooks, settings, told, declared=declared(app))
@@ -150,16 +161,16 @@ class Gateway:
         self.status.webhooks_broken = lambda: self.webhooks.broken is not None
 
     def _table(self, view: View) -> LiveTable:
-        chosen = self.settings
-        spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, chosen.changes_kept, chosen.changes_bytes)
-        return LiveTable(self.directory.view_file(view.name), spec, buffered_changes=chosen.buffered_changes)
+        spec, path = view_spec(view, self.settings), self.directory.view_file(view.name)
+        return LiveTable(path, spec, buffered_changes=self.settings.buffered_changes)
 
     def _schemas(self) -> dict[str, Callable[[], pa.Schema | None]]:
         """The streams by name, and how the types of each are found out. A view's are known once its query was built."""
         events = {stream.name: stream.event for stream in (*self.app.streams, *self.app.outputs)}
         events |= {stream.name + REJECTED_SUFFIX: Rejected for stream in self.app.streams}
         made = {name: partial(event_schema, event) for name, event in events.items()}
-        changes = {f"{view}.changes": partial(_schema_of, self.tables[view]) for view in sorted(read_views(self.app))}
+        read = sorted(change_streams(self.app))
+        changes = {ChangeStream(view).name: partial(_changes_of, self.tables[view]) for view in read}
         return {**made, **changes}
 
     def _feeds(self, channels: Mapping[str, Channel]) -> dict[str, Channel]:
@@ -206,21 +217,22 @@ class Gateway:
                 handler.name: HandlerStates(handler, self.directory, self.log).get for handler in self.app.handlers
             },
             acks=self.acks.describe,
-            origins=self.origins,
             queries=self.queries,
             rollups={each.name: each.declared.by for each in self.app.keepers if isinstance(each, Rollup)},
         )
         post = PostEndpoint(self.door, self.settings, self.acks)
         publish = PublishEndpoint(self.door, self.closing, window=self.settings.publish_window)
         paths = [*routes(deps), *webhook_routes(self.webhooks), *dashboard.routes()]
-        site = Starlette(routes=paths, exception_handlers=exception_handlers())
+        site = compressed(
+            Starlette(routes=paths, exception_handlers=exception_handlers()), self.settings.compress_bytes_min
+        )
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(PREFIX):
                 await post(scope, receive, send)
             elif scope["type"] == "websocket" and scope["path"].endswith(PUBLISH_SUFFIX):
                 stream = scope["path"].removeprefix(PREFIX).removesuffix(PUBLISH_SUFFIX)
-                with self.connections.one():
+                with self.connections.one(caller_of(scope).name):
                     await publish(stream, scope, receive, send)
             else:
                 await site(scope, receive, send)
@@ -297,8 +309,12 @@ class Gateway:
                 log.exception("changes of access were not seen")
 
     async def _rates(self) -> None:
+        said = b""
         while True:
             self.status.note_rates(time.monotonic())
+            health = msgspec.json.encode(self.status.health())
+            if health != said and await asyncio.to_thread(write_status, self.directory.health_status, health):
+                said = health
             await asyncio.sleep(RATES_S)
 
     async def _pressure(self) -> None:
@@ -341,8 +357,9 @@ class Gateway:
         self.log.merge(name)
 
 
-def _schema_of(table: LiveTable) -> pa.Schema | None:
-    return table.schema
+def _changes_of(table: LiveTable) -> pa.Schema | None:
+    """The schema of the changes of a view."""
+    return None if table.schema is None else change_schema(table.schema)
 
 
 def ask_if_exposed(gate: Gate, listener: socket.socket) -> None:
@@ -363,6 +380,7 @@ def main() -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     child = answer_call()
     app = load(child.call.target).app
+    Comparison(app, child.call.target, child.directory, from_environment()).require_streams()
     assert child.call.socket_fd is not None
     listener = socket.socket(fileno=child.call.socket_fd)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)

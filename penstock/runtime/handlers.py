@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,21 +20,20 @@ from penstock.analyze.outbox import Inbox
 from penstock.analyze.worker import REPORT, Plan, Report
 from penstock.app import App
 from penstock.contracts import LedgerEntry, Log, LogReader, Output
-from penstock.declared import Handler, Keeper, Stream, View
+from penstock.declared import Handler, Keeper, Stream
 from penstock.errors import DeclarationError
 from penstock.evolution import shape_of
 from penstock.failpoints import reach
 from penstock.queue import EmbeddedLogOpener
 from penstock.rows import to_micros
-from penstock.runtime.changes import Changes
-from penstock.runtime.clock import WallClock
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.events import carried_classes
 from penstock.runtime.loading import absolute, code_of, load
 from penstock.runtime.states import ShardOpener
-from penstock.schema import SYSTEM_COLUMNS, Event, event_schema, shown
+from penstock.schema import SYSTEM_COLUMNS, Event, event_schema
 from penstock.settings import Settings
 from penstock.shard import digest_text
-from penstock.store import Done, HandlerLedger, ViewSpec, ViewTable, read_handled
+from penstock.store import Done, HandlerLedger, ViewTable, read_handled
 
 log = logging.getLogger("penstock.engine")
 APPEND_ROWS_MAX = 20_000
@@ -81,7 +80,7 @@ def plan(app: App, handler: Handler, target: str, directory: DataDirectory, sett
         shards,
         placed,
         HandlerLoader(absolute(target), handler.name, code_of(target)),
-        EmbeddedLogOpener(directory.streams),
+        EmbeddedLogOpener(directory.streams, carried_classes(app, target)),
         ShardOpener(DataDirectory(directory.root.resolve()), handler.name),
         settings.replica_bytes,
         directory.claims(handler.name).resolve(),
@@ -109,24 +108,10 @@ def open_ledger(handler: Handler, made: Plan, directory: DataDirectory, log: Log
 
 @dataclass(frozen=True)
 class Kept:
-    """The view that a handler keeps: its file, and the stream of its changes, if anyone reads that."""
+    """The view that a handler keeps: its file, and what to call when a batch has been committed to it."""
 
     table: ViewTable
-    changes: Changes | None = None
-
-
-def open_table(view: View, directory: DataDirectory, settings: Settings) -> ViewTable:
-    """A view's file, for its only writer."""
-    bounds = settings.changes_kept, settings.changes_bytes
-    spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, *bounds)
-    return ViewTable(directory.view_file(view.name), spec, clock=WallClock())
-
-
-def open_kept(keeper: Keeper, directory: DataDirectory, settings: Settings, log: Log, *, read: bool) -> Kept:
-    """The view that a handler keeps, with a stream of its changes if a view will `read` it."""
-    table, schema = open_table(keeper.view, directory, settings), event_schema(keeper.row)
-    table.describe(shown(schema))
-    return Kept(table, Changes(keeper.name, schema, log) if read else None)
+    committed: Callable[[], None] = lambda: None
 
 
 class HandlerSink:
@@ -201,10 +186,7 @@ class HandlerSink:
         table = pa.Table.from_batches([pa.ipc.read_record_batch(each, schema) for each in payloads], schema)
         rows, gone = last_words(table, view.key)
         kept.table.commit(replace(output, table=rows.drop(SYSTEM_COLUMNS), gone=gone.select(view.key)))
-        if kept.changes is not None:
-            for number, part in enumerate(recut([*rows.to_batches(), *gone.to_batches()], APPEND_ROWS_MAX)):
-                sequence = output.batch_id * PARTS_MAX + number
-                kept.changes.append(part, producer=self.handler.name, sequence=sequence)
+        kept.committed()
         return kept.table.version
 
     def describe(self) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -11,11 +12,12 @@ import msgspec
 from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.closing import Closings
 from penstock.analyze.lateness import Finder, Sift, Timed, late_batch
+from penstock.analyze.streaming import StreamingView, timed_streams
 from penstock.app import App
-from penstock.contracts import Log, Output, StreamSpec
+from penstock.contracts import Log, LogReader, Output, StreamSpec
 from penstock.declared import View
-from penstock.runtime.directory import DataDirectory
-from penstock.schema import Late, event_schema
+from penstock.event_shape import event_spec
+from penstock.schema import Late
 
 PART_EVENTS = 1_000
 PARTS_MAX = 1 << 20
@@ -28,15 +30,24 @@ class LateEvents:
     idempotent by batch id and part: each is in the stream once. `closings` and `sift` are set when the view is built.
     """
 
-    def __init__(self, app: App, view: View, directory: DataDirectory, log: Log) -> None:
-        self.view, self.log = view, log
+    def __init__(
+        self, app: App, view: View, checkpoint: Path, log: LogReader, into: Log, *, batches_before: int = 0
+    ) -> None:
+        """Events are read from `log` and appended to `into`. `batches_before` is how many batches were counted before
+        batch 0 of this checkpoint: the batches of a rebuilt view are numbered from 0 again."""
+        self.view, self.log, self.into, self.batches_before = view, log, into, batches_before
         self.stream = app.late.get(view.name)
-        self.checkpoint = Checkpoint(directory.checkpoint(view.name))
+        self.checkpoint = Checkpoint(checkpoint)
         self.reads = [Timed(name, column) for name, column in timed_streams(app, view).items()]
         self.closings = Closings()
         self.sift: Sift | None = None
         if self.stream is not None:
-            log.declare(StreamSpec(self.stream.name, event_schema(Late), 1))
+            into.declare(StreamSpec.of(self.stream.name, event_spec(Late), 1))
+
+    def fit(self, built: StreamingView) -> None:
+        """Take over from a view that was built what it keeps, and until when."""
+        self.closings = built.closings
+        self.sift = built.make_sift() if self.stream is not None and self.closings.late else None
 
     def __call__(self, output: Output) -> None:
         if self.stream is None or not self.closings.late or output.start == output.end:
@@ -46,19 +57,9 @@ class LateEvents:
         events = finder.find(self.log, output.start, output.end, watermark)
         for number, part in enumerate(iter(lambda: list(islice(events, PART_EVENTS)), [])):
             batch = late_batch(self.view.name, part, datetime.now(UTC))
-            sequence = output.batch_id * PARTS_MAX + number
-            self.log.append(self.stream.name, 0, batch, producer=self.view.name, sequence=sequence)
+            sequence = (self.batches_before + output.batch_id) * PARTS_MAX + number
+            self.into.append(self.stream.name, 0, batch, producer=self.view.name, sequence=sequence)
 
     def describe(self) -> dict[str, Any]:
         """For the gateway, which lets time pass on idle streams as long as something waits for it."""
         return {"closings": msgspec.to_builtins(self.closings.kept)}
-
-
-def timed_streams(app: App, view: View) -> dict[str, str]:
-    """The streams that a view reads by event time, and the column of each for that."""
-    found = {each.name: each for each in app.streams if each.name in view.reads and view.time == "event"}
-    return {
-        name: each.event.__time_field__
-        for name, each in found.items()
-        if each.late_after is not None and each.event.__time_field__ is not None
-    }

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import sys
 import traceback
 from dataclasses import dataclass
+from difflib import get_close_matches
+from functools import cache
 from hashlib import blake2b
+from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +19,7 @@ from penstock.declared import Handler
 from penstock.errors import DeclarationError
 
 CODE_BYTES = 16
+_KEYWORD = re.compile(r"App\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,10 @@ def load(target: str) -> Loaded:
     if not file.is_file():
         raise DeclarationError(f"there is no file {path!r}")
     module = _import(file)
+    return Loaded(_find(module, path, name), module, file)
+
+
+def _find(module: ModuleType, path: str, name: str) -> App:
     apps = {key: value for key, value in vars(module).items() if isinstance(value, App)}
     if name and name not in apps:
         raise DeclarationError(f"{path} has no app named {name!r}; it has {', '.join(apps) or 'none'}")
@@ -40,7 +49,50 @@ def load(target: str) -> Loaded:
         raise DeclarationError(f'{path} has no App: it should have a line like app = App("name")')
     if not name and "app" not in apps and len(apps) != 1:
         raise DeclarationError(f"{path} has {len(apps)} apps; give one as {path}:NAME")
-    return Loaded(apps[name or ("app" if "app" in apps else next(iter(apps)))], module, file)
+    return apps[name or ("app" if "app" in apps else next(iter(apps)))]
+
+
+@dataclass(frozen=True)
+class AppText:
+    """The text of an app's file. It makes the app in a process that is sent this value, whatever becomes of the file:
+    classes of the file cannot be sent. What the file imports is imported there."""
+
+    target: str
+    text: str
+
+    @classmethod
+    def read(cls, target: str) -> AppText:
+        return cls(absolute(target), _file(target).read_text())
+
+    def app(self) -> App:
+        """The app, made at the first call in this process. Raises whatever the file raises."""
+        return _made_of(self)
+
+
+@cache
+def _made_of(source: AppText) -> App:
+    path, _, name = source.target.partition(":")
+    module = ModuleType(f"{_module_name(Path(path))}_{_mark(source.text.encode())}")  # not one that is there already
+    module.__file__ = path
+    sys.modules[module.__name__] = module
+    _allow_neighbours(Path(path))
+    exec(compile(source.text, path, "exec"), module.__dict__)
+    return _find(module, path, name)
+
+
+def _file(target: str) -> Path:
+    return Path(target.partition(":")[0])
+
+
+def _module_name(file: Path) -> str:
+    return f"penstock_app_{file.stem}".replace("-", "_")
+
+
+def _allow_neighbours(file: Path) -> None:
+    """Let the file import what lies beside it, as with `python FILE`."""
+    folder = str(file.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
 
 
 def absolute(target: str) -> str:
@@ -51,7 +103,11 @@ def absolute(target: str) -> str:
 
 def code_of(target: str) -> str:
     """A mark of the text of an app's file: the same code has the same."""
-    return blake2b(Path(target.partition(":")[0]).read_bytes(), digest_size=CODE_BYTES).hexdigest()
+    return _mark(_file(target).read_bytes())
+
+
+def _mark(text: bytes) -> str:
+    return blake2b(text, digest_size=CODE_BYTES).hexdigest()
 
 
 def the_handler(app: App, name: str | None) -> Handler:
@@ -65,14 +121,12 @@ def the_handler(app: App, name: str | None) -> Handler:
 
 
 def _import(file: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"penstock_app_{file.stem}".replace("-", "_"), file)
+    spec = importlib.util.spec_from_file_location(_module_name(file), file)
     if spec is None or spec.loader is None:
         raise DeclarationError(f"{file} is not a Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module
-    folder = str(file.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)  # so that the file can import its neighbours, as with `python FILE`
+    _allow_neighbours(file)
     try:
         spec.loader.exec_module(module)
     except Exception as error:
@@ -86,4 +140,15 @@ def _where(file: Path, error: Exception) -> str:
         return f"{error.filename}:{error.lineno}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
-    return f"{file}:{lines[-1] if lines else 1}: {type(error).__name__}: {error}"
+    return f"{file}:{lines[-1] if lines else 1}: {type(error).__name__}: {error}{_meant(error)}"
+
+
+def _meant(error: Exception) -> str:
+    """For a keyword that a method of App does not have, the nearest of those that it has, or all."""
+    found = _KEYWORD.match(str(error)) if isinstance(error, TypeError) else None
+    method = getattr(App, found[1], None) if found is not None else None
+    if found is None or method is None:
+        return ""
+    names = [each.name for each in signature(method).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
+    near = get_close_matches(found[2], names, 1)
+    return f"; did you mean {near[0]}=?" if near else f"; it takes {', '.join(names)}"

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from penstock.analyze.batches import inputs, spread
+from penstock.analyze.batches import spread
 from penstock.app import App
 from penstock.columns import place
 from penstock.contracts import LogReader
@@ -21,11 +21,10 @@ from penstock.declared import Handler
 from penstock.errors import BadCursor, DeclarationError
 from penstock.evolution import Carrier, misfit, shape_of
 from penstock.machine import Effects
-from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.events import event_problems, input_shapes, open_log
 from penstock.runtime.rerun import Rerun, Seen
 from penstock.runtime.states import ShardOpener
-from penstock.schema import event_schema
 from penstock.settings import Settings
 from penstock.shard import Shard, digest_text
 from penstock.store import Handled, read_handled
@@ -41,7 +40,7 @@ class Replay:
         if handled is None or handled.entry is None:
             raise DeclarationError(f"{root} has nothing of the handler {handler.name!r}: it has never run there")
         self.handled: Handled = handled
-        self.log: LogReader = EmbeddedLog(self.directory.streams, read_only=True)
+        self.log: LogReader = open_log(app, self.directory)
         count, self.placed = spread(app, handler, settings)
         if count != handled.count:
             raise DeclarationError(
@@ -69,7 +68,8 @@ class Replay:
     ) -> Rerun:
         """A handler, the app's own or a changed one of another app, at where it began; or, with `latest`, at its last
         snapshot before `end`. On one key only, if it is given."""
-        made = Rerun(app or self.app, handler, self.log, self.settings, key=key)
+        log = self.log if app is None else open_log(app, self.directory)
+        made = Rerun(app or self.app, handler, log, self.settings, key=key)
         carry = self._carry(handler)
         for number in range(self.handled.count) if key is None else [place(key, self.handled.count)]:
             shard, position = self._start(number, end, latest)
@@ -94,16 +94,26 @@ class Replay:
             raise DeclarationError(f"{handler.where}: handler {handler.name}: {reason}")
         return Carrier(handler.state, self.handled.shape).shard
 
+    def require_verifiable(self) -> None:
+        """Refuse to compare with a run that has read its events by other classes than those of this code."""
+        known, declared = self.handled.inputs or {}, input_shapes(self.app, self.handler.inputs)
+        other = [name for name, shape in declared.items() if name in known and known[name] != shape]
+        if other:
+            raise DeclarationError(
+                f"{self.handler.where}: handler {self.handler.name} has run with another version of the events of "
+                f"{other[0]}: verify it with that code, or run this one first"
+            )
+
     def require_comparable(self, app: App, changed: Handler) -> None:
-        """Refuse a changed handler whose inputs are others than those that the log has been cut for."""
+        """Refuse a changed handler whose inputs are others than those that the log has been cut for, or an app whose
+        classes the log cannot be read as."""
         if _read_by(changed) != _read_by(self.handler):
             raise DeclarationError(
                 f"{changed.where}: the changed handler {changed.name} reads other streams, or by another key"
             )
-        for name, stream in inputs(self.app, self.handler).items():
-            new = set(event_schema(inputs(app, changed)[name].event).names) - set(event_schema(stream.event).names)
-            if new:
-                raise DeclarationError(f"{changed.where}: {', '.join(sorted(new))} of {name} is not in the log")
+        problems = list(event_problems(app, self.directory))
+        if problems:
+            raise DeclarationError("\n".join(problems))
 
 
 def _read_by(handler: Handler) -> dict[str, str]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
-
-import msgspec
 
 from penstock import __version__
 from penstock.app import App
@@ -20,12 +17,14 @@ from penstock.contracts import SourceStatus
 from penstock.cursor import source_positions
 from penstock.declared import Feed, Handler, Keeper, Matcher, Rollup, Stream, View
 from penstock.errors import PenstockError
-from penstock.graph import order, read_streams
+from penstock.files import read_status
+from penstock.graph import is_derived, order, read_streams
 from penstock.queue import EmbeddedLog
 from penstock.rows import from_micros, to_micros
 from penstock.runtime import idling
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.pressure import Behind
+from penstock.runtime.problems import Problem, Problems
 from penstock.schema import fields, type_name
 from penstock.serve.connections import Connections
 from penstock.settings import Settings
@@ -83,6 +82,10 @@ class Status:
     webhooks_broken: Callable[[], bool] = bool
     _told: dict[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        self.problems = Problems(self.settings)
+        self._broken: dict[tuple[str, str], datetime] = {}
+
     def note_commit(self, stream: str) -> None:
         """Called after each commit of a stream; one that brought no event, but a tick, is passed over."""
         audit = self.door.audits().get(stream)
@@ -100,6 +103,7 @@ class Status:
             self._rate(f"node {node.name}").note(now, done)
         for name, source in self.sources.items():
             self._rate(f"source {name}").note(now, source.received)
+        self.problems.note(now, engine, self.sources)
 
     def _rate(self, name: str) -> Rate:
         return self.rates.setdefault(name, Rate())
@@ -120,6 +124,7 @@ class Status:
             "version": __version__,
             "started": self.started,
             "state": health["state"],
+            "problems": health["problems"],
             "clock": min((each["watermark"] for each in (*views, *handlers) if each["watermark"]), default=None),
             "streams": [self._stream(stream) for stream in (*self.app.streams, *self.app.outputs)],
             "views": views,
@@ -144,27 +149,37 @@ class Status:
         }
 
     def health(self) -> dict[str, Any]:
-        """Ready or not, and why not. `degraded` means that it runs, but not all of it."""
+        """Ready or not, and why not. `degraded` means that there are problems; if one of them is red, some of the app
+        does not run, and it is not ready."""
         engine = self._engine()
         reasons = []
         if self.stopping:
             reasons.append("the app is stopping")
         if engine.get("state") != "ready":
             reasons.append(f"the engine is {engine.get('state', 'not running')}")
-        failed = [
-            f"{kind.removesuffix('s')} {name} failed: {each['error']}"
-            for kind in ("views", "handlers")
-            for name, each in engine.get(kind, {}).items()
-            if each["state"] == "failed"
-        ]
-        failed += [f"view {name}: {table.error}" for name, table in self.tables.items() if table.error]
-        failed += ["there are no webhooks: their file cannot be used"] if self.webhooks_broken() else []
-        failed += [f"stream {name}: {error}" for name, error in self.door.broken.items()]
-        failed += [
-            f"source {name} failed: {each.error}" for name, each in self.sources.items() if each.state == "failed"
-        ]
-        state = "stopping" if self.stopping else "starting" if reasons else "degraded" if failed else "ready"
-        return {"ready": not reasons and not failed, "state": state, "reasons": reasons + failed}
+        problems = [*self.problems.found, *self._own_problems()]
+        state = "stopping" if self.stopping else "starting" if reasons else "degraded" if problems else "ready"
+        return {
+            "ready": not reasons and all(each.level != "red" for each in problems),
+            "state": state,
+            "reasons": [*reasons, *(each.message for each in problems)],
+            "problems": [each.told() for each in problems],
+        }
+
+    def _problem(self, name: str, *kinds: str) -> dict[str, Any] | None:
+        """What is wrong with a node, as far as it is not over in a moment."""
+        return next((each.told() for each in self.problems.found if each.name == name and each.kind in kinds), None)
+
+    def _own_problems(self) -> Iterator[Problem]:
+        """What the gateway itself cannot do. It is seen at once, and gone as soon as it can."""
+        found = [("view", name, f"view {name}: {table.error}") for name, table in self.tables.items() if table.error]
+        found += [("stream", name, f"stream {name}: {error}") for name, error in self.door.broken.items()]
+        if self.webhooks_broken():
+            found.append(("webhooks", "", "there are no webhooks: their file cannot be used"))
+        for kind, name, message in found:
+            yield Problem(kind, name, "red", message, self._broken.setdefault((kind, name), datetime.now(UTC)))
+        for gone in self._broken.keys() - {(kind, name) for kind, name, _ in found}:
+            del self._broken[gone]
 
     def _stream(self, stream: Stream) -> dict[str, Any]:
         audit = self.door.audits().get(stream.name, Audit())
@@ -225,10 +240,12 @@ class Status:
             "emit": view.emit,
             "time": view.time,
             "kind": "handler" if keeper is not None else "sql" if view.query is not None else "python",
+            "derived": keeper is None and is_derived(self.app, view),
             "units": keeper.declared.by if isinstance(keeper, Rollup) else (),
             "columns": told.get("columns", []),
             "state": told.get("state", "starting"),
             "error": told.get("error") or table.error,
+            "problem": self._problem(view.name, "view", "handler"),
             "lag": self._lag(keeper or view, engine),
             "rate": self._rate(f"node {view.name}").value(),
             "rows": table.size,
@@ -256,6 +273,7 @@ class Status:
             "timers": sorted(handler.timers),
             "state": told.get("state", "starting"),
             "error": told.get("error"),
+            "problem": self._problem(handler.name, "handler"),
             "lag": self._lag(handler, engine),
             "rate": self._rate(f"node {handler.name}").value(),
             "batch_id": told.get("batch_id"),
@@ -349,10 +367,11 @@ class Status:
             "rate": self._rate(f"source {name}").value(),
             "reconnects": status.reconnects,
             "error": status.error,
+            "problem": self._problem(name, "source"),
         }
 
     def _processes(self, engine: dict[str, Any]) -> dict[str, Any]:
-        told = _read_json(self.directory.supervisor_status)
+        told = read_status(self.directory.supervisor_status)
         gateway, other = told.get("gateway", {}), told.get("engine", {})
         return {
             "gateway": {"pid": os.getpid(), "started": self.started, "restarts": gateway.get("restarts", 0)},
@@ -370,7 +389,7 @@ class Status:
             age = datetime.now(UTC).timestamp() - path.stat().st_mtime
         except FileNotFoundError:
             return {}
-        return _read_json(path) if age < ENGINE_SILENT_S else {}
+        return read_status(path) if age < ENGINE_SILENT_S else {}
 
 
 def _positions(engine: dict[str, Any], node: View | Handler) -> dict[str, dict[int, int]]:
@@ -381,11 +400,3 @@ def _positions(engine: dict[str, Any], node: View | Handler) -> dict[str, dict[i
 
 def _time(text: str | None) -> datetime | None:
     return datetime.fromisoformat(text) if text else None
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = msgspec.json.decode(path.read_bytes())
-    except (FileNotFoundError, msgspec.MsgspecError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -15,7 +15,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.app import App
 from penstock.errors import EXIT_IO, EXIT_JAVA, DeclarationError
-from penstock.files import write_status
+from penstock.files import read_status, write_status
 from penstock.runtime.child import VARIABLE, Call, Successor
 from penstock.runtime.directory import DataDirectory, Ownership, take
 from penstock.settings import Settings
@@ -65,39 +65,57 @@ class Process:
 
 
 class News:
-    """Passes on what the engine says of itself and a person should know: that it is ready, and what of it fails."""
+    """Passes on what a person should know of the app: what its start is at, that it is ready, each problem once, and
+    that it is over."""
 
-    def __init__(self, path: Path, address: str, say: Say) -> None:
-        self.path, self.address, self.say = path, address, say
+    def __init__(self, directory: DataDirectory, address: str, say: Say) -> None:
+        self.directory, self.address, self.say = directory, address, say
         self._began = self._looked_at = time.monotonic()
-        self._ready = False
-        self._failing: dict[str, str] = {}
+        self._up = self._was_ready = False
+        self._doing = ""
+        self._problems: dict[tuple[str, str], str] = {}
 
     def look(self) -> None:
-        """Called many times a second; reads the status about twice."""
+        """Called many times a second; reads what the others say about twice."""
         now = time.monotonic()
         if now < self._looked_at + LOOK_S:
             return
         self._looked_at = now
-        try:
-            status = msgspec.json.decode(self.path.read_bytes())
-        except (FileNotFoundError, msgspec.MsgspecError):
-            return
-        handlers = status.get("handlers", {})
-        nodes = status["views"] | handlers
-        failing = {name: node["error"] for name, node in nodes.items() if node["state"] == "failed"}
-        for name, error in failing.items():
-            if self._failing.get(name) != error:
-                self.say(f"failed: {error}")
-        self._failing = failing
-        ready = status["state"] == "ready"
-        if ready and not self._ready:
-            what = "views and handlers" if handlers else "views"
-            trouble = f", but {len(failing)} of {len(nodes)} {what} failed" if failing else ""
-            self.say(f"ready after {now - self._began:.0f} s{trouble}: {self.address}")
-        if self._ready and not ready:
-            self._began = now
-        self._ready = ready
+        health = read_status(self.directory.health_status)
+        up = health.get("state") in ("ready", "degraded")
+        if not up:
+            self._say_doing()
+        self._say_problems(health.get("problems", []))
+        if up and not self._up:
+            self._say_up(now - self._began, len(self._problems))
+        elif up and health["state"] == "ready" and not self._was_ready:
+            self.say(f"ready: {self.address}")
+        if self._up and not up:
+            self._began, self._doing = now, ""
+        self._up, self._was_ready = up, health.get("state") == "ready"
+
+    def _say_doing(self) -> None:
+        """What the engine is at while it starts, which takes some seconds."""
+        doing = read_status(self.directory.engine_status).get("doing") or ""
+        if doing and doing != self._doing:
+            self.say(doing)
+        self._doing = doing
+
+    def _say_problems(self, found: Sequence[Mapping[str, str]]) -> None:
+        problems = {(each["kind"], each["name"]): each for each in found}
+        for subject, each in problems.items():
+            if self._problems.get(subject) != each["level"]:
+                self.say(f"{each['message']}; see {self.address}/{each['page']}")
+        for kind, name in self._problems.keys() - problems.keys():
+            self.say(f"{kind} {name} has recovered".replace("  ", " "))
+        self._problems = {subject: each["level"] for subject, each in problems.items()}
+
+    def _say_up(self, took_s: float, problems: int) -> None:
+        if problems:
+            counted = "a problem" if problems == 1 else f"{problems} problems"
+            self.say(f"running after {took_s:.0f} s, with {counted}: {self.address}")
+        else:
+            self.say(f"ready after {took_s:.0f} s: {self.address}")
 
 
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
@@ -163,10 +181,10 @@ class Supervisor:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._request_stop())
         ownership = take(self.directory, self.app.name)
-        self.say(f"{self.app.name} is starting at {self.address}, data in {self.directory.root}; Spark takes a while")
-        self.directory.engine_status.unlink(missing_ok=True)
-        self.directory.successor.unlink(missing_ok=True)
-        news = News(self.directory.engine_status, self.address, self.say)
+        self.say(f"{self.app.name} is starting at {self.address}, data in {self.directory.root}")
+        for status in (self.directory.engine_status, self.directory.health_status, self.directory.successor):
+            status.unlink(missing_ok=True)
+        news = News(self.directory, self.address, self.say)
         while not self.stopping:
             self._step(ownership)
             self._publish()
@@ -210,6 +228,7 @@ class Supervisor:
         self._drain()
         self.target = target
         self.directory.engine_status.unlink(missing_ok=True)
+        self.directory.health_status.unlink(missing_ok=True)
         for process in self.processes:
             process.popen, process.start_at, process.failures = None, 0.0, 0
 

@@ -120,7 +120,7 @@ class Road:
         file = self.directory.view_file(self.view.name)
         file.parent.mkdir(parents=True, exist_ok=True)
         self.table = ViewTable(file, spec, clock=WallClock())
-        self.late = LateEvents(app, self.view, self.directory, self.log)
+        self.late = LateEvents(app, self.view, self.directory.checkpoint(self.view.name), self.log, self.log)
         self.query = Query(self.view, self.directory.checkpoint(self.view.name), self.table, 1, self.late)
 
     def append(self, *events: Fix, stream: str = "fixes", partition: int = 0, came: float = 0) -> None:

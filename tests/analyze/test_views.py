@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import inspect
+import json
 import shutil
 import socket
 from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App
-from penstock.analyze.frames import build, changes_schema, inputs, key_problems
+from penstock.analyze.frames import build, columns_schema, inputs, key_problems
 from penstock.analyze.pruning import needed_columns
+from penstock.columns import change_schema
 from penstock.declared import View
-from penstock.errors import LedgerMismatch, ViewError
+from penstock.errors import DeclarationError, LedgerMismatch, MissingTool, ViewError
 from penstock.schema import event_schema
+from penstock.store import ViewSpec
+from penstock.store.rows import to_rows
 from tests.analyze.pipe import NOON, Fix, Pipe, app, busiest, fix, fixes
 
 pytestmark = pytest.mark.spark
@@ -44,6 +49,47 @@ def test_a_sql_view_takes_plain_mappings_too(spark: SparkSession) -> None:
 def test_a_preview_wants_a_list_for_each_input(spark: SparkSession) -> None:
     with pytest.raises(ViewError, match="one list of events for each"):
         app.preview(speeds, [], [])
+
+
+def test_a_preview_takes_the_name_of_a_view_or_tells_those_that_there_are(spark: SparkSession) -> None:
+    assert app.preview("speeds", [fix(1, speed=10)]).count() == 1
+    with pytest.raises(DeclarationError, match="there is no view 'sped'; did you mean 'speeds'"):
+        app.preview("sped", [])
+    with pytest.raises(DeclarationError, match=r"there is no view 'zzz'; there are .*speeds"):
+        app.preview("zzz", [])
+
+
+def test_a_preview_has_the_last_row_of_each_key_as_the_view_does(spark: SparkSession) -> None:
+    latest = App("latest")
+    stream = latest.stream("fixes", Fix)
+
+    @latest.view("last", reads=stream, key="vehicle")
+    def last(fixes: DataFrame) -> DataFrame:
+        return fixes.select("vehicle", "speed")
+
+    events = [fix(1, speed=10), fix(2, "v2", speed=1), fix(3, speed=30), fix(4, speed=20)]
+    previewed = latest.preview(last, events)
+    every = build(spark, last, [latest.preview(app_of_all(latest), events)]).toArrow()
+    served = to_rows(
+        every, ViewSpec("last", ("vehicle",), None, None, None, changes_kept=1, changes_bytes=1), NOON
+    ).rows
+    assert [json.loads(row[-1]) for row in served] == [
+        {"vehicle": "v1", "speed": 20.0},
+        {"vehicle": "v2", "speed": 1.0},
+    ]
+    assert sorted(tuple(row) for row in previewed.collect()) == [("v1", 20.0), ("v2", 1.0)]
+    assert previewed.columns == ["vehicle", "speed"]
+
+
+def app_of_all(target: App) -> View:
+    """A view of all events, each under its id."""
+    return target.sql("all", "SELECT * FROM fixes", key="fix_id")
+
+
+@pytest.mark.skipif(find_spec("pandas") is not None, reason="pandas is there")
+def test_to_pandas_names_the_extra_that_is_missing(spark: SparkSession) -> None:
+    with pytest.raises(MissingTool, match=r"penstock\[pandas\]"):
+        app.preview(speeds, [fix(1)]).toPandas()
 
 
 def line_of(text: str, function: object) -> int:
@@ -181,8 +227,9 @@ def test_ticks_wake_a_query_and_are_not_events(pipe: Pipe) -> None:
 
 def test_the_changes_of_a_view_have_its_columns_and_the_system_columns(spark: SparkSession) -> None:
     frame = app.preview(speeds, [fix(1)])
-    schema = changes_schema(frame)
-    assert schema.names == ["window", "vehicle", "speed", "_id", "_key", "_ingest_time", "_kind"]
+    schema = change_schema(columns_schema(frame))
+    own = ["window", "vehicle", "speed", "_change", "_version"]
+    assert schema.names == [*own, "_id", "_key", "_ingest_time", "_kind"]
     assert schema.field("window").type.field("start").type == pa.timestamp("us", "UTC")
 
 

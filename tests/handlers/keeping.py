@@ -20,17 +20,37 @@ from penstock.cursor import Positions, source_positions
 from penstock.declared import Keeper
 from penstock.queue import EmbeddedLog
 from penstock.runtime import handlers
+from penstock.runtime.changes import ChangePublisher
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.loading import code_of
-from penstock.runtime.rebuild import Rebuild
+from penstock.runtime.rebuild_handler import HandlerRebuild
 from penstock.runtime.renewal import Renewal
-from penstock.schema import event_schema
+from penstock.runtime.views import open_kept, open_reader
+from penstock.schema import event_schema, shown
 from penstock.settings import Settings
 from penstock.shard import HASH_BYTES, NOTHING, digest_text
 from penstock.store import HandlerLedger, ViewTable
 from penstock.testing import BEGIN, STEP, Fault
 
 SHARDS = 2
+
+
+def keep(
+    keeper: Keeper, directory: DataDirectory, settings: Settings, log: EmbeddedLog, *, read: bool
+) -> handlers.Kept:
+    """The view that a handler keeps, as the engine has it, with its stream of changes if someone will `read` that."""
+    table, reader = open_kept(keeper, directory, settings), open_reader(keeper.view, directory, settings)
+    assert reader is not None
+    if not read:
+        reader.close()
+        return handlers.Kept(table)
+    publisher = ChangePublisher(keeper.view, shown(event_schema(keeper.row)), reader, log)
+
+    def committed() -> None:
+        publisher.publish()
+        publisher.close()
+
+    return handlers.Kept(table, committed)
 
 
 class Keeping:
@@ -77,10 +97,13 @@ class Keeping:
 
     def rebuild(self) -> None:
         """Prepare state and rows from the log; the next batch takes them over."""
-        Rebuild(self.app, self.keeper, self.target, self.directory.root, self.settings).prepare()
+        code = code_of(self.target)
+        made = HandlerRebuild(self.app, self.keeper, self.directory, self.log, self.settings, code)
+        made.prepare(lambda _: None)
+        made.mark()
 
     def _open(self) -> handlers.Kept:
-        return handlers.open_kept(self.keeper, self.directory, self.settings, self.log, read=True)
+        return keep(self.keeper, self.directory, self.settings, self.log, read=True)
 
     def _output(self, ledger: HandlerLedger) -> Output:
         name = self.stream.name

@@ -16,15 +16,18 @@ from penstock.app import App
 from penstock.columns import event_rows, place, text_of, tick_batch, to_batch
 from penstock.contracts import StreamSpec
 from penstock.declared import Handler, Keeper
-from penstock.graph import read_views
+from penstock.event_shape import event_spec
+from penstock.graph import change_streams
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, open_kept, open_ledger, plan, source
+from penstock.runtime.events import event_classes
+from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
 from penstock.runtime.loading import code_of
 from penstock.runtime.renewal import Renewal
 from penstock.schema import event_schema
 from penstock.settings import Settings
 from penstock.testing import BEGIN, STEP, Fault
+from tests.handlers.keeping import keep
 
 
 class HandlerPipe:
@@ -35,10 +38,10 @@ class HandlerPipe:
         self.settings = Settings(**{"partitions": 2, **settings})
         self.directory = DataDirectory(root)
         self.directory.make()
-        self.log = EmbeddedLog(self.directory.streams)
+        self.log = EmbeddedLog(self.directory.streams, classes=event_classes(app))
         self._numbers = itertools.count(sum(sum(self.log.ends(name).values()) for name in self._names()))
         for stream in app.streams:
-            self.log.declare(StreamSpec(stream.name, event_schema(stream.event), self.settings.partitions))
+            self.log.declare(StreamSpec.of(stream.name, event_spec(stream.event), self.settings.partitions))
 
     def _names(self) -> list[str]:
         return [each.name for each in self.app.streams if (self.directory.streams / f"{each.name}.db").exists()]
@@ -64,12 +67,11 @@ class HandlerPipe:
     def sink(self, handler: Handler) -> HandlerSink:
         made = plan(self.app, handler, str(self.target), self.directory, self.settings)
         for output in handler.outputs:
-            self.log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
+            self.log.declare(StreamSpec.of(output.name, event_spec(output.event), made.shards))
         ledger = open_ledger(handler, made, self.directory, self.log)
         kept = None
         if isinstance(handler, Keeper):
-            read = handler.name in read_views(self.app)
-            kept = open_kept(handler, self.directory, self.settings, self.log, read=read)
+            kept = keep(handler, self.directory, self.settings, self.log, read=handler.name in change_streams(self.app))
         renewal = Renewal(self.app, handler, ledger, self.directory, kept.table if kept is not None else None)
         renewal.run(self.log, self.settings, code_of(str(self.target)))
         return HandlerSink(handler, made, ledger, self.log, kept)

@@ -9,19 +9,24 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from penstock.app import App
 from penstock.cli import main
 from penstock.columns import place, text_of, tick_batch, to_batch
-from penstock.contracts import StreamSpec
+from penstock.contracts import HandledShard, StreamSpec
 from penstock.declared import Stream
 from penstock.errors import HandlerError
+from penstock.evolution import shape_of
 from penstock.queue import EmbeddedLog
 from penstock.runtime.determinism import Verdict, examine
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.loading import load
+from penstock.runtime.migrations import examine_migrations
 from penstock.schema import event_schema
+from penstock.shard import Changes, Codec, Entry, Shard
+from penstock.store import HandlerLedger, ShardFiles
 from penstock.testing import BEGIN, STEP, TICK, Fault, run
 from tests.handlers import fleet, shaky
 from tests.handlers.test_purity import PROJECT, SOUND_APPS
@@ -199,3 +204,102 @@ def test_a_process_that_a_handler_ends_is_told(tmp_path: Path) -> None:
     ending.write_text(text.replace("    product.pieces += ", "    import os; os._exit(7)\n    product.pieces += "))
     with pytest.raises(HandlerError, match="ended with status 7"):
         examine(load(str(ending)).app, str(ending), None, 5)
+
+
+SOLD = """
+from __future__ import annotations
+import os
+from penstock import App, Context, Event, State
+
+class Sale(Event{said}):
+    sale: str
+    product: str
+    {field}: int
+{migrate}
+
+class Stock(State{state}):
+    pieces: int = 0
+{carry}
+
+app = App("sold")
+sales = app.stream("sales", Sale, key="product")
+
+@app.handler("stock", reads=sales, key="product", state=Stock)
+def stock(stock: Stock, sale: Sale, ctx: Context) -> None:
+    stock.pieces += 1
+"""
+MIGRATE = """
+    @staticmethod
+    def migrate(version, fields):
+        pieces = fields.pop("pieces")
+        return {**fields, "count": %s}
+"""
+CARRY = """
+    @staticmethod
+    def migrate(version, fields):
+        return {"pieces": %s}
+"""
+
+
+def sold(folder: Path, value: str | None = None, carried: str | None = None) -> Path:
+    """An app, whose class of events, or of state, is of a second version if it is told how that is made."""
+    made = SOLD.replace("{said}", ", version=2" if value else "").replace("{field}", "count" if value else "pieces")
+    made = made.replace("{migrate}", MIGRATE % value if value else "")
+    made = made.replace("{state}", ", version=2" if carried else "").replace(
+        "{carry}", CARRY % carried if carried else ""
+    )
+    file = folder / "sold.py"
+    file.write_text(made)
+    return file
+
+
+def migrated(folder: Path, file: Path) -> list[str]:
+    return [str(each) for each in examine_migrations(load(str(file)).app, str(file), folder / "data", 100)]
+
+
+def recorded(folder: Path) -> None:
+    """A data directory with events of the first version in two partitions, and the state that they led to."""
+    app = load(str(sold(folder))).app
+    event: Any = app.streams[0].event
+    items = [event(sale=str(number), product=f"p{number % 5}", pieces=number) for number in range(40)]
+    record(folder / "data", [(app.streams[0], [*items, TICK])], partitions=2)
+    handler, directory = app.handlers[0], DataDirectory(folder / "data")
+    shard, codec = Shard(), Codec(handler.state)
+    records = {f"p{each}": codec.seal(f"p{each}", Entry(handler.state(pieces=8)), None) for each in range(5)}  # type: ignore[call-arg]
+    shard.apply(Changes(records, {}, 7))
+    ShardFiles(directory.handler_state(handler.name, 0) / "0", handler.name, 0).write_snapshot(0, shard, {})
+    ledger = HandlerLedger(directory.handler_ledger(handler.name), 1, "{}", shape_of(handler.state))
+    ledger._put(msgspec.structs.replace(ledger.state, shards={0: HandledShard.of(shard, 0)}))
+    ledger.close()
+
+
+def test_a_migrate_that_differs_from_run_to_run_is_named_with_its_event(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    (told,) = migrated(tmp_path, sold(tmp_path, "hash(fields['sale'])"))
+    says = r"sold.py:\d+: stream sales: two runs of migrate differ for sales/\d/\d+: .* in one run and .* in the other$"
+    assert re.search(says, told), told
+    assert migrated(tmp_path, sold(tmp_path, "pieces * 2")) == [
+        "stream sales: migrate over 40 stored values, twice, no difference"
+    ]
+
+
+def test_a_migrate_of_state_is_run_too(tmp_path: Path) -> None:
+    recorded(tmp_path)
+    (told,) = migrated(tmp_path, sold(tmp_path, None, "len(os.getcwd()) + hash('x')"))
+    assert re.search(r"sold.py:\d+: handler stock: two runs of migrate differ for 'p0': ", told), told
+    assert migrated(tmp_path, sold(tmp_path, None, "fields['pieces'] + 1")) == [
+        "handler stock: migrate over 5 stored values, twice, no difference"
+    ]
+
+
+def test_a_migrate_that_finds_nothing_is_told_as_not_tested(tmp_path: Path) -> None:
+    file = sold(tmp_path, "pieces", "1")
+    record(tmp_path / "data", [])
+    for told in (
+        migrated(tmp_path, file),
+        [str(each) for each in examine_migrations(load(str(file)).app, str(file), None, 5)],
+    ):
+        assert [each.split(":")[:2] for each in told] == [
+            ["stream sales", " migrate NOT TESTED"],
+            ["handler stock", " migrate NOT TESTED"],
+        ]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from penstock import App, Event, failpoints
 from penstock.columns import to_batch
-from penstock.graph import check, nodes, order, read_views
+from penstock.graph import change_streams, check, derived, nodes, order
 from penstock.schema import SYSTEM_COLUMNS
 from penstock.testing import BEGIN, CRASH, run
 from tests.handlers import standing
@@ -73,7 +73,8 @@ def test_it_is_among_views_and_handlers_and_computed_once() -> None:
     assert [each.name for each in app.outputs] == ["used.failed"]
     assert nodes(app)["used"] is used
     assert [each.name for each in order(app)] == ["used", "most"]
-    assert read_views(app) == {"used"}
+    assert [each.name for each in derived(app)] == ["most"]
+    assert change_streams(app) == frozenset()
     assert check(app) == []
 
 

@@ -43,9 +43,7 @@ def test_a_view_that_a_handler_keeps_is_served_and_read_through_a_crash(tmp_path
         wait_for(lambda: watts(app, "used") == expected, 120, "the rows")
         page = httpx.get(f"{app.url}/v1/views/used", params={"where": "watts > 10", "select": "meter"}).json()
         assert page["rows"] == [{"hour": 1, "meter": "a"}]  # the key is always there
-        wait_for(
-            lambda: watts(app, "most") == {("a", None): 36, ("b", None): 36, ("c", None): 5}, 120, "the view on it"
-        )
+        wait_for(lambda: watts(app, "most") == {("a", None): 36, ("c", None): 5}, 120, "the view on it")
         wait_for(lambda: described(app)["lag"] == 0, 30, "the engine to say that all is read")
         view, told = described(app), app.describe()
         assert (view["kind"], view["state"], view["rows"]) == ("handler", "running", 2)

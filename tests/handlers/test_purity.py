@@ -197,3 +197,44 @@ def test_a_timer_and_a_state_class_are_read_and_a_shared_helper_is_told_once(tmp
 @pytest.mark.parametrize("path", SOUND_APPS)
 def test_sound_handlers_have_no_findings(path: str) -> None:
     assert impurities(load(str(PROJECT / path)).app) == []
+
+
+def test_migrate_is_read_as_a_handler_is(tmp_path: Path) -> None:
+    """That of an event is told of its stream, and counts for the handlers that read it; that of a state for its own."""
+    more = """
+        class Order(Event, version=2):
+            user: str
+            at: float
+
+            @staticmethod
+            def migrate(version, fields):
+                return {**fields, "at": time.time()}  # HERE
+
+        class Basket(State, version=2):
+            n: int = 0
+
+            @staticmethod
+            def migrate(version, fields):
+                return {"n": len(open("names.txt").read())}  # HERE
+    """
+    body = """
+        pass
+
+        orders = app.stream("orders", Order, key="user")
+
+        @app.handler("baskets", reads=orders, key="user", state=Basket)
+        def baskets(basket: Basket, order: Order, ctx: Context) -> None:
+            basket.n += 1
+    """
+    seen, marked = found(tmp_path, "pass", dedent(more) + "\n")
+    assert seen == []
+    text = (tmp_path / "app.py").read_text() + dedent(body).replace("pass\n", "", 1)
+    (tmp_path / "app.py").write_text(text)
+    marked = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
+    read = impurities(load(str(tmp_path / "app.py")).app)
+    assert [each.where.line for each in read] == marked
+    order, basket = read
+    assert ": stream orders: in Order.migrate(): time.time() is the wall clock" in str(order)
+    assert (order.handlers, order.streams) == (("baskets",), ("orders",))
+    assert ": handler baskets: in Basket.migrate(): open() reaches outside" in str(basket)
+    assert basket.reaches_outside

@@ -38,6 +38,16 @@ GROWN = [
     ),
     ("watts=meter.total, code=CODE", "watts=meter.sum, code=2"),
 ]
+EVOLVED = [
+    ('class Reading(Event, id="reading"):', 'class Reading(Event, id="reading", version=2):'),
+    (
+        "    watts: int\n\n\nclass Sum",
+        "    kilowatts: float\n\n    @staticmethod\n    def migrate(version: int, fields: dict) -> dict:\n"
+        '        watts = fields.pop("watts")\n        return {**fields, "kilowatts": watts / 1000}\n\n\nclass Sum',
+    ),
+    ("reading.watts * FACTOR", "round(reading.kilowatts * 1000) * 2"),
+]
+"""Another version of the events, and other code: what led to the state leads elsewhere now."""
 LOST = [("    count: int = 0\n", ""), ("    meter.count += 1\n", "")]
 DOUBLED = [("FACTOR, CODE = 1, 1", "FACTOR, CODE = 2, 2")]
 
@@ -105,7 +115,8 @@ def loaded(target: Path) -> tuple[App, Handler]:
 def convert(handler: Handler, item: meter.Reading) -> Any:
     """The reading as the event of the app that was loaded."""
     cls = handler.function.__globals__["Reading"]
-    return cls(reading=item.reading, meter=item.meter, watts=item.watts)
+    power = {"watts": item.watts} if "watts" in cls.__struct_fields__ else {"kilowatts": item.watts / 1000}
+    return cls(reading=item.reading, meter=item.meter, **power)
 
 
 @pytest.fixture(scope="module")
@@ -173,7 +184,10 @@ def test_a_class_that_does_not_fit_is_refused_and_nothing_is_touched(place: Plac
     second = changed(tmp_path, LOST)
     made = place.command("run", second, "--port", "0")
     assert made.returncode == 1
-    assert "handler sums: its state has a field 'count' and Meter has not: say what became of it" in made.stderr
+    assert (
+        "handler sums: incompatible: its state has a field 'count' and Meter has not: say what became of it"
+        in made.stderr
+    )
     assert "penstock rebuild" in made.stderr
     with pytest.raises(DeclarationError, match="has a field 'count'"):
         place.run(second)
@@ -229,6 +243,108 @@ def test_a_batch_that_is_half_done_must_end_as_it_began(place: Place, tmp_path: 
     pipe.close()
     with pytest.raises(DeclarationError, match="half done, by the code that ran before"):
         place.run(changed(tmp_path, GROWN))
+
+
+def test_a_new_version_of_events_is_a_new_beginning(place: Place, tmp_path: Path) -> None:
+    """The state stays as it is. A replay, and the repair of damaged state, start from there: what led to it before
+    would lead elsewhere through the new class. A rebuild reads the old events as the new class."""
+    second = changed(tmp_path, EVOLVED)
+    early = place.command("replay", second, "--verify")
+    assert "handler sums has run with another version of the events of readings: verify it with that" in early.stderr
+    place.run(second, given(100, 50))
+    before, after = ([n for n in range(150) if (n >= 100) is new] for new in (False, True))
+    totals = {
+        f"m{each}": sum(n for n in before if n % 7 == each) + 2 * sum(n for n in after if n % 7 == each)
+        for each in range(7)
+    }
+    assert {key: each["total"] for key, each in place.states(second).items()} == totals
+    assert place.folders == {"1"}
+    verified = place.command("replay", second, "--verify")
+    assert "50 events" in verified.stdout, verified.stderr
+    assert "bit for bit" in verified.stdout, verified.stderr
+    for file in (place.root / "handlers/sums/1").rglob("*.delta"):
+        file.write_bytes(file.read_bytes()[:-1])
+    moved = Place(place.spark, tmp_path / "moved")
+    shutil.copytree(place.root, moved.root)
+    figures = moved.run(second, given(150, 14))
+    assert any("is damaged" in each for each in figures["rebuilt"])
+    assert "bit for bit" in moved.command("replay", second, "--verify").stdout
+    assert moved.folders == {"1"}, "the same classes again are no new beginning"
+    made = moved.command("rebuild", second)
+    assert "sums: 164 events, 7 keys" in made.stdout, made.stderr
+    moved.run(second)
+    assert sum(each["total"] for each in moved.states(second).values()) == 2 * sum(range(164))
+    assert "bit for bit" in moved.command("replay", second, "--verify").stdout
+
+
+@pytest.mark.parametrize("point", ["renewal.before_adopt", "renewal.after_adopt"])
+def test_a_crash_while_a_handler_begins_anew_changes_nothing(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, point: str
+) -> None:
+    def stop(name: str) -> None:
+        if name == point:
+            raise Interrupted(name)
+
+    second = changed(tmp_path, EVOLVED)
+    with monkeypatch.context() as patched:
+        patched.setattr(renewal, "reach", stop)
+        with pytest.raises(Interrupted):
+            place.run(second)
+    place.run(second, given(100, 50))
+    assert sum(each["total"] for each in place.states(second).values()) == sum(range(100)) + 2 * sum(range(100, 150))
+    assert place.folders == {"1"}
+    assert len(place.sums(second)) == 150
+    assert "50 events" in place.command("replay", second, "--verify").stdout
+
+
+@pytest.mark.parametrize(("edits", "anew"), [(DOUBLED, False), (EVOLVED, True)])
+def test_a_ledger_that_does_not_say_how_events_were_read_adopts_it(
+    place: Place, tmp_path: Path, edits: list[tuple[str, str]], anew: bool
+) -> None:
+    """From before event classes could change. If that is the moment at which one does, it is a new beginning too."""
+    rewrite(place, inputs=None)
+    second = changed(tmp_path, edits)
+    place.run(second, given(100, 1))
+    handled = read_handled(place.root / "handlers/sums/ledger.db")
+    assert handled is not None
+    assert handled.inputs is not None
+    assert handled.inputs["readings"].version == (2 if anew else 1)
+    assert (place.folders == {"1"}) is anew
+
+
+def rewrite(place: Place, **changes: Any) -> None:
+    """Change what the ledger of the handler holds."""
+    app, handler = loaded(FIRST)
+    pipe = HandlerPipe(place.spark, place.root, app, FIRST)
+    ledger = pipe.sink(handler).ledger
+    ledger._put(msgspec.structs.replace(ledger.state, **changes))
+    ledger.close()
+    pipe.close()
+
+
+def test_a_batch_that_is_half_done_keeps_newer_events_from_being_declared(place: Place, tmp_path: Path) -> None:
+    """Once they were, the code that has to end the batch could not run any more."""
+    handled = read_handled(place.root / "handlers/sums/ledger.db")
+    assert handled is not None
+    rewrite(place, intended=handled.end)
+    made = place.command("run", changed(tmp_path, EVOLVED), "--port", "0")
+    assert made.returncode == 1
+    assert "handler sums: incompatible: batch" in made.stderr
+    assert "is half done, by the code that ran before. Run that once more, until it is ready; then this" in made.stderr
+    shape = HandlerPipe(place.spark, place.root, loaded(FIRST)[0], FIRST).log.event_shape("readings")
+    assert shape is not None
+    assert shape.version == 1
+
+
+def test_a_migrate_that_fails_is_known_before_anything_starts(place: Place, tmp_path: Path) -> None:
+    broken = [*EVOLVED, ('fields.pop("watts")', 'fields.pop("what")')]
+    made = place.command("run", changed(tmp_path, broken), "--port", "0")
+    assert made.returncode == 1
+    says = "stream readings: the event at partition 0, offset 0, which is of version 1, cannot be read as Reading"
+    assert f"{says}, version 2: KeyError: 'what'" in made.stderr
+    rebuilt = place.command("rebuild", changed(tmp_path, broken))
+    assert rebuilt.returncode == 1
+    assert says in rebuilt.stderr
 
 
 ELSEWHERE = [("reads=readings,", "reads=others,"), ("\n\n@app", '\nothers = app.stream("others", Reading)\n\n@app')]

@@ -80,7 +80,11 @@ def test_a_difference_is_told_by_key_and_output(data: Path, tmp_path: Path) -> N
     ("old", "new", "expected"),
     [
         ('key="vehicle", state=Vehicle', 'key="fix", state=Vehicle', "reads other streams, or by another key"),
-        ("    x: float\n", "    x: float\n    y: float\n", "y of fixes is not in the log"),
+        (
+            "    x: float\n",
+            "    x: float\n    y: float\n",
+            "stream fixes: Fix.y is new, and its events",
+        ),
     ],
 )
 def test_a_change_that_cannot_be_compared_is_refused(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -183,6 +184,44 @@ async def test_a_request_that_may_not_wait_is_refused_before_it_is_taken(tmp_pat
     ack = Ack("payments", log.generation("payments"), (Span(0, 0, 1),))
     assert await found.reply(ack.text, "decisions", 60.0, lambda name: True) is None
     found.close()
+
+
+@in_loop
+async def test_an_acknowledgement_has_no_more_events_than_a_request(tmp_path: Path, log: EmbeddedLog) -> None:
+    """One that was made up could span the whole log, and have all of it read."""
+    found = answers(log, tmp_path)
+    most = Settings().request_events_max
+    log.ends = lambda stream: {0: 10 * most}  # type: ignore[method-assign]
+    forged = Ack("payments", log.generation("payments"), (Span(0, 0, most), Span(0, 0, 1)))
+    with pytest.raises(NotFound):
+        await found.describe(forged.text, ANYONE)
+    with pytest.raises(NotFound):
+        await found.reply(forged.text, "decisions", 1.0, lambda name: True)
+
+
+@in_loop
+async def test_those_who_ask_about_acknowledgements_leave_the_shared_threads_alone(
+    tmp_path: Path, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = answers(log, tmp_path)
+    ack = Ack("payments", log.generation("payments"), (Span(0, 0, 1),)).text
+    gate = threading.Event()
+
+    def blocked(*_: object) -> None:
+        gate.wait(60)
+
+    monkeypatch.setattr(found, "_logged", blocked)
+    asking = [asyncio.create_task(found.describe(ack, ANYONE)) for _ in range(40)]
+    try:
+        await asyncio.sleep(0)
+        async with asyncio.timeout(10):
+            assert await asyncio.to_thread(lambda: 1) == 1
+        await until(lambda: any(each.done() for each in asking))
+        refused = [each.exception() for each in asking if each.done()]
+        assert {type(each) for each in refused} == {Overloaded}, "no more than replies_max wait"
+    finally:
+        gate.set()
+        await asyncio.gather(*asking, return_exceptions=True)
 
 
 class Told(Acks):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -107,3 +108,123 @@ def test_a_file_that_cannot_be_used_is_explained_in_one_sentence(
     captured = capsys.readouterr()
     assert says in captured.err
     assert "Traceback" not in captured.err
+
+
+HANDLED = """
+import random
+import time
+
+from penstock import App, Context, Event, State
+
+class Order(Event):
+    product: str
+
+class Seen(State):
+    count: int = 0
+
+app = App("shop")
+orders = app.stream("orders", Order, key="product")
+
+@app.handler("seen", reads=orders, key="product", state=Seen)
+def seen(state: Seen, order: Order, ctx: Context) -> None:
+    state.count += random.randrange(9)
+    print(time.time())
+"""
+
+
+Check = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
+    """What `penstock check --no-spark` says of a text: its status, its output, its errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def check(text: str, *arguments: str, file: str = "shop.py") -> tuple[int, str, str]:
+        Path(file).write_text(text)
+        status = main(["check", file, "--no-spark", *arguments])
+        return (status, *capsys.readouterr())
+
+    return check
+
+
+def test_check_warns_of_the_clock_and_of_random_numbers_in_handlers(checked: Check) -> None:
+    status, out, errors = checked(HANDLED)
+    assert status == 0
+    assert "shop is sound" in out
+    assert "warning: shop.py:18: handler seen: random.randrange() draws other values" in errors
+    assert "warning: shop.py:19: handler seen: time.time() is the wall clock" in errors
+    assert "--determinism" in errors
+    sound = HANDLED.replace("random.randrange(9)", "1").replace("time.time()", "1")
+    assert "warning" not in checked(sound, file="sound.py")[2]
+
+
+def test_a_determinism_check_that_finds_something_does_not_say_that_the_app_is_sound(checked: Check) -> None:
+    status, out, errors = checked(HANDLED, "--determinism")
+    assert status == 1
+    assert "draws other values" in errors
+    assert "sound" not in out
+
+
+def test_a_mistyped_keyword_is_told_with_its_line_and_the_nearest_one(checked: Check) -> None:
+    status, _, errors = checked(HANDLED.replace("Order, key=", "Order, kye="))
+    assert status == 1
+    assert errors.startswith("shop.py:14: TypeError: App.stream() got an unexpected keyword argument 'kye'")
+    assert "did you mean key=?" in errors
+    assert "it takes key, " in checked(HANDLED.replace("Order, key=", "Order, zzz="), file="other.py")[2]
+
+
+def test_a_missing_keyword_is_told_with_its_line(checked: Check) -> None:
+    _, _, errors = checked(HANDLED.replace("reads=orders, ", ""))
+    assert errors.startswith("shop.py:16: TypeError: App.handler() missing 1 required")
+    assert "'reads'" in errors
+
+
+def test_an_unknown_table_is_told_with_the_nearest_and_never_with_the_view_itself(checked: Check) -> None:
+    text = BAD.replace('key="produkt"', "").replace(", top=3", "").replace("FROM orders", "FROM ordres")
+    assert "did you mean orders?" in checked(text)[2]
+    own = checked(text.replace("FROM ordres", "FROM salse"), file="own.py")[2]
+    assert "which is not a stream or view of this app; there are orders" in own
+    assert "sales?" not in own
+
+
+def test_a_mistyped_command_is_told_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
+    for typed, told in (("chekc", "there is no command 'chekc'; did you mean 'check'?"), ("xyzzy", "there are run, ")):
+        with pytest.raises(SystemExit) as end:
+            main([typed])
+        assert end.value.code == 2
+        assert told in capsys.readouterr().err
+
+
+def test_what_new_says_to_type_works_in_its_environment(tmp_path: Path) -> None:
+    """Also where the package was installed without its script, or pytest was not installed."""
+    done = penstock("new", "shop", cwd=tmp_path)
+    commands = [line.strip() for line in done.stdout.partition("now:")[2].splitlines() if line.strip()]
+    run, *others = commands
+    assert run.endswith(" run shop/app.py")
+    shown = subprocess.run(f"{run} --help", shell=True, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    tested = subprocess.run(f"{others[-1]} --version", shell=True, cwd=tmp_path, capture_output=True, check=False)
+    assert tested.returncode == 0
+
+
+def test_new_says_how_to_get_what_is_not_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bare = tmp_path / "bin with blanks"
+    bare.mkdir()
+    (bare / "python3").symlink_to(sys.executable)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "executable", str(bare / "python3"))
+    monkeypatch.setattr("penstock.cli.find_spec", lambda name: None)
+    assert main(["new", "shop"]) == 0
+    told = capsys.readouterr().out
+    assert "  'bin with blanks/python3' -m penstock.cli run shop/app.py\n" in told
+    assert "  'bin with blanks/python3' -m pip install pytest\n" in told
+
+
+def test_an_example_shows_its_own_name_in_its_help() -> None:
+    root = Path(__file__).parents[2]
+    demo = [sys.executable, "examples/rsvps.py", "--help"]
+    done = subprocess.run(demo, cwd=root, capture_output=True, text=True, timeout=60, check=False)
+    assert done.stdout.startswith("usage: python examples/rsvps.py ")

@@ -30,7 +30,7 @@ ROUTES: dict[str, tuple[int, ...]] = {
     "WS /b/publish": (*NOT_KNOWN, 403, 403, 403, 101),
     "WS /v1/live": (*NOT_KNOWN, 101, 101, 101, 101),
     "WS /v1/live%0A": (404, 404, 404, 404, 404, 404),
-    "WS /none": (*NOT_KNOWN, 403, 403, 403, 403),
+    "WS /none": (*NOT_KNOWN, 404, 404, 404, 404),
     "GET /v1/streams/a": (*NOT_KNOWN, 403, 200, 200, 200),
     "GET /v1/streams/b": (*NOT_KNOWN, 403, 403, 200, 200),
     "GET /v1/streams/a.rejected": (*NOT_KNOWN, 403, 403, 200, 200),

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from penstock import App, Context
 from penstock.access import Policy
-from tests.runtime.guarded import Running, running
+from penstock.columns import to_batch
+from penstock.contracts import StreamSpec
+from penstock.schema import Failed, Late, event_schema
+from tests.runtime.guarded import Made, Reading, Running, Seen, running
 
 RULES = {"a": "k = claim('sub') OR n IN (claim('numbers'))", "b*": "k = claim('nothing')"}
+
+NOW = datetime.now(UTC)
 
 
 @pytest.fixture
@@ -89,3 +96,42 @@ def test_followers_see_no_more_than_pages_do(gateway: Running) -> None:
         connection.send(json.dumps({"op": "subscribe", "id": "1", "stream": "a", "since": "earliest"}))
         told = [json.loads(connection.recv(60)) for _ in range(2)]
     assert [event["n"] for event in told[1]["data"]["events"]] == [0, 7]
+
+
+def test_events_that_failed_or_came_late_are_not_shown_in_another_stream(tmp_path: Path) -> None:
+    """`h.failed` and `v.late` have whole events of `a`, as text to which its rule cannot be applied: nothing of them is
+    shown to those with a rule on `a`, unless there is a rule on the stream itself."""
+    app = timed_app()
+    failed = Failed(
+        stream="a", partition=0, offset=0, key="bob", error="ValueError", traceback="", event='{"k": "bob"}'
+    )
+    late = Late(
+        stream="a", partition=0, offset=0, id=None, at=NOW, watermark=NOW, late_s=1.0, windows=[], event='{"k": "bob"}'
+    )
+    for rules, seen in ((RULES, 0), (RULES | {"h.failed": "key = 'bob'", "v.late": "TRUE"}, 1)):
+        with running(tmp_path / str(seen), policy=Policy(rows=rules), app=app) as gateway:
+            for name, event in (("h.failed", failed), ("v.late", late)):
+                batch = to_batch(type(event), [event], ids=["1"], keys=["k"], now=NOW)
+                gateway.gateway.log.declare(StreamSpec(name, event_schema(type(event)), 1))
+                gateway.gateway.log.admit(name, {0: batch})
+            ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*")
+            for name in ("h.failed", "v.late"):
+                path = f"/v1/streams/{name}"
+                assert len(get(gateway, path, ops, since="earliest").json()["events"]) == 1
+                shown = get(gateway, path, ann, since="earliest")
+                assert (shown.status_code, len(shown.json()["events"])) == (200, seen)
+                with gateway.client(ann) as client:
+                    asked = client.post("/v1/query", json={"sql": f'SELECT * FROM "{name}"'})
+                assert (asked.status_code, len(asked.json()["rows"])) == (200, seen)
+
+
+def timed_app() -> App:
+    app = App("guarded")
+    first = app.stream("a", Reading, key="k", late_after=timedelta(minutes=1))
+    app.sql("v", "SELECT k, count(*) AS n FROM a GROUP BY k", key="k")
+
+    @app.handler("h", reads=first, key="k", state=Seen, emits=Made)
+    def h(seen: Seen, event: Reading, ctx: Context) -> None:
+        seen.count += 1
+
+    return app

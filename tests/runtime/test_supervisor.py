@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.runtime import supervisor
+from penstock.runtime.directory import DataDirectory
 from penstock.runtime.supervisor import News, Process
 
 
@@ -21,17 +22,54 @@ def test_the_wait_doubles_for_what_dies_at_once_and_starts_over_after_a_healthy_
     assert process.wait_before_restart(2.1, longest_s=0.5) == 0.1
 
 
-def test_a_person_hears_once_that_it_is_ready_and_of_each_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Told:
     monkeypatch.setattr(supervisor, "LOOK_S", 0.0)
-    said: list[str] = []
-    news = News(tmp_path / "engine.json", "http://127.0.0.1:1", said.append)
-    news.look()
-    for error in ("no such column", "no such column", "another"):
-        views = {"sales": {"state": "failed", "error": error}, "other": {"state": "running", "error": None}}
-        (tmp_path / "engine.json").write_text(json.dumps({"state": "ready", "views": views}))
-        news.look()
-    assert said[0] == "failed: no such column"
-    assert said[1] == "ready after 0 s, but 1 of 2 views failed: http://127.0.0.1:1"
-    assert said[2:] == ["failed: another"]
+    directory = DataDirectory(tmp_path)
+    directory.make()
+    return Told(directory)
+
+
+class Told:
+    """What a person is told while the app says this and that of itself."""
+
+    def __init__(self, directory: DataDirectory) -> None:
+        self.directory, self.said = directory, list[str]()
+        self.news = News(directory, "http://127.0.0.1:1", self.said.append)
+
+    def look(self, state: str, *problems: tuple[str, str, str]) -> list[str]:
+        listed = [
+            {"kind": kind, "name": "sales", "level": level, "message": message, "page": f"#/{kind}s/sales"}
+            for kind, level, message in problems
+        ]
+        self.directory.health_status.write_text(json.dumps({"state": state, "problems": listed}))
+        self.said.clear()
+        self.news.look()
+        return list(self.said)
+
+
+RED = ("view", "red", "view sales failed: no such column")
+AMBER = ("view", "amber", "view sales runs again")
+
+
+def test_a_person_hears_what_the_start_is_at_and_once_that_it_is_ready(told: Told) -> None:
+    told.directory.engine_status.write_text(json.dumps({"state": "starting", "doing": "starting Spark"}))
+    assert told.look("starting") == ["starting Spark"]
+    assert told.look("starting") == []
+    assert told.look("ready") == ["ready after 0 s: http://127.0.0.1:1"]
+    assert told.look("ready") == []
+
+
+def test_a_person_hears_of_each_problem_once_with_the_page_to_look_at_and_when_it_is_over(told: Told) -> None:
+    assert told.look("ready") == ["ready after 0 s: http://127.0.0.1:1"]
+    assert told.look("degraded", RED) == [
+        "view sales failed: no such column; see http://127.0.0.1:1/#/views/sales",
+    ]
+    assert told.look("degraded", RED) == []
+    assert told.look("degraded", AMBER) == ["view sales runs again; see http://127.0.0.1:1/#/views/sales"]
+    assert told.look("ready") == ["view sales has recovered", "ready: http://127.0.0.1:1"]
+
+
+def test_an_app_that_starts_with_a_problem_is_not_said_to_be_ready(told: Told) -> None:
+    assert told.look("degraded", RED)[-1] == "running after 0 s, with a problem: http://127.0.0.1:1"
+    assert told.look("ready") == ["view sales has recovered", "ready: http://127.0.0.1:1"]

@@ -1,0 +1,129 @@
+"""Fingerprints of declarations, as far as they are known without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from penstock.app import App
+from penstock.declared import CHANGES_SUFFIX, Handler, Joiner, Keeper, Matcher, Stream, View
+from penstock.evolution import shape_of
+from penstock.fingerprints.digests import digest
+from penstock.fingerprints.functions import Fingerprint, fingerprint, fingerprint_of
+from penstock.fingerprints.sqltext import normal_sql
+from penstock.fingerprints.stored import HandlerPrint, StreamPrint, ViewPrint, versions
+from penstock.graph import is_derived, row_classes
+from penstock.schema import Event, fields, migrate_of, type_name
+from penstock.settings import Settings
+
+
+def stream_print(stream: Stream, settings: Settings) -> StreamPrint:
+    event = stream.event
+    return StreamPrint(stream.key, stream.partitions or settings.partitions, event.__id_field__, event.__time_field__)
+
+
+def view_print(app: App, view: View) -> ViewPrint:
+    """Of a view that Spark computes, without its plan."""
+    text = view_text(view)
+    surface = digest(text.code, *_around(app, view, ()))
+    source = None if text.source is None else digest(text.source, *_around(app, view, (), by_source=True))
+    return ViewPrint(
+        view.reads,
+        view.key,
+        view_options(view),
+        surface,
+        source,
+        versions(),
+        {name: found for name in view.reads if (found := _reading(event_class(app, name)))},
+    )
+
+
+def view_options(view: View) -> dict[str, str]:
+    """The options of a view but its key, those that are not given left out."""
+    given = {"keep": view.keep, "top": view.top, "by": view.by, "emit": view.emit, "time": view.time}
+    return {name: str(value) for name, value in given.items() if value is not None}
+
+
+def handler_print(handler: Handler) -> HandlerPrint:
+    made = handler_functions(handler)
+    return HandlerPrint(
+        handler.inputs,
+        tuple(handler.key_of(name) for name in handler.inputs),
+        made.code,
+        made.source,
+        versions(),
+        {stream.name: _fields_text(stream.event) for stream in handler.outputs},
+        handler.view.key if isinstance(handler, Keeper) else None,
+        view_options(handler.view) if isinstance(handler, Keeper) else {},
+    )
+
+
+def handler_functions(handler: Handler) -> Fingerprint:
+    """Fingerprint of what the user wrote for a handler; of one that is compiled, of what it was compiled to."""
+    if isinstance(handler, Matcher):
+        return fingerprint_of(handler.search, *handler.written)
+    if isinstance(handler, Joiner):
+        return fingerprint_of(handler.spec, *handler.written)
+    if handler.written:
+        return fingerprint_of(tuple(handler.timers), *handler.written)
+    settle = handler.settle if isinstance(handler, Keeper) else None
+    made = fingerprint_of(handler.function, *handler.timers.values(), settle)
+    return replace(made, source=digest("compiled", repr(shape_of(handler.state))))  # it has a mark of the declaration
+
+
+def original_name(event: type[Event] | None, column: str) -> str:
+    """The name that a column had at first: an event class that has renamed it is no other."""
+    renamed = {new: old for old, new in event.__renamed__.items()} if event is not None else {}
+    for _ in range(len(renamed)):
+        column = renamed.get(column, column)
+    return column
+
+
+def view_text(view: View) -> Fingerprint:
+    """Fingerprint of the text of a view and all that it refers to."""
+    if view.query is not None:
+        text = digest("sql", normal_sql(view.query))
+        return Fingerprint(text, text)
+    assert view.function is not None
+    return fingerprint(view.function)
+
+
+def _around(app: App, view: View, above: tuple[str, ...], *, by_source: bool = False) -> Iterator[str]:
+    """What else the plan of a view depends on: its options, and the columns of what it reads. Those of the views that a
+    derived one reads do not count: it is recomputed from their rows."""
+    yield from (*view.key, "options", *(f"{name}={value}" for name, value in sorted(view_options(view).items())))
+    streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
+    queries = {each.name: each for each in app.queries}
+    for name in view.reads:
+        yield f"reads {name}"
+        event = event_class(app, name)
+        if event is not None:
+            yield _fields_text(event)
+            yield repr(sorted(event.__renamed__.items()))
+            yield _reading(event)
+        if name in streams:
+            yield f"{event and event.__time_field__} {streams[name].late_after}"
+        base = name.removesuffix(CHANGES_SUFFIX)
+        if base in queries and base not in above and not is_derived(app, view):
+            text = view_text(queries[base])
+            yield str(text.source if by_source else text.code)
+            yield from _around(app, queries[base], (*above, view.name), by_source=by_source)
+
+
+def event_class(app: App, name: str) -> type[Event] | None:
+    """The class of the events of a stream, or of the rows of a view that a handler keeps; None of a view of Spark's."""
+    return row_classes(app).get(name.removesuffix(CHANGES_SUFFIX))
+
+
+def _fields_text(event: type[Event]) -> str:
+    return ", ".join(f"{each.name}: {type_name(each.hint)}" for each in fields(event))
+
+
+def _reading(event: type[Event] | None) -> str:
+    """How events that were stored with an earlier version of their class are read: a text that changes when they may
+    be read as something else. Empty if they are read as they were written."""
+    migrate = migrate_of(event) if event is not None else None
+    if migrate is None or event is None:
+        return ""
+    made = fingerprint(migrate)
+    return f"version {event.__event_version__} {made.source or made.code}"

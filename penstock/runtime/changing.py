@@ -1,0 +1,142 @@
+"""`penstock plan` and `penstock purge`, and the comparison that `penstock run` makes before it starts anything."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from penstock.app import App
+from penstock.fingerprints.verdicts import Kind, Verdict
+from penstock.graph import require_sound
+from penstock.runtime.affected import Affected, affected
+from penstock.runtime.comparison import Comparison
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.loading import load
+from penstock.runtime.plans import decided
+from penstock.runtime.purge import Purge, read_intent, require_whole
+from penstock.settings import Settings, from_environment
+
+Say = Callable[[str], None]
+REFUSED = (Kind.incompatible, Kind.undecided)
+
+
+def add_plan(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `penstock plan`."""
+    parser.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    parser.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="its data (.penstock)")
+    parser.add_argument("--access", type=Path, metavar="FILE", help="the access file that the app runs with")
+    parser.add_argument("--json", action="store_true", help="print JSON, for programs")
+
+
+def add_purge(parser: argparse.ArgumentParser) -> None:
+    """The arguments of `penstock purge`."""
+    parser.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
+    parser.add_argument("names", metavar="NAME", nargs="*", help="what is to go; without a name, list what could")
+    parser.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="its data (.penstock)")
+    parser.add_argument("--yes", action="store_true", help="remove it: it cannot be undone")
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Run `penstock plan`: print what `penstock run` would do with the data, and change nothing. Status 1 if that would
+    refuse."""
+    app = load(arguments.target).app
+    require_sound(app)
+    directory = DataDirectory(arguments.data)
+    require_whole(directory, arguments.target)
+    comparison = Comparison(app, arguments.target, directory, from_environment())
+    verdicts = decided(comparison, _say_aside)
+    users = affected(app, directory, verdicts, arguments.access)
+    print(_as_json(verdicts, users) if arguments.json else "\n".join(lines(verdicts, users, directory)))
+    return 1 if any(each.kind in REFUSED for each in verdicts) else 0
+
+
+def purge(arguments: argparse.Namespace) -> int:
+    """Run `penstock purge`."""
+    app = load(arguments.target).app
+    directory = DataDirectory(arguments.data)
+    work = Purge(Comparison(app, arguments.target, directory, from_environment()), arguments.target)
+    pending = read_intent(directory)
+    if pending is None and not arguments.names:
+        return _list(work, arguments)
+    if arguments.names:
+        work.require_purgeable([each for each in arguments.names if pending is None or each not in pending.names])
+    going = tuple(dict.fromkeys((*(pending.names if pending else ()), *arguments.names)))
+    if not arguments.yes:
+        _say(f"this removes the data of {', '.join(going)} from {directory.root}, for good; give --yes to do it")
+        return 1
+    work.run(arguments.names, _say)
+    return 0
+
+
+def compared(app: App, target: str, root: Path, settings: Settings, say: Say) -> list[str]:
+    """Why an app must not run on a data directory, a line for each reason; what it may go on with is said."""
+    require_whole(DataDirectory(root), target)
+    comparison = Comparison(app, target, DataDirectory(root), settings)
+    verdicts = comparison.verdicts()
+    if any(each.kind is Kind.incompatible for each in verdicts):
+        return [str(each) for each in verdicts if each.kind is Kind.incompatible]  # Spark could only find more of them
+    return reported(decided(comparison, say), root, say)
+
+
+def reported(verdicts: Sequence[Verdict], root: Path, say: Say) -> list[str]:
+    """The verdicts that forbid to run, as lines; those that a person should know of are said."""
+    adopted = [each.name for each in verdicts if each.kind is Kind.adopted]
+    if adopted:
+        say(f"{root} has no fingerprint of {', '.join(adopted)}: what is there is taken to be of this code")
+    for each in verdicts:
+        if each.kind in (Kind.compatible, Kind.removed):
+            say(str(each))
+    return [str(each) for each in verdicts if each.kind in REFUSED]
+
+
+def _list(work: Purge, arguments: argparse.Namespace) -> int:
+    found = work.candidates()
+    for each in found:
+        print(f"{each.sort} {each.name}: {each.size_text}")
+    if not found:
+        _say(f"{arguments.data} has nothing that {arguments.target} does not declare")
+    return 0
+
+
+def lines(verdicts: Sequence[Verdict], users: Sequence[Affected], directory: DataDirectory) -> list[str]:
+    """What `penstock plan` prints."""
+    told = [str(each) for each in verdicts if each.kind is not Kind.unchanged]
+    if users:
+        told += ["", "affected:", *(f"  {each}" for each in users)]
+    counts = {kind: sum(each.kind is kind for each in verdicts) for kind in Kind}
+    listed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "nothing declared"
+    refused = any(counts[kind] for kind in REFUSED)
+    return [*told, f"penstock: {directory.root}: {listed}; `penstock run` would {'refuse' if refused else 'start'}"]
+
+
+def _as_json(verdicts: Sequence[Verdict], users: Sequence[Affected]) -> str:
+    told: dict[str, Any] = {
+        "starts": not any(each.kind in REFUSED for each in verdicts),
+        "declarations": [
+            {
+                "verdict": each.kind.value,
+                "kind": each.sort,
+                "name": each.name,
+                "where": str(each.where) if each.where is not None else None,
+                "reasons": list(each.reasons),
+                "advice": each.advice,
+                "command": each.command,
+            }
+            for each in verdicts
+        ],
+        "affected": [{"declaration": each.of, "what": each.what, "how": each.how} for each in users],
+    }
+    return msgspec.json.format(msgspec.json.encode(told)).decode()
+
+
+def _say(line: str) -> None:
+    print(f"penstock: {line}", flush=True)
+
+
+def _say_aside(line: str) -> None:
+    print(f"penstock: {line}", file=sys.stderr, flush=True)

@@ -1,0 +1,333 @@
+"""Stored and declared fingerprints side by side: what becomes of each declaration's data under the code as it is now.
+
+`penstock run` asks for all verdicts before anything starts, `penstock plan` prints them. The engine has the last word:
+it asks again for each view and handler before its query starts, since a crashed engine loads a file that may have been
+edited meanwhile. It alone records a fingerprint, once the comparison has passed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from functools import cached_property
+
+import msgspec
+
+from penstock.app import App
+from penstock.declared import Handler, Stream, View
+from penstock.errors import DeclarationError, HandlerError, NotFound, StorageError, ViewError
+from penstock.event_shape import event_spec
+from penstock.evolution import shape_of
+from penstock.fingerprints.declared import handler_print, stream_print, view_print
+from penstock.fingerprints.stored import (
+    PlanPrint,
+    Prints,
+    ViewPrint,
+    read_prints,
+    versions,
+    write_prints,
+)
+from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict, stream_verdict, view_verdict
+from penstock.graph import downstream, is_derived
+from penstock.queue import EmbeddedLog
+from penstock.runtime.directory import DataDirectory
+from penstock.runtime.events import event_streams, open_log, stream_problems
+from penstock.runtime.leftovers import Leftover, leftovers, stored
+from penstock.runtime.loading import code_of
+from penstock.runtime.nextview import NextView
+from penstock.runtime.renewal import is_prepared, problem_of, unfinished_by
+from penstock.runtime.retention import last_entry
+from penstock.settings import Settings
+from penstock.store import Handled, read_handled
+
+REBUILD = {
+    Kind.incompatible: "Compute it again from the log",
+    Kind.compatible: "To have it computed from the log by the new code",
+}
+FINISH = "Start the code that it was rebuilt with once, which finishes the rebuild; then rebuild it with this one"
+Plans = Mapping[str, PlanPrint | str]
+"""By the names of views. A text is the reason why there is none."""
+
+
+class Comparison:
+    """Of one app and one data directory. Made as soon as the app's file is loaded: the texts of functions are read
+    here, and must be those that were loaded. Reads the directory and changes nothing, but for `record`."""
+
+    def __init__(self, app: App, target: str, directory: DataDirectory, settings: Settings) -> None:
+        self.app, self.target, self.directory = app, target, directory
+        self.code = code_of(target)
+        self.stored = read_prints(directory.declarations)
+        self.declared = Prints(
+            {each.name: stream_print(each, settings) for each in app.streams},
+            {each.name: view_print(app, each) for each in app.queries},
+            {each.name: handler_print(each) for each in app.handlers},
+        )
+
+    @cached_property
+    def _known(self) -> Prints:
+        return self.stored or Prints()
+
+    def verdicts(self, plans: Plans | None = None) -> list[Verdict]:
+        """One for each declaration, in their order, and one for each that was removed. Without `plans` some views may
+        be undecided."""
+        unreadable = self._unreadable()
+        streams = [self.of_stream(each) for each in self.app.streams]
+        found = [unreadable.pop(each.name, each) for each in streams]
+        found += [self.of_view(each, (plans or {}).get(each.name)) for each in self.app.queries]
+        found += [self._of_whole_handler(each) for each in self.app.handlers]
+        removed = map(self._removed, leftovers(self.app, self.directory, self._known))
+        return [*found, *unreadable.values(), *removed]
+
+    def _unreadable(self) -> dict[str, Verdict]:
+        """The streams, those that handlers and views fill included, whose events cannot be read as their classes."""
+        found = {}
+        with closing(open_log(self.app, self.directory)) as log:
+            for stream in event_streams(self.app):
+                reasons = stream_problems(log, stream)
+                if reasons:
+                    verdict = Verdict(Kind.incompatible, "stream", stream.name, stream.where, tuple(reasons))
+                    found[stream.name] = verdict
+        return found
+
+    def _of_whole_handler(self, handler: Handler) -> Verdict:
+        """The same as `of_handler`, before anything is running: a batch may be half done, and its events read as
+        another version of their class."""
+        verdict = self.of_handler(handler)
+        if verdict.kind is Kind.incompatible:
+            return verdict
+        with closing(open_log(self.app, self.directory)) as log:
+            reason = unfinished_by(self.app, handler, self.directory, log, self.code)
+        return verdict if reason is None else replace(verdict, kind=Kind.incompatible, reasons=(reason,))
+
+    def of_stream(self, stream: Stream) -> Verdict:
+        verdict = Verdict(Kind.new, "stream", stream.name, stream.where)
+        old, new = self._known.streams.get(stream.name), self.declared.streams[stream.name]
+        ends = self._ends(stream.name)
+        if not ends:
+            return verdict
+        if old is None:
+            old = msgspec.structs.replace(new, partitions=len(ends))
+            verdict = replace(verdict, kind=Kind.adopted)
+        if not any(ends.values()):
+            old = msgspec.structs.replace(new, partitions=old.partitions)  # nothing was placed by the key yet
+        found = stream_verdict(old, new, verdict)
+        noted = tuple(self._event_changes(stream)) if any(ends.values()) else ()
+        if noted and found.kind in (Kind.unchanged, Kind.compatible):
+            found = replace(found, kind=Kind.compatible, reasons=(*found.reasons, *noted))
+        if found.kind is Kind.incompatible:
+            names = (stream.name, *self._readers_with_data(stream.name))
+            advice = "Give the new stream another name, or delete its events and all that was computed from them"
+            return replace(found, advice=advice, command=self._purge(*names))
+        return verdict if verdict.kind is Kind.adopted and found.kind is Kind.unchanged else found
+
+    def _event_changes(self, stream: Stream) -> Iterator[str]:
+        """What becomes of events that were stored by an earlier version of their class, for those who send them."""
+        log, now = EmbeddedLog(self.directory.streams, read_only=True), event_spec(stream.event)
+        with closing(log):
+            before = log.event_shape(stream.name)
+        if before is None or before.version > now.shape.version:
+            return
+        gone = [name for name in before.fields if name not in now.shape.fields]
+        for name in gone:
+            if name in now.renamed:
+                yield f"its field {name} is now {now.renamed[name]}, in old events too; senders must use the new name"
+            else:
+                yield f"its field {name} is gone, from old events too"
+        if now.shape.version > before.version:
+            yield f"its events are now of version {now.shape.version}, and older ones are read as that"
+        if gone or now.shape.version > before.version:
+            yield "once this has started, the earlier code is refused"
+
+    def of_view(self, view: View, plan: PlanPrint | str | None = None, *, waiting: bool = True) -> Verdict:
+        """The verdict on a view. A rebuild that waits to be taken over counts only if `waiting`: the engine takes over
+        what it can before it asks."""
+        verdict = Verdict(Kind.new, "view", view.name, view.where)
+        if not self._has_run(view):
+            return verdict
+        if isinstance(plan, str):
+            return replace(verdict, kind=Kind.incompatible, reasons=(f"its query cannot be built: {plan}",))
+        new, old = self.view_print(view, plan), self._known.views.get(view.name)
+        derived, prepared = is_derived(self.app, view), NextView(self.directory, view.name)
+        rebuilt = prepared.read() if waiting else None
+        if rebuilt is not None:
+            found = view_verdict(rebuilt.made_with, new, verdict)
+            if found.kind is not Kind.incompatible:
+                return found
+            if prepared.is_taken():
+                return replace(found, advice=FINISH)
+        if old is None:
+            return replace(verdict, kind=Kind.adopted)
+        found = view_verdict(old, new, verdict, derived=derived)
+        if found.kind is Kind.incompatible and derived:
+            names = (view.name, *self._readers_with_data(view.name))
+            return replace(found, advice="To have it recomputed", command=self._purge(*names))
+        if found.kind in (Kind.incompatible, Kind.compatible) and not derived:
+            return replace(found, advice=REBUILD[found.kind], command=self._command("rebuild", f"--view {view.name}"))
+        return found
+
+    def is_made_by(self, view: View, made_with: ViewPrint, plan: Callable[[], PlanPrint]) -> bool:
+        """Whether data with this fingerprint is what the code as it is now would make."""
+        verdict = view_verdict(made_with, self.view_print(view, plan()), Verdict(Kind.new, "view", view.name))
+        return verdict.kind in (Kind.unchanged, Kind.compatible)
+
+    def view_print(self, view: View, plan: PlanPrint | None) -> ViewPrint:
+        """The fingerprint of a view as it is declared, with its plan if that is known."""
+        return msgspec.structs.replace(self.declared.views[view.name], plan=plan)
+
+    def of_handler(self, handler: Handler) -> Verdict:
+        verdict = Verdict(Kind.new, "handler", handler.name, handler.where)
+        handled = self._handled(handler)
+        if handled is None or is_prepared(handler, self.directory, self.code):
+            return verdict
+        rebuild = self._command("rebuild", f"--handler {handler.name}")
+        reason = problem_of(handler, self.directory, self.code)
+        if reason is not None:
+            advice = "Or rebuild its state from the log"
+            return replace(verdict, kind=Kind.incompatible, reasons=(reason,), advice=advice, command=rebuild)
+        old = self._known.handlers.get(handler.name)
+        if old is None:
+            return replace(verdict, kind=Kind.adopted)
+        found = handler_verdict(old, self.declared.handlers[handler.name], verdict)
+        if found.kind is Kind.incompatible:
+            names = (handler.name, *self._readers_with_data(handler.name))
+            advice = "Give it another name, or remove what it has"
+            return replace(found, advice=advice, command=self._purge(*names))
+        if found.kind is Kind.compatible and handled.intended is not None:
+            reason = f"batch {handled.next_id} is half done, by the code that ran before"
+            advice = "Run that code once more, until it is ready; then this"
+            return replace(found, kind=Kind.incompatible, reasons=(reason, *found.reasons), advice=advice)
+        if handled.shape != shape_of(handler.state):
+            carried = f"its state is carried over to version {handler.state.__state_version__}"
+            found = replace(found, kind=Kind.compatible, reasons=(*found.reasons, carried))
+        if found.kind is Kind.compatible:
+            return replace(found, advice=REBUILD[found.kind], command=rebuild)
+        return found
+
+    def require(self, node: View | Handler, plan: Callable[[], PlanPrint] | None = None) -> Verdict:
+        """The verdict on a view or handler that may go on with the data that it has; raises the reason if it must not.
+        A plan is made where the text of the view does not tell enough, and to be recorded."""
+        self._require_streams(node)
+        if isinstance(node, Handler):
+            verdict = self.of_handler(node)
+        else:
+            verdict = self.of_view(node, waiting=False)
+            if plan is not None and self._needs_plan(node, verdict):
+                made = plan()
+                verdict = self.of_view(node, made, waiting=False)
+                self._declare(node.name, made)
+        if verdict.kind in (Kind.incompatible, Kind.undecided):
+            error = HandlerError if isinstance(node, Handler) else ViewError
+            raise error(str(verdict), **{verdict.sort: node.name})
+        return verdict
+
+    def record(self, node: View | Handler) -> None:
+        """Store the fingerprint of a node that passed the comparison. Durable on return."""
+        if isinstance(node, Handler):
+            known = self._known
+            handlers = known.handlers | {node.name: self.declared.handlers[node.name]}
+            self._store(Prints(known.streams, known.views, handlers))
+        else:
+            self.record_view(node.name, self._with_known_plan(node.name))
+
+    def record_view(self, name: str, made_with: ViewPrint) -> None:
+        """Store the fingerprint that the data of a view was made with, as when a rebuilt view was taken over."""
+        known = self._known
+        self._store(Prints(known.streams, known.views | {name: made_with}, known.handlers))
+
+    def record_streams(self) -> None:
+        """Store the fingerprints of the streams that passed the comparison. Durable on return."""
+        verdicts = {each.name: self.of_stream(each) for each in self.app.streams}
+        sound = {
+            name: self.declared.streams[name]
+            for name, verdict in verdicts.items()
+            if verdict.kind is not Kind.incompatible
+        }
+        known = self._known
+        self._store(Prints(known.streams | sound, known.views, known.handlers))
+
+    def _store(self, made: Prints) -> None:
+        if made != self.stored:
+            write_prints(self.directory.declarations, made)
+            self.stored = made
+            self.__dict__.pop("_known", None)
+
+    def require_streams(self) -> None:
+        """Raise the reason why events must not be added to a stream. For the process that writes them."""
+        for stream in self.app.streams:
+            verdict = self.of_stream(stream)
+            if verdict.kind is Kind.incompatible:
+                raise DeclarationError(str(verdict), stream=stream.name)
+
+    def _require_streams(self, node: View | Handler) -> None:
+        for stream in self.app.streams:
+            if stream.name in node.reads:
+                verdict = self.of_stream(stream)
+                if verdict.kind is Kind.incompatible:
+                    raise DeclarationError(str(verdict), stream=stream.name)
+
+    def _needs_plan(self, view: View, verdict: Verdict) -> bool:
+        """Whether a plan is to be made: where it decides, where none is stored, and where a function makes the query,
+        which may read what its text does not show, such as the environment."""
+        if is_derived(self.app, view) or verdict.kind is Kind.incompatible:
+            return False
+        old = self._known.views.get(view.name)
+        stale = old is None or old.plan is None or old.versions != versions()
+        return stale or verdict.kind in (Kind.undecided, Kind.new) or view.function is not None
+
+    def _declare(self, view: str, plan: PlanPrint) -> None:
+        made = msgspec.structs.replace(self.declared.views[view], plan=plan)
+        self.declared = msgspec.structs.replace(self.declared, views=self.declared.views | {view: made})
+
+    def _with_known_plan(self, view: str) -> ViewPrint:
+        """A view whose text is as it was keeps the plan that is stored."""
+        declared, old = self.declared.views[view], self._known.views.get(view)
+        if declared.plan is None and old is not None and old.versions == declared.versions:
+            return msgspec.structs.replace(declared, plan=old.plan)
+        return declared
+
+    def _ends(self, stream: str) -> Mapping[int, int]:
+        log = EmbeddedLog(self.directory.streams, read_only=True)
+        try:
+            return log.ends(stream)
+        except (NotFound, StorageError):
+            return {}
+        finally:
+            log.close()
+
+    def _has_run(self, view: View) -> bool:
+        """Whether a view has rows, or Spark has planned a batch of it: before, it has no state either."""
+        offsets = self.directory.checkpoint(view.name) / "offsets"
+        if offsets.is_dir() and any(each.name.isdigit() for each in offsets.iterdir()):
+            return True
+        try:
+            return last_entry(self.directory, view) is not None
+        except StorageError:
+            return False  # its own failure, told by the engine
+
+    def _handled(self, handler: Handler) -> Handled | None:
+        try:
+            found = read_handled(self.directory.handler_ledger(handler.name))
+        except StorageError:
+            return None  # its own failure, told by the engine
+        return found if found is not None and (found.entry is not None or found.intended is not None) else None
+
+    def _removed(self, left: Leftover) -> Verdict:
+        reasons = (f"it is no longer declared; what it has ({left.size_text}) is kept",)
+        return Verdict(Kind.removed, left.sort, left.name, None, reasons, "To remove it", self._purge(left.name))
+
+    def _readers_with_data(self, name: str) -> list[str]:
+        there = stored(self.directory)
+        return [each for each in downstream(self.app, name) if each in there]
+
+    def _purge(self, *names: str) -> str:
+        return self._command("purge", *names)
+
+    def _command(self, command: str, *arguments: str) -> str:
+        return command_line(self.target, self.directory, command, *arguments)
+
+
+def command_line(target: str, directory: DataDirectory, command: str, *arguments: str) -> str:
+    """A command of ours as a person types it; the data directory is left out if it is the usual one."""
+    data = [] if str(directory.root) == ".penstock" else ["--data", str(directory.root)]
+    return " ".join(("penstock", command, target, *arguments, *data))

@@ -1,0 +1,157 @@
+"""What is wrong with a running app: from when it is first seen until it has really recovered.
+
+Between two tries of a view that fails, or two events that a handler fails on, there is a moment in which nothing is
+wrong. So a problem is there until there was no sign of it for some time (`recovered_s`).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+from penstock.contracts import SourceStatus
+from penstock.settings import Settings
+
+Level = Literal["amber", "red"]
+"""Amber: it runs, and needs someone to look at it. Red: some of it does not run."""
+CONNECTED = "connected"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One thing that is wrong, named as in `handler tell`; `message` says what, for people."""
+
+    kind: str
+    name: str
+    level: Level
+    message: str
+    since: datetime
+
+    def told(self) -> dict[str, Any]:
+        """As `/v1/health` and `/v1/app` have it. `page` is where to look, in the dashboard."""
+        page = f"#/{self.kind}s/{self.name}" if self.kind in ("view", "handler", "stream") else "#/"
+        return {
+            "kind": self.kind,
+            "name": self.name,
+            "level": self.level,
+            "message": self.message,
+            "since": self.since,
+            "page": page,
+        }
+
+
+@dataclass
+class _Fault:
+    """A view or handler that has failed: how often, when it was last seen to be down, and why."""
+
+    times: int = 0
+    seen_at: float = 0.0
+    error: str = ""
+    down: bool = False
+
+
+@dataclass
+class _Failures:
+    """The events that a handler has failed on: how many there are in all, and how many came when."""
+
+    total: int
+    lately: deque[tuple[float, int]] = field(default_factory=deque)
+
+    def note(self, now: float, total: int, window_s: float) -> None:
+        if total > self.total:
+            self.lately.append((now, total - self.total))
+        self.total = total
+        while self.lately and now - self.lately[0][0] > window_s:
+            self.lately.popleft()
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.lately)
+
+
+@dataclass
+class _Line:
+    """A source: for how long it was cut off since it was last well, and for how long it has been connected since."""
+
+    down_s: float = 0.0
+    up_s: float = 0.0
+
+    def note(self, passed_s: float, *, connected: bool, recovered_s: float) -> None:
+        if not connected:
+            self.down_s, self.up_s = self.down_s + passed_s, 0.0
+            return
+        self.up_s += passed_s
+        if self.up_s >= recovered_s:
+            self.down_s = 0.0
+
+
+class Problems:
+    """Noted about once a second, in one thread."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._faults: dict[tuple[str, str], _Fault] = {}
+        self._failures: dict[str, _Failures] = {}
+        self._lines: dict[str, _Line] = {}
+        self._sources: Mapping[str, SourceStatus] = {}
+        self._since: dict[tuple[str, str], datetime] = {}
+        self._noted_at: float | None = None
+        self.found: list[Problem] = []
+
+    def note(self, now: float, engine: Mapping[str, Any], sources: Mapping[str, SourceStatus]) -> None:
+        """Take what the engine and the sources say of themselves. `now` is monotonic time in seconds."""
+        passed_s = now - (self._noted_at if self._noted_at is not None else now)
+        self._noted_at, self._sources = now, sources
+        for kind in ("view", "handler"):
+            for name, node in engine.get(f"{kind}s", {}).items():
+                self._note_node(now, kind, name, node)
+        for name, source in sources.items():
+            connected, recovered_s = source.state == CONNECTED, self._settings.recovered_s
+            self._lines.setdefault(name, _Line()).note(passed_s, connected=connected, recovered_s=recovered_s)
+        signs = [*self._node_signs(), *self._event_signs(), *self._source_signs()]
+        self._since = {(kind, name): self._begin(kind, name) for kind, name, _, _ in signs}
+        self.found = [Problem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]
+
+    def _begin(self, kind: str, name: str) -> datetime:
+        return self._since.get((kind, name)) or datetime.now(UTC)
+
+    def _note_node(self, now: float, kind: str, name: str, node: Mapping[str, Any]) -> None:
+        fault = self._faults.setdefault((kind, name), _Fault())
+        down = node["state"] == "failed"
+        if down:
+            fault.times += not fault.down
+            fault.seen_at, fault.error = now, node["error"] or "it failed"
+        fault.down = down
+        if not down and now - fault.seen_at > self._settings.recovered_s:
+            fault.times = 0
+        if kind == "handler" and node.get("failed") is not None:
+            failures = self._failures.setdefault(name, _Failures(node["failed"]))
+            failures.note(now, node["failed"], self._settings.recovered_s)
+
+    def _node_signs(self) -> Iterator[tuple[str, str, Level, str]]:
+        for (kind, name), fault in self._faults.items():
+            if fault.down:
+                yield kind, name, "red", f"{kind} {name} failed: {fault.error}"
+            elif fault.times:
+                times = "once" if fault.times == 1 else f"{fault.times} times"
+                yield kind, name, "amber", f"{kind} {name} runs again, after it failed {times}: {fault.error}"
+
+    def _event_signs(self) -> Iterator[tuple[str, str, Level, str]]:
+        known = {name for (kind, name), fault in self._faults.items() if kind == "handler" and fault.times}
+        for name, failures in self._failures.items():
+            if name not in known and failures.count >= self._settings.failed_amber:
+                level: Level = "red" if failures.count >= self._settings.failed_red else "amber"
+                events = "an event, which is" if failures.count == 1 else f"{failures.count:,} events, which are"
+                yield "handler", name, level, f"handler {name} failed on {events} in {name}.failed"
+
+    def _source_signs(self) -> Iterator[tuple[str, str, Level, str]]:
+        for name, source in self._sources.items():
+            line = self._lines[name]
+            if source.state == "failed":
+                yield "source", name, "red", f"source {name} failed: {source.error}"
+            elif line.down_s and line.down_s >= self._settings.source_down_s:
+                state = "is connected again, after it was cut off" if line.up_s else "is not connected"
+                yield "source", name, "amber", f"source {name} {state}{f': {source.error}' if source.error else ''}"

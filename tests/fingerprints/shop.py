@@ -1,0 +1,322 @@
+"""A small app as text to be edited, data that it has made, and its views run on that data without the whole app."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import sys
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from penstock import App
+from penstock.analyze.check import EmptyLog
+from penstock.analyze.fetching import fetch
+from penstock.analyze.frames import build, inputs
+from penstock.analyze.planning import plan_print
+from penstock.analyze.plans import plans_of
+from penstock.analyze.pruning import prune
+from penstock.analyze.query import Query
+from penstock.analyze.source import read_stream, register
+from penstock.columns import to_batch
+from penstock.contracts import Output, StreamSpec
+from penstock.declared import View
+from penstock.event_shape import event_spec
+from penstock.evolution import shape_of
+from penstock.queue import EmbeddedLog, EmbeddedLogOpener
+from penstock.runtime.clock import WallClock
+from penstock.runtime.comparison import Comparison, Plans
+from penstock.runtime.directory import DataDirectory, take
+from penstock.runtime.engine import Engine
+from penstock.runtime.loading import Loaded, load
+from penstock.runtime.rebuild import Rebuild
+from penstock.settings import Settings
+from penstock.store import ViewSpec, ViewTable
+from tests.fingerprints.handled import handle_a_batch
+
+FIRST, ALL = range(12), range(24)
+"""The orders that a shop has at first, and all that it gets."""
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+SETTINGS = Settings(partitions=2, disk_reserve_bytes=0)
+
+APP = '''"""A shop."""
+
+from datetime import datetime, timedelta
+
+from pyspark.sql import functions as F
+
+import rates
+from penstock import App, Event, State
+from rates import VAT
+
+
+class Order(Event, id="oid", time="at"):
+    oid: str
+    at: datetime
+    shop: str
+    amount: int
+    note: str = ""
+
+
+class Refund(Event, id="rid"):
+    rid: str
+    shop: str
+    amount: int
+
+
+app = App("shop")
+orders = app.stream("orders", Order, key="shop", late_after=timedelta(minutes=2))
+refunds = app.stream("refunds", Refund, key="shop")
+
+LIMIT = 10
+
+app.sql("best", "SELECT shop, max(amount) AS best, count(*) AS n FROM orders GROUP BY shop", key="shop")
+
+
+@app.view("hours", reads=orders, key=["shop", "window"])
+def hours(rows):
+    return rows.groupBy("shop", F.window("at", "1 hour")).agg(F.sum("amount").alias("total"))
+
+
+def gross_by(factor, extra=1):
+    def gross_of(amount):
+        return int(amount * factor + VAT + extra)
+
+    return F.udf(gross_of, "long", useArrow=False)
+
+
+@app.view("gross", reads=orders, key="oid")
+def gross(rows):
+    return rows.select("oid", gross_by(3)("amount").alias("gross"))
+
+
+@app.view("large", reads=orders, key="oid", top=2, by="amount")
+def large(rows):
+    return rows.where(F.col("amount") > LIMIT * rates.FACTOR).select("oid", "amount")
+
+
+class Seen(State):
+    count: int = 0
+
+
+class Told(Event):
+    shop: str
+    count: int
+
+
+STEP = 1
+
+
+@app.handler("tell", reads=orders, key="shop", state=Seen, emits=Told)
+def tell(state, order, ctx):
+    state.count += STEP
+    yield Told(shop=order.shop, count=state.count)
+
+
+app.feed("small", of="best", where="best < 20")
+'''
+
+RATES = """VAT = 2
+FACTOR = 2
+"""
+
+Edit = tuple[str, str]
+
+
+def write_app(folder: Path, edits: Sequence[Edit] = (), rates: Sequence[Edit] = ()) -> Path:
+    """The app's file, edited; its neighbour `rates.py` stands beside it. An edit whose text is not there fails."""
+    folder.mkdir(parents=True)
+    for name, text, changes in (("app.py", APP, edits), ("rates.py", RATES, rates)):
+        edited = text
+        for old, new in changes:
+            assert old in edited, f"{old!r} is not in {name}"
+            edited = edited.replace(old, new)
+        (folder / name).write_text(edited)
+    return folder / "app.py"
+
+
+def load_app(file: Path) -> App:
+    """Load a file as a fresh process would, though others of the same name were loaded before."""
+    return _load(file).app
+
+
+def _load(file: Path) -> Loaded:
+    for name in ("rates", "penstock_app_app"):
+        sys.modules.pop(name, None)
+    sys.path[:] = [each for each in sys.path if not (Path(each) / "rates.py").exists()]
+    loaded = load(str(file))
+    cloudpickle.register_pickle_by_value(loaded.module)  # type: ignore[no-untyped-call]
+    return loaded
+
+
+def some_orders(app: App, numbers: range) -> list[Any]:
+    order = next(stream.event for stream in app.streams if stream.name == "orders")
+    made = [
+        {"oid": str(number), "at": NOON + timedelta(minutes=number), "shop": f"s{number % 3}",
+         "amount": (number * 37) % 50, "price": (number * 37) % 50, "note": "n"}
+        for number in numbers
+    ]  # fmt: skip
+    names = [each for each in order.__struct_fields__ if each in made[0]]
+    return [order(**{name: each[name] for name in names}) for each in made]
+
+
+def fill(app: App, streams: Path, numbers: range, sequence: int) -> None:
+    """Append orders to the log, all of a shop to the same partition."""
+    log = EmbeddedLog(streams)
+    try:
+        for stream in app.streams:
+            log.declare(StreamSpec.of(stream.name, event_spec(stream.event), stream.partitions or 2))
+        event = app.streams[0].event
+        for partition in range(2):
+            events = [each for each in some_orders(app, numbers) if int(each.shop[1:]) % 2 == partition]
+            nothing: list[str | None] = [None] * len(events)
+            batch = to_batch(event, events, ids=nothing, keys=nothing, now=NOON)
+            log.append("orders", partition, batch, producer="test", sequence=sequence)
+    finally:
+        log.close()
+
+
+def run_view(spark: SparkSession, app: App, view: View, streams: Path, directory: DataDirectory) -> list[Any]:
+    """Run a view over all of a log, from where its checkpoint stands, as the engine does; gives its rows."""
+    register(spark, EmbeddedLogOpener(streams))
+    table = ViewTable(directory.view_file(view.name), _spec(view), clock=WallClock())
+    query = Query(view, directory.checkpoint(view.name), table, 1)
+
+    def read(stream: str, schema: StructType) -> DataFrame:
+        return read_stream(spark, stream, schema, rows_max=1000, wait_s=0.01)
+
+    try:
+        frame = prune(spark, lambda reader: build(spark, view, inputs(app, view, reader, {})), read, frozenset({"at"}))
+        query.start(frame, trigger_ms=0, clean=True)
+        assert query.query is not None
+        query.query.processAllAvailable()
+        query.stop()
+    finally:
+        table.close()
+    return _rows(directory.view_file(view.name))
+
+
+def fresh_rows(app: App, view: View, numbers: range, folder: Path) -> list[Any]:
+    """The rows of a fresh run of a view over some orders: its query as a batch, kept as the engine keeps them."""
+    table = fetch(app.preview(view, some_orders(app, numbers)))
+    kept = ViewTable(folder / "fresh.db", _spec(view), clock=WallClock())
+    kept.commit(Output(0, "[]", "[]", 1, table))
+    kept.close()
+    return _rows(folder / "fresh.db")
+
+
+def rebuild(spark: SparkSession, file: Path, directory: DataDirectory, view: str) -> None:
+    """Prepare a view of an edited file, as `penstock rebuild` does."""
+    loaded = _load(file)
+    made = Rebuild(loaded, str(file), directory.root, SETTINGS, [view_of(loaded.app, view)])
+    made._spark = spark
+    try:
+        made.prepare(lambda _: None, lambda _: None, kept=False)
+    finally:
+        made.log.close()
+
+
+def engine_rows(spark: SparkSession, file: Path, directory: DataDirectory, view: str) -> list[Any]:
+    """The rows of a view once the engine, which runs nothing else, has read everything that there is."""
+    app = load_app(file)
+    owned = take(directory, app.name)
+    engine = Engine(app, str(file), directory, SETTINGS, owned.epoch)
+    engine.spark = spark
+    try:
+        engine._start(view_of(app, view), True)
+        runner = engine.runners[view]
+        assert runner.error is None, runner.error
+        assert runner.query is not None
+        assert runner.query.query is not None
+        runner.query.query.processAllAvailable()
+    finally:
+        engine._stop(1)
+        os.close(owned.descriptor)
+    return _rows(directory.view_file(view))
+
+
+def new_shop(file: Path, root: Path) -> DataDirectory:
+    """A data directory that has all orders as an edited file has them, and nothing that was made of them."""
+    directory = DataDirectory(root)
+    directory.make()
+    fill(load_app(file), directory.streams, ALL, 1)
+    return directory
+
+
+def _spec(view: View) -> ViewSpec:
+    return ViewSpec(view.name, view.key, view.keep, view.top, view.by, 100, 10**6)
+
+
+def _rows(file: Path) -> list[Any]:
+    with closing(sqlite3.connect(file)) as connection:
+        rows = [msgspec.json.decode(data) for (data,) in connection.execute("SELECT data FROM rows ORDER BY key")]
+    return sorted(rows, key=str)
+
+
+def view_of(app: App, name: str) -> View:
+    return next(each for each in app.queries if each.name == name)
+
+
+def compare(file: Path, app: App, directory: DataDirectory) -> Comparison:
+    return Comparison(app, str(file), directory, Settings())
+
+
+def spark_plans(spark: SparkSession, app: App, views: Sequence[str]) -> Plans:
+    """What the process beside `penstock run` makes, in the session that there is."""
+    register(spark, EmptyLog)
+    return plans_of(spark, app, views)
+
+
+@dataclass(frozen=True)
+class Shop:
+    """Data that the app has made: `directory` has it as it was stopped, `longer` is the log with more events."""
+
+    directory: DataDirectory
+    longer: Path
+
+    def copy(self, to: Path, view: str) -> DataDirectory:
+        """The state and rows of one view, to be continued."""
+        directory = DataDirectory(to)
+        directory.make()
+        shutil.copytree(self.directory.checkpoint(view), directory.checkpoint(view))
+        shutil.copy(self.directory.view_file(view), directory.view_file(view))
+        return directory
+
+    def whole_copy(self, to: Path) -> DataDirectory:
+        """All that the app has made, with the events that it has not seen."""
+        shutil.copytree(self.directory.root, to)
+        shutil.rmtree(DataDirectory(to).streams)
+        shutil.copytree(self.longer, DataDirectory(to).streams)
+        return DataDirectory(to)
+
+
+def make_shop(spark: SparkSession, root: Path) -> Shop:
+    """Run the app, as it is, on some orders, and record it as the engine does."""
+    file = write_app(root / "code")
+    app = load_app(file)
+    directory = DataDirectory(root / "data")
+    directory.make()
+    fill(app, directory.streams, FIRST, 1)
+    longer = root / "longer"
+    shutil.copytree(directory.streams, longer)
+    fill(app, longer, range(len(FIRST), len(ALL)), 2)
+    comparison = compare(file, app, directory)
+    comparison.record_streams()
+    for view in app.queries:
+        register(spark, EmptyLog)
+        comparison.require(view, lambda view=view: plan_print(spark, app, view, {})[0])  # type: ignore[misc]
+        comparison.record(view)
+        run_view(spark, app, view, directory.streams, directory)
+    for handler in app.handlers:
+        comparison.record(handler)
+        handle_a_batch(directory, handler.name, shape_of(handler.state))
+    return Shop(directory, longer)

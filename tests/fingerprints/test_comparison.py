@@ -1,0 +1,252 @@
+"""Stored fingerprints against declared ones, without Spark."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from penstock.access import KeyFile
+from penstock.errors import Damaged, DeclarationError, HandlerError, NewerFormat, ViewError
+from penstock.evolution import shape_of
+from penstock.fingerprints.declared import original_name, view_print
+from penstock.fingerprints.stored import Versions, read_prints, write_prints
+from penstock.fingerprints.verdicts import Kind, Verdict, view_verdict
+from penstock.graph import order
+from penstock.runtime.affected import affected
+from penstock.runtime.changing import compared, lines, reported
+from penstock.runtime.directory import DataDirectory
+from penstock.serve.webhooks.model import Hook, Place
+from penstock.serve.webhooks.store import WebhookStore
+from penstock.settings import Settings
+from tests.fingerprints.handled import handle_a_batch
+from tests.fingerprints.shelf import PLAN, compare, loaded, stock, write
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> DataDirectory:
+    return stock(write(tmp_path), tmp_path / "data")
+
+
+def judged(tmp_path: Path, data: DataDirectory, *edits: tuple[str, str]) -> dict[str, Verdict]:
+    found = compare(write(tmp_path, *edits), data).verdicts()
+    return {each.name: each for each in found if each.kind is not Kind.unchanged}
+
+
+def test_what_was_recorded_is_unchanged(tmp_path: Path, data: DataDirectory) -> None:
+    assert judged(tmp_path, data) == {}
+
+
+def test_an_empty_directory_has_only_new_declarations(tmp_path: Path) -> None:
+    found = judged(tmp_path, DataDirectory(tmp_path / "nothing"))
+    assert {each.kind for each in found.values()} == {Kind.new}
+    assert compared(loaded(write(tmp_path)), str(tmp_path / "shop.py"), tmp_path / "nothing", Settings(), print) == []
+
+
+def test_data_without_fingerprints_is_adopted_and_that_is_said(tmp_path: Path) -> None:
+    file = write(tmp_path)
+    data = stock(file, tmp_path / "data", record=False)
+    said: list[str] = []
+    assert compared(loaded(file), str(file), data.root, Settings(), said.append) == []
+    assert said == [
+        f"{data.root} has no fingerprint of orders, best, rich, count: what is there is taken to be of this code"
+    ]
+    comparison = compare(file, data)
+    assert comparison.require(comparison.app.queries[0], lambda: PLAN).kind is Kind.adopted
+    comparison.record(comparison.app.queries[0])
+    stored = read_prints(data.declarations)
+    assert stored is not None
+    assert stored.views["best"].plan == PLAN
+    assert compare(file, data).of_view(comparison.app.queries[0]).kind is Kind.unchanged
+
+
+def test_a_changed_query_is_undecided_without_spark_and_refused_by_its_plan(
+    tmp_path: Path, data: DataDirectory
+) -> None:
+    file = write(tmp_path, ("max(amount)", "min(amount)"))
+    comparison = compare(file, data)
+    best = comparison.app.queries[0]
+    assert comparison.of_view(best).kind is Kind.undecided
+    other = msgspec.structs.replace(PLAN, query="another plan")
+    with pytest.raises(
+        ViewError,
+        match=r"shop.py:15: view best: incompatible: its query has changed. Compute it again .*: penstock rebuild",
+    ):
+        comparison.require(best, lambda: other)
+    assert compare(file, data).require(best, lambda: PLAN).kind is Kind.unchanged
+
+
+def test_a_function_that_reads_the_environment_is_noticed_by_the_engine(tmp_path: Path) -> None:
+    sql = '"SELECT shop, max(amount) AS best FROM orders GROUP BY shop", key="shop")'
+    reading = "import os\nfrom penstock"
+    function = 'app.view("best", reads=orders, key="shop")(lambda df: df.where("amount > " + os.environ["LEAST"]))'
+    file = write(tmp_path, ("from penstock", reading), (f'app.sql("best", {sql}', function))
+    data = stock(file, tmp_path / "data")
+    comparison = compare(file, data)
+    best = comparison.app.queries[0]
+    assert comparison.of_view(best).kind is Kind.unchanged, "its text is the same"
+    with pytest.raises(ViewError, match="its query has changed"):
+        comparison.require(best, lambda: msgspec.structs.replace(PLAN, query="another plan"))
+
+
+def test_a_removed_view_is_reported_and_its_data_kept(tmp_path: Path, data: DataDirectory) -> None:
+    rich = 'app.sql("rich", "SELECT shop, best FROM best WHERE best > 10", key="shop")\n'
+    (found,) = judged(tmp_path, data, (rich, "")).values()
+    assert (found.kind, found.sort, found.name) == (Kind.removed, "view", "rich")
+    assert "it is no longer declared; what it has (" in found.reason
+    assert found.command == f"penstock purge {tmp_path}/shop.py rich --data {data.root}"
+    assert data.view_file("rich").exists()
+
+
+def test_a_changed_key_of_a_stream_is_refused_with_the_commands_that_resolve_it(
+    tmp_path: Path, data: DataDirectory
+) -> None:
+    (found,) = judged(tmp_path, data, ('Order, key="shop"', 'Order, key="oid"')).values()
+    assert found.kind is Kind.incompatible
+    assert "its key was 'shop' and is 'oid', and stored events are placed by it" in found.reason
+    assert str(found.advice).startswith("Give the new stream another name, or delete its events")
+    assert found.command == f"penstock purge {tmp_path}/shop.py orders count best rich --data {data.root}"
+    comparison = compare(tmp_path / "shop.py", data)
+    with pytest.raises(DeclarationError, match="its key was 'shop'"):
+        comparison.require_streams()
+    with pytest.raises(DeclarationError, match="stream orders: incompatible"):
+        comparison.require(comparison.app.queries[0], lambda: PLAN)
+    comparison.record_streams()
+    stored = read_prints(data.declarations)
+    assert stored is not None
+    assert stored.streams["orders"].key == "shop", "what was refused is not recorded"
+
+
+def test_a_derived_view_whose_query_changed_goes_on(tmp_path: Path, data: DataDirectory) -> None:
+    (found,) = judged(tmp_path, data, ("best > 10", "best > 20")).values()
+    assert (found.kind, found.name) == (Kind.compatible, "rich")
+    assert found.reason == "its text has changed; it is recomputed"
+    comparison = compare(tmp_path / "shop.py", data)
+    assert comparison.require(comparison.app.queries[1]).kind is Kind.compatible
+
+
+def test_a_derived_view_whose_key_changed_is_computed_anew(tmp_path: Path, data: DataDirectory) -> None:
+    edit = ('WHERE best > 10", key="shop"', 'WHERE best > 10", key="best"')
+    (found,) = judged(tmp_path, data, edit).values()
+    assert found.kind is Kind.incompatible
+    assert found.command == f"penstock purge {tmp_path}/shop.py rich --data {data.root}"
+
+
+def test_a_changed_handler_goes_on_unless_a_batch_of_it_is_half_done(tmp_path: Path, data: DataDirectory) -> None:
+    edit = ("state.count += 1", "state.count += 2")
+    (found,) = judged(tmp_path, data, edit).values()
+    assert found.kind is Kind.compatible
+    assert found.command == f"penstock rebuild {tmp_path}/shop.py --handler count --data {data.root}"
+    handler = loaded(tmp_path / "shop.py").handlers[0]
+    handle_a_batch(data, "count", shape_of(handler.state), half_done=True)
+    (found,) = judged(tmp_path, data, edit).values()
+    assert found.kind is Kind.incompatible
+    assert found.reason.startswith("batch 1 is half done, by the code that ran before")
+    with pytest.raises(HandlerError, match="half done"):
+        compare(tmp_path / "shop.py", data).require(handler)
+    assert judged(tmp_path, data) == {}, "the code that ran before may end it"
+
+
+OTHER = Versions("0.0.1", "3.5.0", "3.10")
+
+
+def test_other_versions_go_on_if_the_text_is_the_same(tmp_path: Path, data: DataDirectory) -> None:
+    stored = read_prints(data.declarations)
+    assert stored is not None
+    views = {name: msgspec.structs.replace(each, versions=OTHER) for name, each in stored.views.items()}
+    handlers = {name: msgspec.structs.replace(each, versions=OTHER) for name, each in stored.handlers.items()}
+    write_prints(data.declarations, msgspec.structs.replace(stored, views=views, handlers=handlers))
+    found = judged(tmp_path, data)
+    assert set(found) == {"best"}, "a derived view is recomputed, and the handler's text is the same"
+    assert found["best"].kind is Kind.compatible
+    assert "it ran with Penstock 0.0.1, Spark 3.5.0, Python 3.10, and now with" in found["best"].reason
+    assert "its text is the same" in found["best"].reason
+    found = judged(tmp_path, data, ("max(amount)", "min(amount)"), ("state.count += 1", "state.count += 2"))
+    assert {name: each.kind for name, each in found.items()} == {"best": Kind.incompatible, "count": Kind.compatible}
+    assert "its text changed: whether it computes the same cannot be told" in found["best"].reason
+
+
+def test_other_versions_of_a_function_without_text_are_refused(tmp_path: Path) -> None:
+    app = loaded(write(tmp_path))
+    new = view_print(app, app.queries[0])
+    old = msgspec.structs.replace(new, versions=OTHER, source=None)
+    found = view_verdict(old, new, Verdict(Kind.new, "view", "best"))
+    assert found.kind is Kind.incompatible
+    assert "there is no text of a function that it uses" in found.reason
+
+
+def test_events_that_are_read_as_another_version_make_their_views_incompatible(tmp_path: Path) -> None:
+    migrating = "    @staticmethod\n    def migrate(version, fields):\n        return fields | {'amount': 0}\n"
+    app = loaded(write(tmp_path))
+    old = view_print(app, app.queries[0])
+    app = loaded(write(tmp_path, ("    amount: int\n", f"    amount: int\n{migrating}")))
+    found = view_verdict(old, view_print(app, app.queries[0]), Verdict(Kind.new, "view", "best"))
+    assert found.kind is Kind.incompatible
+    assert found.reason == "the stored events of orders are read as another version of their class"
+
+
+def test_a_renamed_column_is_known_by_its_first_name() -> None:
+    class Order:
+        __renamed__ = {"text": "body", "body": "content"}  # noqa: RUF012
+
+    assert original_name(Order, "content") == "text"  # type: ignore[arg-type]
+    assert original_name(Order, "other") == "other"  # type: ignore[arg-type]
+    assert original_name(None, "text") == "text"
+
+
+def test_a_damaged_file_of_fingerprints_is_a_clear_error(tmp_path: Path, data: DataDirectory) -> None:
+    data.declarations.write_bytes(data.declarations.read_bytes()[:-20])
+    with pytest.raises(Damaged, match=r"declarations.json is damaged; restore it from a backup, or remove it"):
+        compare(write(tmp_path), data)
+    data.declarations.write_text('{"format": 99}')
+    with pytest.raises(NewerFormat, match="has format 99"):
+        compare(write(tmp_path), data)
+
+
+def test_record_writes_only_what_is_new(tmp_path: Path, data: DataDirectory) -> None:
+    before = data.declarations.stat()
+    comparison = compare(write(tmp_path), data)
+    comparison.record_streams()
+    for node in order(comparison.app):
+        comparison.require(node, lambda: PLAN)
+        comparison.record(node)
+    assert data.declarations.stat().st_ino == before.st_ino
+
+
+async def register_hook(data: DataDirectory) -> None:
+    store = WebhookStore(data.webhooks, lambda error: None)
+    hook = Hook("h1", "https://x.example", "view", "best", "bob", datetime.now(UTC), where="best > 3")
+    await store.register(hook, Place("", 0))
+    await store.close()
+
+
+def test_plan_names_all_who_use_what_has_changed(tmp_path: Path, data: DataDirectory) -> None:
+    import asyncio
+
+    asyncio.run(register_hook(data))
+    KeyFile(data.keys).add("shopper", ["consume:best", "produce:orders"])
+    KeyFile(data.keys).add("boss", ["admin"])
+    access = tmp_path / "access.toml"
+    access.write_text('[rows]\n"be*" = "shop = claim(\'shop\')"\n')
+    feed = 'app.feed("small", of="best", where="best < 3")\n'
+    hook = 'app.webhook("told", of="small", url="https://y.example", secret="SECRET")\n'
+    file = write(tmp_path, ("max(amount)", "min(amount)"), ("@app.handler", f"{feed}{hook}@app.handler"))
+    comparison = compare(file, data)
+    verdicts = comparison.verdicts({"best": msgspec.structs.replace(PLAN, query="another")})
+    users = affected(comparison.app, data, verdicts, access)
+    assert [str(each) for each in users if each.of == "best"] == [
+        "best: view rich reads it, directly or by way of others",
+        "best: feed small serves it, where best < 3",
+        "best: webhook told sends it",
+        "best: registered webhook h1 sends it to bob, where best > 3",
+        "best: key shopper is granted consume:best",
+        "best: row rule be* shows the rows where shop = claim('shop')",
+    ]
+    printed = lines(verdicts, users, data)
+    assert printed[0].startswith(
+        f"{file}:15: view best: incompatible: its query has changed. Compute it again from the log: penstock rebuild"
+    )
+    assert printed[-1].endswith("1 incompatible; `penstock run` would refuse")
+    assert len(reported(verdicts, data.root, lambda line: None)) == 1

@@ -1,0 +1,106 @@
+"""Edits of an app that has data: what `plan` prints, what `run` does, and that what goes on is right."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from penstock.fingerprints.verdicts import Kind
+from penstock.runtime.affected import affected
+from penstock.runtime.changing import lines, reported
+from penstock.runtime.plans import decided
+from tests.fingerprints.edits import ROWS, Row
+from tests.fingerprints.shop import (
+    ALL,
+    Shop,
+    compare,
+    engine_rows,
+    fresh_rows,
+    load_app,
+    make_shop,
+    new_shop,
+    rebuild,
+    run_view,
+    spark_plans,
+    view_of,
+    write_app,
+)
+
+pytestmark = pytest.mark.spark
+SOME = 5
+"""Of so many edits one has what goes on run here; a soak test runs all of them."""
+
+
+@pytest.fixture(scope="module")
+def shop(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Shop:
+    return make_shop(spark, tmp_path_factory.mktemp("shop"))
+
+
+def test_the_table_is_large_enough() -> None:
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names)) >= 40
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_an_edit_is_judged_and_what_goes_on_is_right(row: Row, shop: Shop, spark: SparkSession, tmp_path: Path) -> None:
+    file = write_app(tmp_path / "code", row.edits, row.rates)
+    app = load_app(file)
+    comparison = compare(file, app, shop.directory)
+    said: list[str] = []
+    verdicts = decided(comparison, said.append, lambda _, views: spark_plans(spark, app, views))
+    told = {each.name: (each.kind, each.reason) for each in verdicts if each.kind is not Kind.unchanged}
+    assert {name: kind for name, (kind, _) in told.items()} == {name: kind for name, (kind, _) in row.expected.items()}
+    for name, (_, part) in row.expected.items():
+        assert part in told[name][1]
+    _require_plan(row, lines(verdicts, affected(app, shop.directory, verdicts, None), shop.directory))
+    refused = reported(verdicts, shop.directory.root, said.append)
+    assert bool(refused) == row.refused
+    for name, (kind, part) in row.expected.items():
+        where = refused if kind is Kind.incompatible else said if kind is not Kind.new else [name + part]
+        assert any(name in line and part in line for line in where)
+    if row in ROWS[::SOME]:
+        _require_right(row, shop, spark, tmp_path)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
+def test_what_goes_on_after_any_edit_is_right(row: Row, shop: Shop, spark: SparkSession, tmp_path: Path) -> None:
+    _require_right(row, shop, spark, tmp_path)
+
+
+REBUILT = [(row, view) for row in ROWS for view in row.rebuilt]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize(("row", "view"), REBUILT, ids=lambda each: getattr(each, "name", each))
+def test_a_view_that_is_refused_is_right_once_it_is_rebuilt(
+    row: Row, view: str, shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    file = write_app(tmp_path / "code", row.edits, row.rates)
+    fresh = engine_rows(spark, file, new_shop(file, tmp_path / "fresh"), view)
+    data = shop.whole_copy(tmp_path / "data")
+    rebuild(spark, file, data, view)
+    assert engine_rows(spark, file, data, view) == fresh
+    assert fresh or row.name in ("emit", "the input of a view")  # nothing has closed yet; nothing is there to read
+
+
+def _require_right(row: Row, shop: Shop, spark: SparkSession, tmp_path: Path) -> None:
+    """Views that go on after an edit come to what a fresh run of the new code gives."""
+    app = load_app(write_app(tmp_path / "right", row.edits, row.rates))
+    for name in row.watched:
+        view = view_of(app, name)
+        continued = run_view(spark, app, view, shop.longer, shop.copy(tmp_path / "continued", name))
+        assert continued == fresh_rows(app, view, ALL, tmp_path)
+        assert continued
+
+
+def _require_plan(row: Row, printed: list[str]) -> None:
+    assert printed[-1].endswith("would refuse" if row.refused else "would start")
+    for name, (kind, part) in row.expected.items():
+        line = next(each for each in printed if f" {name}: {kind}" in f" {each}")
+        assert part in line
+        if kind is Kind.incompatible:
+            assert "app.py:" in line
+            assert any(each in line for each in ("penstock rebuild", "penstock purge", "raise the version"))

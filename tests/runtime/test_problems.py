@@ -1,0 +1,88 @@
+"""A problem is there from its first sign until it has really recovered."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.contracts import SourceStatus
+from penstock.runtime.problems import Problems
+from penstock.settings import Settings
+
+
+def node(state: str, error: str | None = None, failed: int | None = None) -> dict[str, Any]:
+    return {"state": state, "error": error, "failed": failed}
+
+
+def found(problems: Problems) -> list[tuple[str, str, str]]:
+    return [(f"{each.kind} {each.name}", each.level, each.message) for each in problems.found]
+
+
+def test_a_view_that_failed_is_red_and_between_two_tries_and_for_a_while_after_amber() -> None:
+    problems = Problems(Settings(recovered_s=60))
+    down, up = {"views": {"v": node("failed", "no memory")}}, {"views": {"v": node("running")}}
+    problems.note(0, up, {})
+    assert found(problems) == []
+    problems.note(1, down, {})
+    assert found(problems) == [("view v", "red", "view v failed: no memory")]
+    since = problems.found[0].since
+    problems.note(5, up, {})
+    assert found(problems) == [("view v", "amber", "view v runs again, after it failed once: no memory")]
+    problems.note(10, down, {})
+    problems.note(20, up, {})
+    assert found(problems) == [("view v", "amber", "view v runs again, after it failed 2 times: no memory")]
+    assert problems.found[0].since == since
+    problems.note(70, up, {})
+    assert len(problems.found) == 1
+    problems.note(71, up, {})
+    assert found(problems) == []
+
+
+def test_a_view_that_is_still_failed_while_the_engine_is_silent_stays_so() -> None:
+    problems = Problems(Settings(recovered_s=60))
+    problems.note(0, {"views": {"v": node("failed", "no memory")}}, {})
+    problems.note(100, {}, {})
+    assert [level for _, level, _ in found(problems)] == ["red"]
+
+
+def test_a_handler_that_fails_on_events_is_told_until_it_has_not_for_a_while() -> None:
+    problems = Problems(Settings(recovered_s=60, failed_amber=2, failed_red=5))
+
+    def after(now: float, failed: int) -> list[tuple[str, str, str]]:
+        problems.note(now, {"handlers": {"h": node("running", failed=failed)}}, {})
+        return found(problems)
+
+    assert after(0, 1_000) == []  # of earlier times
+    assert after(1, 1_001) == []
+    assert after(2, 1_002) == [("handler h", "amber", "handler h failed on 2 events, which are in h.failed")]
+    assert [level for _, level, _ in after(3, 1_006)] == ["red"]
+    assert [level for _, level, _ in after(62.5, 1_006)] == ["amber"]
+    assert after(64, 1_006) == []
+
+
+def test_a_source_is_told_once_it_was_cut_off_for_some_time_and_until_it_stays_connected() -> None:
+    problems, source = Problems(Settings(recovered_s=60, source_down_s=10)), SourceStatus()
+    seen = []
+    for second in range(200):
+        source.state = "connected" if second < 5 or 40 <= second < 45 or second >= 50 else "waiting"
+        source.error = None if source.state == "connected" else "refused"
+        problems.note(second, {}, {"feed": source})
+        seen.append(problems.found[0].message if problems.found else None)
+    assert seen[13] is None
+    assert seen[14] == seen[39] == "source feed is not connected: refused"
+    assert seen[40] == seen[108] == "source feed is connected again, after it was cut off"
+    assert seen[45] == "source feed is not connected: refused"
+    assert seen[109:] == [None] * 91
+
+
+def test_a_source_that_comes_back_at_once_is_no_problem() -> None:
+    problems, source = Problems(Settings(recovered_s=60, source_down_s=10)), SourceStatus("connected")
+    for second in range(100):
+        source.state = "connecting" if second == 30 else "connected"
+        problems.note(second, {}, {"feed": source})
+        assert problems.found == []
+
+
+def test_a_source_that_gave_up_is_red() -> None:
+    problems = Problems(Settings())
+    problems.note(0, {}, {"feed": SourceStatus("failed", error="forbidden")})
+    assert found(problems) == [("source feed", "red", "source feed failed: forbidden")]
