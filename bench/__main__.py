@@ -12,7 +12,7 @@ NAMES = (
     "ingest", "dedupe", "view", "handlers", "patterns", "windows", "peers", "restore", "recovery",
     "latency", "start", "idle", "fanout",
 )  # fmt: skip
-LONG = ("memory", "nexmark")
+LONG = ("layers", "memory", "nexmark")
 """Run only if they are named."""
 
 

@@ -22,6 +22,7 @@ from penstock.cep.pattern import Pattern
 from penstock.cep.search import Search
 from penstock.contracts import Source
 from penstock.declared import (
+    ChangeStream,
     Emit,
     Feed,
     Function,
@@ -39,13 +40,16 @@ from penstock.declared import (
     Webhook,
     Where,
 )
+from penstock.errors import DeclarationError
 from penstock.joins.bounds import DEFAULT as JOIN_BOUNDS
 from penstock.joins.current import Latest
 from penstock.joins.spec import Declared, How, Interval, Lookup, Spec, Within, two_names
 from penstock.joins.telling import Joining, Pair, Side
 from penstock.kept import kept
+from penstock.notebook import table
 from penstock.schema import Event, Late, Raw, State
 from penstock.shed import Shed
+from penstock.suggestions import unknown
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.handling import Windowing
 from penstock.windows.handling import handled as windowed
@@ -171,6 +175,9 @@ class App:
     ) -> Callable[[Callable[..., DataFrame]], View]:
         """Declare a view by a function of one DataFrame for each input, in the order of `reads`.
 
+        What it reads is streams, or the changes of views (`view.changes`), which are streams too; or it is the rows of
+        other views and nothing else: then it is *derived*, and always equals its query run on the rows that they have.
+
         `key` names the columns that identify a row. `keep` drops rows whose window ended, or that last changed, so
         long ago. `top` and `by` serve only the rows with the highest `by`; if the key has a window, those of the newest
         one. `emit="close"` shows a window's rows once, when it is complete, instead of at every change. What comes too
@@ -216,7 +223,8 @@ class App:
         time: Time = "event",
         bounds: Bounds = DEFAULT,
     ) -> View | Recognizer:
-        """Declare a view by a SQL SELECT over the app's streams and views. What it reads is found in the text.
+        """Declare a view by a SQL SELECT over the app's streams and views. What it reads is found in the text; the
+        changes of a view are written as `` `VIEW.changes` ``, in backticks. As for `view`, it reads streams or views.
 
         With MATCH_RECOGNIZE after FROM, it is a pattern that is looked for in a stream, and becomes a handler, whose
         stream `name` has the columns that are selected. Then the key is that of PARTITION BY, and of the options there
@@ -292,6 +300,7 @@ class App:
         pattern: Pattern,
         emits: type[Event],
         within: timedelta | None = None,
+        gap: timedelta | None = None,
         skip: skips.Skip = skips.none,
         every: bool = True,
         timeouts: type[Event] | None = None,
@@ -300,13 +309,14 @@ class App:
         """Declare a pattern that is looked for in the events of each value of the field `key`, in order of event time.
 
         The function makes of each match an event of the class `emits`, several of them, or None; they are the stream
-        `name`. All of a match is `within` that time, from its first event on. `skip` says what of other matches
-        remains when one is found; with `every=False` a key has one match and no more. Partial matches whose time is
-        over become events of the class `timeouts`, by a function declared with `@NAME.timeout`, in `name.timeout`.
-        What came too late, or found no room in `bounds`, is told in `name.missed`.
+        `name`. All of a match is `within` that time, from its first event on, and at most `gap` passes from one event
+        to the next. `skip` says what of other matches remains when one is found; with `every=False` a key has one match
+        and no more. Partial matches whose time is over become events of the class `timeouts`, by a function declared
+        with `@NAME.timeout`, in `name.timeout`. What came too late, or found no room in `bounds`, is told in
+        `name.missed`.
         """
         where, names = _caller(), _read(reads)
-        search = Search(pattern, within, skip, every, bounds)
+        search = Search(pattern, within, skip, every, bounds, gap=gap)
         known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
         streams = [known[each] for each in names if each in known]
         emitted = (emits, Missed) if timeouts is None else (emits, timeouts, Missed)
@@ -509,22 +519,49 @@ class App:
         self._webhooks.append(declared)
         return declared
 
-    def preview(self, view: View, *events: Iterable[Any]) -> DataFrame:
+    def preview(self, view: View | str, *events: Iterable[Any]) -> DataFrame:
         """Run a view on plain lists of events, one for each of its inputs, as a batch DataFrame: for tests, notebooks.
 
-        A stream's events are instances of its class or plain mappings; a view's are mappings of its columns.
+        The view is one that Spark computes, or its name. A stream's events are instances of its class or plain
+        mappings; a view's are mappings of its columns. Of several rows with one key the last stands, as in the view.
         """
         from penstock.analyze.preview import preview
 
-        return preview(self, view, events)
+        return preview(self, self._query(view) if isinstance(view, str) else view, events)
+
+    def _query(self, name: str) -> View:
+        found = next((view for view in self._views if view.name == name), None)
+        if found is None and any(each.name == name for each in self.keepers):
+            raise DeclarationError(f"the view {name!r} is kept by a handler: use penstock.testing.run and result.rows")
+        if found is None:
+            raise DeclarationError(unknown("view", name, [view.name for view in self._views]))
+        return found
+
+    def __repr__(self) -> str:
+        parts = (f"{kind} {', '.join(each.name for each in listed)}" for kind, listed in self._parts() if listed)
+        return f"App({'; '.join([repr(self.name), *parts])})"
+
+    def _parts(self) -> tuple[tuple[str, Sequence[Stream | View | Handler | Inlet]], ...]:
+        handlers = [each for each in self._handlers if not isinstance(each, Keeper)]
+        return ("streams", self.streams), ("sources", self.inlets), ("views", self.views), ("handlers", handlers)
+
+    def _repr_html_(self) -> str:
+        rows = [
+            (kind.removesuffix("s"), each.name, ", ".join(getattr(each, "reads", ())), str(each.where))
+            for kind, listed in self._parts()
+            for each in listed
+        ]
+        return table(f"App {self.name}", ("", "name", "reads", "declared at"), rows)
 
 
 def _read(reads: Readable | Sequence[Readable]) -> tuple[str, ...]:
     several = isinstance(reads, Iterable) and not isinstance(reads, str)
     inputs: tuple[Any, ...] = tuple(reads) if several else (reads,)  # type: ignore[arg-type]
     for each in inputs:
-        if not isinstance(each, Stream | View | Handler | str):
-            raise TypeError(f"{each!r} cannot be read: give a stream, a view, a handler, or the name of one")
+        if not isinstance(each, Stream | View | Handler | ChangeStream | str):
+            raise TypeError(
+                f"{each!r} cannot be read: give a stream, a view, a view's changes, a handler, or the name of one"
+            )
     return tuple(each if isinstance(each, str) else each.name for each in inputs)
 
 
@@ -556,7 +593,8 @@ def tables(query: str) -> tuple[str, ...]:
     except SqlglotError:
         return ()
     local = {each.alias for each in tree.find_all(exp.CTE)}
-    return tuple(dict.fromkeys(table.name for table in tree.find_all(exp.Table) if table.name not in local))
+    found = (".".join(part.name for part in table.parts) for table in tree.find_all(exp.Table))
+    return tuple(dict.fromkeys(name for name in found if name not in local))
 
 
 def _is_pattern(query: str) -> bool:

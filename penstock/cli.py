@@ -1,23 +1,28 @@
-"""The command line: `penstock run`, `check`, `new`, `replay`, `rebuild`, `state`, `keys`, `doctor`."""
+"""The command line: `penstock run`, `check`, `plan`, `new`, `replay`, `rebuild`, `purge`, `state`, `keys`, `doctor`."""
 
 from __future__ import annotations
 
 import argparse
 import os
+import re
+import shlex
 import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from penstock import __version__
 from penstock.app import App
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
-from penstock.runtime import keys
-from penstock.runtime.loading import code_of, load, the_handler
+from penstock.runtime import changing, keys
+from penstock.runtime.loading import load, the_handler
 from penstock.settings import from_environment
+from penstock.suggestions import unknown
 
 if TYPE_CHECKING:
     from penstock.cursor import Positions
@@ -30,8 +35,18 @@ PROGRESS_S = 2.0
 EVENTS_MAX = 10_000
 
 
+class _Parser(argparse.ArgumentParser):
+    """argparse, with the nearest command where one is mistyped."""
+
+    def error(self, message: str) -> NoReturn:
+        mistyped = re.match(r"argument COMMAND: invalid choice: '([^']*)' \(choose from (.*)\)", message)
+        if mistyped is not None:
+            message = unknown("command", mistyped[1], re.findall(r"[\w-]+", mistyped[2]))
+        super().error(message)
+
+
 def parser() -> argparse.ArgumentParser:
-    top = argparse.ArgumentParser(prog="penstock", description="Streams of events: nothing lost, nothing twice.")
+    top = _Parser(prog="penstock", description="Streams of events: nothing lost, nothing twice.")
     top.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -48,6 +63,8 @@ def parser() -> argparse.ArgumentParser:
     test.add_argument("--determinism", action="store_true", help="read the handlers, and run them twice: all the same?")
     test.add_argument("--data", type=Path, metavar="DIR", help="run them on the events of this data directory")
     test.add_argument("--events", type=_count, metavar="N", help=f"at most so many of each stream ({EVENTS_MAX:,})")
+
+    changing.add_plan(commands.add_parser("plan", help="say what `run` would do with the data that there is"))
 
     new = commands.add_parser("new", help="make a small working app with a test")
     new.add_argument("name", metavar="NAME", help="the app's name, and that of its folder")
@@ -67,14 +84,17 @@ def parser() -> argparse.ArgumentParser:
         "--diff", metavar="FILE[:APP]", help="show what the handler of another file would do differently"
     )
 
-    rebuild = commands.add_parser("rebuild", help="make a handler's state anew from the log, and go on with it")
+    rebuild = commands.add_parser("rebuild", help="make views and handlers again from the log, and go on with them")
     rebuild.add_argument(
         "target", metavar="FILE[:APP]", help="the file with the new code, and its variable if not `app`"
     )
     rebuild.add_argument("--data", type=Path, default=Path(".penstock"), metavar="DIR", help="its data (.penstock)")
-    rebuild.add_argument("--handler", metavar="NAME", help="which handler, if the app has several")
+    rebuild.add_argument("--view", metavar="NAME", action="append", default=[], help="a view; may be given again")
+    rebuild.add_argument("--handler", metavar="NAME", action="append", default=[], help="a handler; may be given again")
     rebuild.add_argument("--kept", action="store_true", help="from what is kept, if the log's beginning is not")
     rebuild.add_argument("--prepare", action="store_true", help="leave it to the next start to take it over")
+
+    changing.add_purge(commands.add_parser("purge", help="delete the data of declarations that the app no longer has"))
 
     state = commands.add_parser("state", help="print what a handler knows, a JSON object for each key")
     state.add_argument("target", metavar="FILE[:APP]", help="the app's file, and its variable if not `app`")
@@ -103,15 +123,28 @@ def _count(text: str) -> int:
     return number
 
 
+def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments. The names for `purge` may stand after options too, where argparse does not look for them."""
+    top = parser()
+    arguments, others = top.parse_known_args(argv)
+    if others and (arguments.command != "purge" or any(each.startswith("-") for each in others)):
+        top.error(f"unrecognized arguments: {' '.join(others)}")
+    if others:
+        arguments.names += others
+    return arguments
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command. Errors of ours are one sentence on standard error and status 1."""
-    arguments = parser().parse_args(argv)
+    arguments = _parsed(argv)
     commands = {
         "run": _run,
         "check": _check,
+        "plan": changing.plan,
         "new": _new,
         "replay": _replay,
         "rebuild": _rebuild,
+        "purge": changing.purge,
         "state": _state,
         "keys": keys.keys,
         "doctor": _doctor,
@@ -139,18 +172,19 @@ def _say(line: str) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from penstock.runtime.directory import DataDirectory
-    from penstock.runtime.renewal import problems
+    from penstock.runtime.directory import DataDirectory, await_orphans
     from penstock.runtime.supervisor import Supervisor, listen
 
     settings = from_environment()
     app = load(arguments.target).app
     if _report([str(each) for each in check(app)]):
         return 1
-    if _report(list(problems(app, DataDirectory(arguments.data), code_of(arguments.target)))):
+    directory = DataDirectory(arguments.data)
+    await_orphans(directory, _say)
+    if _report(changing.compared(app, arguments.target, arguments.data, settings, _say)):
         return 1
     policy = keys.checked_policy(arguments.access, arguments.data, settings)
-    guarded = policy.authenticates or DataDirectory(arguments.data).keys.exists()
+    guarded = policy.authenticates or directory.keys.exists()
     with listen(arguments.host, arguments.port, guarded=guarded) as listener:
         supervisor = Supervisor(
             app,
@@ -177,6 +211,16 @@ def _check(arguments: argparse.Namespace) -> int:
         problems = check_views(app, from_environment())
     if _report([str(each) for each in problems]):
         return 1
+    if arguments.determinism and _check_determinism(app, arguments):
+        return 1
+    _say(_summary(app, arguments.no_spark))
+    if not arguments.determinism:
+        _warn_of_impurities(app)
+    return 0
+
+
+def _summary(app: App, no_spark: bool) -> str:
+    """What an app without problems has."""
     counts = (
         ("stream", app.streams),
         ("view", app.views),
@@ -186,25 +230,36 @@ def _check(arguments: argparse.Namespace) -> int:
     )
     words = [f"{len(each)} {name}{'' if len(each) == 1 else 's'}" for name, each in counts if each]
     listed = ", ".join(words) or "nothing declared"
-    if app.queries and arguments.no_spark:
-        _say(f"no problem found in {app.name} without Spark ({listed}); what the views compute was not checked")
-    else:
-        _say(f"{app.name} is sound: {listed}")
-    return _check_determinism(app, arguments) if arguments.determinism else 0
+    if app.queries and no_spark:
+        return f"no problem found in {app.name} without Spark ({listed}); what the views compute was not checked"
+    return f"{app.name} is sound: {listed}"
+
+
+def _warn_of_impurities(app: App) -> None:
+    """Name the clock and random numbers in handlers, which reading them finds in milliseconds. They are no reason not
+    to run, so the status stays 0; `--determinism` finds more, and refuses it."""
+    from penstock.purity import impurities
+
+    found = [each for each in impurities(app) if each.draws_or_reads_clock]
+    for each in found:
+        print(f"warning: {each}", file=sys.stderr)
+    if found:
+        print("warning: `penstock check --determinism` runs the handlers twice and finds more", file=sys.stderr)
 
 
 def _check_determinism(app: App, arguments: argparse.Namespace) -> int:
     """What reading and running the handlers finds; the rest is told too, so that one knows what was looked at."""
-    if not app.handlers:
-        _say(f"{app.name} has no handlers to run")
-        return 0
     from penstock.purity import impurities
     from penstock.runtime.determinism import examine
+    from penstock.runtime.migrations import examine_migrations
 
+    if not app.handlers:
+        _say(f"{app.name} has no handlers to run")
     read = impurities(app)
     _report([str(each) for each in read])
-    harmful = frozenset(name for each in read if each.reaches_outside for name in each.handlers)
-    verdicts = examine(app, arguments.target, arguments.data, arguments.events or EVENTS_MAX, harmful)
+    harmful = frozenset(name for each in read if each.reaches_outside for name in (*each.handlers, *each.streams))
+    given = app, arguments.target, arguments.data, arguments.events or EVENTS_MAX, harmful
+    verdicts = [*(examine(*given) if app.handlers else ()), *examine_migrations(*given)]
     for each in verdicts:
         if each.difference is None:
             _say(str(each))
@@ -222,16 +277,22 @@ def _new(arguments: argparse.Namespace) -> int:
 
     for path in make(arguments.name, Path.cwd()):
         print(f"made {path}")
-    run, python = _called("penstock"), _called("python")
-    print(f"\nnow:\n  {run} run {arguments.name}/app.py\n  {python} -m pytest {arguments.name}")
+    own = Path(sys.executable)
+    python = _called(own)
+    run = _called(own.with_name("penstock")) if own.with_name("penstock").exists() else f"{python} -m penstock.cli"
+    print(f"\nnow:\n  {run} run {arguments.name}/app.py")
+    if find_spec("pytest") is None:
+        print(f"  {python} -m pip install pytest")
+    print(f"  {python} -m pytest {arguments.name}")
     return 0
 
 
-def _called(program: str) -> str:
+def _called(program: Path) -> str:
     """How a person in this folder calls a program of this environment: by its name only if the shell would find it."""
-    own = Path(sys.executable).parent / program
-    found = shutil.which(program)
-    return program if found is not None and Path(found) == own else os.path.relpath(own)
+    found = shutil.which(program.name)
+    if found is not None and Path(found).absolute() == program.absolute():
+        return program.name
+    return shlex.quote(os.path.relpath(program))
 
 
 def _replay(arguments: argparse.Namespace) -> int:
@@ -245,6 +306,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     require_sound(app)
     handler = the_handler(app, arguments.handler)
     run = replay.Replay(app, handler, arguments.data, from_environment())
+    if arguments.verify:
+        run.require_verifiable()
     end = run.end(arguments.until)
     if arguments.pdb:
         handler = replay.debugged(handler)
@@ -271,7 +334,7 @@ def _progress() -> Callable[[int], None]:
 
     def tell(events: int) -> None:
         nonlocal said_at
-        if time.monotonic() - said_at > PROGRESS_S:
+        if events and time.monotonic() - said_at > PROGRESS_S:
             said_at = time.monotonic()
             print(f"penstock: {events:,} events so far", file=sys.stderr, flush=True)
 
@@ -312,17 +375,17 @@ def _verify(digest: str, expected: str) -> int:
 
 
 def _rebuild(arguments: argparse.Namespace) -> int:
-    from penstock.runtime.rebuild import Rebuild
+    from penstock.runtime.rebuild import Rebuild, changed, choose
 
-    app = load(arguments.target).app
-    require_sound(app)
-    handler = the_handler(app, arguments.handler)
-    rebuild = Rebuild(app, handler, arguments.target, arguments.data, from_environment())
-    if not arguments.kept:
-        rebuild.require_whole_log()
-    rebuild.run.tell = _progress()
-    rebuild.prepare()
-    _sum_up(rebuild.run)
+    loaded, settings = load(arguments.target), from_environment()
+    require_sound(loaded.app)
+    since = partial(changed, loaded.app, arguments.target, arguments.data, settings, _say)
+    nodes = choose(loaded.app, arguments.view, arguments.handler, since)
+    rebuild = Rebuild(loaded, arguments.target, arguments.data, settings, nodes)
+    try:
+        rebuild.prepare(_say, _progress(), kept=arguments.kept)
+    finally:
+        rebuild.close()
     if arguments.prepare:
         _say(f"prepared; the next `penstock run {arguments.target}` takes it over")
     else:

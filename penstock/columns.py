@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.schema import (
+    DECIMAL_SCALE,
     KIND_EVENT,
     KIND_TICK,
     SYSTEM_COLUMNS,
@@ -29,6 +30,7 @@ from penstock.schema import (
     fields,
     holds_decimal,
     per_class,
+    system_fields,
     to_millis,
 )
 
@@ -129,7 +131,8 @@ def unfit_decimal(value: Any) -> bool:
 
 
 def json_rows(data: pa.RecordBatch | pa.Table, names: Sequence[str] | None = None) -> list[bytes]:
-    """Each row as a JSON object. Times are RFC 3339 UTC, bytes base64, decimals text, NaN and infinity null."""
+    """Each row as a JSON object. Times are RFC 3339 UTC, bytes base64, NaN and infinity null; decimals are text without
+    an exponent, and without the zeros that the column of an event's Decimal, or what Spark makes of one, adds."""
     chosen = list(names) if names is not None else list(data.schema.names)
     if not chosen:
         return [b"{}"] * data.num_rows
@@ -157,8 +160,11 @@ def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return _rfc3339(column)
     if pa.types.is_struct(column.type) and column.type.num_fields:
         return _json_structs(column)
+    if pa.types.is_decimal(column.type):
+        return _json_decimals(column)
     if pa.types.is_nested(column.type):
-        return list(column.to_pylist(maps_as_pydicts="strict"))
+        nested = list(column.to_pylist(maps_as_pydicts="strict"))
+        return list(map(_with_decimals, nested)) if _holds_decimals(column.type) else nested
     return list(column.to_pylist())  # without that argument ten times as fast
 
 
@@ -171,6 +177,41 @@ def _rfc3339(times: pa.Array) -> list[str | None]:
     return list((pc.binary_join_element_wise(whole, "Z", "") if zone else whole).to_pylist())
 
 
+def _json_decimals(column: pa.Array) -> list[str | None]:
+    """Arrow writes them several times as fast as Python does, but very small ones, and zero, with an exponent."""
+    text, scale = column.cast(pa.string()), column.type.scale
+    if pc.any(pc.match_substring(text, "E")).as_py():
+        return [None if value is None else _decimal_text(value) for value in column.to_pylist()]
+    if scale >= DECIMAL_SCALE:
+        text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
+    return list(text.to_pylist())
+
+
+def _decimal_text(value: Decimal) -> str:
+    """A decimal in full. A scale below that of an event's Decimal was chosen by a view, and stays: 902.50."""
+    text = f"{value:f}"
+    places = len(text.partition(".")[2])
+    return text.rstrip("0").rstrip(".") if places >= DECIMAL_SCALE else text
+
+
+def _holds_decimals(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return _holds_decimals(kind.key_type) or _holds_decimals(kind.item_type)
+    inside = [kind.field(number).type for number in range(kind.num_fields)]
+    return pa.types.is_decimal(kind) or any(map(_holds_decimals, inside))
+
+
+def _with_decimals(value: Any) -> Any:
+    """A value of a nested column with the text of each decimal in it."""
+    if isinstance(value, Decimal):
+        return _decimal_text(value)
+    if isinstance(value, list):
+        return list(map(_with_decimals, value))
+    if isinstance(value, dict):
+        return {_with_decimals(name): _with_decimals(each) for name, each in value.items()}
+    return value
+
+
 def _json_structs(column: pa.StructArray) -> list[Any]:
     build = _json_object(tuple(field.name for field in column.type))
     rows: list[Any] = list(map(build, *(_json_values(part) for part in column.flatten())))
@@ -179,17 +220,31 @@ def _json_structs(column: pa.StructArray) -> list[Any]:
     return rows
 
 
+CHANGE_COLUMN, VERSION_COLUMN = "_change", "_version"
+UPSERT, DELETE, SNAPSHOT = "upsert", "delete", "snapshot"
+
+
+def change_schema(columns: pa.Schema) -> pa.Schema:
+    """The schema of the stream VIEW.changes: the view's columns, what became of the row and at which version, and the
+    system columns. A row that was deleted has its key and nothing else."""
+    own = [pa.field(CHANGE_COLUMN, pa.string()), pa.field(VERSION_COLUMN, pa.int64())]
+    return pa.schema([*columns, *own, *system_fields()])
+
+
 def event_rows(batch: pa.RecordBatch) -> list[bytes]:
     """The events of a batch as JSON objects, without ticks and system columns."""
     events = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
     return json_rows(events, [name for name in batch.schema.names if name not in SYSTEM_COLUMNS])
 
 
-def from_json_rows(rows: Iterable[bytes], schema: pa.Schema, names: Sequence[str] | None = None) -> pa.RecordBatch:
+def from_json_rows(
+    rows: Iterable[bytes], schema: pa.Schema, names: Sequence[str] | None = None, *, strict: bool = False
+) -> pa.RecordBatch:
     """Rows that `json_rows` has written, as columns again; `names` are those that are wanted, all unless given.
 
     A member that is missing is null. What JSON cannot say comes back as null too: NaN, infinity, a year above 9999. So
-    does what does not fit its column: a view has rows from before its query was changed.
+    does what does not fit its column: a view has rows from before its query was changed. If `strict`, what does not fit
+    raises instead.
     """
     chosen = schema if names is None else pa.schema([schema.field(name) for name in names])
     shape, decode = _row_reader(chosen)
@@ -197,9 +252,12 @@ def from_json_rows(rows: Iterable[bytes], schema: pa.Schema, names: Sequence[str
     try:
         decoded = [decode(row) for row in listed]
     except msgspec.ValidationError:
+        if strict:
+            raise
         decoded = [_decoded(row, chosen, shape, decode) for row in listed]
+    build = _built_strictly if strict else _built
     columns = [
-        _built(part, [value(row) for row in decoded]) for part, value in zip(shape.parts, shape.values, strict=True)
+        build(part, [value(row) for row in decoded]) for part, value in zip(shape.parts, shape.values, strict=True)
     ]
     if not columns:  # a batch without columns has as many rows as are said here
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(decoded), pa.struct([])))
@@ -232,6 +290,13 @@ def _built(part: _Reader, values: list[Any]) -> pa.Array:
         return part.build(values)
     except _UNFIT:
         return pa.concat_arrays([_built_alone(part, value) for value in values])
+
+
+def _built_strictly(part: _Reader, values: list[Any]) -> pa.Array:
+    column = part.build(values)
+    if column.null_count != values.count(None):
+        raise pa.ArrowInvalid(f"a value is not of the type {column.type}")
+    return column
 
 
 def _built_alone(part: _Reader, value: Any) -> pa.Array:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:  # pyarrow takes 100 ms to import, and declaring an app does n
 
     import pyarrow as pa
 
+    from penstock.event_shape import EventSpec
+
 
 class Position(NamedTuple):
     """Where an append began: its partition and the offset of its first row."""
@@ -33,13 +35,17 @@ class Position(NamedTuple):
     partition: int
     offset: int
 
+    def after(self, rows: int) -> Position:
+        return Position(self.partition, self.offset + rows)
+
 
 @dataclass(frozen=True)
 class StreamSpec:
     """What the log must know of a stream before its first append.
 
-    `schema` is the Arrow schema of its batches, system columns included. `unique_ids` is how many of the latest `_id`s
-    a later `admit` is checked against, 0 for no check; `unique_for` how long each is remembered.
+    `schema` is the Arrow schema of its batches, system columns included. `event` tells of the class that it belongs to,
+    if the stream has one: then events of earlier versions are read as that class. `unique_ids` is how many of the
+    latest `_id`s a later `admit` is checked against, 0 for no check; `unique_for` how long each is remembered.
     """
 
     name: str
@@ -47,6 +53,12 @@ class StreamSpec:
     partitions: int
     unique_ids: int = 0
     unique_for: timedelta = timedelta(hours=24)
+    event: EventSpec | None = None
+
+    @classmethod
+    def of(cls, name: str, event: EventSpec, partitions: int) -> StreamSpec:
+        """A stream of an event class, whose ids need not be unique."""
+        return cls(name, event.schema, partitions, event=event)
 
 
 @dataclass(frozen=True)
@@ -85,8 +97,10 @@ class LogReader(Protocol):
         """The next offset of each partition: one past the last durable event."""
 
     def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """The rows at offsets [start, end), in order, each exactly once, as written.
+        """The rows at offsets [start, end), in order, each exactly once, as written; events of an earlier version of
+        their class as the class has them now.
 
+        An event that cannot be read so raises `EventUnreadable`, with its position: none is passed over.
         Bytes that are not what was written raise `Damaged` with file and offset, and nothing past them is given.
         A range that is not wholly kept raises `BadCursor`.
         """
@@ -102,9 +116,10 @@ class Log(LogReader, Protocol):
     """The durable log. One process writes a stream; writes of one stream come from one thread at a time."""
 
     def declare(self, spec: StreamSpec) -> None:
-        """Make the stream, or check that the one on disk fits; a changed schema becomes a new version of it.
+        """Make the stream, or check that the one on disk fits; a changed schema or class becomes a new version of it.
 
-        A change of the number of partitions or of a column's type raises `DeclarationError`.
+        A change of the number of partitions, or one after which stored events could not be read, raises
+        `DeclarationError`, and nothing is changed.
         """
 
     def append(self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int) -> Position:
@@ -119,6 +134,10 @@ class Log(LogReader, Protocol):
         Durable on return, all or nothing. The ids are durable with the rows: after a crash both are there or neither.
         So are `marks`, which say how far sources have been read, by their names; there may be marks and no rows.
         """
+
+    def last_sequence(self, stream: str, partition: int, producer: str) -> int | None:
+        """The sequence of a producer's last append to a partition; None if it made none. Of a stream that this process
+        has declared."""
 
     def marks(self, stream: str) -> Mapping[str, str]:
         """The last mark of each source that has filled the stream. Of a stream that this process has declared."""
@@ -152,12 +171,14 @@ class Output:
 
 @dataclass(frozen=True)
 class LedgerEntry:
-    """The last batch whose output is durable."""
+    """The last batch whose output is durable. `inputs` has the generation and version of each view that a derived view
+    was computed from; then `end` is how far those had come in the log."""
 
     batch_id: int
     start: str
     end: str
     epoch: int
+    inputs: dict[str, tuple[int, int]] = field(default_factory=dict)
 
 
 class HandledShard(msgspec.Struct, frozen=True):

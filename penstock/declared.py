@@ -57,6 +57,20 @@ class Stream:
     ahead: timedelta | None = None
 
 
+CHANGES_SUFFIX = ".changes"
+
+
+@dataclass(frozen=True)
+class ChangeStream:
+    """The changes of a view as a stream: an event for each row that was set or deleted."""
+
+    view: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.view}{CHANGES_SUFFIX}"
+
+
 @dataclass(frozen=True)
 class View:
     """A keyed table kept up to date by a Spark query: `function` of DataFrames, or `query` in SQL."""
@@ -78,6 +92,11 @@ class View:
         if self.function is None:
             raise TypeError(f"view {self.name} is written in SQL; use app.preview")
         return self.function(*inputs)
+
+    @property
+    def changes(self) -> ChangeStream:
+        """Its changes as a stream, to be read by another view."""
+        return ChangeStream(self.name)
 
 
 Function = Callable[..., Any]
@@ -107,7 +126,7 @@ class Handler:
     @property
     def inputs(self) -> tuple[str, ...]:
         """The names in the log of what it reads: a view is read by its changes."""
-        return tuple(f"{name}.changes" if name in self.rows else name for name in self.reads)
+        return tuple(f"{name}{CHANGES_SUFFIX}" if name in self.rows else name for name in self.reads)
 
     def key_of(self, stream: str) -> str:
         """The field that has the key, in the events of one of its inputs."""
@@ -197,6 +216,11 @@ class Keeper(Handler):
     @property
     def row(self) -> type[Event]:
         return self.emits[-2]
+
+    @property
+    def changes(self) -> ChangeStream:
+        """The changes of its view as a stream, to be read by another view."""
+        return self.view.changes
 
     @property
     def outputs(self) -> tuple[Stream, ...]:
@@ -299,4 +323,4 @@ class Webhook:
     batch: int = 1
 
 
-Readable = Stream | View | Handler | str
+Readable = Stream | View | Handler | ChangeStream | str

@@ -23,6 +23,7 @@
     │   ├── TooLarge                too_large           no     413
     │   ├── HeadTooLarge            head_too_large      no     431
     │   ├── UnsupportedMedia        unsupported_media   no     415
+    │   ├── UnsupportedCoding       unsupported_coding  no     501   a transfer coding other than chunked
     │   └── InvalidEvents           invalid_events      no     422
     ├── NoReplyYet                  no_reply_yet        no     504   the events are taken; the reply comes later
     ├── Busy                        busy                yes    503   come back after `retry_after_s`
@@ -32,6 +33,7 @@
     │   └── Stopping                stopping            yes    503
     ├── StorageError                storage             no     500
     │   ├── Damaged                 damaged             no     500   bytes on disk are not what was written
+    │   ├── EventUnreadable         event_unreadable    no     500   a stored event does not fit its class
     │   ├── NewerFormat             newer_format        no     500
     │   ├── SyncFailed              sync_failed         no     500   final: the process exits with EXIT_IO
     │   └── LedgerMismatch          ledger_mismatch     no     500   checkpoint and ledger disagree
@@ -183,6 +185,11 @@ class UnsupportedMedia(RequestError):
     status = 415
 
 
+class UnsupportedCoding(RequestError):
+    code = "unsupported_coding"
+    status = 501
+
+
 class InvalidEvents(RequestError):
     code = "invalid_events"
     status = 422
@@ -230,6 +237,10 @@ class StorageError(PenstockError):
 
 class Damaged(StorageError):
     code = "damaged"
+
+
+class EventUnreadable(StorageError):
+    code = "event_unreadable"
 
 
 class NewerFormat(StorageError):

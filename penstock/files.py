@@ -12,6 +12,7 @@ import errno
 import os
 import secrets
 import sqlite3
+import stat
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -43,7 +44,10 @@ def connect(path: Path, *, read_only: bool = False) -> sqlite3.Connection:
             timeout=BUSY_TIMEOUT_S,
         )
         if not read_only:
-            connection.execute("PRAGMA journal_mode = WAL")
+            (journal,) = connection.execute("PRAGMA journal_mode = WAL").fetchone()
+            if journal != "wal":  # no error for SQLite, but readers and the tail file count on it
+                connection.close()
+                raise StorageError(f"{path} cannot have a write-ahead log on this file system; use a local disk")
             connection.execute("PRAGMA synchronous = FULL")
             connection.execute("PRAGMA secure_delete = OFF")  # some builds zero what is deleted: 100 times the work
         return connection
@@ -183,6 +187,32 @@ def write_status(path: Path, data: bytes) -> bool:
     except OSError:
         return False
     return True
+
+
+def read_status(path: Path) -> dict[str, Any]:
+    """What a process says of itself; nothing if it has said nothing."""
+    try:
+        found = msgspec.json.decode(path.read_bytes())
+    except (FileNotFoundError, msgspec.MsgspecError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def another_owner(path: Path) -> str | None:
+    """Say that a directory belongs to another user, and the command that fixes it; None if to this one or to root."""
+    owner = path.stat().st_uid
+    if owner in (os.geteuid(), 0):
+        return None
+    return f"{path} belongs to user {owner}, who could replace what is in it; run: chown -R {os.geteuid()} {path}"
+
+
+def other_writers(path: Path) -> str | None:
+    """Say that others may write to a directory, and the command that fixes it; None if only this user may. The primary
+    group of the process may: with a umask of 002 it is a group of one."""
+    found = path.stat()
+    if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid()):
+        return f"other users may write to {path}, and could replace what is in it; run: chmod go-w {path}"
+    return None
 
 
 def sync_directory(path: Path) -> None:

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from decimal import Decimal
+from difflib import get_close_matches
 from enum import Enum
 from inspect import isasyncgenfunction, iscoroutinefunction
 from typing import TYPE_CHECKING, Any, Literal, get_origin
@@ -15,11 +16,35 @@ from uuid import UUID
 
 from penstock import shed, signing, times
 from penstock.app import App
-from penstock.declared import Feed, Function, Handler, Joiner, Keeper, Matcher, Recognizer, Stream, View, Webhook, Where
+from penstock.declared import (
+    CHANGES_SUFFIX,
+    ChangeStream,
+    Feed,
+    Function,
+    Handler,
+    Joiner,
+    Keeper,
+    Matcher,
+    Recognizer,
+    Stream,
+    View,
+    Webhook,
+    Where,
+)
 from penstock.errors import BadExpression, DeclarationError
 from penstock.filters import compiled
 from penstock.making import SPAN_MAX
-from penstock.schema import SYSTEM_COLUMNS, Event, UnmappedType, event_schema, fields, shown, state_problem, untyped
+from penstock.schema import (
+    SYSTEM_COLUMNS,
+    Event,
+    UnmappedType,
+    event_problem,
+    event_schema,
+    fields,
+    shown,
+    state_problem,
+    untyped,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -30,6 +55,7 @@ PARTITIONS_MAX = 1024
 WEBHOOK_BATCH_MAX = 1_000
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 OURS = "PENSTOCK_"
+_CARRYING = (".failed", ".late", ".missed")
 _KEYABLE = (str, int, bool, datetime, UUID, Decimal)
 
 
@@ -78,8 +104,21 @@ def nodes(app: App) -> dict[str, Node]:
     """What computes, by each name under which others read its results."""
     queries: dict[str, Node] = {view.name: view for view in app.queries}
     late = {stream.name: queries[name] for name, stream in app.late.items()}
-    kept: dict[str, Node] = {keeper.name: keeper for keeper in app.keepers}
-    return queries | late | kept | {output.name: handler for handler in app.handlers for output in handler.outputs}
+    views = queries | {keeper.name: keeper for keeper in app.keepers}
+    changes = {ChangeStream(name).name: node for name, node in views.items()}
+    outputs: dict[str, Node] = {output.name: handler for handler in app.handlers for output in handler.outputs}
+    return views | changes | late | outputs
+
+
+def is_derived(app: App, view: View) -> bool:
+    """Whether a view reads the rows of other views and nothing else."""
+    views = {each.name for each in app.views}
+    return bool(view.reads) and views.issuperset(view.reads)
+
+
+def derived(app: App) -> list[View]:
+    """The derived views, each after those it reads."""
+    return [node for node in order(app) if isinstance(node, View) and is_derived(app, node)]
 
 
 def order(app: App) -> list[Node]:
@@ -100,17 +139,46 @@ def order(app: App) -> list[Node]:
     return list(done.values())
 
 
-def read_views(app: App) -> frozenset[str]:
-    """The names of the views whose changes another view, or a handler, reads."""
-    views = {view.name for view in app.views}
+def downstream(app: App, name: str) -> list[str]:
+    """The views and handlers that read a stream, view or handler, directly or by way of others, nearest first."""
+    makers = {read: node.name for read, node in nodes(app).items()}
+    found = [name]
+    for node in order(app):
+        if any(makers.get(each, each) in found for each in node.reads):
+            found.append(node.name)
+    return [each for each in found[1:] if each != name]
+
+
+def change_streams(app: App) -> frozenset[str]:
+    """The names of the views whose changes another view, or a handler, reads as a stream."""
     every: list[Node] = [*app.queries, *app.handlers]
-    return frozenset(name for node in every for name in node.reads if name in views)
+    read = {name for node in every for name in log_inputs(app, node)}
+    return frozenset(view.name for view in app.views if view.changes.name in read)
+
+
+def log_inputs(app: App, node: Node) -> list[str]:
+    """The names in the log of what a view or handler reads itself. A derived view reads nothing there."""
+    if isinstance(node, Handler):
+        return list(node.inputs)
+    return [] if is_derived(app, node) else list(node.reads)
 
 
 def read_streams(app: App, node: Node) -> list[str]:
-    """The names in the log of what a view or handler reads: a view is read by its changes."""
-    streams = {stream.name for stream in (*app.streams, *app.outputs)}
-    return [name if name in streams else f"{name}.changes" for name in node.reads]
+    """The names in the log of what a view or handler is computed from: those that a derived view reads by way of
+    others count too."""
+    if isinstance(node, Handler) or not is_derived(app, node):
+        return log_inputs(app, node)
+    known = nodes(app)
+    return list(dict.fromkeys(stream for name in node.reads for stream in read_streams(app, known[name])))
+
+
+def carried(app: App) -> dict[str, list[str]]:
+    """The streams that have whole events of others as text, as of those that a handler failed on or a view got too
+    late, with the names of these others."""
+    made = {output.name: handler for handler in app.handlers for output in handler.outputs}
+    found = {name: read_streams(app, node) for name, node in made.items() if name.endswith(_CARRYING)}
+    views = {view.name: view for view in app.queries}
+    return found | {stream.name: read_streams(app, views[name]) for name, stream in app.late.items()}
 
 
 def row_classes(app: App) -> dict[str, type[Event]]:
@@ -215,9 +283,23 @@ def _stream(stream: Stream) -> Iterator[Problem]:
             yield problem(
                 f"the {role} {chosen!r} is of a type that cannot identify an event; use text or a whole number"
             )
+    yield from map(problem, filter(None, [event_problem(stream.event), _default_problem(stream.event)]))
     yield from map(problem, _times(stream, kinds))
     if stream.shed is not None:
         yield from map(problem, shed.problems(stream.shed, stream.event, kinds))
+
+
+def _default_problem(event: type[Event]) -> str | None:
+    """What is wrong with the defaults of an event's fields; of names that are taken, that is told before."""
+    if set(SYSTEM_COLUMNS) & set(event.__struct_fields__):
+        return None
+    from penstock.event_shape import event_spec  # loads pyarrow, which declaring an app does not need
+
+    try:
+        event_spec(event)
+    except DeclarationError as error:
+        return error.message
+    return None
 
 
 def _keyable(base: Any) -> bool:
@@ -233,7 +315,10 @@ def _times(stream: Stream, kinds: dict[str, Any]) -> Iterator[str]:
     for option in ("late_after", "ahead"):
         if getattr(stream, option) is not None and time is None:
             yield f"{option} needs an event time: class {stream.event.__name__}(Event, time=...)"
-    for option in ("late_after", "keep", "ahead"):
+    late = stream.late_after
+    if late is not None and not (isinstance(late, timedelta) and late >= timedelta(0)):
+        yield "late_after must be a timedelta, of zero or more"
+    for option in ("keep", "ahead"):
         value = getattr(stream, option)
         if value is not None and not (isinstance(value, timedelta) and value > timedelta(0)):
             yield f"{option} must be a timedelta above zero"
@@ -247,18 +332,59 @@ def _view(app: App, view: View) -> Iterator[Problem]:
     def problem(message: str) -> Problem:
         return Problem(view.where, f"view {view.name}: {message}")
 
-    known = {each.name for each in (*app.streams, *app.outputs)} | {each.name for each in app.views}
+    streams, views = {each.name for each in (*app.streams, *app.outputs)}, {each.name for each in app.views}
+    changes = {each.changes.name for each in app.views}
     if not view.reads:
         yield problem("its SQL could not be read, or reads nothing" if view.query is not None else "it reads nothing")
     for name in view.reads:
-        if name not in known:
-            yield problem(
-                f"it reads {name!r}, which is no stream or view of this app; there are {', '.join(sorted(known))}"
-            )
+        if name not in streams | views | changes:
+            others = [each for each in sorted(streams | views) if not _is_of(view, each)]
+            near = get_close_matches(name, others, 1)
+            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(others) or 'no others'}"
+            yield problem(f"it reads {name!r}, which is not a stream or view of this app; {hint}")
+        elif "." in name and view.query is not None and f"`{name}`" not in view.query:
+            yield problem(f"write {name} in backticks: `{name}`")
+    if is_derived(app, view):
+        yield from map(problem, _derived(view))
+    else:
+        yield from map(problem, _mixed(view, views))
     if view.emit not in ("change", "close"):
         yield problem(f"emit is {view.emit!r}; use 'change' or 'close'")
     yield from map(problem, _rows_of(view))
     yield from map(problem, times.problems(app, view))
+
+
+def _is_of(view: View, name: str) -> bool:
+    """Whether a name is that of the view itself, or of what it makes, such as its late events."""
+    return name == view.name or name.startswith(f"{view.name}.")
+
+
+def _derived(view: View) -> Iterator[str]:
+    """Problems with the options of a derived view: its rows are always what its query gives."""
+    read = " and ".join(view.reads)
+    if view.emit != "change":
+        yield (
+            f"emit={view.emit!r} cannot be used on a view that reads views: its rows change whenever those of {read} "
+            "do. Leave emit out"
+        )
+    if view.keep is not None:
+        yield (
+            f"keep cannot be used on a view that reads views: its rows come and go with those of {read}. Put keep on "
+            f"{read}, or a condition in the query"
+        )
+
+
+def _mixed(view: View, views: set[str]) -> Iterator[str]:
+    """Why a view must not read streams and rows of views: a batch that is run again could see other rows."""
+    rows = [name for name in view.reads if name in views]
+    if not rows:
+        return
+    streams = [name for name in view.reads if name not in views]
+    yield (
+        f"it reads the stream {streams[0]} together with the rows of the view {rows[0]}, and a batch that is run again "
+        f"could see other rows: look them up with app.enrich (docs/joins.md), or read {ChangeStream(rows[0]).name}, "
+        "which is a stream"
+    )
 
 
 def _rows_of(view: View) -> Iterator[str]:
@@ -310,8 +436,8 @@ def _matcher(app: App, handler: Matcher) -> Iterator[str]:
         yield "it has a function for timeouts and no class for what that makes: give timeouts=Class"
     if handler.timeouts is not None and len(handler.late) != 1:
         yield f"it declares timeouts, and {len(handler.late)} functions for them: declare one with .timeout"
-    if handler.timeouts is not None and handler.search.within is None:
-        yield "it declares timeouts, and no time is ever over: give within=, or leave timeouts= out"
+    if handler.timeouts is not None and handler.search.within is None and handler.search.gap is None:
+        yield "it declares timeouts, and no time is ever over: give within= or gap=, or leave timeouts= out"
     streams = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
     classes = [streams[name] for name in handler.reads if name in streams]
     timeless = [each.__name__ for each in classes if getattr(each, "__time_field__", None) is None]
@@ -328,7 +454,8 @@ def _inputs(app: App, handler: Handler) -> Iterator[str]:
         if name in handler.rows and name in views:
             yield from _key_of(handler, Stream(read, handler.rows[name], handler.where))
         elif name not in streams:
-            what = "a view; a handler reads streams" if name in views else "no stream here"
+            viewed = name.removesuffix(CHANGES_SUFFIX) in views
+            what = "a view: use app.enrich; a handler reads streams of events" if viewed else "not a stream here"
             yield f"it reads {name!r}, which is {what}; there are {', '.join(sorted(streams))}"
         elif len(handler.reads) > 1 and name not in declared:
             yield f"it reads {name!r}, which a handler fills, beside other streams; read one or the other"
@@ -394,6 +521,8 @@ def _emitted(handler: Handler) -> Iterator[str]:
                 yield f"it emits {cls.__name__}, which has no fields"
         except (UnmappedType, NameError) as error:
             yield f"it emits {cls.__name__}: {error}"
+            continue
+        yield from filter(None, [event_problem(cls), _default_problem(cls)])
     names = [getattr(cls, "__name__", "") for cls in emits]
     if len(set(names)) < len(names):
         yield "two of the classes that it emits have the same name"

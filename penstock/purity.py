@@ -1,8 +1,8 @@
 """Handlers that cannot be deterministic, found by reading them: the clock, random numbers, files, the order of sets.
 
-What is read is each handler's function, those of its timers and its state class, and what they use of the same file:
-functions, classes, methods by their name, constants. What they call in other files is not read: `penstock check
---determinism` runs the handlers too, which finds what reading does not.
+What is read is each handler's function, those of its timers and its state class, the methods `migrate` of states and
+events, and what they use of the same file: functions, classes, methods by their name, constants. What they call in
+other files is not read: `penstock check --determinism` runs the handlers too, which finds what reading does not.
 """
 
 from __future__ import annotations
@@ -18,9 +18,12 @@ from typing import Any
 
 from penstock.app import App
 from penstock.declared import Handler, Where
-from penstock.suspects import ENVIRONMENT, OUTSIDE, SHARED, Names, suspects
+from penstock.schema import migrate_of
+from penstock.suspects import CLOCK, ENVIRONMENT, OUTSIDE, RANDOM, SHARED, UNIQUE, Names, suspects
 
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
+_Found = tuple[str, int, str]
+"""A file, a line of it, and what is found there."""
 CONSTRUCTORS = ("__new__", "__init__", "__post_init__")
 
 
@@ -59,39 +62,64 @@ class _Piece:
 
 @dataclass(frozen=True)
 class Impurity:
-    """One place that makes handlers differ from run to run. `reaches_outside` says that running it may do harm."""
+    """One place that makes handlers differ from run to run, or the events of `streams`, which handlers then read.
+    `reaches_outside` says that running it may do harm."""
 
     where: Where
     handlers: tuple[str, ...]
     message: str
+    streams: tuple[str, ...] = ()
 
     @property
     def reaches_outside(self) -> bool:
         return self.message.endswith(OUTSIDE)
 
+    @property
+    def draws_or_reads_clock(self) -> bool:
+        return self.message.endswith((CLOCK, RANDOM, UNIQUE))
+
     def __str__(self) -> str:
-        return f"{self.where}: handler {', '.join(self.handlers)}: {self.message}"
+        users = f"stream {', '.join(self.streams)}" if self.streams else f"handler {', '.join(self.handlers)}"
+        return f"{self.where}: {users}: {self.message}"
 
 
 def impurities(app: App) -> list[Impurity]:
-    """What is found in all handlers of an app, each place once, in the order of the files' lines."""
-    users: dict[tuple[str, int, str], dict[str, None]] = {}
+    """What is found in all handlers and events of an app, each place once, in the order of the files' lines."""
+    handlers: dict[_Found, dict[str, None]] = {}
+    streams: dict[_Found, dict[str, None]] = {}
     for handler in app.handlers:
         for found in _of_handler(handler):
-            users.setdefault(found, {})[handler.name] = None
+            handlers.setdefault(found, {})[handler.name] = None
+    for stream in (*app.streams, *app.outputs):
+        for found in _of_migrate(stream.event):
+            streams.setdefault(found, {})[stream.name] = None
+            readers = (each.name for each in app.handlers if stream.name in each.reads)
+            handlers.setdefault(found, {}).update(dict.fromkeys(readers))
     return [
-        Impurity(Where.of(file, line), tuple(names), message) for (file, line, message), names in sorted(users.items())
+        Impurity(Where.of(file, line), tuple(names), message, tuple(streams.get((file, line, message), ())))
+        for (file, line, message), names in sorted(handlers.items())
     ]
 
 
-def _of_handler(handler: Handler) -> Iterator[tuple[str, int, str]]:
+def _of_handler(handler: Handler) -> Iterator[_Found]:
     for given in (*handler.written, handler.state):
-        file, node = _source(given)
-        if file is None or node is None:
-            continue
-        for piece in _reached(file, node):
-            for line, message in dict.fromkeys(_found(file, piece)):
-                yield file.path, line, f"{piece.title}{message}"
+        yield from _of(given)
+    yield from _of_migrate(handler.state)
+
+
+def _of_migrate(cls: type) -> Iterator[_Found]:
+    migrate = migrate_of(cls)
+    if migrate is not None and hasattr(migrate, "__code__"):
+        yield from _of(migrate, f"in {cls.__name__}.migrate(): ")
+
+
+def _of(given: Any, title: str = "") -> Iterator[_Found]:
+    file, node = _source(given)
+    if file is None or node is None:
+        return
+    for piece in _reached(file, node):
+        for line, message in dict.fromkeys(_found(file, piece)):
+            yield file.path, line, f"{piece.title or title}{message}"
 
 
 def _found(file: _File, piece: _Piece) -> Iterator[tuple[int, str]]:

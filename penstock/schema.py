@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import inspect
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -65,19 +66,48 @@ EpochMillis = Annotated[datetime, Epoch()]
 """A time that producers send as milliseconds since 1970. In views, handlers and answers it is an ordinary time."""
 
 
-class _ValueMeta(msgspec.StructMeta):
-    """Makes frozen classes whose fields are given by name, and takes `id=` and `time=` in the class statement."""
+def _note_past(cls: Any, version: int | None, renamed: Any, dropped: Any) -> None:
+    """Keep what a class statement says of earlier versions of the class."""
+    if isinstance(dropped, str):
+        raise TypeError(f"dropped takes a list of names: dropped=[{dropped!r}]")
+    if version is not None:
+        setattr(cls, "__event_version__" if hasattr(cls, "__event_version__") else "__state_version__", version)
+    if renamed is not None:
+        cls.__renamed__ = dict(renamed)
+    if dropped is not None:
+        cls.__dropped__ = tuple(dropped)
 
-    def __new__(mcls, name: str, bases: Any, space: Any, *, id: str | None = None, time: str | None = None) -> Any:
+
+class _ValueMeta(msgspec.StructMeta):
+    """Makes frozen classes whose fields are given by name. The class statement of an event takes `id=` and `time=`, and
+    `version=`, `renamed=` and `dropped=` as that of a state does."""
+
+    def __new__(
+        mcls,
+        name: str,
+        bases: Any,
+        space: Any,
+        *,
+        id: str | None = None,
+        time: str | None = None,
+        version: int | None = None,
+        renamed: Any = None,
+        dropped: Any = None,
+    ) -> Any:
         cls: Any = super().__new__(mcls, name, bases, space, frozen=True, kw_only=True)
         cls.__declared__ = cls
+        if (version, renamed, dropped) != (None, None, None) and not hasattr(cls, "__event_version__"):
+            raise TypeError(
+                f"{name} has no versions of its own: give version, renamed and dropped to the event with it"
+            )
+        _note_past(cls, version, renamed, dropped)
         if id is not None:
             cls.__id_field__ = id
         if time is not None:
             cls.__time_field__ = time
         return cls
 
-    def __init__(cls, name: str, bases: Any, space: Any, *, id: str | None = None, time: str | None = None) -> None:
+    def __init__(cls, name: str, bases: Any, space: Any, **_: Any) -> None:
         super().__init__(name, bases, space)
 
 
@@ -104,12 +134,7 @@ class _StateMeta(msgspec.StructMeta):
     ) -> Any:
         own = {each: fresh(value) if isinstance(value, Packed) else value for each, value in space.items()}
         cls: Any = super().__new__(mcls, name, bases, own, kw_only=True)
-        if version is not None:
-            cls.__state_version__ = version
-        if renamed is not None:
-            cls.__renamed__ = dict(renamed)
-        if dropped is not None:
-            cls.__dropped__ = tuple(dropped)
+        _note_past(cls, version, renamed, dropped)
         return cls
 
     def __init__(cls, name: str, bases: Any, space: Any, **_: Any) -> None:
@@ -153,16 +178,32 @@ class Event(_Value):
         fix_id: str
         at: datetime
 
+    The class may change under events that are stored: they are read as the new class. A new field has its default.
+    `renamed` gives old names with the new ones, `dropped` those that are gone. For anything else raise `version` and
+    give a static method `migrate(version, fields)`: it gets a dict of the fields as that version had them, and returns
+    them as the next version has them.
+
     `__declared__` is the class as it was written, also of an event that was read from a log: that is of a twin.
     """
 
     __declared__: ClassVar[type[Any]]
     __id_field__: ClassVar[str | None] = None
     __time_field__: ClassVar[str | None] = None
+    __event_version__: ClassVar[int] = 1
+    __renamed__: ClassVar[dict[str, str]] = {}
+    __dropped__: ClassVar[tuple[str, ...]] = ()
 
     if TYPE_CHECKING:
 
-        def __init_subclass__(cls, *, id: str | None = None, time: str | None = None) -> None: ...
+        def __init_subclass__(
+            cls,
+            *,
+            id: str | None = None,
+            time: str | None = None,
+            version: int = 1,
+            renamed: Mapping[str, str] | None = None,
+            dropped: Sequence[str] = (),
+        ) -> None: ...
 
 
 class Raw(Event):
@@ -451,10 +492,11 @@ def _unpacked(hint: Any) -> Any:
     return hint
 
 
-def _change_problem(cls: type[State]) -> str | None:
-    """Why what a state class says of its past makes no sense."""
-    names, version = cls.__struct_fields__, cls.__state_version__
-    if not isinstance(version, int) or version < 1:
+def _change_problem(cls: type[State] | type[Event]) -> str | None:
+    """Why what a class says of its past makes no sense."""
+    names = cls.__struct_fields__
+    version = cls.__event_version__ if issubclass(cls, Event) else cls.__state_version__
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         return f"the version of {cls.__name__} is {version!r}; use 1, 2, 3, ..."
     for name in (*cls.__dropped__, *cls.__renamed__):
         if name in names:
@@ -462,7 +504,34 @@ def _change_problem(cls: type[State]) -> str | None:
     for name in cls.__renamed__.values():
         if name not in names:
             return f"{cls.__name__} says that a field was renamed to {name}, and has none of that name"
+    both = set(cls.__dropped__) & set(cls.__renamed__)
+    if both:
+        return f"{cls.__name__} says of {min(both)} both that it was dropped and that it was renamed"
     return None
+
+
+def event_problem(cls: type[Event]) -> str | None:
+    """Why what an event class says of its earlier versions makes no sense; None if it does."""
+    reason = _change_problem(cls)
+    migrate = migrate_of(cls)
+    if reason is not None or migrate is None:
+        return reason
+    if cls.__event_version__ == 1:
+        return f"{cls.__name__}.migrate is never called: it brings events of an earlier version to version 2 and on"
+    try:
+        inspect.signature(migrate).bind(1, {})
+    except TypeError:
+        return f"{cls.__name__}.migrate must be a static method of two arguments: migrate(version, fields)"
+    return None
+
+
+Migrate = Callable[[int, dict[str, Any]], dict[str, Any]]
+
+
+def migrate_of(cls: type) -> Migrate | None:
+    """The static method of a state or event class that brings fields from one version to the next."""
+    found = getattr(cls, "migrate", None) if "migrate" not in cls.__struct_fields__ else None  # type: ignore[attr-defined]
+    return found if callable(found) else None
 
 
 def holds_decimal(hint: Any) -> bool:
@@ -509,6 +578,8 @@ def type_name(hint: Any) -> str:
         name = " | ".join(repr(member.value) for member in base)
     elif issubclass(base, Record | Event):
         name = f"struct<{', '.join(f'{each.name}: {type_name(each.hint)}' for each in fields(base))}>"
+        if getattr(base, "__event_version__", 1) > 1:  # an event that is held in a state
+            name += f" of version {base.__event_version__}"
     elif base is bytearray:  # of a state that changes them in place
         name = "bytes"
     else:

@@ -57,6 +57,16 @@ class Settings:
         "what a caller without a rate may send; a request counts as one event; 0: no limit",
     )
     publish_window: int = _setting(1_000, "messages", "unacknowledged messages of one WebSocket that sends events")
+    recovered_s: float = _setting(
+        60.0, "seconds", "time without a sign of a problem after which what had it counts as recovered"
+    )
+    failed_amber: int = _setting(
+        1, "events", "failed events of a handler within `recovered_s` from which the app counts as degraded"
+    )
+    failed_red: int = _setting(100, "events", "the same, from which it counts as not ready")
+    source_down_s: float = _setting(
+        10.0, "seconds", "time that a source may be cut off before the app counts as degraded"
+    )
     reply_s_max: float = _setting(60.0, "seconds", "longest time that a request may wait for a reply")
     replies_max: int = _setting(1_000, "requests", "requests that may wait for a reply at once")
     group_events_max: int = _setting(20_000, "events", "most events in one commit of the log")
@@ -100,8 +110,14 @@ class Settings:
     filters_max: int = _setting(1_000, "filters", "different filters in use at once on one stream or view")
     wait_s_max: float = _setting(60.0, "seconds", "longest time that a request may wait for something new")
     connections_max: int = _setting(1_000, "connections", "live connections at once, server-sent events and WebSocket")
+    held_bytes_max: int = _setting(
+        256 * MIB, "bytes", "what is held for live clients that have yet to take it, of which one caller has half"
+    )
     subscriptions_max: int = _setting(64, "subscriptions", "subscriptions on one WebSocket")
     heartbeat_s: float = _setting(15.0, "seconds", "silence after which a live connection gets a progress mark")
+    compress_bytes_min: int = _setting(
+        1024, "bytes", "length from which an answer is compressed for a client that takes gzip; 0: never"
+    )
     webhooks_max: int = _setting(100, "webhooks", "webhooks that may be registered")
     webhook_requests_max: int = _setting(
         64, "requests", "messages of all webhooks on their way at once, besides one for each webhook"

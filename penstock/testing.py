@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -25,9 +25,11 @@ from penstock.errors import DeclarationError
 from penstock.graph import order, require_sound
 from penstock.kept import gone_class
 from penstock.machine import Emitted, Machine, latest
+from penstock.notebook import table
 from penstock.rows import Inputs, Place, to_events, to_micros
 from penstock.schema import Failed, value_class
 from penstock.shard import Shard, digest_text
+from penstock.suggestions import unknown
 
 STEP = timedelta(milliseconds=1)
 LATE_BY = timedelta(minutes=1)
@@ -66,7 +68,7 @@ class _Row:
     gone: str | None = None
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """What the handlers did."""
 
@@ -77,11 +79,11 @@ class Result:
 
     def emitted(self, stream: Stream | Handler | str) -> list[Any]:
         """The events of a stream that a handler fills, in order; of a view that it keeps, all rows that there were."""
-        return self._streams[stream if isinstance(stream, str) else stream.name]
+        return _named("stream", stream, self._streams)
 
     def rows(self, keeper: Handler | str) -> list[Any]:
         """The rows of a view that a handler keeps, in order of their keys. `keep` is not looked at."""
-        return self._rows[keeper if isinstance(keeper, str) else keeper.name]
+        return _named("view kept by a handler", keeper, self._rows)
 
     def _keep(self, keeper: Keeper, emitted: list[Emitted]) -> None:
         first = len(keeper.emits) - 2
@@ -92,18 +94,52 @@ class Result:
 
     def failed(self, handler: Handler | str) -> list[Failed]:
         """The events that a handler failed on, each with its error."""
+        _named("handler", handler, self._machines)
         return self._streams[f"{handler if isinstance(handler, str) else handler.name}.failed"]
 
     def states(self, handler: Handler | str) -> dict[str, Any]:
         """The state of every key that has one."""
-        name = handler if isinstance(handler, str) else handler.name
-        decode = self._machines[name].codec.decode
-        return {key: decode(record).state for shard in self._shards[name] for key, record in shard.records.items()}
+        decode = _named("handler", handler, self._machines).codec.decode
+        shards = _named("handler", handler, self._shards)
+        return {key: decode(record).state for shard in shards for key, record in shard.records.items()}
 
     def digest(self, handler: Handler | str) -> str:
         """The digest of all state of a handler, as a run on Spark shows it."""
-        name = handler if isinstance(handler, str) else handler.name
-        return digest_text(sum(shard.digest for shard in self._shards[name]))
+        return digest_text(sum(shard.digest for shard in _named("handler", handler, self._shards)))
+
+    def __repr__(self) -> str:
+        streams = [f"{name}: {len(events)} emitted" for name, events in self._shown_streams()]
+        return f"Result({'; '.join([*streams, *(f'{name}: {len(rows)} rows' for name, rows in self._rows.items())])})"
+
+    def _shown_streams(self) -> list[tuple[str, list[Any]]]:
+        """The streams that are no views; failures only if there are any."""
+        return [
+            (name, events)
+            for name, events in self._streams.items()
+            if name not in self._rows and (events or not name.endswith(".failed"))
+        ]
+
+    def _repr_html_(self) -> str:
+        listed = [*self._shown_streams(), *self._rows.items()]
+        return "".join(
+            table(name, getattr(rows[0], "__struct_fields__", ()), map(_values, rows)) if rows else table(name, (), ())
+            for name, rows in listed
+        )
+
+
+Found = TypeVar("Found")
+
+
+def _named(kind: str, given: Any, known: Mapping[str, Found]) -> Found:
+    """What has that name, or is that declaration. Raises `DeclarationError`, with the names that there are."""
+    name = given if isinstance(given, str) else given.name
+    if name not in known:
+        raise DeclarationError(unknown(kind, name, known))
+    return known[name]
+
+
+def _values(row: Any) -> list[Any]:
+    return [getattr(row, name) for name in row.__struct_fields__]
 
 
 def run(app: App, inputs: Mapping[Any, Sequence[Any]], *, shards: int = 1, batch_events: int = 1_000) -> Result:

@@ -16,7 +16,8 @@ def problems(app: App, view: View) -> Iterator[str]:
     if view.time != "ingest":
         return
     streams = {stream.name: stream for stream in app.streams}
-    computed = {*(each.name for each in app.outputs), *(each.name for each in app.views)}
+    views = [name for each in app.views for name in (each.name, each.changes.name)]
+    computed = {*(each.name for each in app.outputs), *views}
     for name in view.reads:
         if name in computed:
             yield f"it goes by ingest time, and {name} does not come from outside; use time='event', or read a stream"

@@ -57,7 +57,7 @@ class RunningApp:
         return self
 
     def begin(self) -> RunningApp:
-        """Start, and return as soon as it has said a word."""
+        """Start, and return as soon as it has said its address."""
         command = [sys.executable, "-m", "penstock.cli", "run", str(self.file), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
@@ -68,9 +68,12 @@ class RunningApp:
             cwd=ROOT,
         )
         assert self.process.stdout is not None
-        first = self.process.stdout.readline()
-        assert "http://" in first, first + self.process.stdout.read()
-        self.port = int(re.search(r"http://\S+:(\d+)", first)[1])  # type: ignore[index]
+        said = ""
+        while not (address := re.search(r"http://\S+:(\d+)", said)):  # what has changed is said before
+            line = self.process.stdout.readline()
+            assert line, f"it ended without an address: {said}"
+            said += line
+        self.port = int(address[1])
         return self
 
     @property

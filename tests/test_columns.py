@@ -79,6 +79,37 @@ def test_a_row_reads_as_msgspec_writes_its_values_however_the_table_is_cut(rows:
     assert json_rows(table.slice(1)) == expected[1:]
 
 
+AS_SENT = ["902.51", "0", "100", "-0.5", "0.000000000000000001", "12345678901234567890.123456789012345678", None]
+
+
+@pytest.mark.parametrize("scale", [18, 22])
+def test_decimals_are_written_as_they_were_sent_and_not_to_the_scale_of_their_column(scale: int) -> None:
+    values = [None if text is None else Decimal(text) for text in AS_SENT]
+    kind = pa.decimal256(60, scale)
+    for sent, chosen in ((AS_SENT, values), (["902.51", None], [Decimal("902.51"), None])):
+        table = pa.table(
+            {
+                "plain": pa.array(chosen, kind),
+                "record": pa.array([{"d": each} for each in chosen], pa.struct([("d", kind)])),
+                "list": pa.array([[each] for each in chosen], pa.list_(kind)),
+                "map": pa.array(
+                    [[("a", {"d": each})] for each in chosen], pa.map_(pa.string(), pa.struct([("d", kind)]))
+                ),
+            }
+        )
+        found = [msgspec.json.decode(row) for row in json_rows(table)]
+        assert [row["plain"] for row in found] == sent
+        assert [row["record"]["d"] for row in found] == sent
+        assert [row["list"] for row in found] == [[each] for each in sent]
+        assert [row["map"]["a"]["d"] for row in found] == sent
+
+
+def test_decimals_of_a_scale_that_a_view_chose_keep_it() -> None:
+    for scale, expected in ((0, ["100", "0"]), (2, ["100.00", "0.00"]), (8, ["100.00000000", "0.00000000"])):
+        table = pa.table({"d": pa.array([Decimal(100), Decimal(0)], pa.decimal128(20, scale))})
+        assert [msgspec.json.decode(row)["d"] for row in json_rows(table)] == expected
+
+
 def test_chosen_columns_come_in_the_chosen_order() -> None:
     batch = pa.RecordBatch.from_pydict({"a": [1, 2], "b": ["x", None]})
     assert json_rows(batch, ["b", "a"]) == [b'{"b":"x","a":1}', b'{"b":null,"a":2}']

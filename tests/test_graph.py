@@ -11,7 +11,7 @@ import pytest
 from penstock import App, Context, Event, Record, Shed, State
 from penstock.app import tables
 from penstock.errors import DeclarationError
-from penstock.graph import check, order, read_views, require_sound
+from penstock.graph import change_streams, check, derived, log_inputs, order, read_streams, require_sound
 
 
 class Fix(Event, id="fix_id", time="at"):
@@ -67,6 +67,21 @@ class Weighed(Event):
     bare: float
     maybe: float | None = None
     whole: int = 1
+
+
+def changed(body: str = "str", migrate: Any = None, **said: Any) -> type[Event]:
+    """A class that says something of its past."""
+    space: dict[str, Any] = {"__annotations__": {"vehicle": str, "body": body}, "__module__": __name__}
+    if migrate is not None:
+        space["migrate"] = migrate
+    meta: Any = type(Event)
+    made: type[Event] = meta("Changed", (Event,), space, **said)
+    return made
+
+
+class WrongDefault(Event):
+    vehicle: str
+    count: int = "none"  # type: ignore[assignment]
 
 
 class Seen(State):
@@ -128,8 +143,27 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.stream("other", Untyped), "Untyped.weight has no type, so it is no field"),
         (lambda app: app.stream("other", Untyped), "Place.country has no type"),
         (lambda app: app.stream("other", int), "not a class derived from Event"),
+        (lambda app: app.stream("other", changed(version=0)), "the version of Changed is 0; use 1, 2, 3"),
+        (lambda app: app.stream("other", changed(version=True)), "the version of Changed is True; use 1, 2, 3"),
+        (lambda app: app.stream("other", changed(dropped=["body"])), "Changed.body is declared as gone, and is there"),
+        (lambda app: app.stream("other", changed(renamed={"body": "x"})), "Changed.body is declared as gone"),
+        (lambda app: app.stream("other", changed(renamed={"a": "b"})), "was renamed to b, and has none of that name"),
+        (
+            lambda app: app.stream("other", changed(renamed={"text": "body"}, dropped=["text"])),
+            "says of text both that it was dropped and that it was renamed",
+        ),
+        (lambda app: app.stream("other", changed(migrate=staticmethod(dict))), "Changed.migrate is never called"),
+        (
+            lambda app: app.stream("other", changed(migrate=lambda fields: fields, version=2)),
+            "Changed.migrate must be a static method of two arguments",
+        ),
+        (
+            lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=changed(version=-1))(handle),
+            "the version of Changed is -1",
+        ),
+        (lambda app: app.stream("other", WrongDefault), "the default of WrongDefault.count is 'none', which is no int"),
         (lambda app: app.stream("other", NoTime, late_after=timedelta(1)), "late_after needs an event time"),
-        (lambda app: app.stream("other", Fix, late_after=timedelta(0)), "late_after must be a timedelta above zero"),
+        (lambda app: app.stream("other", Fix, late_after=timedelta(-1)), "late_after must be a timedelta, of zero"),
         (
             lambda app: app.stream("other", NoTime, ahead=timedelta(1)),
             "ahead needs an event time: class NoTime(Event, t",
@@ -138,7 +172,10 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.stream("other", Fix, ahead=60), "ahead must be a timedelta above zero"),
         (lambda app: app.stream("other", Fix, ahead=timedelta.max), "and at most 36525 days; leave it out to take any"),
         (lambda app: app.stream("other", Fix, partitions=0), "partitions must be from 1 to"),
-        (lambda app: app.sql("v", "SELECT a FROM nowhere", key="a"), "it reads 'nowhere', which is no stream or view"),
+        (
+            lambda app: app.sql("v", "SELECT a FROM nowhere", key="a"),
+            "reads 'nowhere', which is not a stream or view",
+        ),
         (lambda app: app.sql("v", "SELEC a", key="a"), "could not be read"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=[]), "it has no key"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "stands twice"),
@@ -148,9 +185,9 @@ def test_a_sound_app_has_no_problems() -> None:
         (lambda app: app.sql("v", "SELECT n FROM busiest", key="n", time="ingest"), "not come from outside"),
         (
             lambda app: app.handler("h", reads="nope", key="x", state=Seen)(handle),
-            "it reads 'nope', which is no stream",
+            "it reads 'nope', which is not a stream",
         ),
-        (lambda app: app.handler("h", reads="calm", key="x", state=Seen)(handle), "which is a view; a handler reads"),
+        (lambda app: app.handler("h", reads="calm", key="x", state=Seen)(handle), "which is a view: use app.enrich"),
         (lambda app: app.handler("h", reads=[], key="x", state=Seen)(handle), "handler h: it reads nothing"),
         (lambda app: app.handler("h", reads="fixes", key="x", state=Seen)(handle), "the key 'x' is no field of Fix"),
         (lambda app: app.handler("h", reads="fixes", key="speed", state=Seen)(handle), "cannot identify anything"),
@@ -196,7 +233,7 @@ def test_a_problem_is_found_at_its_line(declare: Callable[[App], object], expect
 
 @pytest.mark.parametrize("reads", [3, None, Fix, ["fixes", 3]])
 def test_what_cannot_be_read_is_told_where_it_is_written(reads: Any) -> None:
-    with pytest.raises(TypeError, match="cannot be read: give a stream, a view, a handler, or the name of one"):
+    with pytest.raises(TypeError, match="cannot be read: give a stream, a view, a view's changes, a handler, or"):
         App("fleet").handler("h", reads=reads, key="vehicle", state=Seen)(handle)
 
 
@@ -241,7 +278,8 @@ def test_views_come_after_what_they_read() -> None:
     app.sql("first", "SELECT vehicle FROM fixes", key="vehicle")
     app.stream("fixes", Fix)
     assert [view.name for view in order(app)] == ["first", "middle", "last"]
-    assert read_views(app) == {"first", "middle"}
+    assert [view.name for view in derived(app)] == ["middle", "last"]
+    assert change_streams(app) == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -310,3 +348,58 @@ def test_a_field_that_would_hide_the_ingest_time_is_refused() -> None:
     app.sql("v", "SELECT ingest_time FROM arrivals", key="ingest_time", time="ingest")
     (problem,) = check(app)
     assert "Arrived has a field ingest_time, which time='ingest' gives; rename it" in problem.message
+
+
+def on_views() -> App:
+    app = fresh()
+    app.stream("fixes", Fix, key="vehicle")
+    app.sql("speeds", "SELECT vehicle, max(speed) AS speed FROM fixes GROUP BY vehicle", key="vehicle")
+    return app
+
+
+MIXED = (
+    "reads the stream fixes together with the rows of the view speeds, and a batch that is run again could see other"
+)
+
+
+@pytest.mark.parametrize(
+    ("declare", "told"),
+    [
+        (lambda app: app.view("v", reads=["fixes", "speeds"], key="vehicle")(len), MIXED),
+        (lambda app: app.sql("v", "SELECT * FROM fixes JOIN speeds USING (vehicle)", key="vehicle"), "app.enrich"),
+        (
+            lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", emit="close"),
+            "emit='close' cannot be used on a view that reads views",
+        ),
+        (
+            lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", keep=timedelta(1)),
+            "Put keep on speeds, or a condition in the query",
+        ),
+        (lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", time="ingest"), "does not come from outside"),
+        (lambda app: app.sql("v", "SELECT * FROM speeds.changes", key="vehicle"), "in backticks: `speeds.changes`"),
+        (lambda app: app.handler("h", reads="speeds.changes", key="vehicle", state=Seen)(handle), "use app.enrich"),
+    ],
+)
+def test_a_view_that_could_not_be_right_is_refused_with_what_to_write(declare: Callable[[App], Any], told: str) -> None:
+    app = on_views()
+    declare(app)
+    assert any(told in each.message for each in check(app)), list(map(str, check(app)))
+
+
+def test_rows_and_changes_of_views_are_told_apart() -> None:
+    app = on_views()
+    above = app.sql("above", "SELECT vehicle FROM speeds", key="vehicle")
+    app.sql("changes", "SELECT vehicle FROM `above.changes`", key="vehicle")
+    app.sql("both", "SELECT * FROM fixes JOIN `speeds.changes` USING (vehicle)", key="vehicle")
+    assert check(app) == []
+    assert [view.name for view in derived(app)] == ["above"]
+    assert change_streams(app) == {"above", "speeds"}
+    assert [node.name for node in order(app)] == ["speeds", "above", "changes", "both"]
+    inputs = {node.name: log_inputs(app, node) for node in order(app)}
+    assert inputs == {
+        "speeds": ["fixes"],
+        "above": [],
+        "changes": ["above.changes"],
+        "both": ["fixes", "speeds.changes"],
+    }
+    assert read_streams(app, above) == ["fixes"]

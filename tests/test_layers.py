@@ -13,11 +13,12 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
-    "contracts", "access", "filters", "signing", "kept", "making", "packed", "sketches",
+    "contracts", "access", "filters", "signing", "kept", "lossless", "making", "packed", "sketches", "event_shape",
+    "encodings", "suggestions", "notebook",
 }  # fmt: skip
 DECLARATIONS = {
     "app", "declared", "graph", "machine", "testing", "samples", "suspects", "purity", "shed", "times", "cep",
-    "windows", "rollups", "joins",
+    "windows", "rollups", "joins", "fingerprints",
 }  # fmt: skip
 TIERS = {"collect", "queue", "analyze", "store", "serve", "client", "dashboard"}
 ABOVE = {"runtime", "cli", "__init__"}

@@ -94,7 +94,7 @@ def test_every_type_survives_from_the_wire_through_arrow_to_json() -> None:
     (row,) = map(msgspec.json.decode, event_rows(batch))
     expected = EXAMPLE | {
         "sent": "2023-11-14T22:13:20.123000Z",
-        "price": "12.500000000000000000",
+        "price": "12.5",
         "maybe": None,
         "place": {"lat": 1.5, "lon": 2.5, "seen": "2026-01-02T01:04:05Z"},
         "places": {"x": {"lat": 0.0, "lon": 0.0, "seen": None}},
@@ -209,3 +209,27 @@ def test_milliseconds_are_exact_in_every_year(year: int) -> None:
     for millis in (0, 1, 3, 999):
         value = datetime(year, 7, 1, 12, 30, 1, millis * 1000, tzinfo=UTC)
         assert datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=to_millis(value)) == value
+
+
+def test_a_class_statement_that_cannot_be_meant_is_refused_at_once() -> None:
+    with pytest.raises(TypeError, match=r"dropped takes a list of names: dropped=\['note'\]"):
+
+        class Dropped(Event, dropped="note"):
+            body: str
+
+    with pytest.raises(TypeError, match="Place has no versions of its own"):
+
+        class Place(Record, version=2):  # type: ignore[call-arg]
+            city: str
+
+
+def test_a_class_says_what_became_of_earlier_versions() -> None:
+    class Order(Event, version=3, renamed={"text": "body"}, dropped=["note"]):
+        body: str
+
+    class Same(Order):
+        more: int = 0
+
+    for each in (Order, Same):
+        assert (each.__event_version__, each.__renamed__, each.__dropped__) == (3, {"text": "body"}, ("note",))
+    assert (Event.__event_version__, Event.__renamed__, Event.__dropped__) == (1, {}, ())

@@ -7,6 +7,7 @@ from pathlib import Path
 from mypy import api
 
 GOOD = """
+from typing import Any
 from datetime import datetime, timedelta
 from pyspark.sql import DataFrame
 from collections.abc import Iterator
@@ -22,6 +23,15 @@ class Visit(Event, id="visit", time="at"):
     at: EpochMillis
     venue: Venue | None = None
     weight: float = 1.0
+
+class Stay(Event, id="stay", version=2, renamed={"text": "body"}, dropped=["note"]):
+    stay: str
+    body: str
+    nights: int = 1
+
+    @staticmethod
+    def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
+        return {**fields, "nights": 2}
 
 class Count(State):
     n: int = 0
@@ -125,6 +135,10 @@ WRONG = {
     "cep.on('x', Visit, lambda visit, match: visit.nothing)": "has no attribute",
     "first.then('later')": "incompatible type",
     "first.greedy()": "has no attribute",
+    "class Later(Event, version='2'): pass": "incompatible type",
+    "class Other(Event, renamed=['a']): pass": "incompatible type",
+    "class Fewer(Event, gone=['a']): pass": "Unexpected keyword argument",
+    "Stay(stay='1', body='x', text='y')": "Unexpected keyword argument",
     "app.view('v', reads=visits, key='a', emit='often')": "incompatible type",
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,6 +46,7 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "Cross-Origin-Opener-Policy": "same-origin",
         "Cross-Origin-Resource-Policy": "same-origin",
         "Cache-Control": "no-cache",
+        "Vary": "Accept-Encoding",
     }
 )
 """On every answer, the "not found" too. `no-cache` means "ask each time": with the ETag that costs an empty 304, and a
@@ -53,11 +55,14 @@ newer Penstock is never mixed with modules of an older one."""
 
 @dataclass(frozen=True)
 class Asset:
-    """One file: its bytes, what they are, and a tag that changes with them."""
+    """One file: its bytes, what they are, and a tag that changes with them. The compressed form, which is made once,
+    has a tag of its own, since a strong tag stands for bytes."""
 
     body: bytes
     media_type: str
     etag: str
+    compressed: bytes
+    compressed_etag: str
 
 
 def load(folder: Path = STATIC) -> Mapping[str, Asset]:
@@ -75,4 +80,6 @@ def load(folder: Path = STATIC) -> Mapping[str, Asset]:
 
 
 def _asset(name: str, body: bytes) -> Asset:
-    return Asset(body, SERVED[Path(name).suffix], f'"{hashlib.sha256(body).hexdigest()[:32]}"')
+    digest = hashlib.sha256(body).hexdigest()[:32]
+    packed = gzip.compress(body, 9, mtime=0)
+    return Asset(body, SERVED[Path(name).suffix], f'"{digest}"', packed, f'"{digest}-gzip"')

@@ -9,6 +9,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.dashboard.assets import CLIENT, CLIENT_TYPES, HEADERS, PAGE, Asset, load
+from penstock.encodings import accepts_gzip
 
 CLIENT_PATHS = (f"/{CLIENT}", f"/{CLIENT_TYPES}")
 """Where the client for browsers stands, and its types. Like the page, they are for everyone."""
@@ -41,7 +42,10 @@ def _answer(request: Request, assets: Mapping[str, Asset], path: str) -> Respons
     asset = assets.get(path)
     if asset is None:
         return PlainTextResponse("not found", status_code=404, headers=HEADERS)
-    headers = {**HEADERS, "ETag": asset.etag}
-    if asset.etag in request.headers.get("if-none-match", ""):
+    headers, body = {**HEADERS, "ETag": asset.etag}, asset.body
+    if accepts_gzip(request.headers.get("accept-encoding", "")):
+        headers, body = headers | {"ETag": asset.compressed_etag, "Content-Encoding": "gzip"}, asset.compressed
+    if headers["ETag"] in request.headers.get("if-none-match", ""):
+        headers.pop("Content-Encoding", None)
         return Response(status_code=304, headers=headers)
-    return Response(asset.body, media_type=asset.media_type, headers=headers)
+    return Response(body, media_type=asset.media_type, headers=headers)

@@ -410,6 +410,17 @@ def test_a_table_has_its_rows_in_order_and_by_key(page: Page, world: World) -> N
     assert (missing, size) == (None, len(world.rows))
 
 
+@pytest.mark.parametrize("order", ["-n, name", "n DESC, name", '"n" desc, name ASC', ["n desc", "name"]])
+def test_a_table_takes_the_order_that_the_api_takes(page: Page, world: World, order: str | list[str]) -> None:
+    script = """
+        const table = penstock.table("latest", { key: ["name"], order: given[0] });
+        await new Promise((resolve) => table.watch(() => table.known && resolve()));
+        return table.rows.map(({ name, n }) => [name, n]);
+    """
+    rows = client(page, world, script, order)
+    assert rows == [[name, n] for name, n in sorted(world.rows.items(), key=lambda item: (-item[1], item[0]))]
+
+
 def test_a_page_that_is_not_seen_lets_go_and_catches_up(page: Page, world: World) -> None:
     page.clock.install()
     world.open(page, pauseHidden=True)

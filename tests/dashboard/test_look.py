@@ -63,27 +63,30 @@ def test_a_failed_view_says_why_and_where(page: Page, market: Running) -> None:
     expect(failure.locator("code")).to_have_text("market.py:52")
 
 
-def test_a_handler_stands_between_its_streams_and_opens_on_what_it_emits(page: Page) -> None:
+def test_a_handler_stands_between_its_streams_and_opens_on_its_failures_and_what_it_fills(page: Page) -> None:
     """Its card has its figures; the streams that it fills are read, not posted to."""
     fixes = stream("fixes", {"fix": "int"}, end=5, events=5, rate=3.0)
     alerts = stream("geofence", {"vehicle": "str"}, end=1, events=1, handler="geofence")
-    failed = stream("geofence.failed", {"error": "str"}, handler="geofence")
+    failed, quiet = (stream(f"geofence.{each}", {"error": "str"}, handler="geofence") for each in ("failed", "quiet"))
     figures = {"keys": 1_234, "emitted": 1, "failed": 2, "lag": 0, "rate": 3.0, "batch_ms": 40, "error": None}
     handler = {"name": "geofence", "declared": "fleet.py:9", "reads": ["fixes"], "state": "running", **figures}
     described = app(
-        "fleet", [fixes, alerts, failed], [view("by-vehicle", {"vehicle": "string"}, ["vehicle"], ["geofence"])]
+        "fleet", [fixes, alerts, failed, quiet], [view("by-vehicle", {"vehicle": "string"}, ["vehicle"], ["geofence"])]
     )
     described["handlers"] = [{**handler, "emits": ["geofence", "geofence.failed"]}]
-    with serving(FakeApi(described, {}, {"geofence": [{"vehicle": "v1"}]})) as address:
+    why = {"stream": "fixes", "key": "v1", "error": "KeyError: 'zone'", "event": "{}", "traceback": "Traceback"}
+    with serving(FakeApi(described, {}, {"geofence": [{"vehicle": "v1"}], "geofence.failed": [why]})) as address:
         page.goto(address)
         pipe = page.get_by_role("navigation", name="The pipe")
         expect(pipe.locator(".card strong")).to_have_text(["front door", "fixes", "geofence", "by-vehicle"])
         expect(pipe.locator(".card", has_text="1,234 keys")).to_contain_text("2 failed")
         expect(pipe.locator("svg.edges path")).to_have_count(3)
         page.locator("a.card", has_text="geofence").press("Enter")
+        expect(page.locator(".letters li")).to_contain_text("KeyError: 'zone'")
+        page.locator(".facts a", has_text=re.compile("^geofence$")).click()
         expect(page.locator("section.panel tbody tr")).to_have_count(1)
         expect(page.locator("nav.tabs")).to_have_count(0)
-        page.goto(f"{address}/#/streams/geofence.failed")
+        page.goto(f"{address}/#/streams/geofence.quiet")
         expect(page.locator("section.panel .empty")).to_have_text(
             "No events yet: the handler geofence has emitted none."
         )

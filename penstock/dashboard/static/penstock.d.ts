@@ -3,7 +3,7 @@
 export type Row = Record<string, any>;
 export type Phase = "idle" | "connecting" | "live" | "waiting" | "paused" | "ended";
 export type Transport = "websocket" | "sse" | "poll";
-export type Order = string[] | ((a: Row, b: Row) => number);
+export type Order = string | string[] | ((a: Row, b: Row) => number);
 
 export interface State {
   phase: Phase;

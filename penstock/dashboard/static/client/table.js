@@ -5,7 +5,7 @@ import { identity } from "./protocol.js";
 /** @typedef {import("./copy.js").Copy} Copy */
 /** @typedef {import("./protocol.js").Row} Row */
 /** @typedef {import("./subscription.js").Subscription} Subscription */
-/** @typedef {string[] | ((a: Row, b: Row) => number)} Order */
+/** @typedef {string | string[] | ((a: Row, b: Row) => number)} Order */
 
 export class Table {
   /** False until the first rows have come, from the server or from what was kept. */
@@ -87,27 +87,26 @@ export class Table {
   }
 }
 
-/** By columns; one with a minus before it is from large to small. @param {string[]} columns */
+/** By columns, in a list or in one text with commas, as the API takes it. One with a minus before it, or DESC behind it,
+ * is from large to small. What is missing comes last. @param {string | string[]} columns */
 function comparing(columns) {
-  const terms = columns.map((column) => {
-    const down = column.startsWith("-");
-    return { name: down ? column.slice(1) : column, sign: down ? -1 : 1 };
+  const terms = (typeof columns === "string" ? columns.split(",") : columns).map((column) => {
+    const [, minus, , name = column, way] = column.match(/^\s*(-?)\s*("?)(.*?)\2(?:\s+(asc|desc))?\s*$/i) ?? [];
+    return { name, sign: minus || way?.toLowerCase() === "desc" ? -1 : 1 };
   });
   return (/** @type {Row} */ a, /** @type {Row} */ b) => {
     for (const { name, sign } of terms) {
-      const order = sign * compared(a[name], b[name]);
+      const [noneA, noneB] = [a, b].map((row) => row[name] === null || row[name] === undefined);
+      const order = noneA || noneB ? Number(noneA) - Number(noneB) : sign * compared(a[name], b[name]);
       if (order) return order;
     }
     return 0;
   };
 }
 
-/** Numbers by size, also those that are held as text since they are long; else by text; what is missing comes first.
- * @param {any} a @param {any} b */
+/** Numbers by size, also those that are held as text since they are long; else by text. @param {any} a @param {any} b */
 function compared(a, b) {
   if (a === b) return 0;
-  const [noneA, noneB] = [a, b].map((value) => value === null || value === undefined);
-  if (noneA || noneB) return Number(noneB) - Number(noneA);
   if (typeof a === "number" || typeof b === "number") {
     const apart = Number(a) - Number(b);
     if (!Number.isNaN(apart)) return apart;

@@ -3,6 +3,7 @@
 //     #/                                overview
 //     #/views/NAME?sort=COLUMN&dir=asc  one view
 //     #/streams/NAME/TAB                one stream: latest events, `rejected` or `send`
+//     #/handlers/NAME                   one handler: its failures, and the state of a key
 //     #/query?sql=TEXT                  a query
 //     #/webhooks/ID                     the webhooks, or one of them
 
@@ -13,7 +14,7 @@ export function read(hash) {
   const [kind, name, tab] = path.split("/").map(decode);
   if (kind === "query") return { kind, name: null, tab: null, sort: null, sql: new URLSearchParams(query).get("sql") };
   if (kind === "webhooks") return { kind, name: name || null, tab: null, sort: null };
-  if (!["views", "streams"].includes(kind) || !name) return { kind: "overview", name: null, tab: null, sort: null };
+  if (!["views", "streams", "handlers"].includes(kind) || !name) return { kind: "overview", name: null, tab: null, sort: null };
   const options = new URLSearchParams(query);
   const sort = options.has("sort") ? { column: options.get("sort"), down: options.get("dir") === "desc" } : null;
   return { kind, name, tab: tab ?? null, sort };

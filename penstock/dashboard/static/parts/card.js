@@ -16,6 +16,11 @@ export function tone(state) {
   return TONES[state] ?? "none";
 }
 
+/** The same of a node: a problem that it has comes before what it is doing between two failures. */
+export function toneOf(node, state = node.state) {
+  return { red: "bad", amber: "wait" }[node.problem?.level] ?? tone(state);
+}
+
 export function StreamCard({ stream, rates, selected }) {
   const state = stream.error ? "failed" : stream.held || stream.shedding ? "degraded" : stream.end > 0 ? "running" : "empty";
   const facts = [
@@ -49,7 +54,6 @@ export function ViewCard({ view, rates, selected }) {
   return html`<${Card} kind="views" node=${view} state=${view.state} ...${{ rates, selected, facts, tag }} />`;
 }
 
-/** Opens on the first stream that the handler fills. */
 export function HandlerCard({ handler, rates, selected }) {
   const facts = [
     handler.keys === null ? null : format.plural(handler.keys, "key"),
@@ -57,9 +61,8 @@ export function HandlerCard({ handler, rates, selected }) {
     handler.emitted ? `${format.compact(handler.emitted)} emitted` : null,
     handler.batch_ms ? `${format.compact(handler.batch_ms)} ms a batch` : null,
   ];
-  const href = link({ kind: "streams", name: handler.emits[0] });
   return html`<${Card} kind="handlers" node=${handler} state=${handler.state} tag="handler"
-    ...${{ rates, selected, facts, href }}>
+    ...${{ rates, selected, facts }}>
     ${handler.failed ? html`<span class="warning">${format.compact(handler.failed)} failed</span>` : null}
   <//>`;
 }
@@ -84,24 +87,30 @@ export function DoorCard() {
   </div>`;
 }
 
-function Card({ kind, node, state, rates, selected, facts, tag, href, children }) {
+function Card({ kind, node, state, rates, selected, facts, tag, children }) {
   const body = html`
     <div class="card-head">
-      <span class="dot ${tone(state)}"></span>
+      <span class="dot ${toneOf(node, state)}"></span>
       <strong title=${node.name}>${node.name}</strong>
       ${tag ? html`<span class="tag">${tag}</span>` : null}
       <span class="card-rate"><b>${format.rate(node.rate)}</b><small>/s</small></span>
     </div>
     <${Sparkline} rates=${rates} />
     <div class="card-facts">${facts.filter(Boolean).map((fact) => html`<span>${fact}</span>`)}${children}</div>
-    ${node.error ? html`<${Failure} error=${node.error} declared=${node.declared} />` : null}`;
+    <${Trouble} node=${node} />`;
   const id = `${kind} ${node.name}`;
   if (kind === "sources") return html`<div class="card" data-node=${id}>${body}</div>`;
-  return html`<a class="card" href=${href ?? link({ kind, name: node.name })} data-node=${id}
+  return html`<a class="card" href=${link({ kind, name: node.name })} data-node=${id}
     aria-current=${selected ? "page" : null}>${body}</a>`;
 }
 
+/** What is wrong with a node: its error, or the problem that it has, of which there may be no sign just now. */
+export function Trouble({ node }) {
+  const message = node.error ?? node.problem?.message;
+  return message ? html`<${Failure} error=${message} declared=${node.declared} level=${node.problem?.level} />` : null;
+}
+
 /** The sentence of an error, and the place in the user's file that it is about. */
-export function Failure({ error, declared }) {
-  return html`<p class="failure">${error}${declared ? html` <code>${declared}</code>` : null}</p>`;
+export function Failure({ error, declared, level = "red" }) {
+  return html`<p class="failure ${level}">${error}${declared ? html` <code>${declared}</code>` : null}</p>`;
 }

@@ -1,7 +1,9 @@
 // The whole page: header, what is wrong if anything is, the pipe, and below it the overview or what is selected.
 
 import { Connected, createRef, html } from "../html.js";
+import * as format from "../model/format.js";
 import { Header } from "./header.js";
+import { HandlerPanel } from "./handler_panel.js";
 import { EmptyApp, NoViews, PostHint } from "./hints.js";
 import { Pipe } from "./pipe.js";
 import { QueryPanel } from "./query_panel.js";
@@ -9,6 +11,8 @@ import { SignIn } from "./sign_in.js";
 import { StreamPanel } from "./stream_panel.js";
 import { ViewPanel } from "./view_panel.js";
 import { WebhooksPanel } from "./webhooks_panel.js";
+
+const PROBLEM_MAX = 300; // characters of a problem; its page has all of it
 
 export class Page extends Connected {
   main = createRef();
@@ -52,6 +56,7 @@ function Content({ app, where, penstock, feeds, place }) {
   if (found && kind === "streams") {
     return html`<${StreamPanel} key=${name} stream=${found} tab=${tab} penstock=${penstock} whole />`;
   }
+  if (found && kind === "handlers") return html`<${HandlerPanel} key=${name} handler=${found} penstock=${penstock} />`;
   if (found) {
     const onSort = (next) => place.sort(next);
     return html`<${ViewPanel} key=${identity(found)} view=${found} ...${{ app, feeds, sort, onSort, whole: true }} />`;
@@ -80,10 +85,16 @@ function Overview({ app, feeds, penstock }) {
   </div>`;
 }
 
-/** One sentence for what a person should know at once. Errors of a node stand in its card. */
+/** What a person should know at once: one sentence on the app, and each of its problems, with the page to look at. */
 function Notices({ app }) {
   const notice = noticeOf(app);
-  return notice ? html`<p class="notice" role="status">${notice}</p>` : null;
+  const problems = app.state === "starting" ? [] : (app.problems ?? []);
+  return html`${notice ? html`<p class="notice" role="status">${notice}</p>` : null}
+    ${problems.length ? html`<ul class="problems" role="status" aria-label="Problems">${problems.map((each) => html`
+      <li key=${`${each.kind} ${each.name}`} class=${each.level}>
+        <a href=${each.page}>${format.clip(each.message, PROBLEM_MAX)}</a>
+        <span>since ${format.time(each.since)}</span>
+      </li>`)}</ul>` : null}`;
 }
 
 function noticeOf({ state, processes, streams }) {

@@ -10,7 +10,7 @@ const COLUMNS_MAX = 5; // with more steps than fit, the deepest views share the 
 function readersOf(app) {
   const nodes = [
     ...app.handlers.filter(({ view }) => !view).map((node) => ({ kind: "handlers", node, names: node.emits })),
-    ...app.views.map((node) => ({ kind: "views", node, names: [node.name, `${node.name}.late`] })),
+    ...app.views.map((node) => ({ kind: "views", node, names: [node.name, `${node.name}.late`, `${node.name}.changes`] })),
   ];
   return { nodes, byName: new Map(nodes.flatMap((each) => each.names.map((name) => [name, each]))) };
 }
@@ -36,6 +36,7 @@ export function readerColumns(app) {
 export function edgesOf(app) {
   const { nodes, byName } = readersOf(app);
   const rates = new Map([...app.streams, ...app.views].map((node) => [node.name, node.rate]));
+  const rate = (name) => rates.get(name) ?? rates.get(byName.get(name)?.node.name);
   const flow = (rate, error) => (error ? "bad" : rate > 0 ? "flow" : "idle");
   const fed = new Set(app.sources.map(({ into }) => into));
   const origin = (name) => (byName.has(name) ? `${byName.get(name).kind} ${byName.get(name).node.name}` : `streams ${name}`);
@@ -47,7 +48,7 @@ export function edgesOf(app) {
       from: "door", to: `streams ${each.name}`, tone: flow(each.rate, each.error),
     })),
     ...nodes.flatMap(({ kind, node }) => node.reads.map((name) => ({
-      from: origin(name), to: `${kind} ${node.name}`, tone: flow(rates.get(name), node.error),
+      from: origin(name), to: `${kind} ${node.name}`, tone: flow(rate(name), node.error),
     }))),
   ];
 }
@@ -65,7 +66,7 @@ export function Pipe({ app, figures, place }) {
   const readers = readerColumns(app).map((column) => column.map(({ kind, node }) => (kind === "views"
     ? html`<${ViewCard} view=${node} rates=${rates(kind, node)} selected=${selected(kind, node)} />`
     : html`<${HandlerCard} handler=${node} rates=${rates(kind, node)}
-        selected=${place.kind === "streams" && node.emits.includes(place.name)} />`)));
+        selected=${selected(kind, node) || (place.kind === "streams" && node.emits.includes(place.name))} />`)));
   const title = app.handlers.length ? "Handlers and views" : "Views";
   return html`<nav class="pipe at-${place.kind}" aria-label="The pipe">
     <${Edges} edges=${edgesOf(app)} />

@@ -54,7 +54,7 @@ function Tabs({ stream, tab }) {
 }
 
 /** Holds the tail of one stream for as long as it is on the page. Paused, it goes on reading and stops drawing. */
-class Following extends Component {
+export class Following extends Component {
   state = { frozen: null };
 
   constructor(props) {

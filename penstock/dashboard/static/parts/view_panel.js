@@ -6,7 +6,7 @@ import { columnsOf, defaultSort, sorted } from "../model/columns.js";
 import * as format from "../model/format.js";
 import { link } from "../model/place.js";
 import { companionsOf, hasPlaces, isCompanion } from "../model/places.js";
-import { Failure, tone } from "./card.js";
+import { Failure, Trouble, toneOf } from "./card.js";
 import { Bars } from "./bars.js";
 import { ViewHint } from "./hints.js";
 import { Facts } from "./facts.js";
@@ -55,7 +55,7 @@ export class ViewPanel extends Component {
     return html`<section class="panel" ref=${this.frame} aria-label="View ${view.name}">
       <${Title} view=${view} whole=${whole} />
       ${whole ? html`<${Facts} facts=${factsOf(view)} />` : null}
-      ${view.error ? html`<${Failure} error=${view.error} declared=${view.declared} />` : null}
+      <${Trouble} node=${view} />
       ${this.rows.error ? html`<${Failure} error=${this.rows.error} />` : null}
       ${this.rows.behind ? html`<${Behind} changes=${this.rows.behind} />` : null}
       ${entries.length
@@ -71,7 +71,7 @@ function Behind({ changes }) {
 
 function Title({ view, whole }) {
   return html`<div class="panel-head">
-    <h2><span class="dot ${tone(view.state)}" title=${view.state}></span>
+    <h2><span class="dot ${toneOf(view)}" title=${view.state}></span>
       ${whole ? view.name : html`<a href=${link({ kind: "views", name: view.name })}>${view.name}</a>`}</h2>
     <span class="panel-reads">from ${view.reads.join(", ")}</span>
     ${whole ? html`<a class="back" href="#/">overview</a>` : null}
@@ -97,6 +97,7 @@ function factsOf(view) {
     ["declared", html`<code>${view.declared}</code>`],
     ["written in", view.kind === "sql" ? "SQL" : "Python"],
     ["reads", view.reads.join(", ")],
+    ["computed", view.derived ? "anew, when the rows that it reads change" : null],
     ["key", view.key.join(", ")],
     ["ranked", view.top ? `top ${view.top} by ${view.by}` : null],
     ["shows a window", view.emit === "close" ? "when it is complete" : null],
@@ -108,6 +109,7 @@ function factsOf(view) {
     ["goes by", view.time === "ingest" ? "when events came" : null],
     ["watermark", view.watermark ? format.time(view.watermark) : null],
     ["behind the clock", view.skew_s ? `${format.compact(view.skew_s)} s` : null],
+    ["kept by", view.kind === "handler" ? html`<a href=${link({ kind: "handlers", name: view.name })}>its handler</a>` : null],
     ["late events", view.late ? html`<a href=${link({ kind: "streams", name: `${view.name}.late` })}>
       ${format.number(view.late)}</a>` : null],
   ];

@@ -1,0 +1,35 @@
+"""Files are opened as they must be, or not at all."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import files
+from penstock.client.outbox import Outbox
+from penstock.errors import StorageError
+
+
+def test_a_file_system_without_shared_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite says so in the result of a pragma, and goes on with another journal."""
+    real = sqlite3.connect
+
+    def dotfile(address: str, **named: Any) -> Any:
+        return real(f"{address}&vfs=unix-dotfile", **named)
+
+    monkeypatch.setattr(sqlite3, "connect", dotfile)
+    with pytest.raises(StorageError, match="write-ahead log"):
+        files.connect(tmp_path / "x.db")
+
+
+def test_an_outbox_is_for_the_eyes_of_its_owner(tmp_path: Path) -> None:
+    """It has events that were not sent yet."""
+    outbox = Outbox(tmp_path / "outbox.db")
+    try:
+        for each in tmp_path.iterdir():
+            assert each.stat().st_mode & 0o077 == 0, each.name
+    finally:
+        outbox.close()
