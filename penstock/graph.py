@@ -121,6 +121,17 @@ def derived(app: App) -> list[View]:
     return [node for node in order(app) if isinstance(node, View) and is_derived(app, node)]
 
 
+def derived_levels(app: App) -> list[list[str]]:
+    """The names of derived views: those that read no other derived view, then those that read only them, and so on."""
+    depths: dict[str, int] = {}
+    levels: list[list[str]] = []
+    for view in derived(app):
+        depth = depths[view.name] = max((depths[name] + 1 for name in view.reads if name in depths), default=0)
+        levels += [[]] if depth == len(levels) else []
+        levels[depth].append(view.name)
+    return levels
+
+
 def order(app: App) -> list[Node]:
     """Views and handlers, each after those it reads."""
     known = nodes(app)

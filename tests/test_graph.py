@@ -11,7 +11,7 @@ import pytest
 from penstock import App, Context, Event, Record, Shed, State
 from penstock.app import tables
 from penstock.errors import DeclarationError
-from penstock.graph import change_streams, check, derived, log_inputs, order, read_streams, require_sound
+from penstock.graph import change_streams, check, derived, derived_levels, log_inputs, order, read_streams, require_sound
 
 
 class Fix(Event, id="fix_id", time="at"):
@@ -279,6 +279,7 @@ def test_views_come_after_what_they_read() -> None:
     app.stream("fixes", Fix)
     assert [view.name for view in order(app)] == ["first", "middle", "last"]
     assert [view.name for view in derived(app)] == ["middle", "last"]
+    assert derived_levels(app) == [["middle"], ["last"]]
     assert change_streams(app) == frozenset()
 
 

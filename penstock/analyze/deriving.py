@@ -18,8 +18,17 @@ _CLOCKS = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTim
 """Spark's expressions that give another value at another time."""
 
 
-_ROW_BY_ROW = frozenset({"Project", "Filter", "SubqueryAlias", "View", "LocalRelation"})
-"""Steps of Spark's plans that take each row by itself."""
+_ROW_BY_ROW = frozenset({"Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "LogicalRDD"})
+"""Steps of Spark's plans that take each row by itself, and inputs."""
+_SESSION = {
+    "spark.sql.leafNodeDefaultParallelism": "1",
+    # Small inputs are part of the plan, where filters are applied while it is optimized. Larger ones stay columns until
+    # a task reads them; as part of the plan, each of their rows would be serialized with the task.
+    "spark.sql.execution.arrow.localRelationThreshold": "64KB",
+    # Rows are in one partition, so a join needs no shuffle, and sorting costs less than the job of a broadcast.
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+"""Settings for queries over some ten thousand rows, all in this process."""
 BATCH_ROWS = 10_000
 """Rows of an input that Java reads at a time: Spark's own default."""
 
@@ -40,7 +49,8 @@ class Derived:
     def __init__(self, spark: SparkSession, view: View) -> None:
         self.view = view
         self._spark = spark.newSession()
-        self._spark.conf.set("spark.sql.leafNodeDefaultParallelism", "1")
+        for name, value in _SESSION.items():
+            self._spark.conf.set(name, value)
         self._built: Built | None = None
         self.by_row = False
         """Whether each row is made of one row of the only view that it reads, and has its key columns from there: known

@@ -1,8 +1,9 @@
-"""Keeping derived views up to date: one thread recomputes them, in order, from one set of rows of the views they read.
+"""Keeping derived views up to date: they are recomputed, in order, from one set of rows of the views they read.
 
 A *root* is a view that derived views read and that is not derived itself. A pass takes the rows of every root once and
-computes all derived views from them, so two ways from a root to a view always carry the same version of it. What
-happens during a pass is seen by the next one: however fast roots change, there is one pass at a time.
+computes all derived views from them, so two ways from a root to a view always carry the same version of it. Views that
+do not read each other are computed side by side. What happens during a pass is seen by the next one: however fast roots
+change, there is one pass at a time.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -31,6 +33,9 @@ Stamps = dict[str, Stamp]
 """Those of each input."""
 LOOK_S = 0.5
 """Longest wait between two looks at the roots."""
+SIDE_BY_SIDE = 2
+"""Most views that are computed at a time: Spark's part of a small query waits more than it computes, and the queries of
+streams want the processor too."""
 
 
 @dataclass(frozen=True)
@@ -245,17 +250,20 @@ def positions_text(positions: Positions) -> str:
 
 
 class Derivation:
-    """The thread that keeps derived views up to date, `order` naming each after those it reads. `wake` and `add` may be
-    called from any thread."""
+    """The thread that keeps derived views up to date, those of one of the `levels` after those of the levels before.
+    `wake` and `add` may be called from any thread."""
 
-    def __init__(self, order: Sequence[str], roots: Iterable[Root], has_failed: Callable[[str], bool]) -> None:
+    def __init__(
+        self, levels: Sequence[Sequence[str]], roots: Iterable[Root], has_failed: Callable[[str], bool]
+    ) -> None:
         """`has_failed` tells of a root that was never computed whether to wait for it."""
-        self._order, self._has_failed = order, has_failed
+        self._levels, self._has_failed = levels, has_failed
         self._roots = {root.name: root for root in roots}
         self._views: dict[str, DerivedView] = {}
         self._news = threading.Event()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="derivation", daemon=True)
+        self._beside = ThreadPoolExecutor(SIDE_BY_SIDE, "derivation")
         self.fatal: SyncFailed | None = None
 
     @property
@@ -268,7 +276,7 @@ class Derivation:
 
     def start(self) -> None:
         """Begin, if there is anything to keep up to date."""
-        if self._order:
+        if self._levels:
             self._thread.start()
 
     def wake(self) -> None:
@@ -281,6 +289,7 @@ class Derivation:
         self._news.set()
         if self._thread.is_alive():
             self._thread.join()
+        self._beside.shutdown()
         for root in self._roots.values():
             root.close()
 
@@ -298,13 +307,21 @@ class Derivation:
         """Make one pass: take the rows of every root, then compute what is not of these rows."""
         self._news.clear()
         known = {name: rows for name, root in self._roots.items() if (rows := _rows(root)) is not None}
-        views = self._views
-        for name in self._order:
-            if name in views and not self._stopping:
-                view = views[name]
-                self._update(view, known)
-                if view.rows is not None:
-                    known[name] = view.rows
+        for level in self._levels:
+            if not self._stopping:
+                views = [self._views[name] for name in level if name in self._views]
+                self._update_level(views, known)
+                known |= {view.view.name: view.rows for view in views if view.rows is not None}
+
+    def _update_level(self, views: Sequence[DerivedView], known: Mapping[str, Rows]) -> None:
+        """Bring views that do not read each other up to date. Returns when all of them are done with."""
+        if len(views) == 1:
+            self._update(views[0], known)
+        else:
+            running = [self._beside.submit(self._update, view, known) for view in views]
+            wait(running)
+            for each in running:
+                each.result()
 
     def _update(self, view: DerivedView, known: Mapping[str, Rows]) -> None:
         missing = [name for name in view.view.reads if name not in known]

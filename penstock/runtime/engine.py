@@ -36,7 +36,7 @@ from penstock.event_shape import event_spec
 from penstock.files import sync_filesystem, write_atomic, write_status
 from penstock.fingerprints.stored import PlanPrint, ViewPrint
 from penstock.fingerprints.verdicts import Kind
-from penstock.graph import change_streams, derived, is_derived, log_inputs, order
+from penstock.graph import change_streams, derived, derived_levels, is_derived, log_inputs, order
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.rows import to_micros
 from penstock.runtime.changes import ChangePublisher, Pulse
@@ -153,7 +153,7 @@ class Engine:
         read = dict.fromkeys(name for view in views for name in view.reads if name not in names)
         declared = {view.name: view for view in self.app.views}
         roots = [Root(name, partial(open_reader, declared[name], self.directory, self.settings)) for name in read]
-        return Derivation([view.name for view in views], roots, self._has_failed)
+        return Derivation(derived_levels(self.app), roots, self._has_failed)
 
     def _has_failed(self, name: str) -> bool:
         return name in self.runners and self.runners[name].state == "failed"

@@ -20,7 +20,7 @@ from penstock import App, Event, failpoints
 from penstock.columns import event_rows
 from penstock.contracts import Output
 from penstock.declared import View
-from penstock.graph import derived
+from penstock.graph import derived, derived_levels
 from penstock.queue import EmbeddedLog
 from penstock.runtime.changes import ChangePublisher
 from penstock.runtime.derivation import Derivation, DerivedView, Query, Root
@@ -128,7 +128,7 @@ class InDuck:
     """A view's query, run by DuckDB."""
 
     def __init__(self, view: View, connection: Any) -> None:
-        self.view, self.connection = view, connection
+        self.view, self.connection = view, connection.cursor()  # views may be computed side by side
         self.by_row = BY_ROW.fullmatch(view.query or "") is not None
 
     def compute(self, inputs: Sequence[pa.Table]) -> pa.Table:
@@ -168,7 +168,7 @@ class Layers:
         views = {view.name: view for view in self.app.views}
         above = derived(self.app)
         roots = [Root(name, partial(open_reader, views[name], self.directory, self.settings)) for name in self.batches]
-        self.derivation = Derivation([view.name for view in above], roots, lambda name: False)
+        self.derivation = Derivation(derived_levels(self.app), roots, lambda name: False)
         for view in above:
             query = self.make_query(view)
             made = query, self.tables[view.name], self.epoch, self.publishers[view.name]

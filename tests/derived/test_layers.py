@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,6 +93,22 @@ def test_of_a_filter_only_rows_that_have_changed_are_computed(bank: Layers) -> N
     assert computed == [2]
     bank.require_right()
     bank.close()
+
+
+def test_views_that_do_not_read_each_other_are_computed_side_by_side(bank: Layers) -> None:
+    both = threading.Barrier(2)
+    for name in ("v2", "v3"):
+        query = bank.derivation.views[name]._query
+        query.compute = partial(after_both, both, query.compute)  # type: ignore[method-assign]
+    bank.take(Step(0, {"a": 150}))
+    bank.require_right()
+    bank.close()
+
+
+def after_both(both: threading.Barrier, compute: Callable[..., pa.Table], inputs: Sequence[pa.Table]) -> pa.Table:
+    """Compute once the other view is about to be computed too."""
+    both.wait(60)
+    return compute(inputs)
 
 
 def test_a_view_that_cannot_be_written_has_failed_until_it_can(bank: Layers) -> None:
