@@ -11,7 +11,16 @@ import pytest
 from penstock import App, Context, Event, Record, Shed, State
 from penstock.app import tables
 from penstock.errors import DeclarationError
-from penstock.graph import change_streams, check, derived, derived_levels, log_inputs, order, read_streams, require_sound
+from penstock.graph import (
+    change_streams,
+    check,
+    derived,
+    derived_levels,
+    log_inputs,
+    order,
+    read_streams,
+    require_sound,
+)
 
 
 class Fix(Event, id="fix_id", time="at"):
