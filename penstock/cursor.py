@@ -4,11 +4,15 @@ A cursor carries the *generation* of the file it points into, a random number gi
 from another data directory, or from before a rebuild, is so told from one of ours and answered with a `reset`. That of
 a view also carries what of it was in *sight*: who is shown other rows than when it got the cursor has another copy to
 keep, and is answered in the same way.
+
+An acknowledgement is such a text too, and signed: it leads to events, so nobody may make one up.
 """
 
 from __future__ import annotations
 
 import binascii
+import hmac
+import secrets
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Mapping
 from hashlib import blake2b
@@ -21,6 +25,8 @@ from penstock.errors import BadCursor, NotFound
 Positions = dict[str, dict[int, int]]
 """The next offset of each partition of each stream."""
 SIGHT_BYTES = 8
+MAC_BYTES = 16
+"""Of an acknowledgement: half of a SHA-256, which leaves 128 bits to guess."""
 LENGTH_MAX = 20_000
 """A stream may have 1,024 partitions, at up to 12 bytes each before base64."""
 
@@ -64,10 +70,6 @@ class Ack(msgspec.Struct, frozen=True, array_like=True, tag="a"):
     generation: int
     spans: Annotated[tuple[Span, ...], msgspec.Meta(min_length=1)]
 
-    @property
-    def text(self) -> str:
-        return _text(self)
-
 
 Cursor = StreamCursor | ViewCursor | QueryCursor
 _encoder = msgspec.msgpack.Encoder()
@@ -101,8 +103,12 @@ def encode(cursor: Cursor) -> str:
     return _text(cursor)
 
 
-def _text(value: Cursor | Ack) -> str:
-    return urlsafe_b64encode(_encoder.encode(value)).rstrip(b"=").decode()
+def _text(value: Cursor) -> str:
+    return _base64(_encoder.encode(value))
+
+
+def _base64(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
 
 
 def decode(text: str) -> Cursor:
@@ -114,12 +120,33 @@ def decode(text: str) -> Cursor:
         raise BadCursor(f"{text[:80]!r} is not a cursor; use one from an answer, or 'earliest' or 'latest'") from None
 
 
-def decode_ack(text: str) -> Ack:
-    """What an acknowledgement says. `NotFound` for what is none."""
-    try:
-        return _ack_decoder.decode(_bytes(text[:LENGTH_MAX]))
-    except _UNREADABLE:
-        raise NotFound(f"{text[:80]!r} is no acknowledgement; use the `ack` of an answer") from None
+class AckSigner:
+    """Turns acknowledgements into texts that only the owner of a key can make, and back: the encoded `Ack` and an
+    HMAC-SHA256 of it. Thread-safe."""
+
+    def __init__(self, key: bytes | None = None) -> None:
+        """Without a key it has a random one: then it reads only what it signed itself."""
+        self._key = secrets.token_bytes(32) if key is None else key
+
+    def sign(self, ack: Ack) -> str:
+        data = _encoder.encode(ack)
+        return _base64(data + self._mac(data))
+
+    def read(self, text: str) -> Ack:
+        """Return the acknowledgement. Raises `NotFound`, with the same words, for one that is malformed, forged or
+        altered."""
+        try:
+            signed = _bytes(text[:LENGTH_MAX])
+            data, mac = signed[:-MAC_BYTES], signed[-MAC_BYTES:]
+            # the decoder of base64 skips what it does not know: so the text must be as it would be written
+            if hmac.compare_digest(self._mac(data), mac) and _base64(signed) == text:
+                return _ack_decoder.decode(data)
+        except _UNREADABLE:
+            pass
+        raise NotFound(f"{text[:80]!r} is no acknowledgement; use the `ack` of an answer")
+
+    def _mac(self, data: bytes) -> bytes:
+        return hmac.digest(self._key, data, "sha256")[:MAC_BYTES]
 
 
 _UNREADABLE = (msgspec.MsgspecError, binascii.Error, ValueError, RecursionError)

@@ -21,6 +21,7 @@ from penstock.collect.reached import Stand
 from penstock.collect.shedding import Shedding, SheddingIntake
 from penstock.collect.writer import Target
 from penstock.contracts import Clock, Intake, Log, StreamSpec
+from penstock.cursor import AckSigner
 from penstock.declared import Stream
 from penstock.errors import DeclarationError, NotFound, PenstockError, Stopping, StorageError, SyncFailed
 from penstock.event_shape import event_spec
@@ -46,15 +47,18 @@ class FrontDoor:
         clock: Clock,
         on_fatal: Callable[[PenstockError], None],
         on_commit: Callable[[str], None],
+        signer: AckSigner | None = None,
     ) -> None:
         """`on_commit` is called with a stream's name after each of its commits, `on_fatal` once writing must end.
 
-        Both are called in the event loop and must not block.
+        Both are called in the event loop and must not block. `signer` signs acknowledgements; without one, nobody can
+        read them.
         """
         self._log = log
         self._settings = settings
         self._clock = clock
         self._hooks = Hooks(on_commit, on_fatal)
+        self._signer = signer or AckSigner()
         self.threads = ThreadPoolExecutor(1, "penstock-bodies")
         self._closing = False
         self.broken: dict[str, PenstockError] = {}
@@ -154,8 +158,8 @@ class FrontDoor:
         decoder = BodyDecoder(
             stream.event, event_bytes_max=chosen.event_bytes_max, events_max=chosen.request_events_max, ahead=ahead
         )
-        main = Target(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions)
-        dead = Target(stream.name + REJECTED_SUFFIX, Rejected, None, 1)
+        main = Target(stream.name, stream.event, stream.key, stream.partitions or chosen.partitions, self._signer)
+        dead = Target(stream.name + REJECTED_SUFFIX, Rejected, None, 1, self._signer)
         intakes = self._intake(main, stream.shed), self._intake(dead)
         return Entrance(stream.name, decoder, *intakes, self.threads, chosen.pending_bytes_max)
 

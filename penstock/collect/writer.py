@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from itertools import accumulate
 from operator import attrgetter
@@ -19,7 +19,7 @@ from penstock import failpoints
 from penstock.collect.reached import Reached
 from penstock.columns import place, text_of, tick_batch, to_batch
 from penstock.contracts import NO_MARKS, Admission, Clock, Log, Position
-from penstock.cursor import Ack, Span, stream_cursor
+from penstock.cursor import Ack, AckSigner, Span, stream_cursor
 from penstock.rows import to_micros
 from penstock.schema import Event, event_schema, fields
 
@@ -31,12 +31,14 @@ TAIL_ROWS = 1_000
 
 @dataclass(frozen=True)
 class Target:
-    """The stream that a writer fills: its class, the field that places an event, and its number of partitions."""
+    """The stream that a writer fills: its class, the field that places an event, its number of partitions, and the
+    signer of its acknowledgements."""
 
     name: str
     event: type[Event]
     key: str | None
     partitions: int
+    signer: AckSigner = field(default_factory=AckSigner, compare=False)
 
 
 SPANS_MAX = 64
@@ -143,7 +145,7 @@ class Writer:
     def _ack(self, spans: Sequence[Span]) -> str | None:
         if not spans:
             return None
-        return Ack(self._target.name, self._generation, tuple(spans[:SPANS_MAX])).text
+        return self._target.signer.sign(Ack(self._target.name, self._generation, tuple(spans[:SPANS_MAX])))
 
     def tick(self, at: datetime, told: datetime | None = None) -> Commit:
         """Append one tick to every partition: a group of one request without events. `told` is how far event time has

@@ -1,8 +1,8 @@
 """What became of an event: from its acknowledgement to the views and handlers that have taken it, and what it caused.
 
-Nothing is kept for this. An acknowledgement says where its events stand in the log; the history of a view or handler
-says which batch came past them, and what that batch appended; and the id of an event that a handler emitted says what
-it came of.
+Nothing is kept for this but the key that signs acknowledgements. An acknowledgement says where its events stand in the
+log; the history of a view or handler says which batch came past them, and what that batch appended; and the id of an
+event that a handler emitted says what it came of.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from penstock.access import Caller
 from penstock.app import App
 from penstock.columns import event_rows, json_rows
 from penstock.contracts import LogReader
-from penstock.cursor import Ack, Span, decode_ack
+from penstock.cursor import Ack, AckSigner, Span
 from penstock.declared import Handler, Keeper, View
 from penstock.errors import BadCursor, BadParameter, NotFound, Overloaded, PenstockError
 from penstock.graph import read_streams
@@ -64,8 +64,10 @@ class Acks:
         log: LogReader,
         tables: Mapping[str, LiveTable],
         settings: Settings,
+        signer: AckSigner,
     ) -> None:
         self._app = app
+        self._signer = signer
         self._log = log
         self._tables = tables
         self._events_max = settings.request_events_max
@@ -87,10 +89,10 @@ class Acks:
         """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read all of it; what was caused is shown
         as far as the caller may read that. `NotFound` if that is no acknowledgement of this app, `Overloaded` if too
         many ask at once."""
-        stream = decode_ack(text).stream
-        if not caller.may("produce", stream):
-            caller.require_all(stream)
-        ack = self._read(text)
+        ack = self._signer.read(text)
+        if not caller.may("produce", ack.stream):
+            caller.require_all(ack.stream)
+        self._require_ours(ack)
         if self._asking >= self._replies_max:
             raise Overloaded(f"{self._asking} requests ask about acknowledgements already", retry_after_s=1)
         self._asking += 1
@@ -133,21 +135,21 @@ class Acks:
         self._replies += 1
         try:
             async with asyncio.timeout(timeout_s):
-                return await self._followed(self._read(text), target, may_read)
+                ack = self._signer.read(text)
+                self._require_ours(ack)
+                return await self._followed(ack, target, may_read)
         except TimeoutError:
             return None
         finally:
             self._replies -= 1
 
-    def _read(self, text: str) -> Ack:
-        ack = decode_ack(text)
+    def _require_ours(self, ack: Ack) -> None:
         if ack.stream not in self._classes or not self._is_ours(ack):
             raise NotFound("this acknowledgement is not of a stream of this app, or the stream was made anew")
-        return ack
 
     def _is_ours(self, ack: Ack) -> bool:
-        """Whether it names events of the log, and no more than a request has. Anyone can make up a text that looks like
-        an acknowledgement, and would have all of the log read."""
+        """Whether it names events of the log, and no more than a request has: a signed one does, unless the stream was
+        recreated or the setting lowered since. So nobody has all of the log read, whoever has the key."""
         if sum(span.count for span in ack.spans) > self._events_max:
             return False
         try:

@@ -99,6 +99,11 @@ class DataDirectory:
         return self.root / "keys.json"
 
     @property
+    def ack_key(self) -> Path:
+        """The key that signs acknowledgements."""
+        return self.root / "ack_key.json"
+
+    @property
     def webhooks(self) -> Path:
         """What is registered and what waits, with the secrets that sign."""
         return self.root / "webhooks.db"

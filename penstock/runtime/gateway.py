@@ -36,12 +36,14 @@ from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
 from penstock.columns import change_schema
 from penstock.contracts import Channel, SourceStatus
+from penstock.cursor import AckSigner
 from penstock.declared import ChangeStream, Inlet, Rollup, View
 from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.files import write_status
 from penstock.graph import carried, change_streams
 from penstock.queue import EmbeddedLog
 from penstock.rows import from_micros
+from penstock.runtime.ack_key import read_or_create_key
 from penstock.runtime.acks import Acks
 from penstock.runtime.child import answer_call, on_end_of_parent
 from penstock.runtime.clock import WallClock
@@ -138,7 +140,8 @@ class Gateway:
         self.log = EmbeddedLog(
             directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes, classes=event_classes(app)
         )
-        self.door = FrontDoor(app.streams, self.log, settings, WallClock(), self._fatal, self._committed)
+        signer = AckSigner(read_or_create_key(directory.ack_key))
+        self.door = FrontDoor(app.streams, self.log, settings, WallClock(), self._fatal, self._committed, signer)
         self.tables = {view.name: self._table(view) for view in app.views}
         self.streams = {
             name: StreamChannel(name, self.log, settings, schema) for name, schema in self._schemas().items()
@@ -148,7 +151,7 @@ class Gateway:
         }
         self.sources = {inlet.name: SourceStatus() for inlet in app.inlets}
         self.connections = Connections(settings.connections_max, held_bytes_max=settings.held_bytes_max)
-        self.acks = Acks(app, directory, self.log, self.tables, settings)
+        self.acks = Acks(app, directory, self.log, self.tables, settings, signer)
         told = around(app, self.gate, self.log, self.tables, self._fatal)
         self.webhooks = Registry(directory.webhooks, settings, told, declared=declared(app))
         self.queries = Queries(self._relations(), settings)

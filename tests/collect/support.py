@@ -18,6 +18,7 @@ from penstock.app import App
 from penstock.collect.door import FrontDoor
 from penstock.collect.http import PostEndpoint
 from penstock.contracts import Log, Source, SourceStatus
+from penstock.cursor import AckSigner
 from penstock.errors import PenstockError
 from penstock.schema import Event, Record
 from penstock.settings import Settings
@@ -64,6 +65,7 @@ class Rig:
     door: FrontDoor
     endpoint: PostEndpoint
     clock: ManualClock
+    signer: AckSigner
     fatal: list[PenstockError] = field(default_factory=list)
     commits: list[str] = field(default_factory=list)
 
@@ -77,9 +79,10 @@ async def opened(log: Log, settings: Settings | None = None, **options: Any) -> 
     chosen, clock = settings or Settings(), ManualClock()
     fatal: list[PenstockError] = []
     commits: list[str] = []
-    door = FrontDoor(app.streams, log, chosen, clock, fatal.append, commits.append)
+    signer = AckSigner()
+    door = FrontDoor(app.streams, log, chosen, clock, fatal.append, commits.append, signer)
     try:
-        yield Rig(door, PostEndpoint(door, chosen), clock, fatal, commits)
+        yield Rig(door, PostEndpoint(door, chosen), clock, signer, fatal, commits)
     finally:
         if isinstance(log, MemoryLog):
             log.gate.set()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ from hypothesis import strategies as st
 from penstock.collect.http import PostEndpoint
 from penstock.collect.writer import SPANS_MAX, Target, Writer
 from penstock.contracts import StreamSpec
-from penstock.cursor import decode_ack
+from penstock.cursor import MAC_BYTES, Ack, AckSigner, Span
 from penstock.errors import BadParameter, NotFound
 from penstock.schema import Event, event_schema
 from penstock.settings import Settings
@@ -28,11 +29,15 @@ class Sale(Event, id="sale"):
     shop: str
 
 
+KEY = b"the key of this test"
+SIGNER = AckSigner(KEY)
+
+
 def sold(log: MemoryLog, ack: str | None) -> list[str]:
     """The sales that an acknowledgement leads to."""
     if ack is None:
         return []
-    found = decode_ack(ack)
+    found = SIGNER.read(ack)
     assert (found.stream, found.generation) == ("sales", log.generation("sales"))
     rows = [
         row for span in found.spans for row in log.rows["sales"][span.partition][span.first : span.first + span.count]
@@ -49,7 +54,7 @@ def test_an_acknowledgement_leads_to_the_events_of_its_request_and_no_others(gro
     """Also to those that it repeats, wherever they were taken before."""
     log = MemoryLog()
     log.declare(StreamSpec("sales", event_schema(Sale), 3, unique_ids=100))
-    writer = Writer(Target("sales", Sale, "shop", 3), log, ManualClock())
+    writer = Writer(Target("sales", Sale, "shop", 3, SIGNER), log, ManualClock())
     for group in groups:
         commit = writer.commit([Posted(list(request)) for request in group])
         for request, ack, duplicates in zip(group, commit.acks, commit.duplicates, strict=True):
@@ -61,7 +66,7 @@ def test_an_acknowledgement_leads_to_the_events_of_its_request_and_no_others(gro
 def test_an_acknowledgement_of_events_from_all_over_the_log_is_bounded() -> None:
     log = MemoryLog()
     log.declare(StreamSpec("sales", event_schema(Sale), 1, unique_ids=1000))
-    writer = Writer(Target("sales", Sale, "shop", 1), log, ManualClock())
+    writer = Writer(Target("sales", Sale, "shop", 1, SIGNER), log, ManualClock())
     writer.commit([Posted([Sale(sale=str(number), shop="a") for number in range(400)])])
     commit = writer.commit([Posted([Sale(sale=str(number), shop="a") for number in range(0, 400, 2)])])
     assert commit.duplicates == [200]
@@ -74,7 +79,7 @@ async def test_a_request_that_is_sent_again_gets_the_same_acknowledgement() -> N
         first, again = [await answered(rig.endpoint, "fixes", body(fix(1))) for _ in range(2)]
         assert (first.json["accepted"], again.json["duplicates"]) == (1, 1)
         assert first.json["ack"] == again.json["ack"]
-        assert decode_ack(first.json["ack"]).spans[0].count == 1
+        assert rig.signer.read(first.json["ack"]).spans[0].count == 1
         assert (await answered(rig.endpoint, "fixes", body(fix(2)), query=b"ack=none")).json["ack"] is None
 
 
@@ -153,7 +158,8 @@ async def test_without_a_reply_in_time_the_answer_is_504_with_the_acknowledgemen
     oracle.reply_now = None
     answer, taken = await asked(oracle, b"reply=decisions&timeout=0.01")
     assert (answer.status, answer.json["code"], taken) == (504, "no_reply_yet", 1)
-    assert (answer.json["accepted"], decode_ack(answer.json["ack"]).stream) == (1, "fixes")
+    assert answer.json["accepted"] == 1
+    assert oracle.asked == [(answer.json["ack"], "decisions")]
 
 
 @in_loop
@@ -188,11 +194,40 @@ MADE_UP = [
 
 @pytest.mark.parametrize("raw", MADE_UP)
 def test_what_looks_like_an_acknowledgement_and_names_no_events_is_not_found(raw: bytes) -> None:
+    """Though it has the right signature."""
+    signed = raw + hmac.digest(KEY, raw, "sha256")[:MAC_BYTES]
     with pytest.raises(NotFound):
-        decode_ack(urlsafe_b64encode(raw).decode())
+        SIGNER.read(urlsafe_b64encode(signed).decode().rstrip("="))
 
 
 @pytest.mark.parametrize("text", ["", "x", "AAAA", "k6FzB4IACAEA", "x" * 100_000, "\u00e9"])
 def test_what_is_no_acknowledgement_is_not_found(text: str) -> None:
-    with pytest.raises(NotFound):
-        decode_ack(text)
+    with pytest.raises(NotFound, match="is no acknowledgement"):
+        SIGNER.read(text)
+
+
+GIVEN = Ack("fixes", 2**47, (Span(0, 7, 3), Span(1, 2**40, 1)))
+
+
+def test_an_acknowledgement_is_read_by_those_with_its_key_only() -> None:
+    text = SIGNER.sign(GIVEN)
+    assert AckSigner(KEY).read(text) == GIVEN
+    for other in (AckSigner(KEY + b"."), AckSigner(), AckSigner()):
+        with pytest.raises(NotFound, match="is no acknowledgement"):
+            other.read(text)
+
+
+def test_an_altered_acknowledgement_is_refused_in_the_words_for_a_malformed_one() -> None:
+    """Whichever character is another, left out or put in, and without its signature."""
+    text = SIGNER.sign(GIVEN)
+    unsigned = urlsafe_b64encode(msgspec.msgpack.encode(GIVEN)).decode().rstrip("=")
+    assert text.startswith(unsigned[:-2])
+    altered = [
+        text[:at] + other + text[at + 1 :] for at in range(len(text)) for other in ("A", "B", "", "!", text[at] * 2)
+    ]
+    altered += [unsigned, text + "=", text + "A", text + "!", " " + text, text[: -4 * MAC_BYTES // 3]]
+    for each in altered:
+        if each != text:
+            with pytest.raises(NotFound) as refused:
+                SIGNER.read(each)
+            assert refused.value.message == f"{each[:80]!r} is no acknowledgement; use the `ack` of an answer"

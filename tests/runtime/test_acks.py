@@ -18,7 +18,7 @@ from penstock.access.caller import Sight
 from penstock.access.grants import grants
 from penstock.columns import to_batch
 from penstock.contracts import StreamSpec
-from penstock.cursor import Ack, Span
+from penstock.cursor import Ack, AckSigner, Span
 from penstock.declared import Handler
 from penstock.errors import Damaged, Forbidden, NotFound, Overloaded
 from penstock.queue import EmbeddedLog
@@ -33,6 +33,12 @@ from penstock.store import Done, History
 from penstock.store import history as store
 from tests.collect.support import in_loop, until
 from tests.e2e import decide
+
+SIGNER = AckSigner(b"the key of this test")
+
+
+def signed(stream: str, generation: int, spans: tuple[Span, ...]) -> str:
+    return SIGNER.sign(Ack(stream, generation, spans))
 
 
 class Ledger:
@@ -154,14 +160,14 @@ def log(tmp_path: Path) -> Iterator[EmbeddedLog]:
 
 
 def answers(log: EmbeddedLog, tmp_path: Path, replies_max: int = 10) -> Acks:
-    return Acks(decide.app, DataDirectory(tmp_path), log, {}, Settings(replies_max=replies_max))
+    return Acks(decide.app, DataDirectory(tmp_path), log, {}, Settings(replies_max=replies_max), SIGNER)
 
 
 @in_loop
 async def test_an_acknowledgement_of_events_that_are_not_there_is_not_found(tmp_path: Path, log: EmbeddedLog) -> None:
-    """Whoever makes one up is told so, in a sentence."""
+    """Though it is signed: the stream may have been recreated since."""
     found, generation = answers(log, tmp_path), log.generation("payments")
-    assert (await found.describe(Ack("payments", generation, (Span(0, 0, 1),)).text, ANYONE))["events"] == 1
+    assert (await found.describe(signed("payments", generation, (Span(0, 0, 1),)), ANYONE))["events"] == 1
     for made_up in (
         Ack("payments", generation, (Span(0, 0, 2),)),
         Ack("payments", generation, (Span(0, 1, 1),)),
@@ -171,7 +177,7 @@ async def test_an_acknowledgement_of_events_that_are_not_there_is_not_found(tmp_
         Ack("none", 1, (Span(0, 0, 1),)),
     ):
         with pytest.raises(NotFound):
-            await found.describe(made_up.text, ANYONE)
+            await found.describe(SIGNER.sign(made_up), ANYONE)
     found.close()
 
 
@@ -181,22 +187,22 @@ async def test_a_request_that_may_not_wait_is_refused_before_it_is_taken(tmp_pat
     found = answers(log, tmp_path, replies_max=0)
     with pytest.raises(Overloaded):
         found.require_target("payments", "decisions")
-    ack = Ack("payments", log.generation("payments"), (Span(0, 0, 1),))
-    assert await found.reply(ack.text, "decisions", 60.0, lambda name: True) is None
+    ack = signed("payments", log.generation("payments"), (Span(0, 0, 1),))
+    assert await found.reply(ack, "decisions", 60.0, lambda name: True) is None
     found.close()
 
 
 @in_loop
 async def test_an_acknowledgement_has_no_more_events_than_a_request(tmp_path: Path, log: EmbeddedLog) -> None:
-    """One that was made up could span the whole log, and have all of it read."""
+    """One that spans the whole log would have all of it read."""
     found = answers(log, tmp_path)
     most = Settings().request_events_max
     log.ends = lambda stream: {0: 10 * most}  # type: ignore[method-assign]
-    forged = Ack("payments", log.generation("payments"), (Span(0, 0, most), Span(0, 0, 1)))
+    forged = signed("payments", log.generation("payments"), (Span(0, 0, most), Span(0, 0, 1)))
     with pytest.raises(NotFound):
-        await found.describe(forged.text, ANYONE)
+        await found.describe(forged, ANYONE)
     with pytest.raises(NotFound):
-        await found.reply(forged.text, "decisions", 1.0, lambda name: True)
+        await found.reply(forged, "decisions", 1.0, lambda name: True)
 
 
 @in_loop
@@ -204,7 +210,7 @@ async def test_those_who_ask_about_acknowledgements_leave_the_shared_threads_alo
     tmp_path: Path, log: EmbeddedLog, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found = answers(log, tmp_path)
-    ack = Ack("payments", log.generation("payments"), (Span(0, 0, 1),)).text
+    ack = signed("payments", log.generation("payments"), (Span(0, 0, 1),))
     gate = threading.Event()
 
     def blocked(*_: object) -> None:
@@ -246,8 +252,8 @@ class Told(Acks):
 async def test_what_events_caused_is_shown_to_those_who_may_read_it(
     tmp_path: Path, log: EmbeddedLog, words: str, shown: set[str]
 ) -> None:
-    found = Told(decide.app, DataDirectory(tmp_path), log, {}, Settings())
-    text = Ack("payments", log.generation("payments"), (Span(0, 0, 1),)).text
+    found = Told(decide.app, DataDirectory(tmp_path), log, {}, Settings(), SIGNER)
+    text = signed("payments", log.generation("payments"), (Span(0, 0, 1),))
     told = await found.describe(text, Caller("key:bob", grants(words.split())))
     assert {frozenset(each["output"]) for each in told["processed"]} == {frozenset(shown)}
     found.close()
@@ -259,15 +265,15 @@ async def test_who_may_not_read_a_stream_cannot_try_out_where_it_ends(tmp_path: 
     stranger = Caller("key:eve", grants(["produce:decisions"]))
     for first in (0, 1):
         with pytest.raises(Forbidden):
-            await found.describe(Ack("payments", generation, (Span(0, first, 1),)).text, stranger)
+            await found.describe(signed("payments", generation, (Span(0, first, 1),)), stranger)
     found.close()
 
 
 @in_loop
 async def test_who_sees_some_events_of_a_stream_is_not_told_of_the_others(tmp_path: Path, log: EmbeddedLog) -> None:
-    """Anyone can make up an acknowledgement, and so ask for the events of others: when they came."""
+    """Who gets hold of the acknowledgement of another could ask when that one's events came."""
     found, generation = answers(log, tmp_path), log.generation("payments")
-    text = Ack("payments", generation, (Span(0, 0, 1),)).text
+    text = signed("payments", generation, (Span(0, 0, 1),))
     rule = Sight({"payments": "payer = claim('sub')"}, {"sub": "eve"})
     with pytest.raises(Forbidden):
         await found.describe(text, Caller("key:eve", grants(["consume:payments"]), sight=rule))
@@ -296,8 +302,8 @@ async def test_a_reply_shows_failures_to_those_who_may_read_them(
     with files.transaction(connection, tmp_path):
         connection.execute(store.TABLE)
         store.add(connection, 0, Done(1000, json.dumps([{"payments/0": 1}]), {}))
-    found = Failed(decide.app, directory, log, {}, Settings())
-    text = Ack("payments", log.generation("payments"), (Span(0, 0, 1),)).text
+    found = Failed(decide.app, directory, log, {}, Settings(), SIGNER)
+    text = signed("payments", log.generation("payments"), (Span(0, 0, 1),))
     reply = await found.reply(text, "alarms", 10.0, lambda name: name == readable)
     assert reply is not None
     assert (reply["events"], len(reply["failed"])) == ([], shown)

@@ -9,7 +9,7 @@ import pytest
 from websockets.sync.client import ClientConnection
 
 from penstock.access.keys import KeyFile
-from penstock.cursor import Ack, Span
+from penstock.cursor import Ack, AckSigner, Span
 from tests.runtime.guarded import Running, running
 
 ROLES = ("nobody", "wrong", "produce:a", "consume:a", "consume:*", "admin")
@@ -48,7 +48,7 @@ ROUTES: dict[str, tuple[int, ...]] = {
     "GET /v1/handlers/none/state/x": (*NOT_KNOWN, 403, 403, 404, 404),
     "GET /v1/acks/A": (*NOT_KNOWN, 200, 200, 200, 200),
     "GET /v1/acks/B": (*NOT_KNOWN, 403, 403, 200, 200),
-    "GET /v1/acks/MADE_UP_B": (*NOT_KNOWN, 403, 403, 404, 404),
+    "GET /v1/acks/MADE_UP_B": (*NOT_KNOWN, 404, 404, 404, 404),
     "GET /v1/acks/rubbish": (*NOT_KNOWN, 404, 404, 404, 404),
     "GET /v1/webhooks": (*NOT_KNOWN, 200, 200, 200, 200),
     "POST /v1/webhooks": (*NOT_KNOWN, 400, 400, 400, 400),
@@ -94,7 +94,7 @@ def acks(gateway: Running, keys: dict[str, str | None]) -> dict[str, str]:
     """An acknowledgement of each stream, and one of events that are not there."""
     found = {name: gateway.post(name.lower(), keys["admin"]).json()["ack"] for name in ("A", "B")}
     made_up = Ack("b", gateway.gateway.log.generation("b"), (Span(0, 0, 10**6),))
-    return found | {"MADE_UP_B": made_up.text}
+    return found | {"MADE_UP_B": AckSigner(b"another key").sign(made_up)}
 
 
 def ask(gateway: Running, kind: str, path: str, key: str | None) -> int:
