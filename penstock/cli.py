@@ -396,13 +396,13 @@ def _rebuild(arguments: argparse.Namespace) -> int:
 def _state(arguments: argparse.Namespace) -> int:
     from penstock.queue import EmbeddedLog
     from penstock.runtime.directory import DataDirectory
-    from penstock.runtime.states import HandlerStates
+    from penstock.runtime.states import HandlerStates, ShardCache
 
     app = load(arguments.target).app
     require_sound(app)
     handler = the_handler(app, arguments.handler)
     directory = DataDirectory(arguments.data)
-    states = HandlerStates(handler, directory, EmbeddedLog(directory.streams, read_only=True))
+    states = HandlerStates(handler, directory, EmbeddedLog(directory.streams, read_only=True), ShardCache(0))
     found = 0
     for line in states.all(arguments.key):
         print(line.decode())

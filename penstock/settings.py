@@ -115,6 +115,12 @@ class Settings:
     )
     subscriptions_max: int = _setting(64, "subscriptions", "subscriptions on one WebSocket")
     heartbeat_s: float = _setting(15.0, "seconds", "silence after which a live connection gets a progress mark")
+    shown_state_bytes_max: int = _setting(
+        256 * MIB,
+        "bytes",
+        "state of handlers that the gateway holds in memory for those who ask for that of a key; the least recently "
+        "read goes first",
+    )
     compress_bytes_min: int = _setting(
         1024, "bytes", "length from which an answer is compressed for a client that takes gzip; 0: never"
     )

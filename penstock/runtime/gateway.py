@@ -55,7 +55,7 @@ from penstock.runtime.loading import load
 from penstock.runtime.origins import Receive, Scope, Send
 from penstock.runtime.pressure import press
 from penstock.runtime.retention import dead_letters, floor, retention
-from penstock.runtime.states import HandlerStates
+from penstock.runtime.states import HandlerStates, ShardCache
 from penstock.runtime.status import Status
 from penstock.runtime.views import view_spec
 from penstock.runtime.webhooks import around, declared
@@ -152,6 +152,7 @@ class Gateway:
         self.sources = {inlet.name: SourceStatus() for inlet in app.inlets}
         self.connections = Connections(settings.connections_max, held_bytes_max=settings.held_bytes_max)
         self.acks = Acks(app, directory, self.log, self.tables, settings, signer)
+        self.shards = ShardCache(settings.shown_state_bytes_max)
         told = around(app, self.gate, self.log, self.tables, self._fatal)
         self.webhooks = Registry(directory.webhooks, settings, told, declared=declared(app))
         self.queries = Queries(self._relations(), settings)
@@ -217,7 +218,8 @@ class Gateway:
             connections=self.connections,
             events={stream.name: stream.event for stream in self.app.streams},
             states={
-                handler.name: HandlerStates(handler, self.directory, self.log).get for handler in self.app.handlers
+                handler.name: HandlerStates(handler, self.directory, self.log, self.shards).get
+                for handler in self.app.handlers
             },
             acks=self.acks.describe,
             queries=self.queries,
@@ -264,6 +266,7 @@ class Gateway:
         await self.webhooks.close()
         await self.door.close()
         self.acks.close()
+        self.shards.close()
         self.queries.close()
         self.log.close()
         for table in self.tables.values():

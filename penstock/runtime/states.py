@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from threading import Lock
 from typing import Any
 
 import msgspec
@@ -37,25 +38,57 @@ class ShardOpener:
         return ShardFiles(folder / str(shard), self.handler, shard)
 
 
-class HandlerStates:
-    """The state of a handler's keys as others may see it: that of the last committed batch. Safe for threads."""
+class ShardCache:
+    """Shards of all handlers that were read, up to `bytes_max` in memory: the least recently read go first. One that is
+    larger by itself is not held, so that each read loads it again.
 
-    def __init__(self, handler: Handler, directory: DataDirectory, log: LogReader) -> None:
+    Not thread-safe: what belongs to an event loop uses it in `thread`, which also keeps slow loads, of which there is
+    one at a time, off the threads that others share.
+    """
+
+    def __init__(self, bytes_max: int) -> None:
+        self._bytes_max = bytes_max
+        self._held: OrderedDict[tuple[str, int], tuple[int, int, Shard]] = OrderedDict()
+        self.thread = ThreadPoolExecutor(1, "states")
+
+    @property
+    def size(self) -> int:
+        return sum(shard.size for _, _, shard in self._held.values())
+
+    def take(self, handler: str, generation: int, number: int) -> tuple[int, Shard]:
+        """Remove a shard and return it with its version; an empty one if none is held of this generation."""
+        held, version, shard = self._held.pop((handler, number), (generation, NOTHING, Shard()))
+        return (version, shard) if held == generation else (NOTHING, Shard())
+
+    def put(self, handler: str, generation: int, number: int, version: int, shard: Shard) -> None:
+        self._held[handler, number] = generation, version, shard
+        size = self.size
+        while size > self._bytes_max:
+            _, (_, _, oldest) = self._held.popitem(last=False)
+            size -= oldest.size
+
+    def close(self) -> None:
+        self.thread.shutdown(wait=False, cancel_futures=True)
+
+
+class HandlerStates:
+    """The state of a handler's keys as others may see it: that of the last committed batch."""
+
+    def __init__(self, handler: Handler, directory: DataDirectory, log: LogReader, cache: ShardCache) -> None:
         self._handler = handler
         self._ledger = directory.handler_ledger(handler.name)
         self._open = ShardOpener(directory, handler.name)
         self._log = log
         self._codec, self._shape = Codec(handler.state), shape_of(handler.state)
-        self._held: dict[int, tuple[int, Shard]] = {}
-        self._generation = 0
-        self._lock = Lock()
+        self._cache = cache
 
     async def get(self, key: str) -> bytes | None:
         """The state of a key, its timers and the cursor they stand at, as a JSON object; None if it has no state."""
-        return await asyncio.to_thread(self._get, key)
+        return await asyncio.get_running_loop().run_in_executor(self._cache.thread, self._get, key)
 
     def all(self, key: str | None = None) -> Iterator[bytes]:
-        """The state of every key, or of the one that is given: JSON objects with the key, its state and its timers."""
+        """The state of every key, or of the one that is given: JSON objects with the key, its state and its timers.
+        Blocks; not beside `get`."""
         handled = self._read()
         for number in sorted(handled.shards) if handled is not None else ():
             assert handled is not None
@@ -77,8 +110,7 @@ class HandlerStates:
         return {"state": entry.state, "timers": timers}
 
     def _get(self, key: str) -> bytes | None:
-        with self._lock:
-            handled, record = self._find(key, TRIES)
+        handled, record = self._find(key, TRIES)
         if handled is None or record is None:
             return None
         first = self._handler.inputs[0]
@@ -101,11 +133,9 @@ class HandlerStates:
     def _shard(self, number: int, handled: Handled) -> Shard:
         """A shard as it was when the ledger was read; what is held of it is brought up to date."""
         version = handled.shards[number].version
-        if handled.generation != self._generation:
-            self._held, self._generation = {}, handled.generation
         files = self._open(handled.generation, number)
-        held, shard = self._held.pop(number, (NOTHING, Shard()))
+        held, shard = self._cache.take(self._handler.name, handled.generation, number)
         if held > version or (held < version and files.catch_up(shard, held, version) is None):
             shard = files.load(version)
-        self._held[number] = (version, shard)
+        self._cache.put(self._handler.name, handled.generation, number, version, shard)
         return shard
