@@ -315,7 +315,7 @@ class Webhook:
 
     name: str
     of: str
-    url: str
+    url: str = field(repr=False)
     secret: str
     where: Where
     condition: str | None = None

@@ -305,7 +305,14 @@ def test_a_publish_is_tried_again_under_the_same_key_with_the_same_body() -> Non
 
 
 def test_an_address_with_a_secret_in_it_is_refused_and_a_key_is_not_shown() -> None:
-    for url in ("http://user:hidden@host", "http://host?key=hidden", "http://host#hidden", "ws://host", "host:80"):
+    for url in (
+        "http://user:hidden@host",
+        "http://host?key=hidden",
+        "http://host#hidden",
+        "ws://host",
+        "host:80",
+        "http://user:hidden/x@host",
+    ):
         with pytest.raises(ValueError, match="the url of a client") as raised:
             Client(url)
         assert "hidden" not in str(raised.value)

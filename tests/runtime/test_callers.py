@@ -245,6 +245,32 @@ def test_the_same_word_of_two_callers_is_no_repetition(gateway: Running) -> None
     assert stored(gateway) == 4
 
 
+def test_the_id_of_an_event_names_its_sender_as_the_page_on_security_says(gateway: Running) -> None:
+    """In a query and nowhere else; the class of these events has no id."""
+    gateway.post("a", events=[{"k": "open"}], **{"Idempotency-Key": "k"})
+    key = gateway.add("till-7", "admin")
+    gateway.post("a", key, events=[{"k": "plain"}])
+    gateway.post("a", key, events=[{"k": "first"}, {"k": "second"}], **{"Idempotency-Key": "order-1"})
+    with gateway.socket("/v1/streams/a/publish?producer=door", key) as socket:
+        socket.send(json.dumps({"seq": 4, "event": {"k": "published"}}))
+        while json.loads(socket.recv(60))["event"] != "ack":
+            pass
+    with gateway.client(key) as client:
+        rows = client.post("/v1/query", json={"sql": "SELECT k, _id FROM a"}).json()["rows"]
+        assert {row["k"]: row["_id"] for row in rows} == {
+            "open": "k/0",
+            "plain": None,
+            "first": "key:till-7/order-1/0",
+            "second": "key:till-7/order-1/1",
+            "published": "key:till-7/door/4/0",
+        }
+        page = client.get("/v1/streams/a").text
+        assert '"published"' in page
+        assert "_id" not in page
+        assert "till-7" not in page
+        assert client.get("/v1/streams/a", params={"select": "_id"}).status_code == 400
+
+
 def test_a_page_opens_a_websocket_with_its_key_as_a_protocol(gateway: Running) -> None:
     key = gateway.add("bob", "consume:a", "produce:a")
     both: Any = ["penstock.v1", f"penstock.key.{key}"]

@@ -397,3 +397,11 @@ def test_a_webhook_that_was_registered_with_a_token_ends_with_it(tmp_path: Path,
             gateway.post("a", boss, {"k": "one", "n": 3})
             ask("POST", f"/{id}/resume")
             wait_for(lambda: [event["n"] for event in receiver.events()] == [1, 2, 3])
+
+
+def test_a_declared_webhook_is_shown_without_its_address() -> None:
+    """Many services take who knows the address for someone who may post to it."""
+    app = App("shop")
+    webhook = app.webhook("out", of=app.stream("orders"), url="https://x.example/services/hidden?t=hidden", secret="S")
+    assert "hidden" not in repr(webhook)
+    assert "out" in repr(webhook)

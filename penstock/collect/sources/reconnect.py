@@ -7,13 +7,14 @@ import logging
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import PenstockError
 
 SETTLE_S = 5.0
 """How long a source that is told to stop waits for the log to take what was read."""
+HIDDEN = "(an address that cannot be read)"
 _log = logging.getLogger("penstock.collect")
 
 
@@ -75,7 +76,23 @@ async def _settle(intake: Intake, address: str) -> None:
         _log.error("feed %s ends with events that could not be written: %s", address, error)
 
 
+def address_parts(url: str) -> SplitResult | None:
+    """The parts of an address; None if it is none: without a host, with a port that is no number, or with an `@` where
+    none belongs. The latter two are what a password with a `/`, `?`, `#` or a comma in it leads to: such characters
+    are written as %XX."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return None
+    misplaced = "@" in parts.path and "@" not in parts.netloc
+    return None if not parts.scheme or not parts.hostname or port == 0 or misplaced else parts
+
+
 def without_secrets(url: str) -> str:
-    """An address without user, password and query, any of which may be a secret."""
-    parts = urlsplit(url)
+    """An address without user, password and query, any of which may be a secret. Of a text that is no address nothing
+    is shown: what looks like its host may be a password."""
+    parts = address_parts(url)
+    if parts is None:
+        return HIDDEN
     return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"

@@ -6,9 +6,9 @@ import asyncio
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
+from urllib.parse import urljoin
 
-from penstock.collect.sources.reconnect import Backoff, keep_connected, without_secrets
+from penstock.collect.sources.reconnect import Backoff, address_parts, keep_connected, without_secrets
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError
 
@@ -35,8 +35,8 @@ class WebSocketSource:
     queue_max: int = 8
 
     def __post_init__(self) -> None:
-        parts = urlsplit(self.url)
-        if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        parts = address_parts(self.url)
+        if parts is None or parts.scheme not in ("ws", "wss"):
             raise DeclarationError(
                 f"{self.address!r} is not the address of a WebSocket: that begins with ws:// or wss://"
             )
@@ -78,8 +78,8 @@ class WebSocketSource:
                 await self._pull(connection, intake, status)
         except ConnectionClosed as error:
             return f"the connection ended: {error}"
-        except (OSError, TimeoutError, WebSocketException) as error:
-            return f"could not connect: {error or type(error).__name__}"
+        except (OSError, TimeoutError, WebSocketException, ValueError) as error:
+            return f"could not connect: {_cause(error, self.url)}"
         return "the connection ended"
 
     async def _pull(self, connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:
@@ -97,6 +97,25 @@ class WebSocketSource:
         with suppress(TimeoutError):
             async with asyncio.timeout(self.close_s):
                 await asyncio.gather(reader, closing, return_exceptions=True)
+
+
+def _cause(error: Exception, url: str) -> str:
+    """Why a connection could not be opened, without the addresses that the library's words hold: ours, that of a
+    redirect, or that of a proxy."""
+    from websockets.exceptions import InvalidProxy, InvalidStatus, InvalidURI, SecurityError
+
+    refused = error.__cause__ or error.__context__
+    if isinstance(error, SecurityError | ValueError | InvalidURI) and isinstance(refused, InvalidStatus):
+        try:
+            place = urljoin(url, refused.response.headers["Location"])
+        except ValueError:
+            place = ""
+        return f"the server redirects to {without_secrets(place)}, which is not followed"
+    if isinstance(error, InvalidURI | ValueError):
+        return f"this is not the address of a WebSocket: {getattr(error, 'msg', type(error).__name__)}"
+    if isinstance(error, InvalidProxy):
+        return "the proxy of the environment has an address that cannot be used"
+    return str(error) or type(error).__name__
 
 
 async def _read(connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ipaddress
 import re
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import SplitResult, urlsplit
 
 from penstock.errors import BadParameter, DeclarationError
 
@@ -97,7 +97,7 @@ def _endpoint(url: str, allowed: Allowed) -> Endpoint:
     if "@" in parts.netloc:
         raise ValueError("put no user or password into it; messages are signed instead")
     host = _host(parts.hostname or "")
-    port = parts.port if parts.port is not None else HTTPS_PORT if parts.scheme == "https" else HTTP_PORT
+    port = _port(parts)
     if port not in (HTTPS_PORT, HTTP_PORT) and port < PORT_MIN and not allowed.networks:
         raise ValueError(f"use port {HTTPS_PORT}, or one from {PORT_MIN}")
     found = Endpoint(parts.scheme, host, port, (parts.path or "/") + (f"?{parts.query}" if parts.query else ""))
@@ -107,6 +107,14 @@ def _endpoint(url: str, allowed: Allowed) -> Endpoint:
     elif host == "localhost" or host.endswith(".localhost"):
         allowed.require(found, [ipaddress.ip_address("127.0.0.1"), ipaddress.ip_address("::1")])
     return found
+
+
+def _port(parts: SplitResult) -> int:
+    try:
+        given = parts.port
+    except ValueError:  # its words quote the text, which may be a part of a password
+        raise ValueError("the port is no number up to 65535") from None
+    return given if given is not None else HTTPS_PORT if parts.scheme == "https" else HTTP_PORT
 
 
 def _host(host: str) -> str:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 
 import pytest
+import trustme
 from websockets.asyncio.server import ServerConnection, serve
+from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
+from websockets.http11 import Request, Response
 
-from penstock.collect import feed, websocket
-from penstock.collect.sources.reconnect import Backoff
+from penstock.collect import feed, mqtt, nats, poll, websocket
+from penstock.collect.sources.reconnect import HIDDEN, Backoff, without_secrets
 from penstock.collect.sources.websocket import WebSocketSource
 from penstock.contracts import SourceStatus
 from penstock.errors import DeclarationError, DiskFull, StorageError, SyncFailed
@@ -249,10 +254,95 @@ def test_an_address_is_shown_without_secrets() -> None:
     assert source.kind == "websocket"
 
 
-@pytest.mark.parametrize("url", ["http://x", "feed.example", "", "ws://"])
+NO_ADDRESSES = [
+    "hidden",
+    "//hidden@x",
+    "ws://hidden:hid/hidden@x",
+    "ws://hidden:hid?hidden@x",
+    "ws://hidden:hid#hidden@x",
+    "ws://x:hidden",
+    "ws://hid/hidden@x",
+    "ws://hidden@[",
+    "ws://hidden@a\u2100b",
+]
+
+
+@pytest.mark.parametrize("url", ["http://x", "feed.example", "", "ws://", *NO_ADDRESSES])
 def test_what_is_no_websocket_address_is_refused_when_it_is_declared(url: str) -> None:
-    with pytest.raises(DeclarationError):
+    """And nothing of it is shown that may be a part of a password."""
+    with pytest.raises(DeclarationError) as refused:
         websocket(url)
+    assert "hid" not in refused.value.message
+
+
+@pytest.mark.parametrize("url", NO_ADDRESSES)
+def test_of_what_is_no_address_nothing_is_shown(url: str) -> None:
+    assert without_secrets(url) == HIDDEN
+    with pytest.raises(DeclarationError) as refused:
+        mqtt(url.replace("ws:", "mqtt:"), ["topic"])
+    assert "hid" not in refused.value.message
+    with pytest.raises(DeclarationError) as refused:
+        nats(url.replace("ws:", "nats:"), "stream")
+    assert "hid" not in refused.value.message
+    with pytest.raises(DeclarationError) as refused:
+        poll(url.replace("ws:", "http:"), every=1)
+    assert "hid" not in refused.value.message
+
+
+def test_a_password_with_a_comma_is_not_shown_as_a_server() -> None:
+    with pytest.raises(DeclarationError) as refused:
+        nats("nats://user:hid,den@x", "stream")
+    assert "den" not in refused.value.message
+
+
+@pytest.mark.parametrize(
+    ("location", "told"),
+    [
+        ("ws://other.example/live?token=hidden", "redirects to ws://other.example/live, which is not followed"),
+        ("ws://user:hidden@other.example/live", "redirects to ws://other.example/live, which is not followed"),
+        ("https://other.example/live?token=hidden", "redirects to https://other.example/live, which is not followed"),
+        ("wss://hidden@other.example/live", "redirects to wss://other.example/live, which is not followed"),
+        ("wss://x:hidden/", "redirects to (an address that cannot be read), which is not followed"),
+        ("wss://[hidden", "redirects to (an address that cannot be read), which is not followed"),
+    ],
+)
+@in_loop
+async def test_a_redirect_that_is_not_followed_is_told_without_its_secrets(
+    location: str, told: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """Nor is our own address with its token. From TLS to none is one that the library refuses."""
+
+    def redirect(connection: ServerConnection, request: Request) -> Response:
+        return Response(307, "Temporary Redirect", Headers(Location=location))
+
+    async def never(connection: ServerConnection) -> None:
+        raise AssertionError("no handshake succeeds")
+
+    authority, context = trustme.CA(), ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    authority.issue_cert("127.0.0.1").configure_cert(context)
+    authority.cert_pem.write_to_path(tmp_path / "ca.pem")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setenv("SSL_CERT_FILE", str(tmp_path / "ca.pem"))
+        async with serve(never, "127.0.0.1", 0, process_request=redirect, ssl=context) as server:
+            port = next(iter(server.sockets)).getsockname()[1]
+            url = f"wss://user:hidden@127.0.0.1:{port}/feed?token=hidden"
+            async with opened(MemoryLog()) as rig, pulling(rig, url) as status:
+                await until(lambda: status.error is not None)
+                assert str(status.error).endswith(told)
+                assert "hidden" not in str(status.error)
+    said = [record.getMessage() for record in caplog.records if record.name == "penstock.collect"]
+    assert told in said[0]
+    assert "hidden" not in "".join(said)
+
+
+@in_loop
+async def test_a_proxy_that_cannot_be_used_is_told_without_its_password(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("https_proxy", "ftp://user:hidden@proxy.example")
+    monkeypatch.delenv("no_proxy", raising=False)
+    async with opened(MemoryLog()) as rig, pulling(rig, "wss://feed.example/?token=hidden") as status:
+        await until(lambda: status.error is not None)
+        assert str(status.error).startswith("could not connect: the proxy")
+        assert "hidden" not in str(status.error)
 
 
 @in_loop

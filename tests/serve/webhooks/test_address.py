@@ -57,7 +57,7 @@ BAD_URLS = [
     "https://example.com#@127.0.0.1/", "https://exämple.com/", "https://1.1.1.1.1.256/", "https://a..b/", "https://-a.com/",
     "https://example.com:22/", "https://example.com:25/", "https://example.com:99999/", "https://example.com:x/",
     "https://" + "a" * 64 + ".com/", "https://example.com/" + "a" * 2000, "https://[1.1.1.1]/", "https://[]/", "https://[",
-    "https://127。0。0。1/", "https://①②⑦.0.0.1/",
+    "https://127。0。0。1/", "https://①②⑦.0.0.1/", "https://user:hunter2/x@example.com/", "https://user:hunter2?@example.com/",
 ]  # fmt: skip
 
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypedDict
-from urllib.parse import urljoin, urlsplit
+from urllib.parse import urljoin
 
 from penstock.collect.sources.http.answer import Answer, Lost, retry_after_s
-from penstock.collect.sources.reconnect import Backoff, keep_connected, without_secrets
+from penstock.collect.sources.reconnect import Backoff, address_parts, keep_connected, without_secrets
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError, SourceFailed
 
@@ -98,13 +98,8 @@ def backoff_of(options: HttpOptions) -> Backoff:
 
 
 def _is_address(url: str) -> bool:
-    try:
-        parts = urlsplit(url)
-        return (
-            parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0 and not _NO_URL.search(url)
-        )
-    except ValueError:
-        return False
+    parts = address_parts(url)
+    return parts is not None and parts.scheme in ("http", "https") and not _NO_URL.search(url)
 
 
 @dataclass

@@ -14,7 +14,7 @@ from penstock.collect.sources.mqtt.link import READ_BYTES, Ended, Link, Wishes
 from penstock.collect.sources.mqtt.packets import LENGTH_MAX, Login
 from penstock.collect.sources.mqtt.session import Inbox, Session
 from penstock.collect.sources.mqtt.topics import Topics
-from penstock.collect.sources.reconnect import Backoff, keep_connected
+from penstock.collect.sources.reconnect import Backoff, address_parts, keep_connected, without_secrets
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError, SourceFailed
 
@@ -195,11 +195,12 @@ def mqtt(
 
 
 def _check_address(source: MqttSource) -> None:
-    parts = urlsplit(source.url)
-    if "@" in parts.netloc:
+    if "@" in source.url:
         raise DeclarationError("give username= and password= to an MQTT source, not an address that holds them")
-    if parts.scheme not in PORTS or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise DeclarationError(f"{source.url!r} is not the address of an MQTT broker, such as mqtt://host:1883")
+    parts = address_parts(source.url)
+    if parts is None or parts.scheme not in PORTS or parts.path.strip("/") or parts.query or parts.fragment:
+        shown = without_secrets(source.url)
+        raise DeclarationError(f"{shown!r} is not the address of an MQTT broker, such as mqtt://host:1883")
     if source.tls is not None and parts.scheme != "mqtts":
         raise DeclarationError("an MQTT source with tls= has an address that begins with mqtts://")
 

@@ -25,7 +25,7 @@ from penstock.collect.sources.nats.consumer import Consumers
 from penstock.collect.sources.nats.inbox import Interrupted, Limits
 from penstock.collect.sources.nats.reader import Reader
 from penstock.collect.sources.nats.subjects import Pattern, Shaper
-from penstock.collect.sources.reconnect import Backoff, keep_connected, without_secrets
+from penstock.collect.sources.reconnect import Backoff, address_parts, keep_connected, without_secrets
 from penstock.contracts import Intake, SourceStatus
 from penstock.errors import DeclarationError, SourceFailed
 
@@ -80,8 +80,8 @@ class NatsSource:
 
     def __post_init__(self) -> None:
         for server in self._servers:
-            parts = urlsplit(server)
-            if parts.scheme not in ("nats", "tls") or not parts.hostname:
+            parts = address_parts(server)
+            if parts is None or parts.scheme not in ("nats", "tls"):
                 shown = without_secrets(server)
                 raise DeclarationError(
                     f"{shown!r} is not the address of a NATS server; it begins with nats:// or tls://"
