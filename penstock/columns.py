@@ -6,7 +6,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
-from decimal import Decimal
+from decimal import Context, Decimal
 from enum import Enum
 from functools import lru_cache
 from itertools import accumulate, chain
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.schema import (
+    DECIMAL_DIGITS,
     DECIMAL_SCALE,
     KIND_EVENT,
     KIND_TICK,
@@ -107,6 +108,15 @@ def text_of(value: Any) -> str | None:
     return str(value)
 
 
+_UNIT, _COLUMN = Decimal(1).scaleb(-DECIMAL_SCALE), Context(prec=DECIMAL_DIGITS)
+
+
+def key_text(value: Any) -> str | None:
+    """The key of a handler's state as text. A Decimal has all digits of its column: part of the file format, as it was
+    when handlers got their Decimals so."""
+    return str(value.quantize(_UNIT, context=_COLUMN)) if isinstance(value, Decimal) else text_of(value)
+
+
 def place(key: str | None, partitions: int) -> int:
     """The partition of a key. Part of the file format: it must never change for a stream that has data."""
     return zlib.crc32(key.encode()) % partitions if key else 0
@@ -164,7 +174,7 @@ def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return _json_decimals(column)
     if pa.types.is_nested(column.type):
         nested = list(column.to_pylist(maps_as_pydicts="strict"))
-        return list(map(_with_decimals, nested)) if _holds_decimals(column.type) else nested
+        return list(map(decimals_as_text, nested)) if _holds_decimals(column.type) else nested
     return list(column.to_pylist())  # without that argument ten times as fast
 
 
@@ -180,11 +190,26 @@ def _rfc3339(times: pa.Array) -> list[str | None]:
 def _json_decimals(column: pa.Array) -> list[str | None]:
     """Arrow writes them several times as fast as Python does, but very small ones, and zero, with an exponent."""
     text, scale = column.cast(pa.string()), column.type.scale
-    if pc.any(pc.match_substring(text, "E")).as_py():
+    if _has_exponent(text):
         return [None if value is None else _decimal_text(value) for value in column.to_pylist()]
     if scale >= DECIMAL_SCALE:
         text = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
     return list(text.to_pylist())
+
+
+def read_decimals(column: pa.Array) -> list[Decimal | None]:
+    """Decimals without the zeros that their column adds: 1.5 for 1.50, 100 for 100. By way of Arrow's text, which takes
+    half the time of `to_pylist`."""
+    text = column.cast(pa.string())
+    trimmed = pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".").to_pylist()
+    return [
+        None if short is None else Decimal(short) if "E" not in short else Decimal(_decimal_text(Decimal(whole)))
+        for short, whole in zip(trimmed, text.to_pylist() if _has_exponent(text) else trimmed, strict=True)
+    ]
+
+
+def _has_exponent(text: pa.Array) -> bool:
+    return bool(pc.any(pc.match_substring(text, "E")).as_py())
 
 
 def _decimal_text(value: Decimal) -> str:
@@ -201,14 +226,14 @@ def _holds_decimals(kind: pa.DataType) -> bool:
     return pa.types.is_decimal(kind) or any(map(_holds_decimals, inside))
 
 
-def _with_decimals(value: Any) -> Any:
+def decimals_as_text(value: Any) -> Any:
     """A value of a nested column with the text of each decimal in it."""
     if isinstance(value, Decimal):
         return _decimal_text(value)
     if isinstance(value, list):
-        return list(map(_with_decimals, value))
+        return list(map(decimals_as_text, value))
     if isinstance(value, dict):
-        return {_with_decimals(name): _with_decimals(each) for name, each in value.items()}
+        return {decimals_as_text(name): decimals_as_text(each) for name, each in value.items()}
     return value
 
 

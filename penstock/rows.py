@@ -15,7 +15,8 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.schema import Event, Field, fields, per_class
+from penstock.columns import decimals_as_text, read_decimals
+from penstock.schema import Event, Field, fields, holds_decimal, per_class
 
 _EPOCH, _TICK = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _EXACT_US = 2**51
@@ -23,7 +24,7 @@ _EXACT_US = 2**51
 _STEP = 1_024
 """Values of a column made at a time: so few that they are still in the processor's near memory when an event is made of
 them. All of a piece at once takes half as long again."""
-_AS_IS = (str, bool, bytes, date, Decimal)
+_AS_IS = (str, bool, bytes, date)
 _CODES: dict[Any, Literal["q", "d"]] = {int: "q", float: "d"}
 Reader = Callable[[pa.Array], Iterable[Any]]
 
@@ -139,11 +140,17 @@ def _reader(field: Field) -> Reader:
         return _numbers(_CODES[base])
     if base in _AS_IS or get_origin(base) is Literal:
         return _plain
+    if base is Decimal:
+        return _in_steps(read_decimals)
     if base is UUID:
         return _mapped(UUID)
     if isinstance(base, type) and issubclass(base, Enum):
         return _mapped({member.value: member for member in base}.__getitem__)
     kind: Any = list[field.hint]  # type: ignore[name-defined]
+    if holds_decimal(field.hint):
+        return _in_steps(
+            lambda part: msgspec.convert(list(map(decimals_as_text, part.to_pylist(maps_as_pydicts="strict"))), kind)
+        )
     return _in_steps(lambda part: msgspec.convert(part.to_pylist(maps_as_pydicts="strict"), kind))
 
 

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.app import App
-from penstock.columns import place, text_of, to_batch
+from penstock.columns import key_text, place, text_of, to_batch
 from penstock.declared import Handler, Keeper, Stream
 from penstock.errors import DeclarationError
 from penstock.graph import order, require_sound
@@ -197,7 +197,7 @@ def _gone_key(stream: Stream, item: Any) -> str | None:
     """The key of a view's row that is gone, if the item is what `penstock.gone` makes."""
     names: tuple[str, ...] = getattr(type(item), "__struct_fields__", ())
     if len(names) == 1 and type(item) is gone_class(stream.event, frozenset(names)):
-        return text_of(getattr(item, names[0]))
+        return key_text(getattr(item, names[0]))
     return None
 
 
@@ -233,7 +233,7 @@ def _belongs(handler: Handler, row: _Row, shard: int, shards: int) -> bool:
 
 
 def _key(handler: Handler, row: _Row) -> str | None:
-    return text_of(getattr(row.event, handler.key_of(row.stream))) if row.event is not None else row.gone
+    return key_text(getattr(row.event, handler.key_of(row.stream))) if row.event is not None else row.gone
 
 
 def _pieces(rows: list[_Row], size: int) -> Iterable[list[_Row]]:

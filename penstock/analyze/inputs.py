@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.analyze.fitting import fitted
-from penstock.columns import place, text_of
+from penstock.columns import key_text, place
 from penstock.contracts import LogReader
 from penstock.rows import Inputs, Place, Rows, coded, each_event, micros_of, packed, values
 from penstock.schema import KIND_EVENT, KIND_GONE, KIND_TICK, Event, fields
@@ -196,7 +196,7 @@ def _coded_keys(batch: pa.RecordBatch, cls: type[Event], key: str) -> tuple[Sequ
 
 
 def _texts(batch: pa.RecordBatch, cls: type[Event], key: str) -> Iterable[str | None]:
-    return map(text_of, values(cls, key, batch))
+    return map(key_text, values(cls, key, batch))
 
 
 def _base(cls: type[Event], name: str) -> Any:

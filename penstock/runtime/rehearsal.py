@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.analyze.batches import inputs
-from penstock.columns import text_of, tick_batch, to_batch
+from penstock.columns import key_text, tick_batch, to_batch
 from penstock.declared import Handler, Stream
 from penstock.graph import order
 from penstock.machine import Effects, Machine
@@ -191,7 +191,7 @@ class _Rehearsal:
 
     def _step(self, row: Row) -> bytes:
         event = row.event
-        key = text_of(getattr(event, self.handler.key_of(row.place.stream))) if event is not None else None
+        key = key_text(getattr(event, self.handler.key_of(row.place.stream))) if event is not None else None
         given = Inputs.of([key], [event], [row.time], lambda _: row.id, lambda _: row.place)
         effects = self.machine.run(self.shard, given)
         self.shard.apply(effects.changes)

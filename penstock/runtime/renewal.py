@@ -29,7 +29,7 @@ from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.events import input_shapes
 from penstock.runtime.rerows import Rerows
-from penstock.runtime.rerun import Rerun
+from penstock.runtime.rerun import Rerun, reads_decimals_otherwise
 from penstock.runtime.states import ShardOpener
 from penstock.settings import Settings
 from penstock.shard import Shard
@@ -141,6 +141,8 @@ def _prepared(handler: Handler, directory: DataDirectory, code: str) -> Prepared
 def _reads_otherwise(app: App, handler: Handler, handled: Handled, log: EmbeddedLog) -> bool:
     """Whether events from before are other ones now. A ledger that does not say how they were read is from before event
     classes could change: then the log tells, which has been opened with the classes of the app."""
+    if reads_decimals_otherwise(app, handler, handled):
+        return True
     inputs = input_shapes(app, handler.inputs)
     if handled.inputs is not None:
         return any(handled.inputs[name] != shape for name, shape in inputs.items() if name in handled.inputs)
@@ -164,8 +166,8 @@ class Renewal:
 
     def run(self, reader: EmbeddedLog, settings: Settings, code: str) -> None:
         """Take over what was prepared for this code, or carry the state over to a class that has changed. If events are
-        read by another class than before, the handler begins anew with the state that it has: what led to it could lead
-        elsewhere now."""
+        read otherwise than before, by another class say, the handler begins anew with the state that it has: what led
+        to it could lead elsewhere now."""
         self._clean()
         prepared, handled, name = _prepared(self.handler, self.directory, code), self.ledger.state, self.handler.name
         if prepared is not None and handled.entry is not None:
@@ -180,9 +182,9 @@ class Renewal:
             log.info("%s: carrying its state over to version %d", name, self.handler.state.__state_version__)
             self._adopt(self._carried(), handled.end, begins=True)
         elif handled.entry is not None and _reads_otherwise(self.app, self.handler, handled, reader):
-            log.info("%s: beginning anew with its state, since events are read by another version of their class", name)
+            log.info("%s: beginning anew with its state, since its events are read otherwise than before", name)
             self._adopt(self._current(), handled.end, begins=True)
-        elif handled.inputs != self.inputs:
+        elif handled.inputs != self.inputs or handled.padded:
             self.ledger.note_inputs(self.inputs)
         self._clean()
 

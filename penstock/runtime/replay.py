@@ -23,7 +23,7 @@ from penstock.evolution import Carrier, misfit, shape_of
 from penstock.machine import Effects
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.events import event_problems, input_shapes, open_log
-from penstock.runtime.rerun import Rerun, Seen
+from penstock.runtime.rerun import Rerun, Seen, reads_decimals_otherwise
 from penstock.runtime.states import ShardOpener
 from penstock.settings import Settings
 from penstock.shard import Shard, digest_text
@@ -98,10 +98,15 @@ class Replay:
         """Refuse to compare with a run that has read its events by other classes than those of this code."""
         known, declared = self.handled.inputs or {}, input_shapes(self.app, self.handler.inputs)
         other = [name for name, shape in declared.items() if name in known and known[name] != shape]
+        if reads_decimals_otherwise(self.app, self.handler, self.handled):
+            raise DeclarationError(
+                f"{self.handler.where}: handler {self.handler.name}: it has run with a Penstock that gave it Decimals "
+                "with 18 digits after the point, so their texts in its state differ; run this one first"
+            )
         if other:
             raise DeclarationError(
-                f"{self.handler.where}: handler {self.handler.name} has run with another version of the events of "
-                f"{other[0]}: verify it with that code, or run this one first"
+                f"{self.handler.where}: handler {self.handler.name}: it has run with another version of the events of "
+                f"{other[0]}; verify it with that code, or run this one first"
             )
 
     def require_comparable(self, app: App, changed: Handler) -> None:

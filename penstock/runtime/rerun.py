@@ -7,6 +7,7 @@ from collections.abc import Callable
 from penstock.analyze.batches import inputs, own_positions, rerun, spread
 from penstock.analyze.inputs import Reading
 from penstock.app import App
+from penstock.columns import decimal_fields
 from penstock.contracts import LogReader
 from penstock.cursor import Positions
 from penstock.declared import Handler
@@ -14,9 +15,16 @@ from penstock.machine import Effects, Machine
 from penstock.rows import Inputs, Rows
 from penstock.settings import Settings
 from penstock.shard import Shard, digest_text
+from penstock.store import Handled
 
 Seen = Callable[[Effects], None]
 Tell = Callable[[int], None]
+
+
+def reads_decimals_otherwise(app: App, handler: Handler, handled: Handled) -> bool:
+    """Whether a handler got Decimals with all digits of their column until now. They are the same numbers, but a state
+    that has them is encoded otherwise, so the log does not lead to its digest any more."""
+    return handled.padded and any(decimal_fields(stream.event) for stream in inputs(app, handler).values())
 
 
 class Rerun:

@@ -27,7 +27,8 @@ class Handled(msgspec.Struct, frozen=True):
     """What the ledger holds. `origin` is where the handler's first batch began, `count` how many shards it has, of
     which `shards` has those with state. `shape` says how that is written, and `generation` where: it goes up when all
     state is replaced at once. `inputs` has the event classes by which the events since `origin` were read, by stream;
-    None if the ledger is from before that was kept. `intended` is the end of the batch after `entry`, once that has
+    None if the ledger is from before that was kept. `padded` says that their Decimals had all digits of their column,
+    as in ledgers from before that was noted. `intended` is the end of the batch after `entry`, once that has
     begun to have an effect: then it must be run over that range and no other."""
 
     origin: str
@@ -40,6 +41,7 @@ class Handled(msgspec.Struct, frozen=True):
     intended: str | None = None
     generation: int = 0
     inputs: dict[str, EventShape] | None = None
+    padded: bool = True
 
     @property
     def next_id(self) -> int:
@@ -62,7 +64,7 @@ class HandlerLedger:
         with files.transaction(self._connection, path):
             files.make_head(self._connection, path, KIND)
             self._connection.execute(history.TABLE)
-        self.state = _get(self._connection, path) or Handled(origin, count, shape)
+        self.state = _get(self._connection, path) or Handled(origin, count, shape, padded=False)
         if self.state.count != count:
             raise DeclarationError(
                 f"{path} has {self.state.count} shards, and now there are {count}: the first run has fixed that. "
@@ -109,12 +111,12 @@ class HandlerLedger:
         before = self.state
         if before.intended is not None:
             raise DeclarationError(f"{self.path}: {half_done(before)}")
-        made = msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, inputs=inputs)
+        made = msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, inputs=inputs, padded=False)
         self._put(msgspec.structs.replace(made, generation=before.generation + 1))
 
     def note_inputs(self, inputs: dict[str, EventShape]) -> None:
         """Keep by which event classes the handler reads, where that makes no difference to its state."""
-        self._put(msgspec.structs.replace(self.state, inputs=inputs))
+        self._put(msgspec.structs.replace(self.state, inputs=inputs, padded=False))
 
     def _put(self, made: Handled, done: Done | None = None) -> None:
         with files.transaction(self._connection, self.path):
