@@ -20,6 +20,7 @@ from penstock.app import App
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
 from penstock.runtime import changing, keys
+from penstock.runtime.console import report, say, say_aside
 from penstock.runtime.loading import load, the_handler
 from penstock.settings import from_environment
 from penstock.suggestions import unknown
@@ -36,13 +37,13 @@ EVENTS_MAX = 10_000
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, with the nearest command where one is mistyped."""
+    """argparse, with the nearest command where one is mistyped, and errors as all others are printed."""
 
     def error(self, message: str) -> NoReturn:
         mistyped = re.match(r"argument COMMAND: invalid choice: '([^']*)' \(choose from (.*)\)", message)
         if mistyped is not None:
             message = unknown("command", mistyped[1], re.findall(r"[\w-]+", mistyped[2]))
-        super().error(message)
+        self.exit(2, f"penstock: {message} (see `{self.prog} --help`)\n")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -105,7 +106,7 @@ def parser() -> argparse.ArgumentParser:
     for_keys = commands.add_parser("keys", help="make, list, rotate and revoke the keys of those who use an app")
     keys.add_keys(for_keys)
 
-    commands.add_parser("doctor", help="say what is missing on this machine, and the command that mends it")
+    commands.add_parser("doctor", help="say what is missing on this machine, and the command that fixes it")
     return top
 
 
@@ -135,7 +136,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command. Errors of ours are one sentence on standard error and status 1."""
+    """Run one command; returns its exit status. Errors of ours are a sentence on standard error and status 1."""
     arguments = _parsed(argv)
     commands = {
         "run": _run,
@@ -152,10 +153,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return commands[arguments.command](arguments)
     except DeclarationError as error:
-        print(error.message, file=sys.stderr)
+        report([error.message])
         return 1
     except PenstockError as error:
-        print(f"penstock: {error.message}", file=sys.stderr)
+        say_aside(error.message)
         return 1
     except KeyboardInterrupt:
         return 130
@@ -163,12 +164,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except OSError as error:
-        print(f"penstock: {error}", file=sys.stderr)
+        say_aside(f"{error.filename}: {error.strerror}" if error.filename is not None else str(error))
         return 1
-
-
-def _say(line: str) -> None:
-    print(f"penstock: {line}", flush=True)
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -177,11 +174,11 @@ def _run(arguments: argparse.Namespace) -> int:
 
     settings = from_environment()
     app = load(arguments.target).app
-    if _report([str(each) for each in check(app)]):
+    if report([str(each) for each in check(app)]):
         return 1
     directory = DataDirectory(arguments.data)
-    await_orphans(directory, _say)
-    if _report(changing.compared(app, arguments.target, arguments.data, settings, _say)):
+    await_orphans(directory, say)
+    if report(changing.compared(app, arguments.target, arguments.data, settings, say)):
         return 1
     policy = keys.checked_policy(arguments.access, arguments.data, settings)
     guarded = policy.authenticates or directory.keys.exists()
@@ -192,7 +189,7 @@ def _run(arguments: argparse.Namespace) -> int:
             arguments.data,
             listener,
             settings,
-            _say,
+            say,
             access=arguments.access,
             tls=policy.tls is not None,
         )
@@ -207,13 +204,13 @@ def _check(arguments: argparse.Namespace) -> int:
     if not problems and app.queries and not arguments.no_spark:
         from penstock.analyze.check import check_views
 
-        _say("checking the views with Spark, about ten seconds")
+        say("checking the views with Spark, about ten seconds")
         problems = check_views(app, from_environment())
-    if _report([str(each) for each in problems]):
+    if report([str(each) for each in problems]):
         return 1
     if arguments.determinism and _check_determinism(app, arguments):
         return 1
-    _say(_summary(app, arguments.no_spark))
+    say(_summary(app, arguments.no_spark))
     if not arguments.determinism:
         _warn_of_impurities(app)
     return 0
@@ -242,9 +239,9 @@ def _warn_of_impurities(app: App) -> None:
 
     found = [each for each in impurities(app) if each.draws_or_reads_clock]
     for each in found:
-        print(f"warning: {each}", file=sys.stderr)
+        say_aside(f"warning: {each}")
     if found:
-        print("warning: `penstock check --determinism` runs the handlers twice and finds more", file=sys.stderr)
+        say_aside("warning: `penstock check --determinism` runs the handlers twice and finds more")
 
 
 def _check_determinism(app: App, arguments: argparse.Namespace) -> int:
@@ -254,33 +251,27 @@ def _check_determinism(app: App, arguments: argparse.Namespace) -> int:
     from penstock.runtime.migrations import examine_migrations
 
     if not app.handlers:
-        _say(f"{app.name} has no handlers to run")
+        say(f"{app.name} has no handlers to run")
     read = impurities(app)
-    _report([str(each) for each in read])
+    report([str(each) for each in read])
     harmful = frozenset(name for each in read if each.reaches_outside for name in (*each.handlers, *each.streams))
     given = app, arguments.target, arguments.data, arguments.events or EVENTS_MAX, harmful
     verdicts = [*(examine(*given) if app.handlers else ()), *examine_migrations(*given)]
     for each in verdicts:
         if each.difference is None:
-            _say(str(each))
-    return int(_report([str(each) for each in verdicts if each.difference is not None]) or bool(read))
-
-
-def _report(problems: list[str]) -> bool:
-    for each in problems:
-        print(each, file=sys.stderr)
-    return bool(problems)
+            say(str(each))
+    return int(report([str(each) for each in verdicts if each.difference is not None]) or bool(read))
 
 
 def _new(arguments: argparse.Namespace) -> int:
     from penstock.runtime.newapp import make
 
     for path in make(arguments.name, Path.cwd()):
-        print(f"made {path}")
+        say(f"made {path}")
     own = Path(sys.executable)
     python = _called(own)
     run = _called(own.with_name("penstock")) if own.with_name("penstock").exists() else f"{python} -m penstock.cli"
-    print(f"\nnow:\n  {run} run {arguments.name}/app.py")
+    say(f"now:\n  {run} run {arguments.name}/app.py")
     if find_spec("pytest") is None:
         print(f"  {python} -m pip install pytest")
     print(f"  {python} -m pytest {arguments.name}")
@@ -336,14 +327,14 @@ def _progress() -> Callable[[int], None]:
         nonlocal said_at
         if events and time.monotonic() - said_at > PROGRESS_S:
             said_at = time.monotonic()
-            print(f"penstock: {events:,} events so far", file=sys.stderr, flush=True)
+            say_aside(f"{events:,} events so far")
 
     return tell
 
 
 def _sum_up(made: Rerun) -> None:
     keys = sum(len(shard.records) for shard in made.shards.values())
-    print(f"{made.handler.name}: {made.events:,} events, {keys:,} keys, digest {made.digest}")
+    say(f"{made.handler.name}: {made.events:,} events, {keys:,} keys, digest {made.digest}")
 
 
 def _show_differences(run: Replay, made: Rerun, arguments: argparse.Namespace, end: Positions) -> int:
@@ -362,15 +353,15 @@ def _show_differences(run: Replay, made: Rerun, arguments: argparse.Namespace, e
     for line in found[:DIFFERENCES_MAX]:
         print(line)
     more = f", of which {DIFFERENCES_MAX} are shown" if len(found) > DIFFERENCES_MAX else ""
-    _say(f"{len(found):,} differences{more}" if found else "no difference")
+    say(f"{len(found):,} differences{more}" if found else "no difference")
     return 0
 
 
 def _verify(digest: str, expected: str) -> int:
     if digest == expected:
-        _say("the same as the run on Spark, bit for bit")
+        say("the same as the run on Spark, bit for bit")
         return 0
-    print(f"NOT the same as the run on Spark, whose digest is {expected}", file=sys.stderr)
+    say_aside(f"not the same as the run on Spark, whose digest is {expected}")
     return 1
 
 
@@ -379,17 +370,17 @@ def _rebuild(arguments: argparse.Namespace) -> int:
 
     loaded, settings = load(arguments.target), from_environment()
     require_sound(loaded.app)
-    since = partial(changed, loaded.app, arguments.target, arguments.data, settings, _say)
+    since = partial(changed, loaded.app, arguments.target, arguments.data, settings, say)
     nodes = choose(loaded.app, arguments.view, arguments.handler, since)
     rebuild = Rebuild(loaded, arguments.target, arguments.data, settings, nodes)
     try:
-        rebuild.prepare(_say, _progress(), kept=arguments.kept)
+        rebuild.prepare(say, _progress(), kept=arguments.kept)
     finally:
         rebuild.close()
     if arguments.prepare:
-        _say(f"prepared; the next `penstock run {arguments.target}` takes it over")
+        say(f"prepared; the next `penstock run {arguments.target}` takes it over")
     else:
-        rebuild.take_over(_say)
+        rebuild.take_over(say)
     return 0
 
 
@@ -409,7 +400,7 @@ def _state(arguments: argparse.Namespace) -> int:
         found += 1
     if not found:
         what = "no state" if arguments.key is None else f"no state for {arguments.key!r}"
-        print(f"penstock: handler {handler.name} has {what} in {arguments.data}", file=sys.stderr)
+        say_aside(f"handler {handler.name} has {what} in {arguments.data}")
     return 0 if found else 1
 
 
@@ -418,7 +409,7 @@ def _doctor(_: argparse.Namespace) -> int:
 
     findings = examine()
     for finding in findings:
-        print(finding)
+        say(str(finding))
     return 0 if all(finding.good for finding in findings) else 1
 
 

@@ -81,7 +81,7 @@ def check(app: App) -> list[Problem]:
         found += _handler(app, handler)
     for inlet in app.inlets:
         if inlet.into not in {stream.name for stream in app.streams}:
-            told = f"source {inlet.name} fills {inlet.into!r}, which is no stream of this app"
+            told = f"source {inlet.name}: it fills {inlet.into!r}, which is no stream of this app"
             found.append(Problem(inlet.where, told))
     for feed in app.feeds:
         found += _feed(app, feed)
@@ -201,13 +201,13 @@ def row_classes(app: App) -> dict[str, type[Event]]:
 
 def _names(app: App) -> Iterator[Problem]:
     if not NAME.fullmatch(app.name):
-        yield Problem(app.where, f"the app's name {app.name!r} is malformed: {NAME_RULE}")
+        yield Problem(app.where, f"app {app.name!r}: this name is malformed: {NAME_RULE}")
     seen: dict[str, Where] = {}
     for kind, each in _declared(app):
         if not NAME.fullmatch(each.name):
-            yield Problem(each.where, f"the {kind}'s name {each.name!r} is malformed: {NAME_RULE}")
+            yield Problem(each.where, f"{kind} {each.name!r}: this name is malformed: {NAME_RULE}")
         if each.name in seen:
-            yield Problem(each.where, f"the name {each.name!r} is taken by the declaration at {seen[each.name]}")
+            yield Problem(each.where, f"{kind} {each.name}: this name is taken by the declaration at {seen[each.name]}")
         seen.setdefault(each.name, each.where)
 
 
@@ -224,7 +224,7 @@ def _feed(app: App, feed: Feed) -> Iterator[Problem]:
     """The filter of a feed of a view is checked with the columns of the view, which Spark knows."""
     streams = row_classes(app)
     if feed.of not in streams and feed.of not in {view.name for view in app.views}:
-        yield Problem(feed.where, f"feed {feed.name} is of {feed.of!r}, which is no stream or view of this app")
+        yield Problem(feed.where, f"feed {feed.name}: it is of {feed.of!r}, which is no stream or view of this app")
     elif feed.of in streams:
         with suppress(UnmappedType):  # told of the stream
             yield from feed_problems(feed, shown(event_schema(streams[feed.of])))
@@ -559,4 +559,4 @@ def _cycles(app: App) -> Iterator[Problem]:
         cycle = walk(name, ())
         if cycle and cycle[0] == name:
             kind = "view" if isinstance(node, View) else "handler"
-            yield Problem(node.where, f"{kind} {node.name} reads itself by way of {' <- '.join(cycle)}")
+            yield Problem(node.where, f"{kind} {node.name}: it reads itself by way of {' <- '.join(cycle)}")

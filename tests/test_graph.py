@@ -259,7 +259,7 @@ def test_handlers_that_read_each_other_are_a_cycle() -> None:
     app = fresh()
     app.handler("a", reads="b", key="vehicle", state=Seen, emits=NoTime)(handle)
     app.handler("b", reads="a", key="vehicle", state=Seen, emits=NoTime)(handle)
-    assert any("handler a reads itself by way of a <- b <- a" in each.message for each in check(app))
+    assert any("handler a: it reads itself by way of a <- b <- a" in each.message for each in check(app))
 
 
 def test_views_and_handlers_come_after_what_they_read() -> None:

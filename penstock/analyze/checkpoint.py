@@ -153,5 +153,5 @@ class Checkpoint:
         raise LedgerMismatch(
             f"view {view}: the checkpoint at {self.path} {checkpoint}, but the ledger {ledger}. One of them was "
             "restored or removed. Restore the one that belongs to the other; or stop the app, remove both "
-            "(docs/operations.md says how) and start it: the view is then made anew from what the log keeps."
+            "(docs/operations.md says how) and start it: the view is then made anew from what the log keeps"
         )

@@ -81,7 +81,7 @@ def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataF
         raise node_error(view, error) from error
     if not isinstance(made, DataFrame):
         raise ViewError(
-            f"{view.where}: view {view.name} returned {type(made).__name__}, not a DataFrame", view=view.name
+            f"{view.where}: view {view.name}: it returned {type(made).__name__}, not a DataFrame", view=view.name
         )
     return made
 

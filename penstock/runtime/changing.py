@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from penstock.fingerprints.verdicts import Kind, Verdict
 from penstock.graph import require_sound
 from penstock.runtime.affected import Affected, affected
 from penstock.runtime.comparison import Comparison
+from penstock.runtime.console import formatted, say, say_aside
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.loading import load
 from penstock.runtime.plans import decided
@@ -49,7 +49,7 @@ def plan(arguments: argparse.Namespace) -> int:
     directory = DataDirectory(arguments.data)
     require_whole(directory, arguments.target)
     comparison = Comparison(app, arguments.target, directory, from_environment())
-    verdicts = decided(comparison, _say_aside)
+    verdicts = decided(comparison, say_aside)
     users = affected(app, directory, verdicts, arguments.access)
     print(_as_json(verdicts, users) if arguments.json else "\n".join(lines(verdicts, users, directory)))
     return 1 if any(each.kind in REFUSED for each in verdicts) else 0
@@ -67,9 +67,9 @@ def purge(arguments: argparse.Namespace) -> int:
         work.require_purgeable([each for each in arguments.names if pending is None or each not in pending.names])
     going = tuple(dict.fromkeys((*(pending.names if pending else ()), *arguments.names)))
     if not arguments.yes:
-        _say(f"this removes the data of {', '.join(going)} from {directory.root}, for good; give --yes to do it")
+        say_aside(f"this removes the data of {', '.join(going)} from {directory.root}, for good; give --yes to do it")
         return 1
-    work.run(arguments.names, _say)
+    work.run(arguments.names, say)
     return 0
 
 
@@ -97,17 +97,17 @@ def reported(verdicts: Sequence[Verdict], root: Path, say: Say) -> list[str]:
 def _list(work: Purge, arguments: argparse.Namespace) -> int:
     found = work.candidates()
     for each in found:
-        print(f"{each.sort} {each.name}: {each.size_text}")
+        say(f"{each.sort} {each.name}: {each.size_text}")
     if not found:
-        _say(f"{arguments.data} has nothing that {arguments.target} does not declare")
+        say(f"{arguments.data} has nothing that {arguments.target} does not declare")
     return 0
 
 
 def lines(verdicts: Sequence[Verdict], users: Sequence[Affected], directory: DataDirectory) -> list[str]:
     """What `penstock plan` prints."""
-    told = [str(each) for each in verdicts if each.kind is not Kind.unchanged]
+    told = [formatted(str(each)) for each in verdicts if each.kind is not Kind.unchanged]
     if users:
-        told += ["", "affected:", *(f"  {each}" for each in users)]
+        told += ["penstock: affected:", *(f"  {each}" for each in users)]
     counts = {kind: sum(each.kind is kind for each in verdicts) for kind in Kind}
     listed = ", ".join(f"{count} {kind}" for kind, count in counts.items() if count) or "nothing declared"
     refused = any(counts[kind] for kind in REFUSED)
@@ -132,11 +132,3 @@ def _as_json(verdicts: Sequence[Verdict], users: Sequence[Affected]) -> str:
         "affected": [{"declaration": each.of, "what": each.what, "how": each.how} for each in users],
     }
     return msgspec.json.format(msgspec.json.encode(told)).decode()
-
-
-def _say(line: str) -> None:
-    print(f"penstock: {line}", flush=True)
-
-
-def _say_aside(line: str) -> None:
-    print(f"penstock: {line}", file=sys.stderr, flush=True)

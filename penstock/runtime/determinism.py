@@ -156,7 +156,9 @@ def _take_stream(log: LogReader, stream: Stream, folder: Path, count: int, name:
 def _require_fields(stream: Stream, missing: set[str]) -> None:
     if missing:
         names = ", ".join(sorted(missing))
-        raise DeclarationError(f"{stream.where}: {names} of {stream.name} is not in the log: generate events instead")
+        raise DeclarationError(
+            f"{stream.where}: stream {stream.name}: {names} is not in the log; generate events instead"
+        )
 
 
 def run_apart(module: str, call: str, seed: str, zone: str) -> None:

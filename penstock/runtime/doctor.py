@@ -29,7 +29,7 @@ class Finding:
     remedy: str = ""
 
     def __str__(self) -> str:
-        return f"{'ok  ' if self.good else 'MISS'}  {self.what}" + (f"\n      {self.remedy}" if self.remedy else "")
+        return f"{'ok' if self.good else 'missing'}: {self.what}" + (f"\n  {self.remedy}" if self.remedy else "")
 
 
 def examine() -> list[Finding]:

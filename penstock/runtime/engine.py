@@ -195,7 +195,9 @@ class Engine:
     def _require_started(self, view: View, names: Iterable[str]) -> None:
         missing = [name for name in names if name not in self.columns]
         if missing:
-            raise ViewError(f"{view.where}: view {view.name} reads {missing[0]}, which has not started", view=view.name)
+            raise ViewError(
+                f"{view.where}: view {view.name}: it reads {missing[0]}, which has not started", view=view.name
+            )
 
     def _publisher(self, view: View, columns: pa.Schema) -> ChangePublisher | None:
         """The columns of a view are known: note them, and open its stream of changes if someone reads that, or has."""
@@ -257,7 +259,8 @@ class Engine:
         for view in handler.rows:
             if view not in self.columns:
                 raise HandlerError(
-                    f"{handler.where}: handler {handler.name} reads {view}, which has not started", handler=handler.name
+                    f"{handler.where}: handler {handler.name}: it reads {view}, which has not started",
+                    handler=handler.name,
                 )
             for problem in row_problems(self.app, view, self.columns[view]):
                 if problem.where == handler.where:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import argparse
 import math
 import re
-import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from penstock.access import Gate, KeyFile, Policy, read_policy
 from penstock.access.keys import Key
 from penstock.errors import DeclarationError
+from penstock.runtime.console import say_aside
 from penstock.runtime.directory import DataDirectory
 from penstock.settings import Settings
 
@@ -50,7 +50,7 @@ def keys(arguments: argparse.Namespace) -> int:
         key, text = file.add(arguments.name, arguments.grants, rate=arguments.rate, lifetime=arguments.expires)
         _show(key, text)
         if is_first:
-            _say("this is the first key: from now on everyone who uses this app needs one")
+            say_aside("this is the first key: from now on everyone who uses this app needs one")
         return 0
     if not file.exists():
         raise DeclarationError(f"there are no keys in {arguments.data}; `penstock keys add` makes one")
@@ -59,10 +59,10 @@ def keys(arguments: argparse.Namespace) -> int:
         _show(key, text)
         kept = [secret for secret in key.secrets if secret.until is not None]
         until = f"until {max(_time(each.until) for each in kept)}" if kept else "no longer"
-        _say(f"the key before is valid {until}")
+        say_aside(f"the key before is valid {until}")
         return 0
     file.revoke(arguments.name)
-    _say(f"{arguments.name} is revoked")
+    say_aside(f"{arguments.name} is revoked")
     return 0
 
 
@@ -74,14 +74,14 @@ def checked_policy(path: Path | None, data: Path, settings: Settings) -> Policy:
 
 
 def _show(key: Key, text: str) -> None:
-    _say(f"{key.name}: {' '.join(key.grants)}{_limits(key)}. This is shown once; only its hash is kept")
+    say_aside(f"{key.name}: {' '.join(key.grants)}{_limits(key)}; this is shown once, and only its hash is kept")
     print(text, flush=True)
 
 
 def _list(file: KeyFile) -> int:
     found = file.keys()
     if not found:
-        _say("there are no keys: nobody is asked who they are, and only this machine can connect")
+        say_aside("there are no keys: nobody is asked who they are, and only this machine can connect")
         return 0
     rows = [("NAME", "STATE", "ENDS IN", "MADE", "GRANTS"), *(_row(key) for key in found)]
     widths = [max(len(row[column]) for row in rows) for column in range(4)]
@@ -104,10 +104,6 @@ def _limits(key: Key) -> str:
 
 def _time(at: datetime | None) -> str:
     return "" if at is None else at.strftime("%Y-%m-%d %H:%M UTC")
-
-
-def _say(line: str) -> None:
-    print(f"penstock: {line}", file=sys.stderr, flush=True)
 
 
 def _lifetime(text: str) -> timedelta:

@@ -137,7 +137,8 @@ def _import(file: Path) -> ModuleType:
 def _where(file: Path, error: Exception) -> str:
     """One sentence with the line of the user's file that failed."""
     if isinstance(error, SyntaxError):
-        return f"{error.filename}:{error.lineno}: {error.msg}"
+        own = error.filename is None or Path(error.filename).resolve() == file.resolve()
+        return f"{file if own else error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
     return f"{file}:{lines[-1] if lines else 1}: {type(error).__name__}: {error}{_meant(error)}"

@@ -79,8 +79,8 @@ def choose(
         node = known[name]
         if isinstance(node, View) and is_derived(app, node):
             raise DeclarationError(
-                f"{node.where}: view {name} reads only views, and is always what its query gives on their rows: there "
-                f"is nothing to rebuild. It reads {', '.join(node.reads)}"
+                f"{node.where}: view {name}: it reads only views, and is always what its query gives on their rows: "
+                f"there is nothing to rebuild. It reads {', '.join(node.reads)}"
             )
     chosen: list[Node] = [known[name] for name in views]
     chosen += [the_handler(app, name) for name in handlers]
@@ -166,7 +166,7 @@ class Rebuild:
                 + "\n  ".join(lines)
             )
         for line in lines:
-            say(f"{part.name} is rebuilt without what is no longer kept. {line}")
+            say(f"{part.name} is rebuilt without what is no longer kept: {line}")
 
     def take_over(self, say: Say) -> None:
         """Have the running app go on with the new code, and wait until it does. If none runs, the next start will."""
@@ -182,7 +182,7 @@ class Rebuild:
         before = _engine(self.directory)
         succeed(self.directory, self.target)
         self._wait(before)
-        say(f"took over. From now on it is `{command_line(self.target, self.directory, 'run')}`")
+        say(f"took over; from now on it is `{command_line(self.target, self.directory, 'run')}`")
 
     def _wait(self, engine: Any) -> None:
         deadline = time.monotonic() + TAKE_OVER_S

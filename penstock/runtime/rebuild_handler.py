@@ -44,8 +44,9 @@ class HandlerRebuild:
         reads = set(source_positions(self.before.end))
         if reads != set(handler.inputs) or self.run.count != self.before.count:
             raise DeclarationError(
-                f"{handler.where}: handler {handler.name} has run on {', '.join(sorted(reads))} in {self.before.count} "
-                f"shards; to rebuild it, it must read the same streams, in as many (PENSTOCK_PARTITIONS)"
+                f"{handler.where}: handler {handler.name}: it has run on {', '.join(sorted(reads))} in "
+                f"{self.before.count} shards; to rebuild it, it must read the same streams, in as many "
+                "(PENSTOCK_PARTITIONS)"
             )
         self._origin = origin(log, self.run.placed)
 

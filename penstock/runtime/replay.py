@@ -114,7 +114,7 @@ class Replay:
         classes the log cannot be read as."""
         if _read_by(changed) != _read_by(self.handler):
             raise DeclarationError(
-                f"{changed.where}: the changed handler {changed.name} reads other streams, or by another key"
+                f"{changed.where}: handler {changed.name}: once changed, it reads other streams, or by another key"
             )
         problems = list(event_problems(app, self.directory))
         if problems:

@@ -49,11 +49,14 @@ def names(data: DataDirectory) -> set[str]:
 def test_purge_lists_what_could_go_and_asks_before_it_does(tmp_path: Path, data: DataDirectory) -> None:
     listed = penstock(tmp_path, "purge", "shop.py", "--data", "data")
     assert listed.returncode == 0
-    assert [line.partition(":")[0] for line in listed.stdout.splitlines()] == ["view best", "view rich"]
+    assert [line.rpartition(":")[0] for line in listed.stdout.splitlines()] == [
+        "penstock: view best",
+        "penstock: view rich",
+    ]
     assert "KiB" in listed.stdout
     asked = penstock(tmp_path, "purge", "shop.py", "--data", "data", "best")
     assert asked.returncode == 1
-    assert "this removes the data of best from data, for good; give --yes" in asked.stdout
+    assert "this removes the data of best from data, for good; give --yes" in asked.stderr
     assert names(data) == {"orders", "best", "rich", "count"}
     done = penstock(tmp_path, "purge", "shop.py", "--data", "data", "best", "rich", "--yes")
     assert done.returncode == 0, done.stderr

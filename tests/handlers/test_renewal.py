@@ -250,7 +250,8 @@ def test_a_new_version_of_events_is_a_new_beginning(place: Place, tmp_path: Path
     would lead elsewhere through the new class. A rebuild reads the old events as the new class."""
     second = changed(tmp_path, EVOLVED)
     early = place.command("replay", second, "--verify")
-    assert "handler sums: it has run with another version of the events of readings; verify it with that" in early.stderr
+    says = "handler sums: it has run with another version of the events of readings; verify it with that"
+    assert says in early.stderr
     place.run(second, given(100, 50))
     before, after = ([n for n in range(150) if (n >= 100) is new] for new in (False, True))
     totals = {

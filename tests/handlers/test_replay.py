@@ -61,7 +61,7 @@ def test_a_replay_with_other_code_is_not_equal(data: Path, tmp_path: Path) -> No
     changed.write_text(TARGET.read_text().replace("vehicle.fixes += 1", "vehicle.fixes += 2"))
     made = replay(data, "--verify", target=changed)
     assert made.returncode == 1
-    assert "NOT the same" in made.stderr
+    assert "not the same" in made.stderr
 
 
 def test_a_difference_is_told_by_key_and_output(data: Path, tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_an_unknown_view_is_refused_with_those_that_there_are() -> None:
 
 
 def test_a_derived_view_has_nothing_to_rebuild() -> None:
-    with pytest.raises(DeclarationError, match=r"view busy reads only views.*there is nothing to rebuild"):
+    with pytest.raises(DeclarationError, match=r"view busy: it reads only views.*there is nothing to rebuild"):
         choose(app, ["busy"], [])
 
 
