@@ -43,9 +43,10 @@ from penstock.declared import (
 from penstock.errors import DeclarationError
 from penstock.joins.bounds import DEFAULT as JOIN_BOUNDS
 from penstock.joins.current import Latest
-from penstock.joins.spec import Declared, How, Interval, Lookup, Spec, Within, two_names
+from penstock.joins.spec import Declared, How, Interval, Lookup, Spec, Within, two_conditions, two_keys
 from penstock.joins.telling import Joining, Pair, Side
 from penstock.kept import kept
+from penstock.making import given_key
 from penstock.notebook import table
 from penstock.schema import Event, Late, Raw, State
 from penstock.shed import Shed
@@ -339,9 +340,10 @@ class App:
         name: str,
         *,
         reads: Readable | Sequence[Readable],
-        key: str,
+        key: str | Sequence[str],
         over: Shape,
         aggregate: Mapping[str, Aggregate],
+        where: str | None = None,
         keep: timedelta | None = None,
         trigger: Trigger = on_change,
         latest: bool = False,
@@ -351,6 +353,8 @@ class App:
     ) -> Keeper:
         """Declare a view with a row for each window of each value of the field `key`: its aggregates, by column.
 
+        The key may be of several fields; a row has a column for each. With `where`, a condition in SQL over the fields
+        of an event, only events for which it is true are taken; the others count for nothing.
         `over` says what a window is, and `trigger` when its row is told: `windows.on_change`, `windows.on_close` or
         `windows.every(interval)`. Rows go when `keep` has passed since their window ended. With `latest` there is one
         row for each key, that of its newest window. An event that is more than `late_after` behind the newest of its
@@ -359,12 +363,13 @@ class App:
         names = _read(reads)
         known = {stream.name: stream for stream in (*self._streams, *self.outputs)}
         streams = [(known[each].event, known[each].late_after) for each in names if each in known]
-        windowing = Windowing(name, key, over, _mapping(aggregate), trigger, keep, latest, late_after)
-        made = windowed(windowing, streams)
+        fields = given_key(key)
+        windowing = Windowing(name, fields, over, _mapping(aggregate), trigger, keep, latest, late_after)
+        made = windowed(windowing, streams, where)
         view = View(name, _caller(), names, made.key, keep=keep, top=top, by=by)
         declared = Keeper(
-            name, view.where, names, key, made.state, made.emits, made.on_event, {TIMER: made.on_timer},
-            view=view, beside=("late",), faults=made.faults, compiled=True,
+            name, view.where, names, fields, made.state, made.emits, made.on_event, {TIMER: made.on_timer},
+            view=view, beside=("late",), faults=made.faults, compiled=True, condition=where,
         )  # fmt: skip
         self._handlers.append(declared)
         return declared
@@ -374,9 +379,10 @@ class App:
         name: str,
         *,
         reads: Readable | Sequence[Readable],
-        key: str,
+        key: str | Sequence[str],
         by: Sequence[str],
         aggregate: Mapping[str, Aggregate],
+        where: str | None = None,
         keep: Mapping[str, timedelta] | None = None,
         zone: str = "UTC",
     ) -> Rollup:
@@ -384,18 +390,21 @@ class App:
         `second`, `minute`, `hour`, `day`, `month`, `year`.
 
         They are the view `name`, with a row for each unit, start and key: `per`, `start`, `end`, the key, and a column
-        for each of `aggregate`. `keep` says how long each unit is kept; an event corrects all that are still kept,
-        however late it is, and goes to `name.missed` if none is. Days, months and years are those of `zone`.
+        for each of `aggregate`. The key may be of several fields; a row has a column for each. With `where`, a
+        condition in SQL over the fields of an event, only events for which it is true are counted. `keep` says how long
+        each unit is kept; an event corrects all that are still kept, however late it is, and goes to `name.missed` if
+        none is. Days, months and years are those of `zone`.
         """
         names, units = _read(reads), tuple(by) if isinstance(by, Iterable) and not isinstance(by, str) else (by,)
-        declared = rollups.Declared(name, key, units, _mapping(aggregate), _mapping(keep), zone)
+        fields = given_key(key)
+        declared = rollups.Declared(name, fields, units, _mapping(aggregate), _mapping(keep), zone, where)
         known = {stream.name: stream.event for stream in (*self._streams, *self.outputs)}
         made = rollups.rolled(declared, [known[each] for each in names if each in known])
-        where, row_key = _caller(), declared.row_key
+        place, row_key = _caller(), declared.row_key
         rollup = Rollup(
-            name, where, names, key, made.state, (rollups.Missed, *kept(made.row, row_key)), made.on_event,
-            {rollups.TIMER: made.on_timer}, view=View(name, where, names, row_key), beside=("missed",),
-            faults=made.faults, settle=made.settle, compiled=True, declared=declared,
+            name, place, names, fields, made.state, (rollups.Missed, *kept(made.row, row_key)), made.on_event,
+            {rollups.TIMER: made.on_timer}, view=View(name, place, names, row_key), beside=("missed",),
+            faults=made.faults, settle=made.settle, compiled=True, declared=declared, condition=where,
         )  # fmt: skip
         self._handlers.append(rollup)
         return rollup
@@ -406,22 +415,27 @@ class App:
         *,
         left: Readable,
         right: Readable,
-        key: str | tuple[str, str],
+        key: str | list[str] | tuple[str | list[str], str | list[str]],
         emits: type[Event],
         within: Within | None = None,
+        where: str | tuple[str | None, str | None] | None = None,
         how: How = "inner",
         bounds: joins.Bounds = JOIN_BOUNDS,
     ) -> Callable[[Pair], Joiner]:
         """Declare a join of two streams, by a function of (left, right) that makes an event of the class `emits`,
         several of them, or None. They are the stream `name`.
 
-        Two events of the same key, the field of which may have two names, are joined if the right one comes `within`
-        that time of the left one, by event time: before or after it, or from the first time before to the second one
-        after. With `how` as "left", "right" or "full", an event of that side, or of both, whose partner can no longer
-        come is given with None in the partner's place. What came too late, or found no room in `bounds`, is told in
+        Two events of the same key are joined if the right one comes `within` that time of the left one, by event time:
+        before or after it, or from the first time before to the second one after. The key is a field, or a list of
+        them; or a tuple of two, if the sides have other names for it. With `where`, a condition in SQL over the fields
+        of both, or a tuple of two, only events for which it is true are taken; the others count for nothing.
+
+        With `how` as "left", "right" or "full", an event of that side, or of both, whose partner can no longer come is
+        given with None in the partner's place. What came too late, or found no room in `bounds`, is told in
         `name.missed`.
         """
-        return self._joined(name, _caller(), (left, right), two_names(key), Interval(within, how, bounds), emits)
+        spec = Interval(within, how, bounds)
+        return self._joined(name, _caller(), (left, right), key, spec, emits, two_conditions(where))
 
     def enrich(
         self,
@@ -429,7 +443,7 @@ class App:
         *,
         reads: Readable,
         table: Readable,
-        key: str | tuple[str, str],
+        key: str | list[str] | tuple[str | list[str], str | list[str]],
         emits: type[Event],
         how: Literal["left", "inner"] = "left",
         keep: timedelta | None = None,
@@ -442,25 +456,34 @@ class App:
         event time is not after it. An event waits for rows that may come late, for the table's `late_after`. A row
         stays for `keep` after a newer one, an hour if that is not given; the newest one always stays. If `table` is a
         view, `row` is a class that names the columns it needs, and it is the row as it stands when the event comes.
-        Without a row the function gets None; with `how="inner"` it is not called.
+        Without a row the function gets None; with `how="inner"` it is not called. The key is as for `join`: of the
+        events first, if there are two.
         """
         views = {view.name: view.key for view in self.views}
         spec = Lookup(how, keep, bounds, row, views.get(_read((table,))[0]))
-        of_event, of_row = two_names(key)
-        return self._joined(name, _caller(), (table, reads), (of_row, of_event), spec, emits)
+        return self._joined(name, _caller(), (table, reads), key, spec, emits)
 
     def _joined(
-        self, name: str, where: Where, reads: Sequence[Readable], keys: tuple[str, str], spec: Spec, emits: type[Event]
+        self,
+        name: str,
+        where: Where,
+        reads: Sequence[Readable],
+        key: Any,
+        spec: Spec,
+        emits: type[Event],
+        conditions: tuple[Any, ...] = (),
     ) -> Callable[[Pair], Joiner]:
         names = _read(reads)
         sides = tuple(self._side(each, spec) for each in names)
+        turn = -1 if isinstance(spec, Lookup) else 1  # the table is read first, and its key is given second
+        keys = two_keys(key, sides[::turn])[::turn]
 
         def declare(function: Pair) -> Joiner:
             made, faults = spec.compiled(Declared(names, keys, sides), function)
             made = made or Joining(Latest, function, function)
             declared = Joiner(
                 name, where, names, keys[-1], made.state, (emits, joins.Missed), made.on_event, {TIMER: made.on_timer},
-                spec=spec, select=function, keys=keys, faults=faults,
+                spec=spec, select=function, keys=keys, conditions=conditions, faults=faults,
             )  # fmt: skip
             self._handlers.append(declared)
             return declared

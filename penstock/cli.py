@@ -288,6 +288,7 @@ def _called(program: Path) -> str:
 
 def _replay(arguments: argparse.Namespace) -> int:
     from penstock.runtime import replay
+    from penstock.runtime.states import asked_key
 
     if arguments.pdb and arguments.key is None:
         raise DeclarationError("--pdb needs a --key: it stops at each event of that key")
@@ -296,6 +297,8 @@ def _replay(arguments: argparse.Namespace) -> int:
     app = load(arguments.target).app
     require_sound(app)
     handler = the_handler(app, arguments.handler)
+    if arguments.key is not None:
+        arguments.key = asked_key(handler, arguments.key)
     run = replay.Replay(app, handler, arguments.data, from_environment())
     if arguments.verify:
         run.require_verifiable()

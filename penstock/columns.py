@@ -111,10 +111,24 @@ def text_of(value: Any) -> str | None:
 _UNIT, _COLUMN = Decimal(1).scaleb(-DECIMAL_SCALE), Context(prec=DECIMAL_DIGITS)
 
 
-def key_text(value: Any) -> str | None:
-    """The key of a handler's state as text. A Decimal has all digits of its column: part of the file format, as it was
-    when handlers got their Decimals so."""
+def key_text(values: Iterable[Any]) -> str | None:
+    """The key of a handler's state as text, given the values of its fields: of one field the value's text, of several
+    the JSON array of their texts. None if a field has no value. Part of the file format, as is the order of the fields.
+    """
+    texts = [key_part(each) for each in values]
+    if None in texts:
+        return None
+    return texts[0] if len(texts) == 1 else _encode_json(texts).decode()
+
+
+def key_part(value: Any) -> str | None:
+    """A Decimal has all digits of its column, as it had when handlers got their Decimals so."""
     return str(value.quantize(_UNIT, context=_COLUMN)) if isinstance(value, Decimal) else text_of(value)
+
+
+def event_key(event: Any, fields: Sequence[str]) -> str | None:
+    """The same of an event, given the names of the fields."""
+    return key_text([getattr(event, name) for name in fields])
 
 
 def place(key: str | None, partitions: int) -> int:

@@ -14,6 +14,7 @@ from penstock.cep.search import Search
 from penstock.contracts import Source
 from penstock.joins.spec import Lookup, Spec
 from penstock.joins.telling import Pair
+from penstock.making import KeyFields, key_names
 from penstock.schema import Event, Failed, State
 from penstock.shed import Shed
 
@@ -112,7 +113,7 @@ class Handler:
     name: str
     where: Where
     reads: tuple[str, ...]
-    key: str
+    key: KeyFields
     state: type[State]
     emits: tuple[type[Event], ...]
     function: Function = field(compare=False)
@@ -128,9 +129,14 @@ class Handler:
         """The names in the log of what it reads: a view is read by its changes."""
         return tuple(f"{name}{CHANGES_SUFFIX}" if name in self.rows else name for name in self.reads)
 
-    def key_of(self, stream: str) -> str:
-        """The field that has the key, in the events of one of its inputs."""
-        return self.key
+    def key_of(self, stream: str) -> tuple[str, ...]:
+        """The fields that have the key, in the events of one of its inputs."""
+        return key_names(self.key)
+
+    def condition_of(self, stream: str) -> str | None:
+        """The condition in SQL for the events of one of its inputs; None if it takes all of them. To those that do not
+        meet it the function is not applied: they are to the handler what a tick is."""
+        return None
 
     def timer(self, name: str) -> Callable[[Function], Function]:
         """Declare what happens when a timer of that name, set with `ctx.timer`, is due."""
@@ -201,13 +207,17 @@ class Keeper(Handler):
     names. `faults` tell why it cannot run; then `function` is never called. One that is `compiled` has no functions
     that the user wrote. `settle`, if there is one, is called with (state, context) for each key that a batch has
     touched, when all else is done, and gives rows: so a row that many events change is made once. It must leave a state
-    that does not depend on where batches end."""
+    that does not depend on where batches end. `condition` is for the events of all that it reads."""
 
     view: View = field(kw_only=True)
     beside: tuple[str, ...] = field(kw_only=True, default=())
     faults: tuple[str, ...] = field(kw_only=True, default=())
     compiled: bool = field(kw_only=True, default=False)
     settle: Function | None = field(kw_only=True, default=None, compare=False)
+    condition: str | None = field(kw_only=True, default=None)
+
+    def condition_of(self, stream: str) -> str | None:
+        return self.condition
 
     @property
     def written(self) -> tuple[Function, ...]:
@@ -252,12 +262,14 @@ class Recognizer(Matcher):
 
 @dataclass(frozen=True)
 class Joiner(Handler):
-    """A join, compiled to a handler. `select` makes an event of two that were joined; `keys` has the field of the key
-    for each of `reads`. `faults` tell why it cannot run; then `function` is never called."""
+    """A join, compiled to a handler. `select` makes an event of two that were joined; `keys` has the key for each of
+    `reads`, and `conditions` the condition, if there are any. `faults` tell why it cannot run; then `function` is never
+    called."""
 
     spec: Spec = field(kw_only=True)
     select: Pair = field(kw_only=True, compare=False)
-    keys: tuple[str, ...] = field(kw_only=True)
+    keys: tuple[KeyFields, ...] = field(kw_only=True)
+    conditions: tuple[str | None, ...] = field(kw_only=True, default=())
     faults: tuple[str, ...] = field(kw_only=True, default=())
 
     @property
@@ -265,8 +277,11 @@ class Joiner(Handler):
         row = self.spec.view_row if isinstance(self.spec, Lookup) else None
         return {self.reads[0]: row} if row is not None else {}
 
-    def key_of(self, stream: str) -> str:
-        return dict(zip(self.inputs, self.keys, strict=True))[stream]
+    def key_of(self, stream: str) -> tuple[str, ...]:
+        return key_names(dict(zip(self.inputs, self.keys, strict=True))[stream])
+
+    def condition_of(self, stream: str) -> str | None:
+        return dict(zip(self.inputs, self.conditions, strict=False)).get(stream)
 
     @property
     def outputs(self) -> tuple[Stream, ...]:

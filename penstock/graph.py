@@ -33,7 +33,7 @@ from penstock.declared import (
 )
 from penstock.errors import BadExpression, DeclarationError
 from penstock.filters import compiled
-from penstock.making import SPAN_MAX
+from penstock.making import SPAN_MAX, key_names
 from penstock.schema import (
     SYSTEM_COLUMNS,
     Event,
@@ -472,6 +472,7 @@ def _inputs(app: App, handler: Handler) -> Iterator[str]:
             yield f"it reads {name!r}, which a handler fills, beside other streams; read one or the other"
         else:
             yield from _key_of(handler, streams[name])
+            yield from _condition_of(handler, streams[name])
 
 
 def _key_of(handler: Handler, stream: Stream) -> Iterator[str]:
@@ -480,14 +481,34 @@ def _key_of(handler: Handler, stream: Stream) -> Iterator[str]:
     except (NameError, TypeError, AttributeError):
         return  # the stream's own problem, told with it
     key = handler.key_of(stream.name)
-    if not key and isinstance(handler, Recognizer | Joiner):
+    if not any(key) and isinstance(handler, Recognizer | Joiner):
         return  # it was not read, and is told
-    if not isinstance(key, str):
-        yield f"the key is {key!r}; give the name of one field of {stream.event.__name__}: {', '.join(kinds)}"
-    elif key not in kinds:
-        yield f"the key {key!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
-    elif not _keyable(kinds[key].base):
-        yield f"the key {key!r} is of a type that cannot identify anything; use text or a whole number"
+    several = isinstance(handler, Joiner) or (isinstance(handler, Keeper) and handler.compiled)
+    if not all(isinstance(name, str) for name in key) or (len(key) > 1 and not several):
+        given = key[0] if len(key) == 1 else key
+        count = "one field, or of several," if several else "one field"
+        yield f"the key is {given!r}; give the name of {count} of {stream.event.__name__}: {', '.join(kinds)}"
+        return
+    if len(set(key)) < len(key):
+        yield f"the key is {', '.join(key)}: a field stands twice in it"
+    for name in key:
+        if name not in kinds:
+            yield f"the key {name!r} is no field of {stream.event.__name__}; it has {', '.join(kinds)}"
+        elif not _keyable(kinds[name].base):
+            yield f"the key {name!r} is of a type that cannot identify anything; use text or a whole number"
+
+
+def _condition_of(handler: Handler, stream: Stream) -> Iterator[str]:
+    """What is wrong with the condition for the events of a stream."""
+    where = handler.condition_of(stream.name)
+    if where is None:
+        return
+    try:
+        compiled(shown(event_schema(stream.event)), where, None)
+    except BadExpression as error:
+        yield f"where={str(where)[:80]!r}, for {stream.name}: {error.message}"
+    except (DeclarationError, NameError, TypeError, AttributeError):
+        return  # the stream's own problem, told with it
 
 
 def _keeper(keeper: Keeper) -> Iterator[str]:
@@ -506,8 +527,9 @@ def _keeper(keeper: Keeper) -> Iterator[str]:
             yield f"the key {name!r} of its view is no field of {keeper.row.__name__}; it has {', '.join(kinds)}"
         elif not _identifies(schema.field(name).type):
             yield f"the key {name!r} of its view is of a type that cannot identify a row; use text or a whole number"
-    if keeper.view.key and isinstance(keeper.key, str) and keeper.key not in keeper.view.key:
-        yield f"the key of its view must have {keeper.key!r} in it: rows of one key must not overwrite those of another"
+    for name in key_names(keeper.key):
+        if keeper.view.key and isinstance(name, str) and name not in keeper.view.key:
+            yield f"the key of its view must have {name!r} in it: rows of one key must not overwrite those of another"
     if keeper.view.by is not None and keeper.view.by not in [*kinds]:
         yield f"by={keeper.view.by!r} is no field of {keeper.row.__name__}; it has {', '.join(kinds)}"
 

@@ -300,9 +300,14 @@ class _Attempt:
         if key is None and event is None:
             self.events -= 1
         elif key is None:
-            self._fail(ValueError(f"the event has no {self.handler.key}"), (event,))
+            self._fail(ValueError(f"the event has no {self._missing(event)}"), (event,))
         elif key in self.careful:
             self._with_care(self._entry(key), self.handler.function, event)
+
+    def _missing(self, event: Any) -> str:
+        """The fields of the key that an event has no value for."""
+        names = self.handler.key_of(self.inputs.place(self._context._row).stream)
+        return ", ".join(name for name in names if getattr(event, name) is None)
 
     def _entry(self, key: str) -> Entry[Any]:
         held = self._cared if key in self.careful else self._live

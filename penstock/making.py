@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import keyword
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from operator import attrgetter
 from typing import Any, Literal, get_args
@@ -17,6 +17,8 @@ TEXT_CHARS_MAX = 2_000
 SPAN_MAX = timedelta(days=36_525)
 """A hundred years: the longest time that is waited for, or remembered. Much more, added to a time, would leave the
 calendar, which ends with the year 9999."""
+KeyFields = str | tuple[str, ...]
+"""The key of a declaration: the name of a field of the events, or those of several."""
 Full = Literal["drop_oldest", "refuse_new"]
 """What is given up when a key has more than it may."""
 
@@ -35,6 +37,40 @@ def time_of(classes: Sequence[type[Event]]) -> Callable[[Any], datetime] | None:
     if None in names:
         return None
     return attrgetter(str(*names)) if len(names) == 1 else lambda event: getattr(event, type(event).__time_field__)
+
+
+def given_key(given: Any) -> Any:
+    """The key that a user gave, a name or several. What is neither is left as it is: `check` tells of it."""
+    if isinstance(given, str) or not isinstance(given, Sequence) or not given:
+        return given
+    return given[0] if len(given) == 1 else tuple(given)
+
+
+def key_names(key: KeyFields) -> tuple[str, ...]:
+    return key if isinstance(key, tuple) else (key,)
+
+
+def is_key(key: Any, known: Iterable[str]) -> bool:
+    """Whether a key names some of the known fields, each once."""
+    names = key_names(key)
+    return bool(names) and all(isinstance(name, str) for name in names) and sorted({*names} & {*known}) == sorted(names)
+
+
+def key_hint(key: KeyFields, hints: Mapping[str, Any]) -> Any:
+    """The type of a key's value, given those of the fields: of several fields a tuple."""
+    if isinstance(key, tuple):
+        return tuple.__class_getitem__(tuple(hints[name] for name in key))
+    return hints[key]
+
+
+def key_value(event: Any, key: KeyFields) -> Any:
+    """The value of an event's key: of several fields a tuple."""
+    return tuple([getattr(event, name) for name in key]) if isinstance(key, tuple) else getattr(event, key)
+
+
+def key_columns(key: KeyFields, value: Any) -> dict[str, Any]:
+    """The columns of a row that have the key, given its value."""
+    return dict(zip(key, value, strict=True)) if isinstance(key, tuple) else {key: value}
 
 
 def is_name(name: Any) -> bool:

@@ -64,7 +64,8 @@ def samples(app: App, stream: Stream, count: int, seed: int = 0) -> Iterator[Sam
 
 def _keys(app: App, stream: Stream) -> set[str]:
     """The fields of a stream that are keys, its own and those of handlers that read it."""
-    found = {handler.key_of(stream.name) for handler in app.handlers if stream.name in handler.inputs}
+    readers = [handler for handler in app.handlers if stream.name in handler.inputs]
+    found = {name for handler in readers for name in handler.key_of(stream.name)}
     return found if stream.key is None else found | {stream.key}
 
 

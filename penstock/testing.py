@@ -11,7 +11,7 @@ event comes later than the stream's `late_after` allows.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -19,15 +19,16 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock.app import App
-from penstock.columns import key_text, place, text_of, to_batch
+from penstock.columns import event_key, place, text_of, to_batch
 from penstock.declared import Handler, Keeper, Stream
 from penstock.errors import DeclarationError
+from penstock.filters.events import holds
 from penstock.graph import order, require_sound
 from penstock.kept import gone_class
 from penstock.machine import Emitted, Machine, latest
 from penstock.notebook import table
 from penstock.rows import Inputs, Place, to_events, to_micros
-from penstock.schema import Failed, value_class
+from penstock.schema import Event, Failed, value_class
 from penstock.shard import Shard, digest_text
 from penstock.suggestions import unknown
 
@@ -57,7 +58,7 @@ def tick(by: timedelta) -> Fault:
 @dataclass
 class _Row:
     """One row of a stream, or a crash: its log time, its event and the places it takes. A tick has no event, and a row
-    of a view that is `gone` has its key there."""
+    of a view that is `gone` has what says so there."""
 
     time: int
     stream: str
@@ -65,7 +66,7 @@ class _Row:
     event: Any = None
     id: str | None = None
     crash: bool = False
-    gone: str | None = None
+    gone: Any = None
 
 
 @dataclass(repr=False)
@@ -163,11 +164,15 @@ def run(app: App, inputs: Mapping[Any, Sequence[Any]], *, shards: int = 1, batch
         else:
             raise DeclarationError(f"{name!r} is no stream of this app; there are {', '.join((*streams, *views))}")
     result = Result()
+    classes = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
     for node in order(app):
         if isinstance(node, Handler):
             for view, row in node.rows.items():
                 rows[f"{view}.changes"] = _rows(Stream(f"{view}.changes", row, node.where), changes[view])
-            _run_handler(node, rows, shards, batch_events, result)
+            read = [(rows[name], classes.get(name), node.condition_of(name)) for name in node.inputs]
+            mine = [row for each in read for row in _taken(*each)]
+            made = _run_handler(node, sorted(mine, key=lambda row: row.time), shards, batch_events, result)
+            _publish(node, *made, rows, result)
     return result
 
 
@@ -175,7 +180,7 @@ def _rows(stream: Stream, items: Sequence[Any]) -> list[_Row]:
     """The rows of a stream with their log times: what the front door would have made of them."""
     made: list[_Row] = []
     time = BEGIN
-    plain = [item for item in items if not isinstance(item, Fault) and _gone_key(stream, item) is None]
+    plain = [item for item in items if not isinstance(item, Fault) and not _is_gone(stream, item)]
     events = iter(_normal(stream, plain))
     for item in items:
         time += item.by if isinstance(item, Fault) else STEP
@@ -183,8 +188,8 @@ def _rows(stream: Stream, items: Sequence[Any]) -> list[_Row]:
             time += stream.late_after or LATE_BY
         elif isinstance(item, Fault):
             made.append(_Row(to_micros(time), stream.name, len(made), crash=item == CRASH))
-        elif (key := _gone_key(stream, item)) is not None:
-            made.append(_Row(to_micros(time), stream.name, len(made), gone=key))
+        elif _is_gone(stream, item):
+            made.append(_Row(to_micros(time), stream.name, len(made), gone=item))
         else:
             event = next(events)
             identity = stream.event.__id_field__
@@ -193,12 +198,10 @@ def _rows(stream: Stream, items: Sequence[Any]) -> list[_Row]:
     return made
 
 
-def _gone_key(stream: Stream, item: Any) -> str | None:
-    """The key of a view's row that is gone, if the item is what `penstock.gone` makes."""
+def _is_gone(stream: Stream, item: Any) -> bool:
+    """Whether the item is what `penstock.gone` makes of a view's row."""
     names: tuple[str, ...] = getattr(type(item), "__struct_fields__", ())
-    if len(names) == 1 and type(item) is gone_class(stream.event, frozenset(names)):
-        return key_text(getattr(item, names[0]))
-    return None
+    return bool(names) and type(item) is gone_class(stream.event, frozenset(names))
 
 
 def _normal(stream: Stream, items: Sequence[Any]) -> list[Any]:
@@ -209,10 +212,12 @@ def _normal(stream: Stream, items: Sequence[Any]) -> list[Any]:
     return to_events(stream.event, batch)
 
 
-def _run_handler(handler: Handler, rows: dict[str, list[_Row]], count: int, batch: int, result: Result) -> None:
+def _run_handler(
+    handler: Handler, mine: list[_Row], count: int, batch: int, result: Result
+) -> tuple[list[tuple[int, Emitted]], list[tuple[int, Failed]]]:
+    """What the handler emits and what it fails on, each with its log time. Its state is left in the result."""
     machine = result._machines[handler.name] = Machine(handler)
     shards = result._shards[handler.name] = [Shard() for _ in range(count)]
-    mine = sorted((row for name in handler.inputs for row in rows[name]), key=lambda row: row.time)
     emitted: list[tuple[int, Emitted]] = []
     failed: list[tuple[int, Failed]] = []
     for number, shard in enumerate(shards):
@@ -224,7 +229,7 @@ def _run_handler(handler: Handler, rows: dict[str, list[_Row]], count: int, batc
             shard.apply(effects.changes)
             emitted += [(each.time, each) for each in effects.emitted]
             failed += [(each.time, each.event) for each in effects.failures]
-    _publish(handler, emitted, failed, rows, result)
+    return emitted, failed
 
 
 def _belongs(handler: Handler, row: _Row, shard: int, shards: int) -> bool:
@@ -233,7 +238,16 @@ def _belongs(handler: Handler, row: _Row, shard: int, shards: int) -> bool:
 
 
 def _key(handler: Handler, row: _Row) -> str | None:
-    return key_text(getattr(row.event, handler.key_of(row.stream))) if row.event is not None else row.gone
+    keyed = row.gone if row.event is None else row.event
+    return None if keyed is None else event_key(keyed, handler.key_of(row.stream))
+
+
+def _taken(rows: list[_Row], cls: type[Event] | None, where: str | None) -> list[_Row]:
+    """The rows of a stream as a handler takes them: an event that does not meet its condition is a tick."""
+    if cls is None or where is None:
+        return rows
+    passes = iter(holds(cls, where, [row.event for row in rows if row.event is not None]))
+    return [row if row.event is None or next(passes) else replace(row, event=None, id=None) for row in rows]
 
 
 def _pieces(rows: list[_Row], size: int) -> Iterable[list[_Row]]:

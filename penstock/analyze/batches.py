@@ -45,7 +45,7 @@ def _is_placed(stream: Stream, handler: Handler) -> bool:
     """Two decimals can be equal and have different texts, so they place nothing."""
     kinds = {each.name: each.base for each in fields(stream.event)}
     key = handler.key_of(stream.name)
-    return stream.key == key and kinds[key] is not Decimal
+    return key == (stream.key,) and kinds[key[0]] is not Decimal
 
 
 def advance(start: Mapping[int, int], ends: Mapping[int, int], rows_max: int) -> dict[int, int]:

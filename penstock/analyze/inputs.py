@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import accumulate, chain
 from typing import Any, NamedTuple, TypeVar
@@ -13,8 +13,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.analyze.fitting import fitted
-from penstock.columns import key_text, place
+from penstock.columns import key_part, key_text, place
 from penstock.contracts import LogReader
+from penstock.declared import Handler
+from penstock.filters import Filter
+from penstock.filters.events import event_filter
 from penstock.rows import Inputs, Place, Rows, coded, each_event, micros_of, packed, values
 from penstock.schema import KIND_EVENT, KIND_GONE, KIND_TICK, Event, fields
 
@@ -35,15 +38,25 @@ class Range(NamedTuple):
 
 @dataclass(frozen=True)
 class Reading:
-    """How a handler's streams are read for one of its shards: their classes, the field of each that has the key, and
-    which streams are partitioned as the handler is. Of the others a shard reads every partition, and picks the keys
-    that are its own."""
+    """How a handler's streams are read for one of its shards: their classes, the fields of each that have the key,
+    which streams are partitioned as the handler is, and the filters of those of which it takes some events only. Of
+    streams that are not partitioned so, a shard reads every partition and picks the keys that are its own."""
 
     classes: Mapping[str, type[Event]]
-    keys: Mapping[str, str]
+    keys: Mapping[str, tuple[str, ...]]
     placed: Mapping[str, bool]
     shard: int
     shards: int
+    filters: Mapping[str, Filter] = field(default_factory=dict)
+
+    @classmethod
+    def of(
+        cls, handler: Handler, classes: Mapping[str, type[Event]], placed: Mapping[str, bool], shard: int, shards: int
+    ) -> Reading:
+        keys = {name: handler.key_of(name) for name in classes}
+        conditions = {name: handler.condition_of(name) for name in classes}
+        filters = {name: event_filter(classes[name], text) for name, text in conditions.items() if text is not None}
+        return cls(classes, keys, placed, shard, shards, filters)
 
 
 @dataclass(frozen=True)
@@ -171,7 +184,8 @@ def _pieces(log: LogReader, reading: Reading, source: Range) -> Iterator[_Piece]
 
 
 def _piece(batch: pa.RecordBatch, cls: type[Event], reading: Reading, source: Range, first: int) -> _Piece:
-    """The rows of one batch that are of this shard. Ticks are everyone's."""
+    """The rows of one batch that are of this shard. Ticks are everyone's, and an event that the filter leaves out is
+    the same as a tick: log time passes with it, and nothing else."""
     if source.stream.endswith(".changes"):
         batch = fitted(batch, cls)
     rows: Sequence[int] = range(batch.num_rows)
@@ -179,48 +193,62 @@ def _piece(batch: pa.RecordBatch, cls: type[Event], reading: Reading, source: Ra
     if not reading.placed[source.stream]:
         rows = _picked(batch, cls, key, reading)
         batch = batch.take(pa.array(rows, pa.int64()))
-    if _has_others(batch):
-        keyed, only = _but_ticks(batch), batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
-        keys, codes = coded(_spread(batch, _texts(keyed, cls, key), KIND_EVENT, KIND_GONE))
-        return _Piece(source, first, rows, batch, keys, codes, _spread(batch, each_event(cls, only), KIND_EVENT))
+    kinds = row_kinds(batch, reading.filters.get(source.stream))
+    if _has_others(kinds):
+        keyed, only = _but_ticks(batch, kinds), batch.filter(pc.equal(kinds, KIND_EVENT))
+        keys, codes = coded(_spread(kinds, _texts(keyed, cls, key), KIND_EVENT, KIND_GONE))
+        return _Piece(source, first, rows, batch, keys, codes, _spread(kinds, each_event(cls, only), KIND_EVENT))
     keys, codes = _coded_keys(batch, cls, key)
     return _Piece(source, first, rows, batch, keys, codes, each_event(cls, batch))
 
 
-def _coded_keys(batch: pa.RecordBatch, cls: type[Event], key: str) -> tuple[Sequence[str | None], Sequence[int]]:
+def _coded_keys(
+    batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...]
+) -> tuple[Sequence[str | None], Sequence[int]]:
     """As `coded`; by Arrow, if they are texts already, in a third of the time."""
-    if _base(cls, key) is not str:
+    if len(key) > 1 or _base(cls, key[0]) is not str:
         return coded(_texts(batch, cls, key))
-    found = batch.column(key).dictionary_encode(null_encoding="encode")
+    found = batch.column(key[0]).dictionary_encode(null_encoding="encode")
     return found.dictionary.to_pylist(), packed("i", found.indices)
 
 
-def _texts(batch: pa.RecordBatch, cls: type[Event], key: str) -> Iterable[str | None]:
-    return map(key_text, values(cls, key, batch))
+def _texts(batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...]) -> Iterable[str | None]:
+    columns = [values(cls, name, batch) for name in key]
+    return map(key_part, columns[0]) if len(columns) == 1 else map(key_text, zip(*columns, strict=True))
 
 
 def _base(cls: type[Event], name: str) -> Any:
     return next(each.base for each in fields(cls) if each.name == name)
 
 
-def _spread(batch: pa.RecordBatch, values: Iterable[Any], *kinds: int) -> list[Any]:
-    """The values, one for each row of these kinds in a batch, with None for the others."""
+def row_kinds(batch: pa.RecordBatch, chosen: Filter | None) -> pa.Array:
+    """What each row is to the handler: an event that the filter leaves out is a tick."""
+    kinds = batch.column("_kind")
+    if chosen is None:
+        return kinds
+    taken = pc.or_(chosen.mask(batch), pc.not_equal(kinds, KIND_EVENT))
+    return pc.if_else(taken, kinds, pa.scalar(KIND_TICK, kinds.type))
+
+
+def _spread(kinds: pa.Array, values: Iterable[Any], *wanted: int) -> list[Any]:
+    """The values, one for each row of the wanted kinds, with None for the others."""
     following = iter(values)
-    return [next(following) if kind in kinds else None for kind in batch.column("_kind").to_pylist()]
+    return [next(following) if kind in wanted else None for kind in kinds.to_pylist()]
 
 
-def _has_others(batch: pa.RecordBatch) -> bool:
+def _has_others(kinds: pa.Array) -> bool:
     """Whether there are rows that are no events: ticks, or rows of a view that are gone, which have a key and no
     event."""
-    return bool(pc.any(pc.not_equal(batch.column("_kind"), KIND_EVENT)).as_py())
+    return bool(pc.any(pc.not_equal(kinds, KIND_EVENT)).as_py())
 
 
-def _but_ticks(batch: pa.RecordBatch) -> pa.RecordBatch:
-    return batch.filter(pc.not_equal(batch.column("_kind"), KIND_TICK))
+def _but_ticks(batch: pa.RecordBatch, kinds: pa.Array) -> pa.RecordBatch:
+    return batch.filter(pc.not_equal(kinds, KIND_TICK))
 
 
-def _picked(batch: pa.RecordBatch, cls: type[Event], key: str, reading: Reading) -> list[int]:
+def _picked(batch: pa.RecordBatch, cls: type[Event], key: tuple[str, ...], reading: Reading) -> list[int]:
     """The numbers of the rows whose keys belong to the shard, and of ticks."""
-    texts = _texts(_but_ticks(batch), cls, key)
+    kinds = batch.column("_kind")
+    texts = _texts(_but_ticks(batch, kinds), cls, key)
     belongs = [place(text, reading.shards) == reading.shard for text in texts]
-    return [row for row, mine in enumerate(_spread(batch, belongs, KIND_EVENT, KIND_GONE)) if mine is None or mine]
+    return [row for row, mine in enumerate(_spread(kinds, belongs, KIND_EVENT, KIND_GONE)) if mine is None or mine]

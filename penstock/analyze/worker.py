@@ -164,8 +164,7 @@ class Worker:
         return replica is not None and replica.version == work.base
 
     def _reading(self, shard: int) -> Reading:
-        keys = {name: self.handler.key_of(name) for name in self.classes}
-        return Reading(self.classes, keys, self.plan.placed, shard, self.plan.shards)
+        return Reading.of(self.handler, self.classes, self.plan.placed, shard, self.plan.shards)
 
     def _at_base(self, work: ShardWork, store: ShardStore, report: Report) -> Replica:
         """The replica of a shard at the version that the batch builds on, taken out of those that are held."""

@@ -48,14 +48,20 @@ def handler_print(handler: Handler) -> HandlerPrint:
     made = handler_functions(handler)
     return HandlerPrint(
         handler.inputs,
-        tuple(handler.key_of(name) for name in handler.inputs),
+        tuple(_key_text(handler.key_of(name)) for name in handler.inputs),
         made.code,
         made.source,
         versions(),
         {stream.name: _fields_text(stream.event) for stream in handler.outputs},
         handler.view.key if isinstance(handler, Keeper) else None,
         view_options(handler.view) if isinstance(handler, Keeper) else {},
+        where={name: where for name in handler.inputs if (where := handler.condition_of(name)) is not None},
     )
+
+
+def _key_text(names: tuple[str, ...]) -> str:
+    """A key as text: of one field its name."""
+    return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 
 def handler_functions(handler: Handler) -> Fingerprint:

@@ -72,7 +72,8 @@ class ViewPrint(msgspec.Struct, frozen=True):
 
 
 class HandlerPrint(msgspec.Struct, frozen=True):
-    """`code` and `source` are digests of the functions that the user wrote."""
+    """`code` and `source` are digests of the functions that the user wrote. `where` has the conditions, by the names of
+    the streams whose events they are for."""
 
     reads: tuple[str, ...]
     keys: tuple[str, ...]
@@ -83,6 +84,7 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     view: tuple[str, ...] | None = None
     options: dict[str, str] = {}
     readings: dict[str, str] = {}
+    where: dict[str, str] = {}
 
 
 class Prints(msgspec.Struct, frozen=True):

@@ -159,20 +159,33 @@ def _late(plan: PlanPrint, name: str) -> str:
 
 def handler_verdict(old: HandlerPrint, new: HandlerPrint, verdict: Verdict) -> Verdict:
     """On a handler, but for its state class, which `renewal.problems` judges."""
-    hard = tuple(_handler_problems(old, new))
+    hard = (*_place_problems(old, new), *_condition_problems(old, new))
     if hard:
         return replace(verdict, kind=Kind.incompatible, reasons=hard)
     soft = tuple(_handler_notes(old, new))
     return replace(verdict, kind=Kind.compatible if soft else Kind.unchanged, reasons=soft)
 
 
-def _handler_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
+def is_moved(old: HandlerPrint, new: HandlerPrint) -> bool:
+    """Whether what a handler has stored belongs to other inputs, or to another key: then it cannot be rebuilt in its
+    place."""
+    return any(_place_problems(old, new))
+
+
+def _place_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     if set(old.reads) != set(new.reads):
         yield f"it read {_listed(old.reads)} and now reads {_listed(new.reads)}"
     elif dict(zip(old.reads, old.keys, strict=True)) != dict(zip(new.reads, new.keys, strict=True)):
         yield f"its key was {_listed(old.keys)} and is {_listed(new.keys)}, and its state is kept by it"
     if old.view != new.view:
         yield f"the key of its view was {_listed(old.view or ())} and is {_listed(new.view or ())}"
+
+
+def _condition_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
+    for name in dict.fromkeys((*old.where, *new.where)):
+        before, after = old.where.get(name, "not given"), new.where.get(name, "not given")
+        if before != after:
+            yield f"its where for {name} was {before} and is {after}, and its state is of events that were taken by it"
 
 
 def _handler_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:

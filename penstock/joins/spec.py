@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -15,7 +15,7 @@ from penstock.joins.bounds import Bounds, bounds_problems
 from penstock.joins.current import current
 from penstock.joins.interval import IntervalJoin
 from penstock.joins.telling import NO_TIME, Joining, Pair, Side
-from penstock.making import SPAN_MAX, is_span
+from penstock.making import SPAN_MAX, KeyFields, given_key, is_span, key_names
 from penstock.schema import Event, fields
 
 How = Literal["inner", "left", "right", "full"]
@@ -27,11 +27,11 @@ _PLAIN = (str, int, float, bool, bytes, datetime, date, Decimal)
 
 
 class Declared(NamedTuple):
-    """What a join is declared over: the names that it reads, the fields that have the key, and the sides, None for what
-    is not known (which `check` tells of)."""
+    """What a join is declared over: the names that it reads, the key of each, and the sides, None for what is not known
+    (which `check` tells of)."""
 
     reads: tuple[str, ...]
-    keys: tuple[str, ...]
+    keys: tuple[KeyFields, ...]
     sides: tuple[Side | None, ...]
 
 
@@ -111,14 +111,14 @@ class Lookup:
                 yield f"{name} has no event time, by which it is joined: class {name}(Event, time=...)"
 
     def _view_problems(self, over: Declared) -> Iterator[str]:
-        view, key = over.reads[0], over.keys[0]
+        view, key = over.reads[0], key_names(over.keys[0])
         if self.keep is not None:
             yield "keep is for a table that is a stream; of a view the current row counts: leave it out"
-        if self.view_key != (key,) and over.keys != NO_KEYS:
+        if sorted(self.view_key or ()) != sorted(key) and over.keys != NO_KEYS:
             listed = ", ".join(self.view_key or ())
-            yield f"the view {view} has the key {listed}; it can only be looked up by that, if it is one column"
+            yield f"the view {view} has the key {listed}; it can only be looked up by that, all of it"
         if self.row is None:
-            yield f"give row=Class, an Event with those columns of the view {view} that it needs, and {key}"
+            yield f"give row=Class, an Event with those columns of the view {view} that it needs, and {', '.join(key)}"
             return
         if not (isinstance(self.row, type) and issubclass(self.row, Event)):
             yield f"row is {self.row!r}, which is not a class derived from Event"
@@ -134,7 +134,10 @@ class Lookup:
 def common_problems(over: Declared, function: Pair) -> Iterator[str]:
     """What may be wrong with any join."""
     if over.keys == NO_KEYS:
-        yield 'key must be the name of a field, or two names if the sides differ: key=("ad", "ad_id")'
+        yield (
+            'key must be the name of a field, or two names if the sides differ: key=("ad", "ad_id"); a key of several '
+            "fields is a list of names in place of a name"
+        )
     if len(set(over.reads)) < len(over.reads):
         yield f"both sides are {over.reads[0]}; a join is of two streams"
     for name, side in zip(over.reads, over.sides, strict=True):
@@ -142,11 +145,21 @@ def common_problems(over: Declared, function: Pair) -> Iterator[str]:
             yield f"{name!r} must be declared before it"
         elif side.late_after > SPAN_MAX:
             yield f"late_after of {name} is longer than a join can wait: give at most timedelta(days={SPAN_MAX.days})"
-    kinds = [_kind(side, key) for side, key in zip(over.sides, over.keys, strict=True)]
-    if None not in kinds and kinds[0] is not kinds[1]:
-        yield f"{over.keys[0]!r} and {over.keys[1]!r} are of different types: they would never be the same"
+    yield from _key_problems(over)
     if not _takes_two(function):
         yield "its function must take two arguments, the two that are joined"
+
+
+def _key_problems(over: Declared) -> Iterator[str]:
+    """What is wrong with the keys of the two sides, compared to each other."""
+    left, right = map(key_names, over.keys)
+    if len(left) != len(right):
+        yield f"its keys have {len(left)} and {len(right)} fields: they would never be the same"
+        return
+    kinds = [[_kind(side, name) for name in names] for side, names in zip(over.sides, (left, right), strict=True)]
+    for one, other, *kind in zip(left, right, *kinds, strict=True):
+        if None not in kind and kind[0] is not kind[1]:
+            yield f"{one!r} and {other!r} are of different types: they would never be the same"
 
 
 def _time_problems(over: Declared) -> Iterator[str]:
@@ -185,10 +198,25 @@ def _pair(within: Within) -> tuple[timedelta, timedelta]:
     return within if isinstance(within, tuple) else (within, within)
 
 
-def two_names(key: Any) -> tuple[str, str]:
-    """The fields of the key on both sides; NO_KEYS if it is neither a name nor two, which `check` tells."""
-    names = (key, key) if isinstance(key, str) else tuple(key) if isinstance(key, tuple | list) else ()
-    return names if len(names) == 2 and all(isinstance(each, str) for each in names) else NO_KEYS
+def two_keys(key: Any, sides: Sequence[Side | None]) -> tuple[KeyFields, KeyFields]:
+    """The key on both sides; NO_KEYS if it is none, which `check` tells. A tuple has that of each side. A list is of
+    several fields; but of two that are not both in the events of either side, it is one field with two names."""
+    given = key if isinstance(key, tuple) or _are_two_names(key, sides) else (key, key)
+    found = tuple(map(given_key, given))
+    is_sound = len(found) == 2 and all(isinstance(name, str) for each in found for name in key_names(each))
+    return (found[0], found[1]) if is_sound else NO_KEYS
+
+
+def _are_two_names(key: Any, sides: Sequence[Side | None]) -> bool:
+    if not isinstance(key, list) or len(key) != 2:
+        return False
+    there = [[_kind(side, name) is not None for name in key] for side in sides]
+    return there == [[True, False], [False, True]]
+
+
+def two_conditions(where: Any) -> tuple[Any, ...]:
+    """The condition on both sides, of which a tuple has two. What is no text is told by `check`."""
+    return where if isinstance(where, tuple) and len(where) == 2 else (where, where)
 
 
 Spec = Interval | Lookup

@@ -15,7 +15,7 @@ from typing import Any
 
 from penstock.contracts import Context
 from penstock.kept import gone
-from penstock.making import event_text
+from penstock.making import KeyFields, event_text, key_columns, key_value
 from penstock.rollups.calendar import Calendar, Place, to_instant, to_time
 from penstock.rollups.memory import PAGES_MAX, Page, Pages
 from penstock.schema import Event
@@ -42,14 +42,14 @@ class Missed(Event):
 @dataclass(frozen=True)
 class Sheet:
     """The parts of a rollup that is known to be sound: its units, how long each is kept in microseconds, its aggregates
-    by the names of their columns, and the class and key column of its rows."""
+    by the names of their columns, the class of its rows, and the key."""
 
     units: tuple[str, ...]
     keeps: tuple[int, ...]
     zone: str
     aggregates: Mapping[str, Aggregate]
     row: type[Event]
-    key: str
+    key: KeyFields
     pages: Pages
     state: Any
 
@@ -75,7 +75,9 @@ class Rolling:
             at = _time_of(event) or ctx.now
             time = to_instant(at)
             told = self._moved(state, now, max(0, now - time))
-            state.key, values, counted = getattr(event, key), read(event), 0
+            if state.key is None:
+                state.key = key_value(event, key)
+            values, counted = read(event), 0
             for level, place, keep in zip(state.levels, places(time), keeps, strict=True):
                 page = level.open.get(place.page)
                 if page is None:
@@ -140,7 +142,7 @@ class Rolling:
         level.due = min((due for due in dues.values() if due > time), default=None)
         for start in (start for page in over for start in self._pages.taken(level, page)):
             level.touched.pop(start, None)
-            yield gone(self._sheet.row, per=unit, start=to_time(start), **{self._sheet.key: state.key})
+            yield gone(self._sheet.row, per=unit, start=to_time(start), **key_columns(self._sheet.key, state.key))
 
     def _missed(self, state: Any, event: Any, time: int, now: int, ctx: Context) -> Iterator[Missed]:
         """What is to be told of an event that was not counted at every level: nothing, if only some are over."""
@@ -174,7 +176,7 @@ class Rolling:
     def _row(self, unit: str, start: int, key: Any, cells: Sequence[Any]) -> Event:
         begins, ends = self._edges(unit, start)
         shown = {name: each.result(cell) for (name, each), cell in zip(self._aggregates, cells, strict=True)}
-        shown[self._sheet.key] = key
+        shown |= key_columns(self._sheet.key, key)
         return self._made(per=unit, start=begins, end=ends, **shown)
 
     def _times(self, unit: str, start: int) -> tuple[datetime, datetime]:

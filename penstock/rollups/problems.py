@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from penstock.making import is_name, unlike
+from penstock.making import KeyFields, is_name, key_names, unlike
 from penstock.rollups.calendar import UNITS
 from penstock.rollups.memory import PAGES_MAX
 from penstock.schema import Event, Field, fields
@@ -70,17 +70,18 @@ def _of_keep(by: Sequence[Any], keep: Any) -> Iterator[str]:
             yield f"keep[{unit!r}] is {span}: at most {keep_max(unit)} of them are kept; for longer use a coarser unit"
 
 
-def of_columns(aggregates: Any, key: str, classes: Sequence[type[Event]]) -> Iterator[str]:
+def of_columns(aggregates: Any, key: KeyFields, classes: Sequence[type[Event]]) -> Iterator[str]:
     """What is wrong with the aggregates, the names of their columns, and the fields that they read."""
-    if key in OWN_COLUMNS:
-        yield f"the key is called {key!r}, as a column of every rollup is; give the field another name"
+    for field in key_names(key):
+        if field in OWN_COLUMNS:
+            yield f"the key is called {field!r}, as a column of every rollup is; give the field another name"
     if not isinstance(aggregates, Mapping):
         yield f'aggregate is {aggregates!r}; name a column for each, as in aggregate={{"orders": windows.count()}}'
         return
     if not aggregates:
         yield 'aggregate is empty: say what is kept, as in aggregate={"orders": windows.count()}'
     for name, aggregate in aggregates.items():
-        if name in (*OWN_COLUMNS, key):
+        if name in (*OWN_COLUMNS, *key_names(key)):
             yield f"an aggregate is called {name!r}, as another column is; give it another name"
         elif not is_name(name):
             yield f"an aggregate is called {name!r}; use a name as of a field of an event"
@@ -90,10 +91,12 @@ def of_columns(aggregates: Any, key: str, classes: Sequence[type[Event]]) -> Ite
             yield from _of_field(name, aggregate, classes)
 
 
-def of_key(key: str, classes: Sequence[type[Event]]) -> Iterator[str]:
-    """What is wrong with the types of the key: a row has one column for it, whatever stream an event came by."""
-    if (told := unlike(key, classes)) is not None:
-        yield f"the key {key!r} is {told}; give it one type, or have a rollup for each"
+def of_key(key: KeyFields, classes: Sequence[type[Event]]) -> Iterator[str]:
+    """What is wrong with the types of the key: a row has one column for each of its fields, whatever stream an event
+    came by."""
+    for field in key_names(key):
+        if (told := unlike(field, classes)) is not None:
+            yield f"the key {field!r} is {told}; give it one type, or have a rollup for each"
 
 
 def of_times(classes: Sequence[type[Event]]) -> Iterator[str]:

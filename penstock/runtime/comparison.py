@@ -28,7 +28,7 @@ from penstock.fingerprints.stored import (
     versions,
     write_prints,
 )
-from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict, stream_verdict, view_verdict
+from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict, is_moved, stream_verdict, view_verdict
 from penstock.graph import downstream, is_derived
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
@@ -181,18 +181,20 @@ class Comparison:
         if handled is None or is_prepared(handler, self.directory, self.code):
             return verdict
         rebuild = self._command("rebuild", f"--handler {handler.name}")
-        reason = problem_of(handler, self.directory, self.code)
-        if reason is not None:
-            advice = "Or rebuild its state from the log"
-            return replace(verdict, kind=Kind.incompatible, reasons=(reason,), advice=advice, command=rebuild)
-        old = self._known.handlers.get(handler.name)
-        if old is None:
-            return replace(verdict, kind=Kind.adopted)
-        found = handler_verdict(old, self.declared.handlers[handler.name], verdict)
-        if found.kind is Kind.incompatible:
+        old, new = self._known.handlers.get(handler.name), self.declared.handlers[handler.name]
+        if old is not None and is_moved(old, new):
             names = (handler.name, *self._readers_with_data(handler.name))
             advice = "Give it another name, or remove what it has"
-            return replace(found, advice=advice, command=self._purge(*names))
+            return replace(handler_verdict(old, new, verdict), advice=advice, command=self._purge(*names))
+        reason = problem_of(handler, self.directory, self.code)
+        if reason is not None and (old is None or old.where == new.where):
+            advice = "Or rebuild its state from the log"
+            return replace(verdict, kind=Kind.incompatible, reasons=(reason,), advice=advice, command=rebuild)
+        if old is None:
+            return replace(verdict, kind=Kind.adopted)
+        found = handler_verdict(old, new, verdict)
+        if found.kind is Kind.incompatible:
+            return replace(found, advice="Give it another name, or rebuild its state from the log", command=rebuild)
         if found.kind is Kind.compatible and handled.intended is not None:
             reason = f"batch {handled.next_id} is half done, by the code that ran before"
             advice = "Run that code once more, until it is ready; then this"

@@ -21,8 +21,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.analyze.batches import inputs
-from penstock.columns import key_text, tick_batch, to_batch
+from penstock.analyze.inputs import row_kinds
+from penstock.columns import event_key, tick_batch, to_batch
 from penstock.declared import Handler, Stream
+from penstock.filters.events import event_filter
 from penstock.graph import order
 from penstock.machine import Effects, Machine
 from penstock.rows import Inputs, Place, from_micros, micros_of, to_events
@@ -123,12 +125,13 @@ def write_rows(
         writer.write_table(table)
 
 
-def read_rows(folder: Path, stream: Stream, name: str | None = None) -> Iterator[Row]:
-    """The rows of a stream's file, with events as a handler gets them."""
+def read_rows(folder: Path, stream: Stream, name: str | None = None, where: str | None = None) -> Iterator[Row]:
+    """The rows of a stream's file, with events as a handler gets them: those that do not meet `where` are ticks."""
+    chosen = None if where is None else event_filter(stream.event, where)
     with pa.memory_map(str(rows_file(folder, name or stream.name))) as file:
         table = pa.ipc.open_file(file).read_all().combine_chunks()
     for batch in table.to_batches():
-        kinds = batch.column("_kind")
+        kinds = row_kinds(batch, chosen)
         events = iter(to_events(stream.event, batch.filter(pc.equal(kinds, KIND_EVENT))))
         numbers = zip(*(batch.column(name).to_pylist() for name in PLACE_COLUMNS), strict=True)
         times, ids = micros_of(batch.column("_ingest_time")), batch.column("_id").to_pylist()
@@ -144,7 +147,8 @@ def rehearse(call: Call) -> None:
     for handler in order(app):
         if isinstance(handler, Handler):
             streams = inputs(app, handler).values()
-            rows = [row for stream in streams for row in read_rows(folder, stream, view_rows(handler, stream))]
+            read = [(each, view_rows(handler, each), handler.condition_of(each.name)) for each in streams]
+            rows = [row for stream, name, where in read for row in read_rows(folder, stream, name, where)]
             numbers = {stream.name: number for number, stream in enumerate(streams)}
             rows.sort(key=lambda row: (row.time, numbers[row.place.stream], row.place.partition, row.place.offset))
             _Rehearsal(handler, folder, call).run(rows if handler.name not in call.without else [])
@@ -191,7 +195,7 @@ class _Rehearsal:
 
     def _step(self, row: Row) -> bytes:
         event = row.event
-        key = key_text(getattr(event, self.handler.key_of(row.place.stream))) if event is not None else None
+        key = event_key(event, self.handler.key_of(row.place.stream)) if event is not None else None
         given = Inputs.of([key], [event], [row.time], lambda _: row.id, lambda _: row.place)
         effects = self.machine.run(self.shard, given)
         self.shard.apply(effects.changes)

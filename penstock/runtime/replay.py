@@ -121,8 +121,8 @@ class Replay:
             raise DeclarationError("\n".join(problems))
 
 
-def _read_by(handler: Handler) -> dict[str, str]:
-    """What a handler reads, each with the field of the key."""
+def _read_by(handler: Handler) -> dict[str, tuple[str, ...]]:
+    """What a handler reads, each with the fields of the key."""
     return {name: handler.key_of(name) for name in handler.inputs}
 
 

@@ -46,7 +46,6 @@ class Rerun:
         self.events = 0
         self.tell: Tell = lambda _: None
         self._classes = {name: stream.event for name, stream in inputs(app, handler).items()}
-        self._keys = {name: handler.key_of(name) for name in self._classes}
 
     @property
     def digest(self) -> str:
@@ -59,7 +58,7 @@ class Rerun:
     def advance(self, end: Positions, seen: Seen = lambda _: None) -> None:
         """Run every shard on to `end`; what comes of it is shown to `seen`, and is in the state."""
         for number, shard in self.shards.items():
-            reading = Reading(self._classes, self._keys, self.placed, number, self.count)
+            reading = Reading.of(self.handler, self._classes, self.placed, number, self.count)
             stop = own_positions(self.placed, number, end)
             for rows in rerun(self.log, reading, self.positions[number], stop):
                 for part in (rows,) if self.key is None else (_only(each, self.key) for each in rows.pieces()):

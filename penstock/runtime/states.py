@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,11 +12,11 @@ from typing import Any
 
 import msgspec
 
-from penstock.columns import place
+from penstock.columns import key_text, place
 from penstock.contracts import LogReader
 from penstock.cursor import source_positions, stream_cursor
 from penstock.declared import Handler
-from penstock.errors import Busy, Damaged
+from penstock.errors import BadParameter, Busy, Damaged
 from penstock.evolution import shape_of
 from penstock.packed import shown
 from penstock.rows import from_micros
@@ -36,6 +37,25 @@ class ShardOpener:
     def __call__(self, generation: int, shard: int) -> ShardFiles:
         folder = self.directory.handler_state(self.handler, generation)
         return ShardFiles(folder / str(shard), self.handler, shard)
+
+
+def asked_key(handler: Handler, text: str) -> str:
+    """The key that a person asked for, as the handler writes it: of several fields, a JSON array of their values, which
+    may have blanks between them and numbers without quotes. Raises BadParameter if it is no such array."""
+    names = handler.key_of(handler.inputs[0])
+    if len(names) == 1:
+        return text
+    try:
+        given = msgspec.json.decode(text, type=list[str | int | bool])
+    except msgspec.MsgspecError:
+        given = []
+    if len(given) != len(names):
+        example = json.dumps([f"a {name}" for name in names])
+        raise BadParameter(
+            f"the key of {handler.name} has the fields {', '.join(names)}; write a JSON array of their values, such as "
+            f"{example}"
+        )
+    return key_text(given) or ""
 
 
 class ShardCache:
@@ -84,11 +104,14 @@ class HandlerStates:
 
     async def get(self, key: str) -> bytes | None:
         """The state of a key, its timers and the cursor they stand at, as a JSON object; None if it has no state."""
-        return await asyncio.get_running_loop().run_in_executor(self._cache.thread, self._get, key)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._cache.thread, self._get, asked_key(self._handler, key)
+        )
 
     def all(self, key: str | None = None) -> Iterator[bytes]:
         """The state of every key, or of the one that is given: JSON objects with the key, its state and its timers.
         Blocks; not beside `get`."""
+        key = None if key is None else asked_key(self._handler, key)
         handled = self._read()
         for number in sorted(handled.shards) if handled is not None else ():
             assert handled is not None

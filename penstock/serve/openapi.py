@@ -73,7 +73,7 @@ _KEY: Object = {
     "in": "path",
     "required": True,
     "schema": {"type": "string", "minLength": 1},
-    "description": "A value of the handler's key, as text.",
+    "description": "A value of the handler's key, as text; of a key of several fields, a JSON array of their values.",
 }
 _LAST_EVENT_ID: Object = {
     "name": "Last-Event-ID",

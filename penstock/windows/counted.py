@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from penstock.contracts import Context
-from penstock.making import forget
+from penstock.making import forget, key_value
 from penstock.windows.clock import TICK, call, next_multiple, reached
 from penstock.windows.plan import Work
 from penstock.windows.shapes import Counted, Hybrid
@@ -33,7 +33,7 @@ class Numbered(ABC):
         def on_event(state: Any, event: Any, ctx: Context) -> Iterator[Any]:
             at = ctx.now if time_of is None else time_of(event)
             if state.key is None:
-                state.key = getattr(event, key)
+                state.key = key_value(event, key)
             return self._sifted(state, self._came(state, event, at, ctx), ctx)
 
         def on_timer(state: Any, ctx: Context) -> Iterator[Any]:

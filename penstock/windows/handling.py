@@ -12,7 +12,7 @@ import msgspec
 
 from penstock.evolution import DECLARED
 from penstock.kept import gone_class, kept
-from penstock.making import made_class, time_of
+from penstock.making import KeyFields, is_key, key_columns, key_hint, key_names, made_class, time_of
 from penstock.schema import Event, State
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.clock import Clock, Late
@@ -35,7 +35,7 @@ class Windowing:
     """All that a declaration of windows says, but for what it reads."""
 
     name: str
-    key: str
+    key: KeyFields
     over: Shape
     aggregate: Mapping[str, Aggregate]
     trigger: Trigger
@@ -55,12 +55,13 @@ class Handled(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-def handled(windowing: Windowing, reads: Reads) -> Handled:
-    """Make a handler of windows over streams of these classes, each with its `late_after`."""
-    faults = tuple(problems(windowing, [cls for cls, _ in reads]))
+def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> Handled:
+    """Make a handler of windows over streams of these classes, each with its `late_after`. The events are those for
+    which `where` is true: whoever reads them for the handler sees to that."""
+    names, faults = key_names(windowing.key), tuple(problems(windowing, [cls for cls, _ in reads]))
     if faults or not reads or not all(_is_sound(cls, late, windowing.key) for cls, late in reads):
         unknown = ("it cannot be made of what it reads",)
-        return Handled(Clock, (Late, Late, Late), _never, _never, (str(windowing.key),), faults or unknown)
+        return Handled(Clock, (Late, Late, Late), _never, _never, tuple(map(str, names)), faults or unknown)
     classes = list(dict.fromkeys(cls for cls, _ in reads))
     hints, numbered = column_hints(classes[0]), isinstance(windowing.over, Counted | Hybrid)
     run = {name: fitted(each, hints.get(each.column or "")) for name, each in windowing.aggregate.items()}
@@ -68,7 +69,7 @@ def handled(windowing: Windowing, reads: Reads) -> Handled:
     chosen = [*([Start(), End()] if numbered else []), *windowing.aggregate.values()]
     sums = compiled(chosen, hints)
     row = _row_class(windowing, hints)
-    identity = (windowing.key,) if windowing.latest else (windowing.key, "number" if numbered else "window")
+    identity = names if windowing.latest else (*names, "number" if numbered else "window")
     late_after = windowing.late_after
     if late_after is None:
         late_after = max((late or timedelta(0) for _, late in reads), default=timedelta(0))
@@ -88,14 +89,14 @@ def handled(windowing: Windowing, reads: Reads) -> Handled:
     )
     windows = _windows(windowing.over, work)
     on_event, on_timer = windows.functions()
-    state = _state_class(windows.base, windows.kept(), hints[windowing.key], _mark(windowing))
+    state = _state_class(windows.base, windows.kept(), key_hint(windowing.key, hints), _mark(windowing, where))
     return Handled(state, (Late, *kept(row, identity)), on_event, on_timer, identity)
 
 
-def _is_sound(cls: type[Event], late_after: Any, key: str) -> bool:
-    """Whether there is the field that is the key; if not, or if the stream is not sound, `check` tells of it."""
+def _is_sound(cls: type[Event], late_after: Any, key: KeyFields) -> bool:
+    """Whether there are the fields that are the key; if not, or if the stream is not sound, `check` tells of it."""
     try:
-        return key in column_hints(cls) and isinstance(late_after, timedelta | None)
+        return is_key(key, column_hints(cls)) and isinstance(late_after, timedelta | None)
     except (NameError, TypeError, AttributeError):
         return False
 
@@ -128,7 +129,8 @@ def _length(shape: Shape) -> timedelta:
 
 
 def _row_class(windowing: Windowing, hints: Mapping[str, Any]) -> type[Event]:
-    columns = {windowing.key: hints[windowing.key], **own_columns(windowing.over, windowing.trigger)}
+    key = {name: hints[name] for name in key_names(windowing.key)}
+    columns = {**key, **own_columns(windowing.over, windowing.trigger)}
     for name, each in windowing.aggregate.items():
         columns[name] = each.type(hints.get(each.column or "", int))
     return row_class("Row", columns)
@@ -138,7 +140,9 @@ def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
     """A function of key, window, whether it is closed, and results, that gives a row. Made from text: it is called for
     each row."""
     numbered = isinstance(windowing.over, Counted | Hybrid)
-    given = [f"{windowing.key}=key", "number=window, start=r[0], end=r[1]" if numbered else "window=window"]
+    key = windowing.key
+    named = [f"{name}=key[{number}]" for number, name in enumerate(key)] if isinstance(key, tuple) else [f"{key}=key"]
+    given = [*named, "number=window, start=r[0], end=r[1]" if numbered else "window=window"]
     given += ["closed=closed"] if windowing.trigger.when != "close" else []
     given += [f"{name}=r[{number + 2 * numbered}]" for number, name in enumerate(windowing.aggregate)]
     return eval(f"lambda key, window, closed, r: Row({', '.join(given)})", {"Row": row})
@@ -146,10 +150,10 @@ def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
 
 def _gone_maker(windowing: Windowing, row: type[Event], identity: tuple[str, ...]) -> Any:
     """A function of key and window that says that there is no row of them any more."""
-    gone = gone_class(row, frozenset(identity))
+    gone: Any = gone_class(row, frozenset(identity))
     if windowing.latest:
-        return lambda key, _: gone(**{windowing.key: key})
-    return lambda key, window: gone(**{windowing.key: key, "window": window})
+        return lambda key, _: gone(**key_columns(windowing.key, key))
+    return lambda key, window: gone(**key_columns(windowing.key, key), window=window)
 
 
 def _part(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> tuple[Any, Any]:
@@ -160,10 +164,14 @@ def _part(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> tuple[An
     return eval(f"lambda event: Part({', '.join(f'event.{name}' for name in names)})", {"Part": part}), part
 
 
-def _mark(windowing: Windowing) -> str:
+def _mark(windowing: Windowing, where: str | None) -> str:
     """What the state depends on, as a short text. State of another one must not be taken for it."""
     kinds = [(name, type(each).__name__, each.column) for name, each in windowing.aggregate.items()]
     text = f"{windowing.over} {windowing.trigger.when} {windowing.latest} {kinds}"
+    if isinstance(windowing.key, tuple):
+        text += f" by {', '.join(windowing.key)}"
+    if where is not None:
+        text += f" where {where}"
     return blake2b(text.encode(), digest_size=6).hexdigest()
 
 

@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from struct import Struct
 from typing import Any
 
-from penstock.making import made_class
+from penstock.making import KeyFields, made_class
 from penstock.schema import Event, Record, fields
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.shapes import Counted, Hybrid, Shape, Trigger
@@ -113,12 +113,12 @@ def row_class(name: str, columns: Mapping[str, Any]) -> type[Event]:
 
 @dataclass(frozen=True)
 class Work:
-    """What a sort of windows is run with: the field that is the key, how values are summed, what part of an event that
+    """What a sort of windows is run with: the key, how values are summed, what part of an event that
     needs and its class, how a row is made (of key, window, whether it is closed, and results) and what says that it is
     gone, when rows are told, how late an event may be, how long a quiet key is remembered, and how an event's time is
     had."""
 
-    key: str
+    key: KeyFields
     sums: Sums
     part: Callable[[Any], Any]
     part_class: Any

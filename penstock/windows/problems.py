@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.making import error_text, is_name, unlike
+from penstock.making import error_text, is_name, key_names, unlike
 from penstock.packed import pack, unpack
 from penstock.schema import Event, UnmappedType, arrow_type
 from penstock.windows.aggregates import (
@@ -135,8 +135,10 @@ def _trigger(trigger: Any) -> Iterator[str]:
 
 def _key(windowing: Windowing) -> Iterator[str]:
     trigger = windowing.trigger
-    if isinstance(trigger, Trigger) and windowing.key in [*own_columns(windowing.over, trigger)]:
-        yield f"the key is called {windowing.key!r}, as a column of these rows is; give the field another name"
+    taken = [*own_columns(windowing.over, trigger)] if isinstance(trigger, Trigger) else []
+    for name in key_names(windowing.key):
+        if name in taken:
+            yield f"the key is called {name!r}, as a column of these rows is; give the field another name"
 
 
 def _aggregates(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[str]:
@@ -153,11 +155,13 @@ def _aggregates(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterato
 
 
 def _names(windowing: Windowing) -> Iterator[str]:
+    key = key_names(windowing.key)
     for name, each in windowing.aggregate.items():
         if not is_name(name):
             yield f"the column {name!r} is no name: use letters, digits and _, and no word of Python"
-        elif name in (*_TAKEN, windowing.key):
-            yield f"the column {name!r} is taken: rows have {windowing.key} and {', '.join(_TAKEN)} already"
+        elif name in (*_TAKEN, *key):
+            listed = ", ".join(map(str, key))
+            yield f"the column {name!r} is taken: rows have {listed} and {', '.join(_TAKEN)} already"
         if not isinstance(each, Aggregate):
             yield f"{name}={each!r} is no aggregate; write windows.mean(column), or one of the others"
         elif isinstance(each, Collect) and not (isinstance(each.most, int) and 0 < each.most <= COLLECTED_MAX):
@@ -207,9 +211,10 @@ def _types(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[str
     """What has not one type in all classes. A count, or an object of one's own, may take values of several; but not
     while they wait for their turn."""
     waits = isinstance(windowing.over, Counted | Hybrid)
-    told = unlike(windowing.key, classes)
-    if told is not None:
-        yield f"the key {windowing.key!r} is {told}; give it one type"
+    for field in key_names(windowing.key):
+        told = unlike(field, classes)
+        if told is not None:
+            yield f"the key {field!r} is {told}; give it one type"
     for name, each in windowing.aggregate.items():
         column = getattr(each, "column", None)
         if isinstance(column, str) and (waits or not isinstance(each, Count | Summary)):

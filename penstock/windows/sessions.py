@@ -10,7 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from penstock.contracts import Context
-from penstock.making import forget
+from penstock.making import forget, key_value
 from penstock.schema import MissedWindow
 from penstock.windows.clock import TICK, Clock, late, next_multiple, offset, reached, set_timer
 from penstock.windows.plan import Window, Work
@@ -58,7 +58,7 @@ class SessionWindows:
             yield late(event, at, state.time, ctx, [MissedWindow(start=at, end=at + self.gap)])
             return
         if state.key is None:
-            state.key = getattr(event, self.work.key)
+            state.key = key_value(event, self.work.key)
         if state.newest is None or at >= state.newest:
             state.newest, state.offset_us = at, offset(ctx.now, at)
             yield from self._close(state, at - self.work.late_after)

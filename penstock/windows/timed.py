@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from penstock.contracts import Context
-from penstock.making import forget
+from penstock.making import forget, key_value
 from penstock.schema import MissedWindow
 from penstock.windows.clock import EPOCH, Clock, late, next_multiple, offset, reached, set_timer
 from penstock.windows.plan import Kept, Window, Work
@@ -90,7 +90,7 @@ class TimedWindows:
         if state.closed is not None and number < state.closed:
             return self._late(state, event, at, number, ctx)
         if state.key is None:
-            state.key = getattr(event, self.work.key)
+            state.key = key_value(event, self.work.key)
         told: list[Any] = []
         if state.closes is None or at >= state.closes:
             told += self._close(state, (at - self.late_after - EPOCH) // self.every)

@@ -76,7 +76,7 @@ class Keeping:
             if isinstance(each, Fault):
                 batches = dict.fromkeys(range(SHARDS), tick_batch(event_schema(cls), self.time))
             else:
-                key = text_of(getattr(each, self.keeper.key))
+                key = None if self.stream.key is None else text_of(getattr(each, self.stream.key))
                 batches = {place(key, SHARDS): to_batch(cls, [each], ids=[None], keys=[key], now=self.time)}
             for partition, batch in batches.items():
                 self.log.append(name, partition, batch, producer="test", sequence=self.sent)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Context, Event, Record, State
-from penstock.columns import key_text, read_decimals, to_batch
+from penstock.columns import key_part, read_decimals, to_batch
 from penstock.contracts import HandledShard, LedgerEntry
 from penstock.errors import DeclarationError
 from penstock.evolution import shape_of
@@ -98,7 +98,7 @@ def test_a_decimal_is_read_as_the_same_number_without_the_zeros_of_its_column(
 def test_the_key_of_a_state_is_the_text_that_it_always_was(given: list[Decimal]) -> None:
     """The digits of the column: the state of a key that is a Decimal is found again."""
     column = pa.array(given, pa.decimal128(38, DECIMAL_SCALE))
-    assert [key_text(each) for each in read_decimals(column)] == [str(each) for each in column.to_pylist()]
+    assert [key_part(each) for each in read_decimals(column)] == [str(each) for each in column.to_pylist()]
 
 
 @pytest.mark.parametrize("sent", ["902.51", "100", "0", "0.000000000000000001", "-1.5", "12000"])

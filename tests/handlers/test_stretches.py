@@ -21,7 +21,7 @@ from penstock.schema import event_schema
 from penstock.shard import ENTRY_BYTES, HASH_BYTES, HASH_MODULUS, Changes, Draft, Shard
 from tests.handlers.fleet import Fix, geofence
 
-READING = Reading({"fixes": Fix}, {"fixes": "vehicle"}, {"fixes": True}, 0, 1)
+READING = Reading({"fixes": Fix}, {"fixes": ("vehicle",)}, {"fixes": True}, 0, 1)
 FIXES = st.tuples(
     st.sampled_from("abcdef"),
     st.sampled_from([0.0, 5.0]),

@@ -35,6 +35,7 @@ from penstock.store import ViewSpec, ViewTable
 from penstock.testing import BEGIN, STEP, run, tick
 from tests.handlers.pipe import HandlerPipe, later
 from tests.harness import ANSWER_S, START_S, running, wait_for
+from tests.windows import sites
 
 pytestmark = pytest.mark.spark
 EXAMPLES = Path(__file__).parents[2] / "docs/examples"
@@ -81,6 +82,27 @@ def test_a_join_on_spark_comes_to_the_same_as_in_plain_python(spark: SparkSessio
     assert moved.events("clicked.failed") == []
     assert {each.after_s is None for each in expected.emitted(joiner)} == {True, False}
     moved.close()
+
+
+def test_a_join_by_two_fields_with_conditions_on_spark_comes_to_the_same_as_in_plain_python(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    app = load(str(sites.TARGET)).app
+    [joiner] = [each for each in app.handlers if each.name == "alarmed"]
+    given = sites.items(app, seed=6, count=120)
+    expected = run(app, given)
+    pipe = HandlerPipe(spark, tmp_path / "data", app, sites.TARGET, handler_events_max=40)
+    for name, items in given.items():
+        pipe.append(name, items[:60])
+    pipe.run(joiner)
+    for name, items in given.items():
+        pipe.append(name, items[60:], first=BEGIN + later(items[:60]))
+    assert pipe.run(joiner)["digest"] == expected.digest(joiner)
+    assert pipe.events("alarmed") == sorted(msgspec.json.encode(each) for each in expected.emitted(joiner))
+    assert len(pipe.events("alarmed.missed")) == len(expected.emitted("alarmed.missed")) > 0
+    assert pipe.events("alarmed.failed") == []
+    assert {each.watts is None for each in expected.emitted(joiner)} == {True, False}
+    pipe.close()
 
 
 def changes(schema: pa.Schema, items: list[Any]) -> list[pa.RecordBatch]:

@@ -36,8 +36,9 @@ def window(over: Any, late: timedelta | None = None, **options: Any) -> tuple[Ap
     """An app with windows over readings."""
     app = App("meters")
     stream = app.stream("readings", Reading, key="meter", late_after=late)
-    given = {"aggregate": {"n": windows.count(), "total": windows.sum("watts")}, "keep": timedelta(hours=24), **options}
-    return app, app.window("used", reads=stream, key="meter", over=over, **given)
+    aggregate = {"n": windows.count(), "total": windows.sum("watts")}
+    given: dict[str, Any] = {"key": "meter", "aggregate": aggregate, "keep": timedelta(hours=24), **options}
+    return app, app.window("used", reads=stream, over=over, **given)
 
 
 def told(result: Result) -> list[tuple[Any, ...]]:

@@ -17,6 +17,7 @@ from penstock.runtime.loading import load
 from penstock.runtime.views import open_kept
 from penstock.testing import BEGIN, run
 from tests.handlers.pipe import HandlerPipe, later
+from tests.windows import sites
 from tests.windows.meters import END, reading, rows_of, seconds
 from tests.windows.test_files import TARGET, items
 
@@ -67,4 +68,35 @@ def test_windows_on_spark_come_to_the_same_as_in_plain_python(spark: SparkSessio
     assert watts(moved, keeper) == [each.watts for each in expected.rows("load")]
     assert len(moved.events("load.late")) == len(expected.emitted("load.late"))
     assert moved.events("load.failed") == []
+    moved.close()
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("name", ["load", "energy"])
+def test_keys_of_two_fields_and_a_condition_on_spark_come_to_the_same_as_in_plain_python(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Windows, and a rollup. The stream is partitioned by one of the two fields."""
+    app = load(str(sites.TARGET)).app
+    (keeper,) = [each for each in app.keepers if each.name == name]
+    given = sites.items(app, seed=5)["readings"]
+    expected = run(app, {"readings": given}, shards=2)
+    pipe = HandlerPipe(spark, tmp_path / "data", app, sites.TARGET, handler_events_max=60)
+    pipe.append("readings", given[:100])
+    pipe.run(keeper)
+    pipe.close()
+    shutil.copytree(tmp_path / "data", tmp_path / "moved")  # where no worker has anything in memory
+    moved = HandlerPipe(spark, tmp_path / "moved", app, sites.TARGET, handler_events_max=60)
+    moved.append("readings", given[100:], first=BEGIN + later(given[:100]))
+    assert moved.run(keeper)["digest"] == expected.digest(name)
+    table = open_kept(keeper, moved.directory, moved.settings)
+    stored = [msgspec.json.decode(data) for (data,) in table._connection.execute("SELECT data FROM rows")]
+    table.close()
+    told = [(each.site, each.meter, each.readings, each.watts) for each in expected.rows(name)]
+    assert sorted((each["site"], each["meter"], each["readings"], each["watts"]) for each in stored) == sorted(told)
+    assert len({each[:2] for each in told}) == 9
+    beside = f"{name}.{keeper.beside[0]}"
+    assert len(moved.events(beside)) == len(expected.emitted(beside))
+    assert bool(expected.emitted("load.late"))
+    assert moved.events(f"{name}.failed") == []
     moved.close()

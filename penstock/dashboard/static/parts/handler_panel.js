@@ -55,12 +55,22 @@ class KeyState extends Component {
 
   render({ handler }, { asked, found, error }) {
     return html`<form class="key-state" onSubmit=${(event) => this.ask(event)}>
-        <label>${handler.key} <input name="key" required autocomplete="off" /></label>
+        <label>${named(handler)} <input name="key" required autocomplete="off" placeholder=${example(handler)} /></label>
         <button type="submit">show</button>
       </form>
       ${error ? html`<${Failure} error=${error} />` : null}
       ${found ? html`<pre tabindex="0" aria-label="State of ${asked}">${shown(found)}</pre>` : null}`;
   }
+}
+
+/** The fields of a handler's key. */
+function named(handler) {
+  return [].concat(handler.key).join(", ");
+}
+
+/** How a key of several fields is asked for. */
+function example(handler) {
+  return Array.isArray(handler.key) ? JSON.stringify(handler.key.map((name) => `a ${name}`)) : null;
 }
 
 function shown({ state, timers }) {
@@ -72,7 +82,7 @@ function factsOf(handler) {
   return [
     ["declared", html`<code>${handler.declared}</code>`],
     ["state", handler.state],
-    ["key", handler.key],
+    ["key", named(handler)],
     ["fills", handler.emits.map(stream)],
     ["keeps", handler.view ? html`<a href=${link({ kind: "views", name: handler.view })}>${handler.view}</a>` : null],
     ["behind", format.plural(handler.lag ?? 0, "event")],
