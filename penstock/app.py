@@ -43,7 +43,18 @@ from penstock.declared import (
 from penstock.errors import DeclarationError
 from penstock.joins.bounds import DEFAULT as JOIN_BOUNDS
 from penstock.joins.current import Latest
-from penstock.joins.spec import Declared, How, Interval, Lookup, Spec, Within, two_conditions, two_keys
+from penstock.joins.spec import (
+    Declared,
+    How,
+    Interval,
+    Lookup,
+    Ranged,
+    Spec,
+    Within,
+    range_faults,
+    two_conditions,
+    two_keys,
+)
 from penstock.joins.telling import Joining, Pair, Side
 from penstock.kept import kept
 from penstock.making import given_key
@@ -448,6 +459,8 @@ class App:
         how: Literal["left", "inner"] = "left",
         keep: timedelta | None = None,
         row: type[Event] | None = None,
+        per: str | None = None,
+        within: timedelta | None = None,
         bounds: joins.Bounds = JOIN_BOUNDS,
     ) -> Callable[[Pair], Joiner]:
         """Declare a lookup, by a function of (event, row) that makes an event of the class `emits`, several, or None.
@@ -458,9 +471,20 @@ class App:
         view, `row` is a class that names the columns it needs, and it is the row as it stands when the event comes.
         Without a row the function gets None; with `how="inner"` it is not called. The key is as for `join`: of the
         events first, if there are two.
+
+        If `table` is a rollup, the function is one of (event, rows): a list of the rows of the unit `per` that begin
+        `within` that time before the event, or with it, in order of time, as they stand when the event comes.
         """
+        (source,) = _read((table,))
         views = {view.name: view.key for view in self.views}
-        spec = Lookup(how, keep, bounds, row, views.get(_read((table,))[0]))
+        spec: Spec = Lookup(how, keep, bounds, row, views.get(source))
+        rollup = next((each for each in self._handlers if isinstance(each, Rollup) and each.name == source), None)
+        if rollup is not None or per is not None or within is not None:
+            declared = None if rollup is None else rollup.declared
+            faults = tuple(range_faults(declared, source, per, within, bounds))
+            if keep is not None:
+                faults = (*faults, "keep is for a table that is a stream; a rollup has its own: leave it out")
+            spec = Ranged(how, bounds, row, views.get(source, ()), str(per), within or timedelta(0), faults)
         return self._joined(name, _caller(), (table, reads), key, spec, emits)
 
     def _joined(
@@ -475,7 +499,7 @@ class App:
     ) -> Callable[[Pair], Joiner]:
         names = _read(reads)
         sides = tuple(self._side(each, spec) for each in names)
-        turn = -1 if isinstance(spec, Lookup) else 1  # the table is read first, and its key is given second
+        turn = 1 if isinstance(spec, Interval) else -1  # the table is read first, and its key is given second
         keys = two_keys(key, sides[::turn])[::turn]
 
         def declare(function: Pair) -> Joiner:
@@ -493,7 +517,7 @@ class App:
     def _side(self, name: str, spec: Spec) -> Side | None:
         """What a join needs to know of what it reads; None if that is not declared, or not as it must be."""
         known = {stream.name: (stream.event, stream.late_after) for stream in (*self._streams, *self.outputs)}
-        if isinstance(spec, Lookup) and spec.view_row is not None:
+        if spec.view_row is not None:
             known |= {view.name: (spec.view_row, None) for view in self.views}
         event, late_after = known.get(name, (None, None))
         if not (isinstance(event, type) and issubclass(event, Event)):

@@ -12,8 +12,9 @@ from penstock import rollups
 from penstock.cep.handling import Select
 from penstock.cep.search import Search
 from penstock.contracts import Source
-from penstock.joins.spec import Lookup, Spec
+from penstock.joins.spec import Ranged, Spec
 from penstock.joins.telling import Pair
+from penstock.kept import gone_class
 from penstock.making import KeyFields, key_names
 from penstock.schema import Event, Failed, State
 from penstock.shed import Shed
@@ -122,6 +123,12 @@ class Handler:
     @property
     def rows(self) -> Mapping[str, type[Event]]:
         """The views among what it reads, each with the class that names the columns it needs."""
+        return {}
+
+    @property
+    def gone(self) -> Mapping[str, type[Event]]:
+        """The inputs of which it is told what row of a view is gone, each with the class of that: the key of the row.
+        Of others it is told that the row of its own key is gone, by None."""
         return {}
 
     @property
@@ -245,7 +252,7 @@ class Keeper(Handler):
 class Rollup(Keeper):
     """Aggregates of each key by calendar units, compiled to a handler that keeps them as a view."""
 
-    declared: rollups.Declared = field(kw_only=True)
+    declared: rollups.Declared = field(kw_only=True, hash=False)
 
 
 @dataclass(frozen=True)
@@ -274,8 +281,14 @@ class Joiner(Handler):
 
     @property
     def rows(self) -> Mapping[str, type[Event]]:
-        row = self.spec.view_row if isinstance(self.spec, Lookup) else None
+        row = self.spec.view_row
         return {self.reads[0]: row} if row is not None else {}
+
+    @property
+    def gone(self) -> Mapping[str, type[Event]]:
+        if not isinstance(self.spec, Ranged) or self.spec.row is None or self.faults:
+            return {}
+        return {self.inputs[0]: gone_class(self.spec.row, frozenset(self.spec.view_key))}
 
     def key_of(self, stream: str) -> tuple[str, ...]:
         return key_names(dict(zip(self.inputs, self.keys, strict=True))[stream])

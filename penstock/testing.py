@@ -265,9 +265,10 @@ def _inputs(handler: Handler, rows: list[_Row]) -> Inputs:
     def locate(index: int) -> Place:
         return Place(rows[index].stream, 0, 0, rows[index].offset)
 
+    told = handler.gone
     return Inputs.of(
         [_key(handler, row) for row in rows],
-        [row.event for row in rows],
+        [row.gone if row.event is None and row.stream in told else row.event for row in rows],
         [row.time for row in rows],
         lambda index: rows[index].id,
         locate,

@@ -39,8 +39,9 @@ class Range(NamedTuple):
 @dataclass(frozen=True)
 class Reading:
     """How a handler's streams are read for one of its shards: their classes, the fields of each that have the key,
-    which streams are partitioned as the handler is, and the filters of those of which it takes some events only. Of
-    streams that are not partitioned so, a shard reads every partition and picks the keys that are its own."""
+    which streams are partitioned as the handler is, the filters of those of which it takes some events only, and the
+    classes of what says which row of a view is gone. Of streams that are not partitioned so, a shard reads every
+    partition and picks the keys that are its own."""
 
     classes: Mapping[str, type[Event]]
     keys: Mapping[str, tuple[str, ...]]
@@ -48,6 +49,7 @@ class Reading:
     shard: int
     shards: int
     filters: Mapping[str, Filter] = field(default_factory=dict)
+    gone: Mapping[str, type[Event]] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -56,7 +58,7 @@ class Reading:
         keys = {name: handler.key_of(name) for name in classes}
         conditions = {name: handler.condition_of(name) for name in classes}
         filters = {name: event_filter(classes[name], text) for name, text in conditions.items() if text is not None}
-        return cls(classes, keys, placed, shard, shards, filters)
+        return cls(classes, keys, placed, shard, shards, filters, handler.gone)
 
 
 @dataclass(frozen=True)
@@ -195,11 +197,20 @@ def _piece(batch: pa.RecordBatch, cls: type[Event], reading: Reading, source: Ra
         batch = batch.take(pa.array(rows, pa.int64()))
     kinds = row_kinds(batch, reading.filters.get(source.stream))
     if _has_others(kinds):
-        keyed, only = _but_ticks(batch, kinds), batch.filter(pc.equal(kinds, KIND_EVENT))
-        keys, codes = coded(_spread(kinds, _texts(keyed, cls, key), KIND_EVENT, KIND_GONE))
-        return _Piece(source, first, rows, batch, keys, codes, _spread(kinds, each_event(cls, only), KIND_EVENT))
+        keys, codes = coded(_spread(kinds, _texts(_but_ticks(batch, kinds), cls, key), KIND_EVENT, KIND_GONE))
+        events = _events(batch, kinds, cls, reading.gone.get(source.stream))
+        return _Piece(source, first, rows, batch, keys, codes, events)
     keys, codes = _coded_keys(batch, cls, key)
     return _Piece(source, first, rows, batch, keys, codes, each_event(cls, batch))
+
+
+def _events(batch: pa.RecordBatch, kinds: pa.Array, cls: type[Event], gone: type[Event] | None) -> list[Any]:
+    """The events of rows of several kinds; None for ticks, and for rows that are gone unless they have a class."""
+    found = _spread(kinds, each_event(cls, batch.filter(pc.equal(kinds, KIND_EVENT))), KIND_EVENT)
+    if gone is None:
+        return found
+    left = _spread(kinds, each_event(gone, batch.filter(pc.equal(kinds, KIND_GONE))), KIND_GONE)
+    return [event if event is not None else other for event, other in zip(found, left, strict=True)]
 
 
 def _coded_keys(

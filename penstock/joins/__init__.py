@@ -1,4 +1,5 @@
-"""Joins: two streams within an interval of time, a stream with a table as of its events' time, a stream with a view.
+"""Joins: two streams within an interval of time, a stream with a table as of its events' time, a stream with a view or
+with a range of a rollup.
 
 Plain Python, no Spark. `App.join` and `App.enrich` make handlers of them, so that all that runs handlers runs joins.
 """

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -14,8 +14,12 @@ from penstock.joins.asof import AsOfJoin
 from penstock.joins.bounds import Bounds, bounds_problems
 from penstock.joins.current import current
 from penstock.joins.interval import IntervalJoin
+from penstock.joins.ranged import RANGE_COLUMNS, RangeJoin
 from penstock.joins.telling import NO_TIME, Joining, Pair, Side
 from penstock.making import SPAN_MAX, KeyFields, given_key, is_span, key_names
+from penstock.rollups import UNITS
+from penstock.rollups import Declared as DeclaredRollup
+from penstock.rollups.problems import KEEP as ROLLUP_KEEP
 from penstock.schema import Event, fields
 
 How = Literal["inner", "left", "right", "full"]
@@ -23,6 +27,15 @@ Within = timedelta | tuple[timedelta, timedelta]
 KEEP = timedelta(hours=1)
 NO_KEYS = ("", "")
 """In place of keys that could not be read."""
+_SHORTEST = {
+    "second": timedelta(seconds=1),
+    "minute": timedelta(minutes=1),
+    "hour": timedelta(hours=1),
+    "day": timedelta(hours=23),
+    "month": timedelta(days=28),
+    "year": timedelta(days=365),
+}
+"""The least that a unit takes."""
 _PLAIN = (str, int, float, bool, bytes, datetime, date, Decimal)
 
 
@@ -42,6 +55,11 @@ class Interval:
     within: Within | None
     how: How
     bounds: Bounds
+
+    @property
+    def view_row(self) -> type[Event] | None:
+        """None: both are streams."""
+        return None
 
     def compiled(self, over: Declared, function: Pair) -> tuple[Joining | None, tuple[str, ...]]:
         """The parts of a handler; or why there are none, each reason with what to write instead."""
@@ -117,18 +135,91 @@ class Lookup:
         if sorted(self.view_key or ()) != sorted(key) and over.keys != NO_KEYS:
             listed = ", ".join(self.view_key or ())
             yield f"the view {view} has the key {listed}; it can only be looked up by that, all of it"
-        if self.row is None:
-            yield f"give row=Class, an Event with those columns of the view {view} that it needs, and {', '.join(key)}"
-            return
-        if not (isinstance(self.row, type) and issubclass(self.row, Event)):
-            yield f"row is {self.row!r}, which is not a class derived from Event"
-            return
-        if any(side is not None and side.event is self.row for side in over.sides[1:]):
-            yield f"row must be a class of its own, and {self.row.__name__} is that of the stream's events"
-        for each in fields(self.row):
-            if each.base not in _PLAIN:
-                names = ", ".join(kind.__name__ for kind in _PLAIN)
-                yield f"{self.row.__name__}.{each.name} cannot be read from a view; use {names}"
+        yield from _row_problems(over, self.row, key)
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """A stream with a rollup, which comes first in what is read: the rows of the unit `per` that begin `within` that
+    time before an event. `view_key` is the key of the rollup's rows, and `faults` what is wrong with what was asked of
+    the rollup."""
+
+    how: Literal["left", "inner"]
+    bounds: Bounds
+    row: type[Event] | None
+    view_key: tuple[str, ...]
+    per: str
+    within: timedelta
+    faults: tuple[str, ...]
+
+    @property
+    def view_row(self) -> type[Event] | None:
+        return self.row if self.view_key else None
+
+    def compiled(self, over: Declared, function: Pair) -> tuple[Joining | None, tuple[str, ...]]:
+        faults = [*self.faults, *self._problems(over), *bounds_problems(self.bounds), *common_problems(over, function)]
+        rollup, event = over.sides
+        if faults or rollup is None or event is None:
+            return None, tuple(faults)
+        options: dict[str, Any] = {"per": self.per, "within": self.within, "inner": self.how == "inner"}
+        made = RangeJoin(rollup, event, rows_max=self.bounds.versions, **options)
+        return made.joining(function, self.view_key), ()
+
+    def _problems(self, over: Declared) -> Iterator[str]:
+        if self.how not in ("inner", "left"):
+            yield f"how is {self.how!r}; use 'left' or 'inner'"
+        key = key_names(over.keys[0])
+        own = [name for name in self.view_key if name not in RANGE_COLUMNS]
+        if sorted(own) != sorted(key) and over.keys != NO_KEYS:
+            listed = ", ".join(own)
+            yield f"the rollup {over.reads[0]} has the key {listed}; it can only be looked up by that, all of it"
+        yield from _row_problems(over, self.row, ("per", "start", *key))
+        if isinstance(self.row, type) and issubclass(self.row, Event):
+            known = {each.name: each.base for each in fields(self.row)}
+            for name, kind in (("per", str), ("start", datetime)):
+                if known.get(name) is not kind:
+                    yield f"{self.row.__name__} must have the field `{name}: {kind.__name__}`, by which rows are found"
+
+
+def range_faults(rollup: DeclaredRollup | None, table: str, per: Any, within: Any, bounds: Any) -> Iterator[str]:
+    """What is wrong with the unit and the range that were asked of a table, which is a rollup unless that is None."""
+    if rollup is None:
+        yield f"per and within are for a rollup, and {table} is none: leave them out"
+        return
+    if per not in rollup.by:
+        units = " or ".join(map(repr, rollup.by))
+        yield f"{table} is a rollup: say of which unit its rows are, per={units}; per is {per!r}"
+    if not is_span(within):
+        yield f"{table} is a rollup: say how far back its rows go, within=timedelta(...), above zero; it is {within!r}"
+    elif per in rollup.by and per in UNITS:
+        keep = rollup.keep.get(per, ROLLUP_KEEP[per]) if isinstance(rollup.keep, Mapping) else None
+        if isinstance(keep, timedelta) and within > keep:
+            yield f"within is {within}, and {table} keeps {per}s for {keep}: give those more keep, or within less"
+        rows = within // _SHORTEST[per] + 1
+        if isinstance(bounds, Bounds) and isinstance(bounds.versions, int) and rows > bounds.versions:
+            yield (
+                f"there may be {rows:,} rows within {within}, and bounds keeps {bounds.versions:,} of a key: give "
+                f"bounds=joins.Bounds(versions={rows}), or a coarser unit"
+            )
+
+
+def _row_problems(over: Declared, row: Any, needed: Sequence[str]) -> Iterator[str]:
+    """What is wrong with the class of a view's rows."""
+    if row is None:
+        yield (
+            f"give row=Class, an Event with those columns of the view {over.reads[0]} that it needs, and "
+            f"{', '.join(needed)}"
+        )
+        return
+    if not (isinstance(row, type) and issubclass(row, Event)):
+        yield f"row is {row!r}, which is not a class derived from Event"
+        return
+    if any(side is not None and side.event is row for side in over.sides[1:]):
+        yield f"row must be a class of its own, and {row.__name__} is that of the stream's events"
+    for each in fields(row):
+        if each.base not in _PLAIN:
+            names = ", ".join(kind.__name__ for kind in _PLAIN)
+            yield f"{row.__name__}.{each.name} cannot be read from a view; use {names}"
 
 
 def common_problems(over: Declared, function: Pair) -> Iterator[str]:
@@ -219,4 +310,4 @@ def two_conditions(where: Any) -> tuple[Any, ...]:
     return where if isinstance(where, tuple) and len(where) == 2 else (where, where)
 
 
-Spec = Interval | Lookup
+Spec = Interval | Lookup | Ranged

@@ -10,7 +10,20 @@ from pathlib import Path
 
 from tests.harness import ROOT
 
-APPS = ("stock", "meters", "sales", "ads", "sites", "cards", "prices", "falls", "payments", "balances", "shop_windows")
+APPS = (
+    "stock",
+    "meters",
+    "sales",
+    "ads",
+    "sites",
+    "compared",
+    "cards",
+    "prices",
+    "falls",
+    "payments",
+    "balances",
+    "shop_windows",
+)
 
 
 def printed(seed: str, folder: Path) -> str:

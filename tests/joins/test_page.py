@@ -44,7 +44,9 @@ def test_the_page_has_rows() -> None:
     assert len(list(ROW.finditer(PAGE))) == 7
 
 
-@pytest.mark.parametrize(("name", "count"), [("test_ads", 1), ("test_prices", 2), ("test_sites", 3)])
+@pytest.mark.parametrize(
+    ("name", "count"), [("test_ads", 1), ("test_prices", 2), ("test_sites", 3), ("test_compared", 2)]
+)
 def test_the_tests_of_the_page_pass(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS / "examples"))
     tests = [each for title, each in vars(importlib.import_module(name)).items() if title.startswith("test_")]

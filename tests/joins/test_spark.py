@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
@@ -19,18 +21,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock import App, Event
+from penstock import App, Event, gone
 from penstock.analyze.check import EmptyLog, _check_all
 from penstock.analyze.frames import build, inputs
 from penstock.analyze.query import Query
 from penstock.analyze.source import read_stream, register
-from penstock.columns import to_batch
+from penstock.columns import CHANGE_COLUMN, DELETE, UPSERT, change_schema, to_batch
 from penstock.contracts import StreamSpec
 from penstock.declared import View
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.runtime.clock import WallClock
 from penstock.runtime.loading import load
-from penstock.schema import KIND_EVENT, KIND_TICK, event_schema, system_fields
+from penstock.schema import KIND_EVENT, KIND_TICK, event_schema, shown, system_fields
 from penstock.store import ViewSpec, ViewTable
 from penstock.testing import BEGIN, STEP, run, tick
 from tests.handlers.pipe import HandlerPipe, later
@@ -138,6 +140,45 @@ def test_a_handler_on_spark_reads_a_view_as_it_stands(spark: SparkSession, tmp_p
     pipe.close()
 
 
+def test_a_handler_on_spark_reads_a_rollup_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
+    """With rows that it removes, which come as changes of their own kind."""
+    target = EXAMPLES / "compared.py"
+    app = load(str(target)).app
+    handler = next(each for each in app.handlers if each.name == "records")
+    sale: Any = app.streams[0].event
+    row: Any = handler.rows["sales"]
+    random, shops = Random(8), ["north", "south", "west"]
+
+    def change() -> dict[str, Any]:
+        per, start = random.choice(["hour", "hour", "day"]), NOON - timedelta(hours=random.randrange(30))
+        return {"per": per, "start": start, "shop": random.choice(shops), "largest": random.random() * 9}
+
+    rows = [(change(), random.random() < 0.3) for _ in range(80)]
+    sales = [sale(sale_id=str(n), at=NOON, shop=random.choice(shops), amount=random.random() * 30) for n in range(80)]
+    schema = change_schema(pa.schema(list(shown(event_schema(row)))))
+    pipe = HandlerPipe(spark, tmp_path / "data", app, target)
+    pipe.log.declare(StreamSpec("sales.changes", schema, 1))
+    time, given = BEGIN, list[Any]()
+    for number, (fields, is_gone) in enumerate(rows):
+        time += STEP
+        key = {name: fields[name] for name in ("per", "start", "shop")}
+        given.append(gone(row, **key) if is_gone else fields)
+        made = {**key, CHANGE_COLUMN: DELETE} if is_gone else {**fields, CHANGE_COLUMN: UPSERT}
+        batch = pa.RecordBatch.from_pylist([made | {"_kind": KIND_EVENT, "_ingest_time": time}], schema=schema)
+        pipe.log.append("sales.changes", 0, batch, producer="test", sequence=number)
+    for number, tick_at in enumerate((time + END[0].by, time + END[0].by + END[1].by), len(rows)):
+        batch = pa.RecordBatch.from_pylist([{"_kind": KIND_TICK, "_ingest_time": tick_at}], schema=schema)
+        pipe.log.append("sales.changes", 0, batch, producer="test", sequence=number)
+    pipe.append("sold", [*sales, *END])
+    expected = run(app, {"sales": [*given, *END], "sold": [*sales, *END]})
+    assert pipe.run(handler)["digest"] == expected.digest(handler)
+    found = sorted(msgspec.json.encode(each) for each in expected.emitted(handler))
+    assert pipe.events("records") == found
+    assert len(found) > 5
+    assert any(is_gone and fields["per"] == "hour" for fields, is_gone in rows)
+    pipe.close()
+
+
 def test_a_join_of_two_streams_in_a_view_gives_each_pair_once(spark: SparkSession, tmp_path: Path) -> None:
     app = load(str(EXAMPLES / "ads_view.py")).app
     [view] = app.views
@@ -196,6 +237,38 @@ def test_a_running_app_looks_up_a_view_that_is_kept_up_to_date(tmp_path: Path) -
         assert found("large-orders.failed") == []
         wait_for(lambda: sum(each["lag"] for each in shop.describe()["handlers"]) == 0, START_S, "all to be read")
         assert shop.stop() == 0
+
+
+def test_a_running_app_compares_with_its_rollup_and_a_replay_proves_it(tmp_path: Path) -> None:
+    def sale(number: int, amount: float) -> dict[str, Any]:
+        return {
+            "sale_id": str(number),
+            "at": (NOON + timedelta(hours=number)).isoformat(),
+            "shop": "a",
+            "amount": amount,
+        }
+
+    def rows() -> list[float]:
+        found = httpx.get(f"{shop.url}/v1/views/sales", params={"per": "hour"}, timeout=ANSWER_S).json().get("rows", [])
+        return [each["largest"] for each in found]
+
+    def found() -> list[dict[str, Any]]:
+        return list(httpx.get(f"{shop.url}/v1/streams/records?since=earliest", timeout=ANSWER_S).json()["events"])
+
+    target, data = EXAMPLES / "compared.py", tmp_path / "data"
+    with running(target, data) as shop:
+        shop.post("sold", [sale(0, 10.0), sale(1, 15.0)])
+        wait_for(lambda: rows() == [10.0, 15.0], START_S, "the rollup")
+        shop.post("sold", [sale(2, 29.0), sale(3, 31.0)])
+        wait_for(lambda: found() != [], START_S, "the record")
+        (record,) = found()
+        assert (record["sale_id"], record["before"]) == ("3", 15.0)
+        wait_for(lambda: sum(each["lag"] for each in shop.describe()["handlers"]) == 0, START_S, "all to be read")
+        assert shop.stop() == 0
+    command = [sys.executable, "-m", "penstock.cli", "replay", str(target), "--data", str(data), "--handler", "records"]
+    made = subprocess.run([*command, "--verify"], capture_output=True, text=True, check=False)
+    assert made.returncode == 0, made.stderr
+    assert "bit for bit" in made.stdout
 
 
 class Left(Event, time="at"):
