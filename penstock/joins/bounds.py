@@ -15,9 +15,9 @@ class Bounds:
 
     Of a join `events` of each side: when there are more, `drop_oldest` gives up the one with the earliest time,
     `refuse_new` the one that came last; it is told. Of a table `versions`, and of a rollup so many rows: the oldest
-    goes, and an event that would have needed it is told. Of events that wait for a table's late rows `waiting`: the oldest is answered before its
-    time. A key that has nothing else is forgotten when no event of it has come for `remember`: until then an event that
-    is late is known to be.
+    goes, and an event that would have needed it is told. Of events that wait for a table's late rows `waiting`: the
+    oldest is answered before its time. A key that has nothing else is forgotten when no event of it has come for
+    `remember`: until then an event that is late is known to be.
     """
 
     events: int = 10_000
