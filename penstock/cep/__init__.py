@@ -12,6 +12,6 @@ from penstock.cep.finding import find
 from penstock.cep.handling import Missed
 from penstock.cep.match import Match
 from penstock.cep.memory import Bounds
-from penstock.cep.pattern import Pattern, absent, all_of, any_of, on
+from penstock.cep.pattern import Pattern, absent, all_of, any_of, every, on
 
-__all__ = ["Bounds", "Match", "Missed", "Pattern", "absent", "all_of", "any_of", "find", "on", "skip"]
+__all__ = ["Bounds", "Match", "Missed", "Pattern", "absent", "all_of", "any_of", "every", "find", "on", "skip"]

@@ -42,6 +42,15 @@ class Engine(Workings):
         ]
         self._matched = self._already_matched(made.places, numbers)
         self._begin: Begin = begins(made.start, len(classes) > 1)
+        self._open = frozenset(numbers[wait] for wait in made.open)
+        before = [wait for wait in made.start if wait.how != "absent" and wait.never]
+        unwanted = list(dict.fromkeys(step for wait in before for step in wait.never))
+        self._bars = [fits(step, len(classes) > 1) for step in unwanted]
+        self._barred_by = {
+            place: sum(1 << unwanted.index(step) for step in set(wait.never))
+            for wait in before
+            for place in wait.places
+        }
         self._sofar = Sofar(self.taken)
 
     def _already_matched(self, places: Sequence[Place], numbers: dict[Any, int]) -> set[int]:
@@ -54,6 +63,11 @@ class Engine(Workings):
         if memory.ended:
             return found
         begun = self._begin(event)
+        barred = memory.barred
+        if self._bars:
+            barred, begun = self._bar(barred, begun, event)
+        if begun and self._open and self._is_open(memory):
+            begun = ()
         if len(memory.runs) > FEW:
             decided = self._decided(memory, event)
         else:
@@ -64,6 +78,8 @@ class Engine(Workings):
                 if outcome is not None:
                     decided.append((run, outcome))
         watches = [each[:2] for each in self._watches if not memory.watched or each[2](event, NOTHING)]
+        if barred != memory.barred:
+            memory.barred, memory.pattern = barred, self.fingerprint
         if not begun and not decided and not watches:
             return found
         turn = self._turn(self, memory, event, time, moment)
@@ -75,6 +91,21 @@ class Engine(Workings):
             memory.watched = True
             turn.watch(wait, silence)
         return turn.settle(found)
+
+    def _bar(self, barred: int, begun: Sequence[Place], event: Any) -> tuple[int, Sequence[Place]]:
+        """Which steps that must not come before a match have come with this event; and what it begins nevertheless."""
+        for number, test in enumerate(self._bars):
+            if not barred >> number & 1 and test(event, NOTHING):
+                barred |= 1 << number
+        return barred, [place for place in begun if not self._barred_by.get(place, 0) & barred]
+
+    def _is_open(self, memory: Any) -> bool:
+        """Whether a partial match is inside the `every` at the beginning. It looks at few runs, or at their groups."""
+        if len(memory.runs) <= FEW:
+            return any(run.wait in self._open for run in memory.runs)
+        index = self.runs(memory).lookup
+        assert index is not None
+        return any(wait in self._open for wait, *_ in index.groups)
 
     def _decided(self, memory: Any, event: Any) -> list[tuple[Run, Decided]]:
         """Of many partial matches those for which an event means something, in the order of the list."""
@@ -129,5 +160,5 @@ class Engine(Workings):
         runs.clear()
         for each in memory.complete:
             runs.let_go(each.path)
-        memory.complete, memory.watched = [], False
+        memory.complete, memory.watched, memory.barred = [], False, 0
         self.keep(memory)

@@ -113,7 +113,7 @@ class Matching:
         def on_event(state: Any, event: Any, ctx: Context) -> Any:
             time = ctx.now if time_of is None else time_of(event)
             if state.pattern and state.pattern != pattern:
-                return [self._changed(state, ctx), *(on_event(state, event, ctx) or ())]
+                return [*self._changed(state, ctx), *(on_event(state, event, ctx) or ())]
             if time_of is not None:
                 if state.time is not None and time < state.time:
                     return self._is_late(state, event, time, ctx)
@@ -131,12 +131,14 @@ class Matching:
 
         return on_event, on_timer
 
-    def _changed(self, state: Any, ctx: Context) -> Missed:
+    def _changed(self, state: Any, ctx: Context) -> list[Missed]:
         """What is kept is of a pattern that was another one: its partial matches mean nothing now."""
         count = len(state.runs) + len(state.complete)
         state.lost += count
         self.engine.forget(state)
-        return Missed(key=ctx.key, reason="changed", at=ctx.now, events=f"{count} partial matches")
+        if not count:
+            return []
+        return [Missed(key=ctx.key, reason="changed", at=ctx.now, events=f"{count} partial matches")]
 
     def _is_late(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Missed]:
         state.late += 1
@@ -197,7 +199,7 @@ class Matching:
         state.timer = None
         now, told = ctx.now, list[Any]()
         if state.pattern and state.pattern != self.engine.fingerprint:
-            told.append(self._changed(state, ctx))
+            told += self._changed(state, ctx)
         waited = [each.time for each in state.pending if each.alarm <= now]
         due = [_due(run) for run in self.engine.runs(state).alarmed(now)]
         if waited or due:
@@ -253,7 +255,7 @@ def _holds_nothing(state: Any) -> bool:
 
 def _has_past(state: Any) -> bool:
     """Whether a key that holds nothing is another one than a key of which no event has ever come."""
-    return state.time is not None or bool(state.told or state.lost or state.watched)
+    return state.time is not None or bool(state.told or state.lost or state.watched or state.barred)
 
 
 def _turn(pending: Pending) -> tuple[datetime, int]:

@@ -70,7 +70,8 @@ class Memory(State):
     `timer` is when the timer is set for, `alarm` the first one of a partial match. `lost` counts partial matches that
     were given up for room, `late` events that came too late, `told` matches, if some are skipped. `touched` says if an
     event has come since the timer was set for the key to be forgotten, `watched` if an absence at the beginning of the
-    pattern has been counted from an event.
+    pattern has been counted from an event. `barred` has a bit for each step that must not come before the first event
+    of a match, and has come.
     """
 
     time: datetime | None = None
@@ -89,6 +90,7 @@ class Memory(State):
     pattern: str = ""
     touched: bool = True
     watched: bool = False
+    barred: int = 0
 
 
 def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:

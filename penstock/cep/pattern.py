@@ -90,10 +90,10 @@ class On(Pattern):
 @dataclass(frozen=True)
 class Absent(Pattern):
     """That such an event does not come for a time, counted from what is before it; at the beginning of a pattern, from
-    the last such event, or the first event of the key."""
+    the last such event, or the first event of the key. Without a time, in an `all_of`: until that is complete."""
 
     step: On
-    time: timedelta
+    time: timedelta | None
 
     def parts(self) -> tuple[Pattern, ...]:
         return (self.step,)
@@ -183,21 +183,38 @@ class Repeated(Pattern):
         return (self.of,)
 
 
+@dataclass(frozen=True)
+class Every(Pattern):
+    """A part that begins again each time it is complete, and not before."""
+
+    of: Pattern
+
+    def parts(self) -> tuple[Pattern, ...]:
+        return (self.of,)
+
+
 def on(name: str, event: type[E], predicate: Callable[[E, Match], bool] | None = None) -> On:
     """One event of that class for which `predicate(event, match)` holds; any one, if there is none. `match` has what
     came before it: `match["probe"]` is an event, `match.all("probe")` a list."""
     return On(name, event, predicate)
 
 
-def absent(step: On, *, for_: timedelta) -> Absent:
+def absent(step: On, *, for_: timedelta | None = None) -> Absent:
     """That no such event comes for a time: `order.then(absent(paid, for_=timedelta(hours=1)))`. As the first step, that
-    they have stopped: `absent(heartbeat, for_=timedelta(seconds=5))`."""
+    they have stopped: `absent(heartbeat, for_=timedelta(seconds=5))`. Without a time, as a part of `all_of`: that none
+    comes before the other parts are complete."""
     return Absent(step, for_)
 
 
 def all_of(*steps: Pattern) -> AllOf:
     """An event for each of the steps, in any order."""
     return AllOf(steps)
+
+
+def every(pattern: Pattern) -> Every:
+    """Each time that the pattern is complete, begin it again: `every(a.then(b)).then(c)`. While one is open, no other
+    begins; those that are complete wait for what follows together."""
+    return Every(pattern)
 
 
 def any_of(*patterns: Pattern) -> AnyOf:

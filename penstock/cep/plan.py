@@ -10,11 +10,9 @@ It is built from the end: what a part is compiled with is what comes after it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 
-from penstock.cep.pattern import Absent, AllOf, AnyOf, How, Link, On, Pattern, Repeated, Sequence
+from penstock.cep.pattern import Absent, AllOf, AnyOf, Every, How, Link, On, Pattern, Repeated, Sequence
 from penstock.cep.waits import (
     Absence,
     After,
@@ -41,13 +39,14 @@ class TooLarge(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """A pattern compiled. `waits` are numbered by where they stand in the list; `start` are those of a new match."""
+    """A pattern compiled. `waits` are numbered by where they stand in the list; `start` are those of a new match.
+    `open` are those inside an `every` at the beginning: while there is one, no other match begins."""
 
     places: tuple[Place, ...]
     waits: tuple[Wait, ...]
     start: tuple[Wait, ...]
     steps: tuple[On, ...]
-    fingerprint: str
+    open: tuple[Wait, ...] = ()
 
 
 def plan(pattern: Pattern) -> Plan:
@@ -61,14 +60,15 @@ class _Builder:
         self.steps = tuple(dict.fromkeys(taking(pattern)))
         self.numbers = {step: number for number, step in enumerate(self.steps)}
         self.places: list[Place] = []
+        self.first_every: frozenset[Place] = frozenset()
 
     def plan(self) -> Plan:
         end = After([Wait("end")])
         start = self._before("then_any", apart(self._part(self.pattern, end)), end).waits
         waits = list(dict.fromkeys([*start, *(wait for place in self.places for wait in place.after.waits)]))
-        return Plan(
-            tuple(self.places), tuple(waits), tuple(start), self.steps, fingerprint(self.steps, self.places, waits)
-        )
+        is_open = tuple(wait for wait in waits if wait.places and self.first_every.issuperset(wait.places))
+        inner = tuple(wait for wait in is_open if wait not in start)
+        return Plan(tuple(self.places), tuple(waits), tuple(start), self.steps, inner)
 
     def _place(self, on: On, after: After, takes: bool = True) -> Place:
         place = Place(self.numbers[on] if takes else -1, on, after)
@@ -90,10 +90,13 @@ class _Builder:
             return self._any_of(pattern, after, never)
         if isinstance(pattern, Absent):
             return Entry((Way((), absence=self._absence(pattern, after)),))
+        if isinstance(pattern, Every):
+            return self._every(pattern, after)
         assert isinstance(pattern, AllOf), pattern
-        return self._all_of([part for part in pattern.of if isinstance(part, On | Absent)], after)
+        return self._all_of(pattern.of, after)
 
     def _absence(self, absent: Absent, after: After) -> Absence:
+        assert absent.time is not None
         return Absence(self._place(absent.step, after, takes=False), absent.time, absent.step)
 
     def _sequence(self, sequence: Sequence, after: After, never: tuple[On, ...]) -> Entry:
@@ -164,47 +167,58 @@ class _Builder:
         others = [way for entry in entries for way in entry.ways[1:]]
         return Entry((first, *others), tuple(skip for entry in entries for skip in entry.skips))
 
-    def _all_of(self, parts: list[On | Absent], after: After) -> Entry:
-        """A place for each part and each set of parts that are done with it. The time of an absence goes on from one
-        to the next."""
-        made: dict[tuple[int, int], Place] = {}
+    def _all_of(self, parts: tuple[Pattern, ...], after: After) -> Entry:
+        """A place for each step and set of steps that have come, and for each absence that is complete.
 
-        def place(number: int, done: int) -> Place:
-            if (number, done) not in made:
-                part = parts[number]
-                step = part.step if isinstance(part, Absent) else part
-                ahead = After([replace(way(done).wait("then"), goes_on=True)]) if done != every else after
-                made[number, done] = self._place(step, ahead, takes=isinstance(part, On))
-            return made[number, done]
+        All times are counted from the same moment, so absences are complete in the order of their times: those of the
+        same time are one, and `silent` of them are complete. The time of the next goes on from one place to another."""
+        steps = [part for part in parts if isinstance(part, On)]
+        absences = [part for part in parts if isinstance(part, Absent)]
+        times = sorted({part.time for part in absences if part.time is not None})
+        made: dict[tuple[int, int, int], Place] = {}
 
-        def way(done: int) -> Way:
-            rest = {number: part for number, part in enumerate(parts) if not done >> number & 1}
-            steps = tuple(place(number, done | 1 << number) for number, part in rest.items() if isinstance(part, On))
-            silent = [(number, part) for number, part in rest.items() if isinstance(part, Absent)]
-            found = [Absence(place(number, done | 1 << number), part.time, part.step) for number, part in silent]
-            return Way(steps, absence=found[0] if found else None, needs_it=True)
+        def place(number: int, done: int, silent: int) -> Place:
+            """The place that a step leads to, or an absence, whose number is -1."""
+            if (number, done, silent) not in made:
+                is_all = done == (1 << len(steps)) - 1 and silent == len(times)
+                ahead = after if is_all else After([waiting(number, done, silent)])
+                on = steps[number] if number >= 0 else next(each.step for each in absences if each.time is not None)
+                made[number, done, silent] = self._place(on, ahead, takes=number >= 0)
+            return made[number, done, silent]
 
-        every = (1 << len(parts)) - 1
-        return Entry((way(0),))
+        def waiting(number: int, done: int, silent: int) -> Wait:
+            wait = way(done, silent).wait("then")
+            if number >= 0:
+                return replace(wait, goes_on=True)
+            return replace(wait, time=times[silent] - times[silent - 1]) if silent < len(times) else wait
+
+        def way(done: int, silent: int) -> Way:
+            ahead = tuple(place(each, done | 1 << each, silent) for each in range(len(steps)) if not done >> each & 1)
+            wanted = set(times[silent:])
+            never = tuple(each.step for each in absences if each.time is None or each.time in wanted)
+            if not wanted:
+                return Way(ahead, never=never)
+            return Way(ahead, absence=Absence(place(-1, done, silent + 1), times[silent], never[0]), never=never)
+
+        return Entry((way(0, 0),))
+
+    def _every(self, every: Every, after: After) -> Entry:
+        """When it is complete, it begins again after what is before it. At the beginning of a pattern an event begins
+        it, if none is open; see `Plan.open`."""
+        here, known = After().join(after), len(self.places)
+        entry = self._part(every.of, here)
+        inside = self.places[known:]
+        if every is first_part(self.pattern):
+            self.first_every = frozenset(inside)
+        else:
+            for way in entry.ways:
+                here.add(replace(way.wait("then"), back=len(inside)))
+        return entry
 
 
-def fingerprint(steps: Iterable[On], places: Iterable[Place], waits: Iterable[Wait]) -> str:
-    """The same for the same structure: partial matches that are kept name waits and steps by number."""
-    place_of = {place: number for number, place in enumerate(places)}
-    wait_of = {wait: number for number, wait in enumerate(waits)}
-    told = [
-        [step.name for step in steps],
-        [
-            (wait.how, [place_of[place] for place in wait.places], str(wait.time), *_rival(wait, place_of))
-            for wait in wait_of
-        ],
-        [(place.step, [wait_of[wait] for wait in place.after.waits]) for place in place_of],
-    ]
-    return blake2b(repr(told).encode(), digest_size=8).hexdigest()
-
-
-def _rival(wait: Wait, place_of: dict[Place, int]) -> list[int]:
-    return [] if wait.rival is None else [place_of[wait.rival.place], wait.goes_on]
+def first_part(pattern: Pattern) -> Pattern:
+    """The part with which a sequence begins."""
+    return pattern.first if isinstance(pattern, Sequence) else pattern
 
 
 def taking(pattern: Pattern) -> list[On]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from penstock.cep.pattern import AnyOf, On, Pattern, Repeated, Sequence
-from penstock.cep.plan import PLACES_MAX, Plan, TooLarge, fingerprint, taking
+from penstock.cep.plan import PLACES_MAX, Plan, TooLarge, taking
 from penstock.cep.waits import After, Place, Wait
 
 
@@ -57,7 +57,7 @@ class _Builder:
         start = [waits[place] for place in first.flat() if place is not None]
         every = (*waits.values(), end)
         places = tuple(self.ahead)
-        return Plan(places, every, tuple(start), self.steps, fingerprint(self.steps, places, every))
+        return Plan(places, every, tuple(start), self.steps)
 
     def _part(self, pattern: Pattern, ahead: _Ahead) -> _Ahead:
         """What may come first of a part, given what comes after it."""

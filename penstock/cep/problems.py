@@ -9,9 +9,9 @@ from datetime import timedelta
 from typing import Any, NamedTuple
 
 from penstock.cep.memory import Bounds
-from penstock.cep.pattern import Absent, AllOf, AnyOf, Link, On, Pattern, Repeated
+from penstock.cep.pattern import Absent, AllOf, AnyOf, Every, Link, On, Pattern, Repeated
 from penstock.cep.pattern import Sequence as InOrder
-from penstock.cep.plan import PLACES_MAX, TooLarge, plan, taking
+from penstock.cep.plan import PLACES_MAX, TooLarge, first_part, plan, taking
 from penstock.cep.skip import Skip
 from penstock.cep.skip import none as no_skip
 from penstock.cep.waits import Wait
@@ -77,7 +77,7 @@ def bounds_problems(bounds: Any) -> list[str]:
 
 def _whole(pattern: Pattern, limits: Limits, bounded: bool) -> Iterator[str]:
     """What is wrong with a pattern whose parts are right."""
-    if begins_with_absence(pattern):  # there is no event before it that a gap would count from
+    if any(isinstance(part, Absent) for part in _first_parts(pattern)):  # no event before it that a gap counts from
         limits = limits._replace(gap=None)
     if may_be_nothing(pattern):
         yield "every step is optional, so nothing is a match already: make one of them needed"
@@ -111,7 +111,7 @@ def _may_be_silent(pattern: Pattern) -> bool:
     if isinstance(pattern, InOrder):
         wanted = [link.to for link in pattern.links if link.how not in ("not_next", "not_then")]
         return all(map(_may_be_silent, (pattern.first, *wanted)))
-    return isinstance(pattern, Absent)
+    return isinstance(pattern, Absent) or (isinstance(pattern, AllOf) and not taking(pattern))
 
 
 def _end(waits: Sequence[Wait], limits: Limits) -> Iterator[str]:
@@ -123,7 +123,7 @@ def _end(waits: Sequence[Wait], limits: Limits) -> Iterator[str]:
                 ".then(cep.absent(step, for_=...))"
             )
         if wait.how in ("end_next", "end_within"):
-            if len(waits) > 1:
+            if any(each is not wait and not each.back for each in waits):
                 yield "what must not come at the end must be the last thing: nothing optional or repeated may follow it"
             if wait.never and wait.not_now:
                 yield "it ends with both not_next and not_then: keep one of them"
@@ -138,7 +138,7 @@ def _unbounded(pattern: Pattern) -> Iterator[str]:
         joined = isinstance(part, InOrder) and any(
             link.how in ("then", "then_any") and taking(link.to) for link in part.links
         )
-        if relaxed or joined or isinstance(part, AllOf):
+        if relaxed or joined or (isinstance(part, AllOf) and len(taking(part)) > 1):
             yield "without within= a partial match could wait forever for its next event: give within="
             return
 
@@ -155,7 +155,9 @@ def _parts(pattern: Pattern, limits: Limits) -> Iterator[str]:
             yield from _all_of(part)
         elif isinstance(part, AnyOf):
             yield from _any_of(part)
-    if any(map(_needs_silence, _first_parts(pattern))):
+    yield from _untimed(pattern)
+    yield from _everies(pattern, limits)
+    if any(map(_has_timed_absence, _first_parts(pattern))):
         yield (
             "all_of with an absence needs a step before it, that says since when: write "
             "first.then(cep.all_of(cep.absent(...), ...))"
@@ -217,6 +219,8 @@ def _same(one: On, other: On) -> bool:
 def _absent(part: Absent, limits: Limits) -> Iterator[str]:
     if not isinstance(part.step, On):
         yield "cep.absent takes a single step: cep.absent(cep.on(name, Class, predicate), for_=...)"
+    if part.time is None:
+        return
     if not (isinstance(part.time, timedelta) and part.time > timedelta(0)):
         yield "for_ must be a timedelta above zero"
     elif part.time > SPAN_MAX:
@@ -245,14 +249,58 @@ def _all_of(part: AllOf) -> Iterator[str]:
         yield "all_of needs two parts or more"
     if not all(isinstance(each, On | Absent) for each in part.of):
         yield "all_of takes single steps: cep.on(name, Class, predicate) each, and cep.absent(step, for_=...)"
-    if sum(isinstance(each, Absent) for each in part.of) > 1:
-        yield "all_of takes one absence: ask for the longer time"
+    if all(isinstance(each, Absent) and each.time is None for each in part.of):
+        yield "all_of has absences without a time alone, so nothing completes it: add a step, or give one of them for_="
     if len(part.of) > ALL_OF_MAX:
         yield f"all_of takes up to {ALL_OF_MAX} steps"
 
 
 def _needs_silence(part: Pattern) -> bool:
     return isinstance(part, AllOf) and any(isinstance(each, Absent) for each in part.of)
+
+
+def _has_timed_absence(part: Pattern) -> bool:
+    return isinstance(part, AllOf) and any(isinstance(each, Absent) and each.time is not None for each in part.of)
+
+
+def _untimed(pattern: Pattern) -> Iterator[str]:
+    """What is wrong with absences that have no time."""
+    known = [each for part in _walk(pattern) if isinstance(part, AllOf) for each in part.of]
+    for part in _walk(pattern):
+        if isinstance(part, Absent) and part.time is None and not any(part is each for each in known):
+            yield "an absence needs a time, for_=, but for one that is a part of all_of(cep.absent(step), ...)"
+
+
+def _everies(pattern: Pattern, limits: Limits) -> Iterator[str]:
+    links = pattern.links if isinstance(pattern, InOrder) else ()
+    known = [first_part(pattern), *(link.to for link in links if link.how == "then")]
+    for part in _walk(pattern):
+        if not isinstance(part, Every):
+            continue
+        if not any(part is each for each in known):
+            yield (
+                "every is a part of the whole pattern, that begins it or follows with then: it cannot stand in a "
+                "group, a repetition, any_of, all_of or another every"
+            )
+        elif part is not first_part(pattern) and limits.gap is not None:
+            yield "every after a step takes within=, not gap=: the step before it may be long ago"
+        if not _is_plain(part.of):
+            yield "every takes steps that follow each other with then, and times(n) of them: write the rest behind it"
+    before = first_part(pattern)
+    for link in links:
+        if isinstance(link.to, Every) and may_be_nothing(before):
+            yield "the step before every must not be optional: it begins again after that"
+        if not link.how.startswith("not"):
+            before = link.to
+
+
+def _is_plain(part: Pattern) -> bool:
+    """Whether there is one way to match it, which nothing can break."""
+    if isinstance(part, Repeated):
+        return part == Repeated(part.of, part.low, part.low) and _is_plain(part.of)
+    if isinstance(part, InOrder):
+        return _is_plain(part.first) and all(link.how == "then" and _is_plain(link.to) for link in part.links)
+    return isinstance(part, On)
 
 
 def begins_with_absence(pattern: Pattern) -> bool:

@@ -97,7 +97,7 @@ class Turn:
     def spawn(self, place: Place, run: Run | None, path: tuple[int, ...], began: datetime) -> None:
         """All that the partial match may wait for after a place; if that is nothing, it is a match."""
         deadline = self._deadline(run, began)
-        for wait, time, goes_on in self.engine.ahead[place]:
+        for wait, time, goes_on, back in self.engine.ahead[place]:
             if wait is None:
                 self.complete.append(Complete(path, began, self.time))
                 if self.ends_with(path):
@@ -106,7 +106,8 @@ class Turn:
                 due = None if time is None else self.time + time
                 if due is not None and goes_on and run is not None:
                     due = run.due
-                self.new.append(Run(wait, 0, began, deadline, due, self._alarm(run, due, deadline), path))
+                kept = path[: -2 * back] if back else path
+                self.new.append(Run(wait, 0, began, deadline, due, self._alarm(run, due, deadline), kept))
 
     def ends_with(self, path: tuple[int, ...]) -> bool:
         """Whether nothing else is to be tried once this is complete."""

@@ -47,7 +47,8 @@ class Wait:
 
     `never` must not come meanwhile, `not_now` not as the next event; `stop` ends it. With a `rival`, an absence is
     waited for as well, and what is there first counts: an event of its step calls the absence off, and that alone. With
-    `goes_on`, its time has begun with an earlier wait.
+    `goes_on`, its time has begun with an earlier wait. With `back`, an `every` begins again: the partial match is
+    without so many of its last events.
     """
 
     how: Waiting
@@ -59,6 +60,7 @@ class Wait:
     guards: tuple[Guard, ...] = ()
     rival: Absence | None = None
     goes_on: bool = False
+    back: int = 0
 
     @property
     def absence(self) -> Place | None:
@@ -103,24 +105,24 @@ class After:
 @dataclass(frozen=True)
 class Way:
     """One way to begin a part: with an event that one of the places takes, unless it comes to a stop before; or with an
-    absence, or with what is first of both. `how` is how that event follows; None as the part itself does. If
-    `needs_it`, an event of the absence's step is the end of it all."""
+    absence, or with what is first of both. `how` is how that event follows; None as the part itself does. An event of
+    one of the steps in `never` ends it."""
 
     places: tuple[Place, ...]
     guards: tuple[Guard, ...] = ()
     stop: Predicate | None = None
     how: How | None = None
     absence: Absence | None = None
-    needs_it: bool = False
+    never: tuple[On, ...] = ()
 
     def wait(self, how: How, stop: Predicate | None = None) -> Wait:
         guards, ends, absence = placed(self.guards, how), either(stop, self.stop), self.absence
         if absence is None:
-            return Wait(self.how or how, self.places, guards=guards, stop=ends)
+            return Wait(self.how or how, self.places, never=self.never, guards=guards, stop=ends)
         if not self.places:
-            return Wait("absent", (absence.place,), absence.time, (absence.step,), guards=guards, stop=ends)
-        never = (absence.step,) if self.needs_it else ()
-        return Wait(self.how or how, self.places, absence.time, never, guards=guards, stop=ends, rival=absence)
+            never = self.never or (absence.step,)
+            return Wait("absent", (absence.place,), absence.time, never, guards=guards, stop=ends)
+        return Wait(self.how or how, self.places, absence.time, self.never, guards=guards, stop=ends, rival=absence)
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from operator import attrgetter
 from typing import Any
 
+from penstock.cep.identity import fingerprint
 from penstock.cep.match import Match
 from penstock.cep.memory import Complete, Run
 from penstock.cep.plan import Plan
@@ -21,11 +22,12 @@ class Workings:
     """A pattern's numbers: of what a partial match waits for, of steps and of classes."""
 
     def __init__(self, search: Search, made: Plan, classes: Sequence[type[Event]], late_after: timedelta) -> None:
-        self.search, self.late_after, self.fingerprint = search, late_after, made.fingerprint
+        self.search, self.late_after, self.fingerprint = search, late_after, fingerprint(search, made)
         numbers = {wait: number for number, wait in enumerate(made.waits)}
         self.ahead = {
             place: [
-                (None if wait.how == "end" else numbers[wait], wait.time, wait.goes_on) for wait in place.after.waits
+                (None if wait.how == "end" else numbers[wait], wait.time, wait.goes_on, wait.back)
+                for wait in place.after.waits
             ]
             for place in made.places
         }
@@ -50,10 +52,10 @@ class Workings:
             for event in runs.unused():
                 for held in self.held(memory):
                     held.pop(event, None)
-        if runs or memory.complete:
-            memory.pattern = self.fingerprint
-        else:
-            memory.pattern, memory.next = "", 0
+        holds = bool(runs or memory.complete)
+        if not holds:
+            memory.next = 0
+        memory.pattern = self.fingerprint if holds or memory.watched or memory.barred else ""
 
     def match(self, memory: Any, path: Sequence[int], **told: Any) -> Match:
         """What the numbers stand for."""

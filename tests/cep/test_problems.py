@@ -127,9 +127,35 @@ BAD: list[tuple[Callable[[App], object], str]] = [
         "with an absence needs a step before it, that says",
     ),
     (
-        lambda app: declare(app, c.then(cep.all_of(cep.absent(a, for_=S), cep.absent(b, for_=S)))),
-        "all_of takes one absence",
+        lambda app: declare(app, c.then(cep.all_of(cep.absent(a), cep.absent(b)))),
+        "nothing completes it: add a step, or give one of them for_=",
     ),
+    (
+        lambda app: declare(app, cep.all_of(cep.absent(a, for_=S), cep.absent(b, for_=S))),
+        "with an absence needs a step before it, that says",
+    ),
+    (
+        lambda app: declare(app, cep.any_of(cep.all_of(cep.absent(a), b), c)),
+        "all_of with an absence cannot begin a part of any_of: put a step before it",
+    ),
+    (lambda app: declare(app, a.then(cep.absent(b))), "an absence needs a time, for_="),
+    (lambda app: declare(app, cep.absent(b)), "an absence needs a time, for_="),
+    (lambda app: declare(app, a.next(cep.all_of(cep.absent(b), c))), "an absence follows with then, not with next"),
+    (lambda app: declare(app, cep.every(a.then(b)).times(2)), "every is a part of the whole pattern"),
+    (lambda app: declare(app, cep.any_of(cep.every(a), b)), "every is a part of the whole pattern"),
+    (lambda app: declare(app, a.then(cep.every(b).then(c))), "every is a part of the whole pattern"),
+    (lambda app: declare(app, a.next(cep.every(b))), "every is a part of the whole pattern"),
+    (lambda app: declare(app, cep.every(cep.every(a))), "every is a part of the whole pattern"),
+    (lambda app: declare(app, cep.every(a.next(b))), "every takes steps that follow each other with then"),
+    (lambda app: declare(app, cep.every(a.then_any(b))), "every takes steps that follow each other with then"),
+    (lambda app: declare(app, cep.every(a.not_then(b))), "every takes steps that follow each other with then"),
+    (lambda app: declare(app, cep.every(a.at_least(1))), "every takes steps that follow each other with then"),
+    (lambda app: declare(app, cep.every(a.optional())), "every takes steps that follow each other with then"),
+    (lambda app: declare(app, cep.every(cep.all_of(a, b))), "every takes steps that follow each other with then"),
+    (lambda app: declare(app, cep.every(cep.absent(a, for_=S))), "every takes steps that follow each other with then"),
+    (lambda app: declare(app, a.then(cep.every(b)), gap=S), "every after a step takes within=, not gap="),
+    (lambda app: declare(app, a.optional().then(cep.every(b))), "the step before every must not be optional"),
+    (lambda app: declare(app, cep.every(a.then(b)), within=None), "without within= a partial match could wait forever"),
     (
         lambda app: declare(app, c.then(cep.any_of(cep.absent(a, for_=S), cep.absent(b, for_=S).then(a)))),
         "only one part of any_of may begin with an absence",
@@ -229,6 +255,9 @@ GOOD = [
     cep.any_of(a.next(b), b.next(a)),  # the same steps, in the other order
     cep.absent(a, for_=S),
     cep.absent(a, for_=S).times(3),
+    c.then(cep.all_of(cep.absent(a, for_=S), cep.absent(b, for_=2 * S))),
+    cep.all_of(cep.absent(a), b),
+    cep.every(a),
 ]
 
 

@@ -35,6 +35,7 @@ PATTERNS: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
     # without `every` the matching is carried out once
     (first.then(warmer), {**ten_minutes, "every": False}, "t20@0 t26@60 t31@120", ["t20 t26"]),
     # every (A -> B): the next one begins when this is complete
+    (cep.every(a.then(b)), {}, "a1 a2 b1 a3 b2", ["a1 b1", "a3 b2"]),
     (a.then(b), {"skip": skip.past_last}, "a1 a2 b1 a3 b2", ["a1 b1", "a3 b2"]),
     (a.then(b), {}, "a1 a2 b1 a3 b2", ["a1 b1", "a2 b1", "a3 b2"]),
 ]
@@ -49,6 +50,21 @@ COUNTING: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
 PART: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
     (a.then_any(b), {"every": False}, "a1 b1", ["a1 b1"]),
     (a.then_any(b).then(c), {}, "a b1 b2 c", ["a b1 c", "a b2 c"]),  # `A -> every B -> C`
+    (a.then(cep.every(b)).then(c), {}, "a b1 b2 c", ["a b1 c", "a b2 c"]),
+    # `every (A -> B) -> C`: a new one for each that is complete, and C ends all that wait
+    (cep.every(a.then(b)).then(c), {}, "a1 b1 a2 b2 c1 c2", ["a1 b1 c1", "a2 b2 c1"]),
+    (cep.every(a.then(b)).then(c), {}, "a1 b1 a2 c1 b2 c2", ["a1 b1 c1", "a2 b2 c2"]),
+    (cep.every(a.then(b)).then(c), {}, "a1 a2 a3 b1 b2 c1", ["a1 b1 c1"]),
+    (cep.every(a.then(b)).then(c), {"every": False}, "a1 b1 a2 b2 c1 c2", ["a1 b1 c1"]),
+    (cep.every(a.then(b)).then(c), {"within": 5 * S}, "a1@0 b1@1 a2@3 b2@4 c@6", ["a2 b2 c"]),
+    (cep.every(a.then(b)), {"within": 2 * S}, "a1@0 a2@1 a3@3 b@4", ["a3 b"]),  # its time is over: the next may begin
+    (cep.every(a.then(b)), {"gap": 2 * S}, "a1@0 a2@2 a3@4 b@5", ["a3 b"]),
+    # `A -> every (B -> C) -> D`, and at the end
+    (a.then(cep.every(b.then(c))).then(off), {}, "a b1 c1 b2 c2 o1 o2", ["a b1 c1 o1", "a b2 c2 o1"]),
+    (a.then(cep.every(b.then(c))), {}, "a1 a2 b1 c1 b2 c2", ["a1 b1 c1", "a2 b1 c1", "a1 b2 c2", "a2 b2 c2"]),
+    (a.then(cep.every(b.then(c))), {"within": 3 * S}, "a@0 b1@1 c1@2 b2@3 c2@4", ["a b1 c1"]),
+    (cep.every(a.times(2)).not_then(b).then(c), {}, "a1 b1 a2 a3 b2 a4 c", ["a3 a4 c"]),
+    (cep.every(a.times(2)).not_then(b).then(c), {}, "a1 b1 a2 c1", ["a1 a2 c1"]),
 ]
 
 LOGICAL: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
@@ -58,6 +74,14 @@ LOGICAL: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
     (start.then(cep.any_of(key, off)), {}, "r1 o1 k1", ["r1 o1"]),
     (start.not_then(cold).then(off), {}, "r1 t20 o1", ["r1 o1"]),  # not and: none of it before
     (start.not_then(cold).then(off), {}, "r1 t11 o1", []),
+    (start.then(cep.all_of(cep.absent(cold), off)), {}, "r1 t20 o1", ["r1 o1"]),
+    (start.then(cep.all_of(cep.absent(cold), off)), {}, "r1 t11 o1", []),
+    # `not A and B -> C` as the first step
+    (cep.all_of(cep.absent(a), b).then(c), {"every": False}, "b1 b2 c1", ["b1 c1"]),
+    (cep.all_of(cep.absent(a), b).then(c), {"every": False}, "a1 b1 c1", []),
+    (cep.all_of(cep.absent(a), b).then(c), {"every": False}, "b1 a1 c1", ["b1 c1"]),
+    (cep.all_of(cep.absent(a), b).then(c), {}, "c1 b1 a1 b2 c2", ["b1 c2"]),
+    (cep.all_of(cep.absent(on("ab", "x")), b), {}, "b1", []),  # an event that is both
 ]
 
 ABSENT: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
@@ -74,6 +98,11 @@ ABSENT: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
     (a.then(cep.any_of(cep.absent(b, for_=5 * S), c)), {}, "a@0 c@6", ["a"]),
     (a.then(cep.all_of(cep.absent(b, for_=5 * S), c)), {}, "a@0 c@3", ["a c"]),  # `not B for 5 sec and C`
     (a.then(cep.all_of(cep.absent(b, for_=5 * S), c)), {}, "a@0 c@3 b@4", []),
+    # `A -> not B for 2 sec and not C for 5 sec`: counted from the same moment
+    (a.then(cep.all_of(cep.absent(b, for_=2 * S), cep.absent(c, for_=5 * S))), {}, "a@0 b@2 c@5", ["a"]),
+    (a.then(cep.all_of(cep.absent(b, for_=2 * S), cep.absent(c, for_=5 * S))), {}, "a@0 b@1", []),
+    (a.then(cep.all_of(cep.absent(b, for_=2 * S), cep.absent(c, for_=5 * S))), {}, "a@0 c@4", []),
+    (a.then(cep.all_of(cep.absent(b, for_=5 * S), cep.absent(c, for_=5 * S))), {}, "a@0 c@5", ["a"]),
 ]
 
 SEQUENCES: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
@@ -96,6 +125,8 @@ def test_a_pattern_gives_what_the_guide_says(
 
 DIFFERENT = [
     (cep.all_of(cep.absent(a, for_=5 * S), b), "needs a step before it"),  # `not A for 5 sec and B`
+    (cep.all_of(cep.absent(a, for_=5 * S), cep.absent(b, for_=5 * S)), "needs a step before it"),
+    (cep.every(cep.all_of(a, b)), "every takes steps"),  # `every (A and B)`
 ]
 
 
