@@ -388,6 +388,8 @@ def _skip(pattern: Pattern, skip: Any) -> Iterator[str]:
         names = [step.name for step in taking(pattern)]
         if skip.name not in names:
             yield f"skip={skip} names no step; there are {', '.join(map(repr, names))}"
+    if isinstance(skip, Skip) and skip.kind not in ("none", "to_next") and isinstance(first_part(pattern), Every):
+        yield f"every at the beginning says when the next match begins: leave skip={skip} out, or every"
 
 
 def _walk(pattern: Any) -> Iterator[Any]:

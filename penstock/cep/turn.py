@@ -250,7 +250,8 @@ class Turn:
             return match.path[1] + 1
         if skip.kind == "past_last":
             return match.path[-1] + 1
-        taken = [match.path[at + 1] for at in range(0, len(match.path), 2) if names[match.path[at]] == skip.name]
+        pairs = zip(match.path[::2], match.path[1::2], strict=True)
+        taken = [event for step, event in pairs if step >= 0 and names[step] == skip.name]
         if not taken:
             return 0
         return taken[0] if skip.kind == "to_first" else taken[-1]

@@ -320,6 +320,10 @@ SKIPS = [
     (a.times(2), skip.past_last, "a1 a2 a3 a4", ["a1 a2", "a3 a4"]),
     (a.then_any(b), skip.past_last, "a1 a2 b1 b2 a3 b3", ["a1 b1", "a3 b3"]),
     (a.then(b.optional()).next(c), skip.to_first("b"), "a1 c", ["a1 c"]),  # no event of that name: nothing is skipped
+    # what an absence at the beginning is counted from is no event of the step
+    (cep.absent(a, for_=S).then(b), skip.none, "a1@0 a2@2 b1@5", ["b1", "b1"]),
+    (cep.absent(a, for_=S).then(b), skip.to_first("b"), "a1@0 a2@2 b1@5", ["b1"]),
+    (cep.absent(a, for_=S).then(b), skip.to_last("b"), "a1@0 a2@2 b1@5", ["b1"]),
     # a1 is not over when `b2 c` is there, and it would skip that
     (cep.any_of(a.then(d), b.next(c)), skip.past_last, "a1 b c d", ["a1 d"]),
 ]  # fmt: skip

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock import cep
-from tests.cep.letters import Letter, found, on
+from tests.cep.brute import Brute
+from tests.cep.letters import Letter, found, letters, on
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "patterns.md").read_text()
@@ -38,6 +39,14 @@ def listed(matches: str) -> list[str]:
 @pytest.mark.parametrize("row", [*ROW.finditer(PAGE)], ids=lambda row: row["pattern"])
 def test_a_row_of_the_page_is_true(row: re.Match[str]) -> None:
     assert sorted(found(eval(row["pattern"], NAMES), row["events"])) == listed(row["matches"])
+
+
+@pytest.mark.parametrize("row", [*ROW.finditer(PAGE)], ids=lambda row: row["pattern"])
+def test_trying_everything_gives_what_a_row_says(row: re.Match[str]) -> None:
+    """So `brute.py` means the same as the page, whatever the engine does."""
+    events = letters(row["events"])
+    found = Brute(events).matches(eval(row["pattern"], NAMES))
+    assert sorted(" ".join(events[number].text for _, number in each.taken) for each in found) == listed(row["matches"])
 
 
 @pytest.mark.parametrize("row", [*SKIP.finditer(PAGE)], ids=lambda row: row["skip"])

@@ -154,6 +154,7 @@ BAD: list[tuple[Callable[[App], object], str]] = [
     (lambda app: declare(app, cep.every(cep.all_of(a, b))), "every takes steps that follow each other with then"),
     (lambda app: declare(app, cep.every(cep.absent(a, for_=S))), "every takes steps that follow each other with then"),
     (lambda app: declare(app, a.then(cep.every(b)), gap=S), "every after a step takes within=, not gap="),
+    (lambda app: declare(app, cep.every(a.then(b)), skip=skip.past_last), "leave skip=past_last out, or every"),
     (lambda app: declare(app, a.optional().then(cep.every(b))), "the step before every must not be optional"),
     (lambda app: declare(app, cep.every(a.then(b)), within=None), "without within= a partial match could wait forever"),
     (
