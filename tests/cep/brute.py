@@ -258,6 +258,28 @@ class Found(NamedTuple):
     ended: datetime
 
 
+Numbered = tuple[tuple[int, ...], Found]
+"""A match after the numbers of its events, and before those that of the event which a first absence is counted from."""
+
+
+def told(matches: list[Numbered], skip: Skip) -> list[Found]:
+    """Those that `skip` leaves, in the order in which they began."""
+    left = sorted(matches, key=lambda each: (each[0][0], each[1].ended, each[0][-1], *each))
+    kept: list[Found] = []
+    while left:
+        numbers, found = left.pop(0)
+        kept.append(found)
+        of_step = [number for name, number in found.taken if name == skip.name]
+        if skip.kind == "to_first":
+            first = min(of_step, default=0)
+        elif skip.kind == "to_last":
+            first = max(of_step, default=0)
+        else:
+            first = 1 + (numbers[0] if skip.kind == "to_next" else numbers[-1])
+        left = [each for each in left if each[0][0] >= first]
+    return kept
+
+
 @dataclass(frozen=True)
 class Candidate:
     """Events for the first parts of a row. `anchor` is the event that an absence at the beginning is counted from,
@@ -284,11 +306,8 @@ class Brute:
     within: timedelta | None = None
     gap: timedelta | None = None
 
-    def matches(self, pattern: Pattern) -> list[Found]:
-        return [found for _, found in self.numbered(pattern)]
-
-    def numbered(self, pattern: Pattern) -> list[tuple[tuple[int, ...], Found]]:
-        """Each match with the numbers of its events, after that of the event which a first absence is counted from."""
+    def matches(self, pattern: Pattern) -> list[Numbered]:
+        """Every match."""
         found = {}
         for row in Writer(len(self.events), self.within).rows(pattern):
             for candidate in self.candidates(row):
@@ -298,23 +317,6 @@ class Brute:
                     made = numbers, Found(candidate.taken, self.events[numbers[0]].at, ended)
                     found[made] = made
         return list(found.values())
-
-    def told(self, pattern: Pattern, skip: Skip) -> list[Found]:
-        """Those that `skip` leaves, in the order in which they began."""
-        left = sorted(self.numbered(pattern), key=lambda each: (each[0][0], each[1].ended, each[0][-1], *each))
-        told: list[Found] = []
-        while left:
-            numbers, found = left.pop(0)
-            told.append(found)
-            of_step = [number for name, number in found.taken if name == skip.name]
-            if skip.kind == "to_first":
-                first = min(of_step, default=0)
-            elif skip.kind == "to_last":
-                first = max(of_step, default=0)
-            else:
-                first = 1 + (numbers[0] if skip.kind == "to_next" else numbers[-1])
-            left = [each for each in left if each[0][0] >= first]
-        return told
 
     def candidates(self, row: Row) -> list[Candidate]:
         """Every choice of events for a row that no rule is against."""

@@ -178,6 +178,10 @@ PATTERNS: list[tuple[cep.Pattern, dict[str, Any]]] = [
     (a.then(cep.any_of(cep.absent(b, for_=3 * S), c)).then(on("d")), {"within": 9 * S}),
     (a.then(cep.all_of(cep.absent(b, for_=3 * S), c)), {"within": 9 * S, "gap": 6 * S}),
     (cep.absent(a, for_=3 * S).times(1, 2).then(b), {"within": 9 * S}),
+    (cep.every(a.then(b)).then(c), {"within": 20 * S}),
+    (a.then(cep.every(b.then(c))).then(on("d")), {"within": 20 * S}),
+    (cep.all_of(cep.absent(on("d")), a).then(b), {"within": 9 * S}),
+    (a.then(cep.all_of(cep.absent(b, for_=3 * S), cep.absent(c, for_=5 * S), on("d"))), {"within": 20 * S}),
 ]
 SEEDS = range(6)
 
@@ -358,6 +362,12 @@ def test_an_absence_at_the_beginning_of_a_pattern_that_was_another_one_is_counte
     assert missed.reason == "changed"
     [told] = step(Machine(new), shard, letters("c2@7"))
     assert told.ended == second(6)
+
+
+@pytest.mark.parametrize(("pause", "expected"), [(5 * S, []), (40 * S, ["b1"])])
+def test_what_must_not_have_come_is_forgotten_with_its_key(pause: timedelta, expected: list[str]) -> None:
+    app, _ = app_with(cep.all_of(cep.absent(a), b), bounds=cep.Bounds(remember=10 * S))
+    assert texts(run(app, {"letters": [*letters("a1@0"), tick(pause), *letters("b1@60")]})) == expected
 
 
 @pytest.mark.parametrize(
