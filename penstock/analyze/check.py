@@ -21,6 +21,7 @@ from penstock.analyze.planning import plan_problems
 from penstock.analyze.query import output_mode
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
+from penstock.analyze.staying import staying_problems
 from penstock.analyze.summaries import stream_problems
 from penstock.app import App
 from penstock.columns import CHANGE_COLUMN, VERSION_COLUMN
@@ -96,7 +97,8 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
                 problems = [*key_problems(view, frame), *derived_problems(frame)]
             else:
                 frame = build(spark, view, inputs(app, view, read, columns))
-                problems = key_problems(view, frame) or [*join_problems(spark, view, frame)]
+                problems = key_problems(view, frame) or staying_problems(view, frame)
+                problems = problems or [*join_problems(spark, view, frame)]
                 problems = problems or stream_problems(frame) or _start_problems(view, frame, folder)
         except ViewError as error:
             found.append(_problem(view, error))

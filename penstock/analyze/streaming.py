@@ -17,6 +17,7 @@ from penstock.analyze.lateness import Sift
 from penstock.analyze.pruning import prune
 from penstock.analyze.sifting import sifter
 from penstock.analyze.source import LogOpener, read_stream, register
+from penstock.analyze.staying import staying_problems
 from penstock.app import App
 from penstock.declared import CHANGES_SUFFIX, View
 from penstock.errors import ViewError
@@ -60,7 +61,7 @@ def stream_view(
         return build(spark, view, inputs(app, view, reader, columns))
 
     frame = prune(spark, make, read, times)
-    problems = key_problems(view, frame)
+    problems = key_problems(view, frame) or staying_problems(view, frame)
     if problems:
         raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
     return StreamingView(frame, columns_schema(frame), closings(frame), partial(sifter, spark, make))

@@ -87,7 +87,7 @@ def test_a_fault_that_stays_is_told_without_a_break_while_it_is_tried_again(scen
     for wait_s in (1, 2, 4):
         scene.query.fails(Busy("the disk is busy"))
         assert scene.told() == "failed"
-        assert scene.runner.error == f"the disk is busy (tried again in {wait_s} s)"
+        assert scene.runner.error == f"the disk is busy (retrying in {wait_s} s)"
         starts = scene.query.starts
         assert [scene.told(wait_s - 0.5), scene.told(0.6), scene.told(0.1)] == ["failed"] * 3
         assert scene.query.starts == starts + 1
@@ -105,7 +105,7 @@ def test_the_waits_begin_anew_after_a_healthy_minute(scene: Scene) -> None:
     assert [scene.told(), scene.told(running.HEALTHY_S + 1)] == ["running"] * 2
     scene.query.fails(Busy("x"))
     scene.told()
-    assert scene.runner.error == "x (tried again in 1 s)"
+    assert scene.runner.error == "x (retrying in 1 s)"
 
 
 def test_a_fault_of_the_files_is_not_tried_again(scene: Scene) -> None:

@@ -120,7 +120,7 @@ def test_a_view_that_gives_no_frame_or_raises_is_reported(spark: SparkSession) -
     stream = wrong.stream("fixes", Fix)
     nothing = wrong.view("nothing", reads=stream, key="a")(lambda fixes: None)  # type: ignore[arg-type,return-value]
     raising = wrong.view("raising", reads=stream, key="a")(lambda fixes: 1 / 0)  # type: ignore[arg-type,return-value]
-    with pytest.raises(ViewError, match="view nothing returned NoneType"):
+    with pytest.raises(ViewError, match="view nothing: it returned NoneType"):
         wrong.preview(nothing, [])
     with pytest.raises(ViewError, match="view raising: ZeroDivisionError"):
         wrong.preview(raising, [])
