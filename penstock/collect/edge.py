@@ -20,7 +20,7 @@ from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]
 
 from penstock.access import NOT_CERTIFIED, certified
 from penstock.access.certificates import HANDSHAKE_S
-from penstock.collect.head import head_problem
+from penstock.collect.head import has_body, head_problem
 from penstock.errors import Busy, HeadTooLarge, PenstockError, RequestError, TooSlow, as_problem
 from penstock.settings import Settings
 
@@ -156,6 +156,9 @@ class BoundedHttp(HttpToolsProtocol):
         request before is being answered: its answer would come as a frame."""
         if not self._is_free():
             self.refuse(RequestError("a WebSocket cannot be opened before the requests in front of it are answered"))
+            return
+        if has_body(self.headers):  # whoever reads the frames would wait for it, without a limit
+            self.refuse(RequestError("a request that opens a WebSocket has no body"))
             return
         super().handle_websocket_upgrade()
         self._handed_over, self.overdue_at = True, 0.0

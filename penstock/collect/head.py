@@ -30,6 +30,14 @@ def head_problem(url: bytes, headers: Sequence[tuple[bytes, bytes]], version: st
     return None if url.startswith(b"/") else _target_problem(url, host)
 
 
+def has_body(headers: Sequence[tuple[bytes, bytes]]) -> bool:
+    """Whether a head announces a body."""
+    return any(
+        name == b"transfer-encoding" or (name == b"content-length" and value.strip(b"0 ") != b"")
+        for name, value in headers
+    )
+
+
 def _coding_problem(codings: Sequence[bytes], version: str) -> PenstockError | None:
     """Refuse what is not chunked alone. (Chunked before another coding is refused by the parser.)"""
     if version == "1.0":

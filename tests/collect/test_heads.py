@@ -39,6 +39,12 @@ REFUSED = {
         400,
         "Host",
     ),
+    "a WebSocket with a body": (
+        sent("GET /v1/live HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket"), 400, "no body",
+    ),
+    "a WebSocket with a body in chunks": (
+        chunked("Transfer-Encoding: chunked\nConnection: Upgrade\nUpgrade: websocket"), 400, "no body",
+    ),
     "a target on another host": (target("http://other.example/v1/streams/fixes"), 400, "other.example"),
     "a target on another port": (target("http://localhost:1/v1/streams/fixes"), 400, "localhost:1"),
     "a target with a user": (target("http://me@localhost/v1/streams/fixes"), 400, "Host"),

@@ -135,9 +135,14 @@ def _listed(names: list[str]) -> str:
     return f"; there are {', '.join(names[:20])}" if names else ""
 
 
+def _table(number: int, checked: Checked) -> str:
+    """The client's name of a table. The text may have such a number of its own, which stands for none."""
+    return checked.reads[number] if number < len(checked.reads) else "a table"
+
+
 def _explained(message: str, checked: Checked) -> BadQuery:
     """What the engine says, in the names of the client, and where the name stands that it speaks of."""
     told = message.partition("\n\nLINE ")[0].replace("\n", " ")
-    told = _input.sub(lambda found: checked.reads[int(found[1])], told)
+    told = _input.sub(lambda found: _table(int(found[1]), checked), told)
     place = next((checked.places[name.lower()] for name in _quoted(told) if name.lower() in checked.places), None)
     return BadQuery(told.partition(" Error: ")[2][:500] or told[:500], position=place)

@@ -261,6 +261,7 @@ PROBLEMS = [
     ("SELECT 1; SELECT 2", 400, "query_refused", 8),
     ("SELECT * FROM read_csv('/etc/passwd')", 400, "query_refused", 14),
     ("SELECT n, getenv('HOME') FROM readings", 400, "query_refused", 10),
+    ("SELECT 'input_99'::INT", 400, "bad_query", None),
     ("SELECT " + "1 + " * 3_000 + "1", 400, "query_refused", None),
     ("SELECT " + "(" * 30 + "1" + ")" * 30, 400, "query_refused", 31),
 ]
