@@ -319,18 +319,18 @@ def _replay(arguments: argparse.Namespace) -> int:
 
 def _advance(made: Rerun, end: Positions, seen: Seen = lambda _: None) -> None:
     """Run the log, and say from time to time how far it has come."""
-    made.tell = _progress()
+    made.tell = _progress("events")
     made.advance(end, seen)
 
 
-def _progress() -> Callable[[int], None]:
+def _progress(what: str) -> Callable[[int], None]:
     said_at = time.monotonic()
 
-    def tell(events: int) -> None:
+    def tell(count: int) -> None:
         nonlocal said_at
-        if events and time.monotonic() - said_at > PROGRESS_S:
+        if count and time.monotonic() - said_at > PROGRESS_S:
             said_at = time.monotonic()
-            say_aside(f"{events:,} events so far")
+            say_aside(f"{count:,} {what} so far")
 
     return tell
 
@@ -377,7 +377,7 @@ def _rebuild(arguments: argparse.Namespace) -> int:
     nodes = choose(loaded.app, arguments.view, arguments.handler, since)
     rebuild = Rebuild(loaded, arguments.target, arguments.data, settings, nodes)
     try:
-        rebuild.prepare(say, _progress(), kept=arguments.kept)
+        rebuild.prepare(say, _progress("records"), kept=arguments.kept)
     finally:
         rebuild.close()
     if arguments.prepare:

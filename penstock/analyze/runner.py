@@ -115,7 +115,7 @@ class Runner:
             self.restart.at = 0.0
         else:
             wait = self.restart.schedule(time.monotonic())
-            self.error += f" (tried again in {wait:.0f} s)"
+            self.error += f" (retrying in {wait:.0f} s)"
 
     def status(self) -> dict[str, Any]:
         """For `/v1/app`; the gateway adds what it knows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from penstock.runtime.purge import Purge, read_intent, require_whole
 from penstock.settings import Settings, from_environment
 
 Say = Callable[[str], None]
+_CHOSEN = re.compile(r" --(?:view|handler) \S+")
 REFUSED = (Kind.incompatible, Kind.undecided)
 
 
@@ -79,7 +81,8 @@ def compared(app: App, target: str, root: Path, settings: Settings, say: Say) ->
     comparison = Comparison(app, target, DataDirectory(root), settings)
     verdicts = comparison.verdicts()
     if any(each.kind is Kind.incompatible for each in verdicts):
-        return [str(each) for each in verdicts if each.kind is Kind.incompatible]  # Spark could only find more of them
+        refused = [str(each) for each in verdicts if each.kind is Kind.incompatible]
+        return [*refused, *rebuilt_together(verdicts)]  # Spark could only find more of them
     return reported(decided(comparison, say), root, say)
 
 
@@ -91,7 +94,19 @@ def reported(verdicts: Sequence[Verdict], root: Path, say: Say) -> list[str]:
     for each in verdicts:
         if each.kind in (Kind.compatible, Kind.removed):
             say(str(each))
-    return [str(each) for each in verdicts if each.kind in REFUSED]
+    return [*(str(each) for each in verdicts if each.kind in REFUSED), *rebuilt_together(verdicts)]
+
+
+def rebuilt_together(verdicts: Sequence[Verdict]) -> list[str]:
+    """The one command that rebuilds everything that must be, as a line, if there are several: rebuilt one by one, each
+    waits for the others before it is taken over."""
+    refused = [each.command for each in verdicts if each.kind is Kind.incompatible and each.command is not None]
+    commands = [each for each in refused if each.startswith("penstock rebuild ")]
+    if len(commands) < 2:
+        return []
+    chosen = [option for each in commands for option in _CHOSEN.findall(each)]
+    first = _CHOSEN.sub("".join(dict.fromkeys(chosen)), commands[0], count=1)
+    return [f"to rebuild them together: {first}"]
 
 
 def _list(work: Purge, arguments: argparse.Namespace) -> int:
@@ -106,6 +121,7 @@ def _list(work: Purge, arguments: argparse.Namespace) -> int:
 def lines(verdicts: Sequence[Verdict], users: Sequence[Affected], directory: DataDirectory) -> list[str]:
     """What `penstock plan` prints."""
     told = [formatted(str(each)) for each in verdicts if each.kind is not Kind.unchanged]
+    told += map(formatted, rebuilt_together(verdicts))
     if users:
         told += ["penstock: affected:", *(f"  {each}" for each in users)]
     counts = {kind: sum(each.kind is kind for each in verdicts) for kind in Kind}

@@ -16,7 +16,7 @@ from penstock.fingerprints.stored import Versions, read_prints, write_prints
 from penstock.fingerprints.verdicts import Kind, Verdict, view_verdict
 from penstock.graph import order
 from penstock.runtime.affected import affected
-from penstock.runtime.changing import compared, lines, reported
+from penstock.runtime.changing import compared, lines, rebuilt_together, reported
 from penstock.runtime.directory import DataDirectory
 from penstock.serve.webhooks.model import Hook, Place
 from penstock.serve.webhooks.store import WebhookStore
@@ -250,3 +250,15 @@ def test_plan_names_all_who_use_what_has_changed(tmp_path: Path, data: DataDirec
     )
     assert printed[-1].endswith("1 incompatible; `penstock run` would refuse")
     assert len(reported(verdicts, data.root, lambda line: None)) == 1
+
+
+def test_several_views_that_must_be_rebuilt_are_told_with_one_command_for_all() -> None:
+    refused = [
+        Verdict(Kind.incompatible, "view", name, command=f"penstock rebuild app.py --view {name} --data elsewhere")
+        for name in ("peak", "fixed")
+    ]
+    purged = Verdict(Kind.incompatible, "stream", "orders", command="penstock purge app.py orders")
+    assert rebuilt_together([*refused, purged]) == [
+        "to rebuild them together: penstock rebuild app.py --view peak --view fixed --data elsewhere"
+    ]
+    assert rebuilt_together([refused[0], purged]) == []
