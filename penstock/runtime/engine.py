@@ -39,6 +39,7 @@ from penstock.fingerprints.verdicts import Kind
 from penstock.graph import change_streams, derived, derived_levels, is_derived, log_inputs, order
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.rows import to_micros
+from penstock.runtime import logs
 from penstock.runtime.changes import ChangePublisher, Pulse
 from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signals
 from penstock.runtime.comparison import Comparison
@@ -441,7 +442,7 @@ class Engine:
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logs.configure()
     logging.getLogger("py4j").setLevel(logging.WARNING)
     child = answer_call()
     loaded = load(child.call.target)

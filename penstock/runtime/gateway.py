@@ -43,6 +43,7 @@ from penstock.files import write_status
 from penstock.graph import carried, change_streams
 from penstock.queue import EmbeddedLog
 from penstock.rows import from_micros
+from penstock.runtime import logs
 from penstock.runtime.ack_key import read_or_create_key
 from penstock.runtime.acks import Acks
 from penstock.runtime.child import answer_call, on_end_of_parent
@@ -381,7 +382,7 @@ def _allow_many_files() -> None:
 
 
 def main() -> int:
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s: %(message)s")
+    logs.configure()
     logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of each request that is none: anyone can send those
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     child = answer_call()
