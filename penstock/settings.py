@@ -111,7 +111,9 @@ class Settings:
     wait_s_max: float = _setting(60.0, "seconds", "longest time that a request may wait for something new")
     connections_max: int = _setting(1_000, "connections", "live connections at once, server-sent events and WebSocket")
     held_bytes_max: int = _setting(
-        256 * MIB, "bytes", "what is held for live clients that have yet to take it, of which one caller has half"
+        256 * MIB,
+        "bytes",
+        "live deliveries and long answers that clients have yet to take, of which one caller has half",
     )
     subscriptions_max: int = _setting(64, "subscriptions", "subscriptions on one WebSocket")
     heartbeat_s: float = _setting(15.0, "seconds", "silence after which a live connection gets a progress mark")

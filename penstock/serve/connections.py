@@ -1,4 +1,4 @@
-"""What the live transports share: the count of connections, and the deadline of a send."""
+"""Shared by live transports and long answers: the count of connections, what is held for them, a send's deadline."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from penstock.serve.held import HeldBytes
 from penstock.settings import Settings
 
 STUCK_S = 30.0
+SLICE_BYTES = 64 * 1024
+"""A large body goes out in pieces, each after the client took the one before: no reader holds a copy of a whole one."""
 FAREWELL_S = 1.0
 """A last word to a client must not hold up a shutdown."""
 
@@ -61,6 +63,11 @@ class Connections:
         except TimeoutError:
             self.cut_off += 1
             raise
+
+
+def no_room() -> Busy:
+    """The error for a client whose answer `Connections.held` has no room for."""
+    return Busy("too much is held already for clients that are slow to read", retry_after_s=5)
 
 
 @asynccontextmanager

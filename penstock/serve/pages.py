@@ -3,50 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from penstock.access import caller_of
 from penstock.contracts import Channel, Page
 from penstock.errors import BadParameter, NotFound, Stopping, Unauthorized
 from penstock.serve.channels.ranges import PARAMETERS, asked
 from penstock.serve.channels.view import ViewChannel
-from penstock.serve.connections import Connections, first_of
+from penstock.serve.connections import first_of
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
-from penstock.serve.sse import SLICE_BYTES
+from penstock.serve.sliced import answered
 
 COMMON = ("since", "limit", "wait", "where", "select")
 ALL = "all"
 """The limit of those who want a view as a whole."""
-_log = logging.getLogger("penstock.serve")
-
-
-class _Sliced(Response):
-    """A long answer. Each slice goes out after the client took the one before, in place of a live connection: those who
-    do not read hold no copy of what others are sent as well, and are let go."""
-
-    def __init__(self, page: Page, connections: Connections, headers: Mapping[str, str]) -> None:
-        length = {"Content-Length": str(len(page.body) + len(page.end))}
-        super().__init__(None, headers={**headers, **length}, media_type="application/json")
-        self._page, self._connections = page, connections
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        body = self._page.body
-        with self._connections.one(caller_of(scope).name):
-            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-            try:
-                for start in range(0, len(body), SLICE_BYTES):
-                    piece = {"type": "http.response.body", "body": body[start : start + SLICE_BYTES], "more_body": True}
-                    await self._connections.sent(send(piece))
-                await self._connections.sent(send({"type": "http.response.body", "body": self._page.end}))
-            except TimeoutError:
-                _log.info("a reader of a long answer took nothing for %s s and was let go", self._connections.stuck_s)
 
 
 class PageEndpoint:
@@ -73,9 +48,7 @@ class PageEndpoint:
         tag = f'W/"{page.tag}"'
         if not {tag, "W/*"}.isdisjoint(_tags(request.headers.get("if-none-match", ""))):
             return Response(None, 304, headers=HEADERS | {"ETag": tag})
-        if len(page.body) <= SLICE_BYTES:
-            return Response(page.body + page.end, headers=HEADERS | {"ETag": tag}, media_type="application/json")
-        return _Sliced(page, self._deps.connections, HEADERS | {"ETag": tag})
+        return answered(page.body, self._deps.connections, HEADERS | {"ETag": tag}, end=page.end)
 
     async def _page(self, channel: Channel, given: dict[str, str], request: Request) -> Page:
         if "last" in given:

@@ -15,13 +15,11 @@ from starlette.types import Receive, Scope, Send
 from penstock.access import caller_of
 from penstock.contracts import Channel, Delivery, Style
 from penstock.errors import Busy, PenstockError, as_problem
-from penstock.serve.connections import FAREWELL_S, first_of, following
+from penstock.serve.connections import FAREWELL_S, SLICE_BYTES, first_of, following, no_room
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS, unexpected
 
 RETRY_MS = 1000
-SLICE_BYTES = 64 * 1024
-"""A large snapshot goes out in pieces, each after the client took the one before: no reader holds a whole one."""
 CHUNKS = "penstock.chunks"
 """Where the protocol puts its `Chunks` among the extensions of a request's scope."""
 CHUNK = ""
@@ -56,7 +54,7 @@ class LiveEvents:
             async with following(channel, since, style) as deliveries:
                 first = await anext(deliveries)  # a bad cursor is answered as a problem, so nothing is sent before
                 if not self._held.has_room(who, first.data):
-                    raise _no_room()
+                    raise no_room()
                 await send({"type": "http.response.start", "status": 200, "headers": _raw_headers()})
                 if request.method == "HEAD":
                     await send({"type": "http.response.body"})
@@ -110,7 +108,7 @@ class LiveEvents:
         the client comes back to where it was."""
         with self._held.keep(who, delivery.data) as has_room:
             if not has_room:
-                raise _no_room()
+                raise no_room()
             for piece in encode(delivery):
                 await self._put(piece, send)
 
@@ -161,10 +159,6 @@ def _failure(error: BaseException | None) -> bytes:
     if not isinstance(error, Busy):
         _log.error("a live channel failed: %s", error, exc_info=error)
     return b"event: error\ndata: %b\n\n" % _one_line(msgspec.json.encode(problem, enc_hook=str))
-
-
-def _no_room() -> Busy:
-    return Busy("too much is held already for clients that are slow to read", retry_after_s=5)
 
 
 async def _disconnected(receive: Receive) -> None:

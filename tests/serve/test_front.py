@@ -16,9 +16,9 @@ from penstock.serve.channels.cuts import Offered, cut_all
 from penstock.serve.channels.lens import Lens
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
-from penstock.serve.connections import following
+from penstock.serve.connections import SLICE_BYTES, following
 from penstock.serve.frames import IDS_MAX, LARGE, delivered, frame
-from penstock.serve.sse import SLICE_BYTES, chunk, encode
+from penstock.serve.sse import chunk, encode
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, body, numbers, run, until
 

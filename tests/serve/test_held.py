@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -18,7 +21,8 @@ from penstock.settings import Settings
 from tests.alone import alone
 from tests.serve.clients import events, hear, open_socket, say
 from tests.serve.fakes import FakeView, make_deps, run, serving, until
-from tests.serve.test_slow import frame, mute
+from tests.serve.query.support import Typed, queried
+from tests.serve.test_slow import frame, mute, requested
 
 MIB = 1024 * 1024
 CALM = Settings(heartbeat_s=600, filters_max=1_000)
@@ -137,6 +141,39 @@ def test_server_sent_events_are_refused_while_there_is_no_room() -> None:
                     async with client.stream("GET", url, params={"where": f"v <> {number}"}) as answer:
                         assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
             await until(lambda: connections.held.total == 0)
+
+    run(main())
+
+
+def page(number: int) -> bytes:
+    """A request for all rows of a view of 4 MB but one."""
+    return b"GET /v1/views/by-key?limit=all&where=v%%20%%3C%%3E%%20%d HTTP/1.1\r\nHost: x\r\n\r\n" % number
+
+
+def question(number: int) -> bytes:
+    """A query with an answer of 4 MB."""
+    body = b'{"sql":"SELECT repeat(\'x\', 4000000) AS x, %d AS n"}' % number
+    return b"POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+
+
+@pytest.mark.parametrize("ask", [page, question])
+def test_long_answers_that_are_not_read_are_bounded_and_the_next_is_refused(ask: Callable[[int], bytes]) -> None:
+    """Each has a body of its own, which nobody shares. There is room for two."""
+
+    async def main() -> None:
+        view, connections = Typed(), Connections(100, held_bytes_max=9 * MIB)
+        view.put({f"{number:04}" + "x" * 10_000: number for number in range(400)})
+        async with queried(view=view) as deps, serving(replace(deps, connections=connections)) as port:
+            with ExitStack() as stack:
+                for number in (1, 2):
+                    await asyncio.to_thread(stack.enter_context, requested(port, ask(number)))
+                await until(lambda: connections.held.total > 7 * MIB)
+                with requested(port, ask(3)) as refused:
+                    assert (await asyncio.to_thread(refused.recv, 4096)).startswith(b"HTTP/1.1 503")
+                assert connections.held.total <= 9 * MIB
+            await until(lambda: connections.held.total == 0)
+            with requested(port, ask(4)) as answered:
+                assert (await asyncio.to_thread(answered.recv, 4096)).startswith(b"HTTP/1.1 200")
 
     run(main())
 

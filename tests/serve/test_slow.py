@@ -44,13 +44,20 @@ def request(transport: str, kind: str) -> bytes:
 
 
 @contextmanager
-def connected(port: int, transport: str, kind: str) -> Iterator[socket.socket]:
-    """A connection that asks for everything and reads nothing."""
+def requested(port: int, head_and_body: bytes) -> Iterator[socket.socket]:
+    """A connection with a small buffer, on which a request was sent and nothing was read."""
     client = socket.socket()
     with client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         client.connect(("127.0.0.1", port))
-        client.sendall(request(transport, kind))
+        client.sendall(head_and_body)
+        yield client
+
+
+@contextmanager
+def connected(port: int, transport: str, kind: str) -> Iterator[socket.socket]:
+    """A connection that asks for everything and reads nothing."""
+    with requested(port, request(transport, kind)) as client:
         if transport == "websocket":
             assert client.recv(4096).startswith(b"HTTP/1.1 101")
             client.sendall(frame(0x81, SUBSCRIBE % kind.encode()))

@@ -12,22 +12,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import BadQuery, QueryRefused
+from penstock.errors import QueryRefused
 from penstock.serve.query.functions import BY_NAME, TABLES
 from penstock.serve.query.nodes import ALLOWED, PARTS, TEXTS, TYPES, is_number
 
 if TYPE_CHECKING:
     from sqlglot import exp
 
-TOKENS_MAX = 2_000
-NESTING_MAX = 24
-"""Parentheses and the like in each other. The parser's time grows with the depth, for some texts much faster."""
 CHAIN_MAX = 200
 """The tree's depth; operators in a row, as in 1 + 1 + 1, make it deep as well."""
 TABLES_MAX = 16
-_BEGINNINGS = ("SELECT", "WITH", "FROM", "L_PAREN")
-_OPENING, _CLOSING = ("L_PAREN", "L_BRACKET", "L_BRACE", "CASE"), ("R_PAREN", "R_BRACKET", "R_BRACE", "END")
-_ONLY_SELECT = "a query is one SELECT: it reads, and does nothing else"
 
 Resolve = Callable[[str, int | None], str]
 """Gives the name of a stream or view for a name in a query; raises if there is none. The number is its place."""
@@ -50,14 +44,16 @@ def check(text: str, resolve: Resolve, rows_max: int) -> Checked:
     """The query that a text is. `rows_max` rows are wanted; one more is asked for, to see if there are more.
 
     `BadQuery` if it cannot be read, `QueryRefused` if it has something that is not allowed; both with the `position` of
-    the character, if it is known. Takes some ten milliseconds for a long text: call it in a thread.
+    the character, if it is known. Takes some ten milliseconds for a long text, and half a second at most: call it in a
+    thread.
     """
     from sqlglot.errors import UnsupportedError
 
+    from penstock.serve.query.parsing import parsed
     from penstock.serve.query.writing import written
 
     try:
-        tree = _parsed(text)
+        tree = parsed(text)
         _require_allowed(tree)
         tables = _Tables(tree, resolve)
         tables.replace()
@@ -68,52 +64,6 @@ def check(text: str, resolve: Resolve, rows_max: int) -> Checked:
     except UnsupportedError as error:
         raise QueryRefused(f"the query has something that cannot be run: {str(error)[:200]}") from None
     return Checked(sql, tuple(tables.reads), places, rows_max)
-
-
-def _parsed(text: str) -> exp.Expr:
-    import sqlglot
-    from sqlglot.errors import ParseError, TokenError
-
-    try:
-        _require_small(sqlglot.tokenize(text, read="duckdb"))
-        found = [each for each in sqlglot.parse(text, read="duckdb") if each is not None]
-    except TokenError:
-        raise BadQuery(
-            "the query cannot be read: a quote is not closed, or there is a character that means nothing"
-        ) from None
-    except ParseError as error:
-        raise _unreadable(text, error.errors[0] if error.errors else {}) from None
-    if len(found) != 1 or type(found[0]).__name__ not in ("Select", "Union", "Except", "Intersect", "Subquery"):
-        raise QueryRefused(_ONLY_SELECT, position=0)
-    return found[0]
-
-
-def _require_small(tokens: Sequence[Any]) -> None:
-    """Before the parser sees it, whose time depends on it."""
-    if not tokens:
-        raise BadQuery("the query is empty", position=0)
-    if len(tokens) > TOKENS_MAX:
-        raise QueryRefused(f"a query may have {TOKENS_MAX} words and signs", position=tokens[TOKENS_MAX].start)
-    if tokens[0].token_type.name not in _BEGINNINGS:
-        raise QueryRefused(_ONLY_SELECT, position=tokens[0].start)
-    depth = 0
-    for token in tokens:
-        kind = token.token_type.name
-        depth += (kind in _OPENING) - (kind in _CLOSING)
-        if depth > NESTING_MAX:
-            raise QueryRefused(f"the query is nested more than {NESTING_MAX} levels deep", position=token.start)
-        if kind == "SEMICOLON" and token is not tokens[-1]:
-            raise QueryRefused(_ONLY_SELECT, position=token.start)
-
-
-def _unreadable(text: str, found: Mapping[str, Any]) -> BadQuery:
-    """The parser tells where the last character of what it stumbled over stands, by line and column."""
-    highlight = str(found.get("highlight") or "")
-    lines = text.split("\n")
-    before = sum(len(line) + 1 for line in lines[: int(found.get("line") or 1) - 1])
-    place = max(0, min(len(text), before + int(found.get("col") or 0) - max(1, len(highlight))))
-    near = f" at {highlight[:40]!r}" if highlight else ""
-    return BadQuery(f"the query cannot be read{near}", position=place)
 
 
 def _require_allowed(tree: exp.Expr) -> None:

@@ -15,6 +15,7 @@ from penstock.serve.connections import first_of
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
 from penstock.serve.query.answers import Answer
+from penstock.serve.sliced import answered
 
 ARROW = "application/vnd.apache.arrow.stream"
 
@@ -42,13 +43,13 @@ class QueryEndpoint:
         caller.spend(1)
         parameters(request.query_params.multi_items())
         asked = await self._asked(request)
-        running = asyncio.create_task(self._deps.asked.answer(asked.sql, caller, asked.limit))
-        answer = await self._while_heard(running, request)
         if (asked.format or _accepted(request)) == "arrow":
-            body, media_type = await asyncio.to_thread(answer.arrow), ARROW
+            form, media_type = Answer.arrow, ARROW
         else:
-            body, media_type = await asyncio.to_thread(answer.json), "application/json"
-        return Response(body, headers=HEADERS, media_type=media_type)
+            form, media_type = Answer.json, "application/json"
+        running = asyncio.create_task(self._deps.asked.answer(asked.sql, caller, form, asked.limit))
+        body = await self._while_heard(running, request)
+        return answered(body, self._deps.connections, HEADERS, media_type=media_type)
 
     async def _asked(self, request: Request) -> Asked:
         most = 8 * self._deps.settings.query_text_max + 1024
@@ -66,7 +67,7 @@ class QueryEndpoint:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise MalformedBody(f'a query is a JSON object, {{"sql": "SELECT ..."}}: {error}') from None
 
-    async def _while_heard(self, running: asyncio.Task[Answer], request: Request) -> Answer:
+    async def _while_heard(self, running: asyncio.Task[bytes], request: Request) -> bytes:
         """Wait for the answer, unless the client goes, or the gateway: then the query is ended."""
         gone = asyncio.create_task(_disconnected(request))
         closing = asyncio.create_task(self._deps.closing.wait())

@@ -11,13 +11,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from penstock.contracts import Channel, Delivery, Page, Style
 from penstock.cursor import QueryCursor, decode, encode
-from penstock.errors import BadCursor, BadExpression, BadParameter, Busy
+from penstock.errors import BadCursor, BadExpression, BadParameter, Busy, QueryTooLarge
 from penstock.serve.channels.pieces import EARLIEST, LATEST
 from penstock.serve.query.answers import Answer
 from penstock.serve.query.plan import Plan
@@ -25,8 +25,20 @@ from penstock.settings import Settings
 
 SHARE = 4
 """A query rests this many times as long as it took, so that none takes more than a fifth of a processor."""
-Run = Callable[[Plan], Awaitable[Answer]]
+Run = Callable[[Plan, Callable[[Answer], "_Rows"]], Awaitable["_Rows"]]
+RequireSpace = Callable[["_Kept", int], None]
 Versions = Callable[[tuple[str, ...]], Awaitable[tuple[object, ...]]]
+
+
+class _Rows(NamedTuple):
+    """Columns and rows as members of a JSON object, and how long they took."""
+
+    body: bytes
+    took_s: float
+
+
+def _rows(answer: Answer) -> _Rows:
+    return _Rows(answer.rows(), answer.took_s)
 
 
 class LiveQueries:
@@ -46,7 +58,8 @@ class LiveQueries:
         if kept is None or who not in kept.followers:
             self._require_room(kept, who)
         if kept is None or kept.error is not None:
-            kept = self._kept[key] = _Kept(plan, self._in_turn, self._versions, self._settings.live_query_ms / 1000)
+            pace_s = self._settings.live_query_ms / 1000
+            kept = self._kept[key] = _Kept(plan, self._in_turn, self._versions, self._require_space, pace_s)
         kept.followers[who] += 1
         try:
             yield kept
@@ -64,24 +77,39 @@ class LiveQueries:
         share = max(1, most // 2)
         if who and sum(who in each.followers for each in self._kept.values()) >= share:
             raise Busy(f"you keep {share} queries live, and no one may keep more", retry_after_s=5)
+        half = self._settings.query_memory_bytes // 2
+        if who and sum(each.size for each in self._kept.values() if who in each.followers) > half:
+            raise Busy(f"the results of your live queries have more than {half // 2**20} MiB", retry_after_s=5)
 
-    async def _in_turn(self, plan: Plan) -> Answer:
+    def _require_space(self, kept: _Kept, size: int) -> None:
+        """The latest result of each live query is held. `QueryTooLarge` if this one does not fit beside the others."""
+        most = self._settings.query_memory_bytes
+        if size + sum(each.size for each in self._kept.values() if each is not kept) > most:
+            raise QueryTooLarge(f"the results of all live queries together may have {most // 2**20} MiB")
+
+    async def _in_turn(self, plan: Plan, form: Callable[[Answer], _Rows]) -> _Rows:
         """Run a query when it is its turn. Live ones take half of the places at most: who asks once is not held up."""
         async with self._turns:
-            return await self._run(plan)
+            return await self._run(plan, form)
 
 
 class _Kept:
     """One query, and its latest result as every follower gets it."""
 
-    def __init__(self, plan: Plan, run: Run, versions: Versions, pace_s: float) -> None:
-        self._asked, self._run, self._versions, self._pace_s = plan, run, versions, pace_s
+    def __init__(self, plan: Plan, run: Run, versions: Versions, require_space: RequireSpace, pace_s: float) -> None:
+        self._asked, self._run, self._versions = plan, run, versions
+        self._require_space, self._pace_s = require_space, pace_s
         self.followers: Counter[str] = Counter()
         self.latest: Delivery | None = None
         self.error: Exception | None = None
         self._news = asyncio.Event()
         self._seen: tuple[object, ...] | None = None
         self.task = asyncio.create_task(self._keep(), name="live query")
+
+    @property
+    def size(self) -> int:
+        """The bytes of the latest result."""
+        return 0 if self.latest is None else len(self.latest.data)
 
     async def result(self, held: str | None, timeout_s: float | None) -> Delivery:
         """The latest result: as soon as it is another one than is held, or when the time is over. A first one is
@@ -118,15 +146,15 @@ class _Kept:
         versions = await self._versions(self._asked.checked.reads)
         if versions == self._seen:
             return 0.0
-        answer = await self._run(self._asked)
-        body = await asyncio.to_thread(answer.rows)
-        digest = blake2b(body, digest_size=15, key=blake2b(self._asked.checked.sql.encode(), digest_size=32).digest())
-        cursor = encode(QueryCursor(digest.digest()))
+        found = await self._run(self._asked, _rows)
+        key = blake2b(self._asked.checked.sql.encode(), digest_size=32).digest()
+        cursor = encode(QueryCursor(blake2b(found.body, digest_size=15, key=key).digest()))
         self._seen = versions
         if self.latest is None or self.latest.cursor != cursor:
-            self.latest = Delivery("snapshot", b"{" + body + b"}", cursor)
+            self._require_space(self, len(found.body))
+            self.latest = Delivery("snapshot", b"{" + found.body + b"}", cursor)
             self._tell()
-        return answer.took_s
+        return found.took_s
 
     def _end(self, error: Exception) -> None:
         self.error = error

@@ -8,7 +8,8 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -63,9 +64,6 @@ class Wrong(Exception):
 
 class _Gone(Exception):
     """The process has ended, or does not answer."""
-
-
-OpenFiles = Callable[[], Awaitable[Sequence[int]]]
 
 
 class Worker:
@@ -168,18 +166,16 @@ class Pool:
         self._rested: list[Worker] = []
         self._reaper: asyncio.TimerHandle | None = None
 
-    async def run(self, sql: str, open_files: OpenFiles, rows: int, who: str) -> Result:
-        """The result of a query that was checked. `open_files` gives the open files with its tables, as Arrow streams;
-        it is called when it is the query's turn, so that those who wait hold none. `who` is the caller, who takes turns
-        with others.
+    def turn(self, who: str) -> AbstractAsyncContextManager[None]:
+        """Wait for a caller's turn, and hold it while in the block; `Overloaded` if too many wait. What a query reads
+        and what it gives are held in its turn only, so that their memory is bounded."""
+        return self._turns.one(who)
 
-        `Wrong` if the engine does not take it; `QueryTooSlow` or `QueryTooLarge` if it is over its limits; `Overloaded`
-        if too many wait for their turn.
+    async def run(self, sql: str, files: Sequence[int], rows: int) -> Result:
+        """Run a query that was checked, in a turn. `files` are open files with its tables, as Arrow streams.
+
+        `Wrong` if the engine does not take it; `QueryTooSlow` or `QueryTooLarge` if it is over its limits.
         """
-        async with self._turns.one(who):
-            return await self._run(sql, await open_files(), rows)
-
-    async def _run(self, sql: str, files: Sequence[int], rows: int) -> Result:
         rested, clock = self._rested_one(), asyncio.get_running_loop().time
         chosen = rested or await Worker.start(self._settings)
         seconds, began = self._settings.query_s_max, clock()
@@ -188,7 +184,7 @@ class Pool:
         except _Gone:
             took_s = clock() - began
             if rested is not None and took_s < SUDDEN_S:
-                return await self._run(sql, files, rows)  # it may have been killed before it saw the query
+                return await self.run(sql, files, rows)  # it may have been killed before it saw the query
             # out of memory is what ends a process before its time
             raise (self._too_slow() if took_s >= seconds else self._too_large()) from None
         if isinstance(reply, Result) or reply.error in ("wrong", "slow"):

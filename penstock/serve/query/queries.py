@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeVar
 
 from penstock.access import Caller, RowRule
 from penstock.errors import BadParameter, BadQuery, Forbidden, QueryRefused
+from penstock.serve.channels.threads import for_reader
 from penstock.serve.query.answers import Answer, tidied
 from penstock.serve.query.check import Checked, check
 from penstock.serve.query.live import LiveQueries, QueryChannel
@@ -15,6 +17,7 @@ from penstock.serve.query.plan import Plan
 from penstock.serve.query.pool import Pool, Wrong
 from penstock.serve.query.relations import Relation
 from penstock.serve.query.sources import Extract, Source
+from penstock.serve.query.turns import Turns
 from penstock.settings import Settings
 
 FORGET_S = 60.0
@@ -23,6 +26,11 @@ LIVE = "live queries/"
 """Who the queries are of that are kept live; no caller has such a name."""
 HELD_MAX = 4
 """Together they take at most so many times what one query may read."""
+CHECKS_MAX = 2
+"""Texts that are parsed at once, in the four threads for readers; callers take turns."""
+CHECKS_WAITING_MAX = 1_000
+"""Texts that wait to be parsed: all followers of live queries come back at once when the gateway has restarted."""
+T = TypeVar("T")
 _quoted = re.compile(r"[\"']([^\"']{1,200})[\"']").findall
 _input = re.compile(r"(?:temp\.main\.)?input_(\d+)")
 
@@ -36,12 +44,13 @@ class Queries:
         self._sources = {name: Source(name, relation, bytes_max=most) for name, relation in relations.items()}
         self._settings = settings
         self._pool = Pool(settings)
+        self._checks = Turns(CHECKS_MAX, CHECKS_WAITING_MAX)
         self._live = LiveQueries(self.run, self._versions, settings)
         self._forgetting: asyncio.TimerHandle | None = None
 
-    async def answer(self, text: str, caller: Caller, limit: int | None = None) -> Answer:
-        """The answer to a query. Raises what `check` and `run` do."""
-        return await self.run(await self.plan(text, caller, limit), caller.name)
+    async def answer(self, text: str, caller: Caller, form: Callable[[Answer], T], limit: int | None = None) -> T:
+        """The answer to a query, in the form that is sent. Raises what `plan` and `run` do."""
+        return await self.run(await self.plan(text, caller, limit), form, caller.name)
 
     def channel(self, text: str, caller: Caller) -> QueryChannel:
         """The query as something to be followed. Callers who ask for the same share the work. What is wrong with it is
@@ -64,7 +73,8 @@ class Queries:
             caller.require("consume", name)
             raise BadQuery(f"there is no stream or view {name[:80]!r}{_listed(allowed)}", position=place)
 
-        checked = await asyncio.to_thread(check, text, resolve, limit or most)
+        async with self._checks.one(caller.name):
+            checked = await for_reader(check, text, resolve, limit or most)
         return Plan(checked, tuple(self._rule(name, caller) for name in checked.reads))
 
     def _rule(self, name: str, caller: Caller) -> RowRule | None:
@@ -74,27 +84,33 @@ class Queries:
             raise Forbidden(f"{caller.name} sees some rows of {whole} only; ask for those instead of {name}")
         return rule
 
-    async def run(self, plan: Plan, who: str = LIVE) -> Answer:
-        """Run a query when it is the caller's turn. What it needs is read then, which does not count as its time."""
-        checked, clock = plan.checked, asyncio.get_running_loop().time
-        extracts, read_s = list[Extract](), 0.0
+    async def run(self, plan: Plan, form: Callable[[Answer], T], who: str = LIVE) -> T:
+        """Run a query when it is the caller's turn. What it needs is read then, which does not count as its time; and
+        what it gives has its form before the next one's turn."""
+        checked = plan.checked
+        async with self._pool.turn(who):
+            extracts, read_s = await self._extracts(plan)
+            files = [each.file.descriptor for each in extracts]
+            try:
+                result = await self._pool.run(checked.sql, files, checked.rows_max)
+            except Wrong as error:
+                raise _explained(str(error), checked) from None
 
-        async def read() -> list[int]:
-            nonlocal read_s
-            began = clock()
-            for name, rule in zip(checked.reads, plan.rules, strict=True):
-                extracts.append(await self._sources[name].extract(rule))
-            self._make_room(checked.reads)
-            self._forget_later()
-            read_s = clock() - began
-            return [each.file.descriptor for each in extracts]
+            def formed() -> T:
+                table, types = tidied(result.data, result.types)
+                seconds = read_s + result.seconds
+                return form(Answer(table, types, _cursors(checked, extracts), result.truncated, seconds))
 
-        try:
-            result = await self._pool.run(checked.sql, read, checked.rows_max, who)
-        except Wrong as error:
-            raise _explained(str(error), checked) from None
-        table, types = await asyncio.to_thread(tidied, result.data, result.types)
-        return Answer(table, types, _cursors(checked, extracts), result.truncated, read_s + result.seconds)
+            return await for_reader(formed)
+
+    async def _extracts(self, plan: Plan) -> tuple[list[Extract], float]:
+        """The tables of a query, and how long it took to read them."""
+        reads, clock = plan.checked.reads, asyncio.get_running_loop().time
+        began = clock()
+        found = [await self._sources[name].extract(rule) for name, rule in zip(reads, plan.rules, strict=True)]
+        self._make_room(reads)
+        self._forget_later()
+        return found, clock() - began
 
     async def _versions(self, names: tuple[str, ...]) -> tuple[object, ...]:
         return tuple([await self._sources[name].version() for name in names])

@@ -21,6 +21,7 @@ from penstock.access import RowRule
 from penstock.cursor import of_part
 from penstock.errors import BadExpression, Forbidden, QueryTooLarge
 from penstock.filters import said
+from penstock.serve.channels.threads import for_reader
 from penstock.serve.query.relations import Reading, Relation, seen
 
 LIMITED_MAX = 8
@@ -73,12 +74,12 @@ class Source:
         async with self._making:
             if self._made is None or self._made.version != await self.version():
                 self._limited.clear()
-                self._made = await asyncio.to_thread(self._make, self._relation.prepare())
+                self._made = await for_reader(self._make, self._relation.prepare())
             if rule is None:
                 return self._made
             key = rule_key(rule)
             if key not in self._limited:
-                self._limited[key] = await asyncio.to_thread(self._make_limited, self._made, rule)
+                self._limited[key] = await for_reader(self._make_limited, self._made, rule)
             self._limited.move_to_end(key)
             while len(self._limited) > LIMITED_MAX:
                 self._limited.popitem(last=False)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import duckdb
@@ -15,9 +16,10 @@ from hypothesis import strategies as st
 from sqlglot import exp
 
 from penstock.errors import BadQuery, QueryRefused, RequestError
-from penstock.serve.query.check import NESTING_MAX, TOKENS_MAX, Checked, check
+from penstock.serve.query.check import Checked, check
 from penstock.serve.query.functions import BY_NAME, KNOWN_TO_THE_PARSER
 from penstock.serve.query.nodes import PLAIN
+from penstock.serve.query.parsing import NESTING_MAX, STEPS_MAX, TOKENS_MAX
 from tests.serve.fakes import run
 from tests.serve.query.examples import GROUPS, calls
 from tests.serve.query.support import ask, asking, queried
@@ -186,6 +188,50 @@ def test_a_query_may_be_as_large_as_the_limits_say() -> None:
     wide = "SELECT " + "1, " * (TOKENS_MAX // 2 - 2) + "1"
     for text in (deep, wide):
         require_harmless(checked(text))
+
+
+NESTED = ("int(", "decimal(", "struct(", "varchar(", "timestamp(", "time(", "interval(", "list(", "map(", "array(")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM fixes" + " JOIN fixes" * 18,
+        "SELECT * FROM fixes" + " LEFT JOIN fixes" * 300,
+        *(f"SELECT {word * 23}1{')' * 23}" for word in NESTED),
+        "SELECT " + "CAST(int(" * 11 + "1" + ") AS INT)" * 11,
+    ],
+)
+def test_reading_a_text_is_bounded_whatever_it_nests(text: str) -> None:
+    """The first of them would take the parser minutes. It counts its steps, and not the time."""
+    with counted() as steps, contextlib.suppress(RequestError):
+        checked(text)
+    assert 0 < steps() <= STEPS_MAX
+
+
+def test_ordinary_texts_take_few_steps() -> None:
+    """So that the bound is not in their way."""
+    for group in GROUPS.values():
+        text = calls(*group.values())
+        with counted() as steps:
+            tokens = sqlglot.tokenize(text, read="duckdb")
+            checked(text)
+        assert len(tokens) <= steps() <= 2 * len(tokens)
+
+
+@contextlib.contextmanager
+def counted() -> Iterator[Callable[[], int]]:
+    """Counts how often the parser moves to another token, below our own count."""
+    moves, advance = 0, sqlglot.Parser._advance
+
+    def counting(self: sqlglot.Parser, times: int = 1) -> None:
+        nonlocal moves
+        moves += 1
+        advance(self, times)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sqlglot.Parser, "_advance", counting)
+        yield lambda: moves
 
 
 def require_harmless(found: Checked) -> None:

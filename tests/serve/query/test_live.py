@@ -11,10 +11,11 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from penstock.access import ANYONE
-from penstock.contracts import Channel
+from penstock.access import ANYONE, Caller
+from penstock.access.grants import ALL
+from penstock.contracts import Channel, Delivery
 from penstock.cursor import view_cursor
-from penstock.errors import BadCursor, BadExpression, Busy
+from penstock.errors import BadCursor, BadExpression, Busy, QueryTooLarge
 from penstock.serve.connections import following
 from penstock.serve.query.live import QueryChannel
 from tests.serve.clients import Received, hear, open_socket, read_events, say
@@ -123,10 +124,10 @@ def test_followers_of_the_same_query_share_its_evaluation() -> None:
             asked = deps.asked
             count, run_once = 0, asked.run
 
-            async def counted(checked):  # type: ignore[no-untyped-def]
+            async def counted(plan, form):  # type: ignore[no-untyped-def]
                 nonlocal count
                 count += 1
-                return await run_once(checked)
+                return await run_once(plan, form)
 
             asked._live._run = counted
             texts = [TOP, TOP.lower().replace("select", "SELECT"), TOP.replace(" WHERE", "\n  WHERE /* more */")]
@@ -247,5 +248,31 @@ def test_the_api_says_so_where_there_are_no_queries() -> None:
     async def main() -> None:
         async with queried() as deps, asking(replace(deps, queries=None)) as client:
             assert (await client.post("/v1/query", json={"sql": "SELECT 1"})).status_code == 404
+
+    run(main())
+
+
+def test_what_live_queries_hold_is_bounded_in_all_and_for_each_caller() -> None:
+    """A result of 5 MB: of a bound of 16 MiB one caller fills half with two of them, and others the rest."""
+
+    async def main() -> None:
+        async with queried(settings=replace(SETTINGS, query_memory_bytes=16 * 2**20)) as deps:
+
+            def followed(number: int, name: str) -> AsyncIterator[Delivery]:
+                text = f"SELECT repeat('x', 5000000) AS x, {number} AS n"
+                return deps.channel("query", text, Caller(name, ALL)).follow(None)
+
+            streams = [followed(number, "ann") for number in range(2)]
+            for each in streams:
+                assert (await anext(each)).kind == "snapshot"
+            with pytest.raises(Busy, match="of your live queries"):
+                await anext(followed(2, "ann"))
+            streams.append(followed(3, "bob"))
+            assert (await anext(streams[-1])).kind == "snapshot"
+            with pytest.raises(QueryTooLarge, match="all live queries together"):
+                await anext(followed(4, "bob"))
+            for each in streams:
+                await each.aclose()  # type: ignore[attr-defined]
+            assert deps.asked._live._kept == {}
 
     run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from penstock.access import Caller
 from penstock.access.grants import ALL
 from penstock.errors import Overloaded
+from penstock.serve.query.answers import Answer
 from penstock.serve.query.queries import Queries
 from penstock.serve.query.relations import ViewRelation
 from penstock.serve.query.turns import Turns
@@ -48,17 +50,22 @@ def test_those_who_wait_for_their_turn_hold_no_tables() -> None:
         queries = Queries({name: ViewRelation(name, view) for name, view in views.items()}, one)
         async with queries._pool._turns.one("first"):
             asked = [
-                asyncio.create_task(queries.answer(f"SELECT count(*) AS n FROM {name}", Caller(name, ALL)))
+                asyncio.create_task(queries.answer(f"SELECT count(*) AS n FROM {name}", Caller(name, ALL), _rows))
                 for name in views
             ]
             lines = queries._pool._turns._lines
             await until(lambda: sum(map(len, lines.values())) == len(views))
             assert sum(source.held for source in queries._sources.values()) == 0
         answers = await asyncio.gather(*asked)
-        assert [each.table.to_pylist() for each in answers] == [[{"n": 100}]] * len(views)
+        assert answers == [[{"n": 100}]] * len(views)
         queries.close()
 
     run(main())
+
+
+def _rows(answer: Answer) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = answer.table.to_pylist()
+    return found
 
 
 def test_a_caller_may_fill_half_of_the_line_and_all_together_the_whole() -> None:
