@@ -45,7 +45,7 @@ def parsed(text: str) -> exp.Expr:
     try:
         tokens = dialect.tokenize(text)
         _require_small(tokens)
-        found = [each for each in _Parser(dialect=dialect).parse(tokens, text) if each is not None]
+        found: list[exp.Expr] = [each for each in _Parser(dialect=dialect).parse(tokens, text) if each is not None]
     except TokenError:
         raise BadQuery(
             "the query cannot be read: a quote is not closed, or there is a character that means nothing"
