@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Literal
 
 from penstock.contracts import SourceStatus
@@ -88,6 +89,18 @@ class _Line:
             self.down_s = 0.0
 
 
+def _process_signs(
+    now: float, processes: Mapping[str, Mapping[str, Any]], recovered_s: float
+) -> Iterator[tuple[str, str, Level, str]]:
+    """A process that died lately, by what the supervisor says: how often it was restarted, how it last ended, and when,
+    in monotonic time, which all processes of a machine share."""
+    for name, told in processes.items():
+        died_at = told.get("died_at")
+        if died_at is not None and now - died_at <= recovered_s:
+            times = "once" if told["restarts"] == 1 else f"{told['restarts']} times"
+            yield "process", name, "amber", f"the {name} {told['ended']}; restarted {times} since the app started"
+
+
 class Problems:
     """Noted about once a second, in one thread."""
 
@@ -101,8 +114,15 @@ class Problems:
         self._noted_at: float | None = None
         self.found: list[Problem] = []
 
-    def note(self, now: float, engine: Mapping[str, Any], sources: Mapping[str, SourceStatus]) -> None:
-        """Take what the engine and the sources say of themselves. `now` is monotonic time in seconds."""
+    def note(
+        self,
+        now: float,
+        engine: Mapping[str, Any],
+        sources: Mapping[str, SourceStatus],
+        processes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+    ) -> None:
+        """Take what the engine and the sources say of themselves, and what the supervisor says of both processes. `now`
+        is monotonic time in seconds."""
         passed_s = now - (self._noted_at if self._noted_at is not None else now)
         self._noted_at, self._sources = now, sources
         for kind in ("view", "handler"):
@@ -111,7 +131,8 @@ class Problems:
         for name, source in sources.items():
             connected, recovered_s = source.state == CONNECTED, self._settings.recovered_s
             self._lines.setdefault(name, _Line()).note(passed_s, connected=connected, recovered_s=recovered_s)
-        signs = [*self._node_signs(), *self._event_signs(), *self._source_signs()]
+        deaths = _process_signs(now, processes, self._settings.recovered_s)
+        signs = [*deaths, *self._node_signs(), *self._event_signs(), *self._source_signs()]
         self._since = {(kind, name): self._begin(kind, name) for kind, name, _, _ in signs}
         self.found = [Problem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]
 
@@ -120,12 +141,14 @@ class Problems:
 
     def _note_node(self, now: float, kind: str, name: str, node: Mapping[str, Any]) -> None:
         fault = self._faults.setdefault((kind, name), _Fault())
-        down = node["state"] == "failed"
-        if down:
+        if node["state"] == "failed":
             fault.times += not fault.down
-            fault.seen_at, fault.error = now, node["error"] or "it failed"
-        fault.down = down
-        if not down and now - fault.seen_at > self._settings.recovered_s:
+            fault.down, fault.error = True, node["error"] or "it failed"
+        elif node["state"] == "running":  # starting again is not yet running
+            fault.down = False
+        if fault.down:
+            fault.seen_at = now
+        elif now - fault.seen_at > self._settings.recovered_s:
             fault.times = 0
         if kind == "handler" and node.get("failed") is not None:
             failures = self._failures.setdefault(name, _Failures(node["failed"]))

@@ -103,7 +103,7 @@ class Status:
             self._rate(f"node {node.name}").note(now, done)
         for name, source in self.sources.items():
             self._rate(f"source {name}").note(now, source.received)
-        self.problems.note(now, engine, self.sources)
+        self.problems.note(now, engine, self.sources, read_status(self.directory.supervisor_status))
 
     def _rate(self, name: str) -> Rate:
         return self.rates.setdefault(name, Rate())

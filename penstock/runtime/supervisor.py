@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
@@ -52,7 +52,9 @@ class Process:
     restarts: int = 0
     failures: int = 0
     started_at: float = 0.0
-    start_at: float = field(default=0.0)
+    start_at: float = 0.0
+    died_at: float | None = None
+    ended: str = ""
 
     def wait_before_restart(self, now: float, longest_s: float) -> float:
         """Double the wait for each failure in a row, from a tenth of a second on. One that had run for `healthy_s`
@@ -65,15 +67,15 @@ class Process:
 
 
 class News:
-    """Passes on what a person should know of the app: what its start is at, that it is ready, each problem once, and
-    that it is over."""
+    """Passes on what a person should know of the app: what its start is at, that it is ready, each problem when it
+    appears and when it gets worse, and that it is over. Of a process that died the supervisor has told already."""
 
     def __init__(self, directory: DataDirectory, address: str, say: Say) -> None:
         self.directory, self.address, self.say = directory, address, say
         self._began = self._looked_at = time.monotonic()
         self._up = self._was_ready = False
         self._doing = ""
-        self._problems: dict[tuple[str, str], str] = {}
+        self._problems: dict[tuple[str, str], set[str]] = {}
 
     def look(self) -> None:
         """Called many times a second; reads what the others say about twice."""
@@ -104,11 +106,13 @@ class News:
     def _say_problems(self, found: Sequence[Mapping[str, str]]) -> None:
         problems = {(each["kind"], each["name"]): each for each in found}
         for subject, each in problems.items():
-            if self._problems.get(subject) != each["level"]:
+            said = self._problems.setdefault(subject, set())
+            if each["kind"] != "process" and each["level"] not in said and "red" not in said:
                 self.say(f"{each['message']}; see {self.address}/{each['page']}")
+            said.add(each["level"])
         for kind, name in self._problems.keys() - problems.keys():
-            self.say(f"{kind} {name} has recovered".replace("  ", " "))
-        self._problems = {subject: each["level"] for subject, each in problems.items()}
+            del self._problems[kind, name]
+            self.say(f"{'the' if kind == 'process' else kind} {name} has recovered".replace("  ", " "))
 
     def _say_up(self, took_s: float, problems: int) -> None:
         if problems:
@@ -240,7 +244,8 @@ class Supervisor:
         wait = process.wait_before_restart(now, self.settings.restart_backoff_max_s)
         process.start_at = now + wait
         process.restarts += 1
-        self.say(f"the {process.name} {_how(status)}; starting it again after {wait:.1f} s{self._last_words(process)}")
+        process.died_at, process.ended = now, _how(status)
+        self.say(f"the {process.name} {process.ended}; starting it again after {wait:.1f} s{self._last_words(process)}")
 
     def _start(self, process: Process, ownership: Ownership) -> None:
         listener = self.listener.fileno() if process.name == "gateway" else None
@@ -289,7 +294,12 @@ class Supervisor:
     def _publish(self) -> None:
         """Tell the gateway, for `/v1/app`, what the supervisor knows, if it is something new."""
         status = {
-            each.name: {"pid": each.popen.pid if each.popen else None, "restarts": each.restarts}
+            each.name: {
+                "pid": each.popen.pid if each.popen else None,
+                "restarts": each.restarts,
+                "died_at": each.died_at,
+                "ended": each.ended,
+            }
             for each in self.processes
         }
         told = msgspec.json.encode(status)

@@ -37,6 +37,33 @@ def test_a_view_that_failed_is_red_and_between_two_tries_and_for_a_while_after_a
     assert found(problems) == []
 
 
+def test_a_view_that_failed_and_starts_again_is_red_until_it_runs() -> None:
+    problems = Problems(Settings(recovered_s=60))
+    problems.note(0, {"views": {"v": node("failed", "no memory")}}, {})
+    for now in (1, 70):
+        problems.note(now, {"views": {"v": node("starting")}}, {})
+        assert found(problems) == [("view v", "red", "view v failed: no memory")]
+    problems.note(71, {"views": {"v": node("running")}}, {})
+    assert found(problems) == [("view v", "amber", "view v runs again, after it failed once: no memory")]
+    problems.note(132, {"views": {"v": node("running")}}, {})
+    assert found(problems) == []
+
+
+def test_a_process_that_died_is_a_problem_until_it_has_lived_for_a_while() -> None:
+    """Also to a gateway that has just started, and knows of nothing before."""
+    engine = {"restarts": 2, "died_at": 100.0, "ended": "was ended by SIGKILL"}
+    gateway = {"restarts": 0, "died_at": None, "ended": ""}
+
+    def at(now: float) -> list[tuple[str, str, str]]:
+        problems = Problems(Settings(recovered_s=60))
+        problems.note(now, {}, {}, {"gateway": gateway, "engine": engine})
+        return found(problems)
+
+    message = "the engine was ended by SIGKILL; restarted 2 times since the app started"
+    assert at(101) == at(160) == [("process engine", "amber", message)]
+    assert at(161) == []
+
+
 def test_a_view_that_is_still_failed_while_the_engine_is_silent_stays_so() -> None:
     problems = Problems(Settings(recovered_s=60))
     problems.note(0, {"views": {"v": node("failed", "no memory")}}, {})

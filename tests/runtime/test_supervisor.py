@@ -66,8 +66,22 @@ def test_a_person_hears_of_each_problem_once_with_the_page_to_look_at_and_when_i
         "view sales failed: no such column; see http://127.0.0.1:1/#/views/sales",
     ]
     assert told.look("degraded", RED) == []
-    assert told.look("degraded", AMBER) == ["view sales runs again; see http://127.0.0.1:1/#/views/sales"]
+    assert told.look("degraded", AMBER) == []
+    assert told.look("degraded", RED) == []
     assert told.look("ready") == ["view sales has recovered", "ready: http://127.0.0.1:1"]
+
+
+def test_a_person_hears_that_a_problem_gets_worse(told: Told) -> None:
+    assert told.look("degraded", AMBER)[0].startswith("view sales runs again; see")
+    assert told.look("degraded", AMBER) == []
+    assert told.look("degraded", RED) == ["view sales failed: no such column; see http://127.0.0.1:1/#/views/sales"]
+
+
+def test_that_a_process_died_is_said_by_the_supervisor_alone_and_its_recovery_once(told: Told) -> None:
+    died = ("process", "amber", "the engine was ended by SIGKILL")
+    assert told.look("ready") == ["ready after 0 s: http://127.0.0.1:1"]
+    assert told.look("degraded", died) == []
+    assert told.look("ready") == ["the sales has recovered", "ready: http://127.0.0.1:1"]
 
 
 def test_an_app_that_starts_with_a_problem_is_not_said_to_be_ready(told: Told) -> None:

@@ -88,7 +88,8 @@ function Overview({ app, feeds, penstock }) {
 /** What a person should know at once: one sentence on the app, and each of its problems, with the page to look at. */
 function Notices({ app }) {
   const notice = noticeOf(app);
-  const problems = app.state === "starting" ? [] : (app.problems ?? []);
+  const isTold = ({ kind }) => kind === "process" && app.state === "starting"; // by the notice
+  const problems = (app.problems ?? []).filter((each) => !isTold(each));
   return html`${notice ? html`<p class="notice" role="status">${notice}</p>` : null}
     ${problems.length ? html`<ul class="problems" role="status" aria-label="Problems">${problems.map((each) => html`
       <li key=${`${each.kind} ${each.name}`} class=${each.level}>
