@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
@@ -87,7 +88,7 @@ ALL_ROWS = Sight()
 class Caller:
     """One who may send requests until some time. Belongs to the gateway's event loop."""
 
-    __slots__ = ("__weakref__", "_bucket", "_grants", "_moved", "_sight", "name", "until")
+    __slots__ = ("__weakref__", "_bucket", "_grants", "_moved", "_sight", "key_added", "name", "until")
 
     def __init__(
         self,
@@ -96,9 +97,13 @@ class Caller:
         bucket: Bucket | None = None,
         until: float = math.inf,
         sight: Sight = ALL_ROWS,
+        key_added: datetime | None = None,
     ) -> None:
-        """`name` is empty if nobody was asked who they are. `until` is a time of the wall clock."""
+        """`name` is empty if nobody was asked who they are. `until` is a time of the wall clock. `key_added` is when
+        the caller's API key was added, if it has one: it tells the key from a later one of the same name, and stays the
+        same when the key is rotated."""
         self.name = name
+        self.key_added = key_added
         self._sight = sight
         self.until = until
         self._grants = grants

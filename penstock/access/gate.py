@@ -196,7 +196,7 @@ class Gate:
                     found.callers[secret.sha256] = old
                 else:
                     found.callers[secret.sha256] = self._make(
-                        f"key:{key.name}", known_grants(key.grants), key.rate, until
+                        f"key:{key.name}", known_grants(key.grants), key.rate, until, key_added=key.created
                     )
                 found.keys[secret.sha256] = key
         self._known = found
@@ -213,6 +213,7 @@ class Gate:
         rate: float,
         until: datetime | float | None = None,
         claims: Mapping[str, Any] | None = None,
+        key_added: datetime | None = None,
     ) -> Caller:
         """`claims` are what a token says; of others no more is known than their name."""
         chosen = rate or self._rate
@@ -225,9 +226,8 @@ class Gate:
                 bucket = self._buckets[name] = Bucket(chosen)
         ends = until.timestamp() if isinstance(until, datetime) else until
         known = {"sub": name.partition(":")[2]} if claims is None else claims
-        return Caller(
-            name, granted, bucket, math.inf if ends is None else ends, Sight(self._policy.rows, known, self._carried)
-        )
+        sight = Sight(self._policy.rows, known, self._carried)
+        return Caller(name, granted, bucket, math.inf if ends is None else ends, sight, key_added)
 
     def _checked(self, credential: bytes) -> Caller:
         text = credential.decode("latin-1")

@@ -64,7 +64,7 @@ class Crew:
         if hook.declared:
             return APP
         found = entry.bearer or self.around.standing(hook.owner) or NOBODY
-        if found.until <= time.time():
+        if found.until <= time.time() or not hook.belongs_to(found):
             who = hook.owner or "whoever registered it, when nobody was asked who they are,"
             raise Halt(State.STOPPED, f"{who} may do nothing here any more: the key or token is revoked or expired")
         if not found.may("consume", hook.of):

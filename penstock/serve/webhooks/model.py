@@ -9,6 +9,8 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
+from penstock.access import Caller
+
 
 class State(StrEnum):
     """`PENDING`: its address has not proved that it wants to be called. `PAUSED`: by its owner. `DISABLED`: by the
@@ -29,8 +31,8 @@ class Signing(msgspec.Struct, frozen=True):
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """What was registered. `owner` is the name of the caller that it belongs to; an app's own has none, and its secret
-    is not kept here."""
+    """What was registered. `owner` is the name of the caller that it belongs to, and `owner_key` when that caller's API
+    key was added; an app's own has neither, and its secret is not kept here."""
 
     id: str
     url: str
@@ -47,9 +49,20 @@ class Hook(msgspec.Struct, frozen=True):
     reason: str | None = None
     verified: bool = False
     secrets: Sequence[Signing] = ()
+    owner_key: datetime | None = None
+    """None if the owner has no API key, and in registrations of before this was kept."""
 
     def __repr__(self) -> str:
         return f"Hook({self.id!r}, {self.state.value})"
+
+    def belongs_to(self, caller: Caller) -> bool:
+        """Whether the caller is the owner. A key must be the same one, not only have the same name. Where it is not
+        known which key registered this, it was one that was there by then."""
+        if self.declared or self.owner != caller.name:
+            return False
+        if caller.key_added is None:
+            return True
+        return caller.key_added <= self.created if self.owner_key is None else caller.key_added == self.owner_key
 
     def signing(self, now: datetime) -> list[str]:
         """The secrets that sign now, the newest first."""

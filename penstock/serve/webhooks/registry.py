@@ -98,14 +98,20 @@ class Registry:
         cursor = await self._cursor(caller, wanted, since)
         if len(crew.entries) >= self._settings.webhooks_max:
             raise Busy(f"there are {self._settings.webhooks_max} webhooks, and no more are allowed", retry_after_s=60)
-        owned = [each.hook.name for each in crew.entries.values() if each.hook.owner == caller.name]
+        owned = [each.hook.name for each in crew.entries.values() if each.hook.belongs_to(caller)]
         share = max(1, self._settings.webhooks_max // 2)
         if caller.name and not caller.is_admin and len(owned) >= share:
             raise Busy(f"you have {share} webhooks, and no one may have more", retry_after_s=60)
         if wanted.name and wanted.name in owned:
             raise Conflict(f"there is a webhook {wanted.name!r}; remove it, or choose another name")
         secret = new_secret()
-        hook = replace(wanted, id=f"wh_{secrets.token_hex(12)}", owner=caller.name, secrets=(Signing(secret),))
+        hook = replace(
+            wanted,
+            id=f"wh_{secrets.token_hex(12)}",
+            owner=caller.name,
+            owner_key=caller.key_added,
+            secrets=(Signing(secret),),
+        )
         entry = Entry(hook, Known(Place(cursor)), bearer=self._bearer(caller))
         crew.entries[hook.id] = entry
         try:
@@ -151,7 +157,7 @@ class Registry:
             entry.hook = replace(entry.hook, verified=verified)
             entry.challenges = 0
             if not self._has_owner(crew, entry, caller):
-                entry.hook = replace(entry.hook, owner=caller.name)
+                entry.hook = replace(entry.hook, owner=caller.name, owner_key=caller.key_added)
                 entry.bearer = self._bearer(caller)
             await crew.become(entry, State.ACTIVE if verified else State.PENDING, None)
             crew.set_to_work(entry)
@@ -250,4 +256,4 @@ class Registry:
 
 
 def _sees(caller: Caller, hook: Hook) -> bool:
-    return caller.is_admin or (not hook.declared and hook.owner == caller.name)
+    return caller.is_admin or hook.belongs_to(caller)
