@@ -5,16 +5,17 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, MutableMapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from penstock.access.grants import ALL, Grants, Right, covers
-from penstock.errors import Forbidden, RateLimited
+from penstock.errors import Forbidden, RateLimited, Unauthorized
 
+T = TypeVar("T")
 CALLER = "penstock.caller"
 """Where the caller of a request stands in its ASGI scope."""
 BURST_S = 2.0
@@ -177,6 +178,20 @@ class Caller:
             with suppress(TimeoutError):
                 async with asyncio.timeout(None if left == math.inf else left):
                     await self._moved.wait()
+
+    async def while_valid(self, work: Coroutine[Any, Any, T], over: str) -> T:
+        """Return what `work` does, unless the caller ends first: then the work is cancelled, and `Unauthorized` raised
+        with the words `over`."""
+        working, ended = asyncio.ensure_future(work), asyncio.ensure_future(self.ended())
+        try:
+            await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in (working, ended):
+                each.cancel()
+            await asyncio.gather(working, ended, return_exceptions=True)
+        if working.cancelled():
+            raise Unauthorized(over)
+        return working.result()
 
 
 ANYONE = Caller("", ALL)

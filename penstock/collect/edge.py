@@ -21,7 +21,7 @@ from uvloop.loop import SSLProtocol  # type: ignore[attr-defined]
 from penstock.access import NOT_CERTIFIED, certified
 from penstock.access.certificates import HANDSHAKE_S
 from penstock.collect.head import has_body, head_problem
-from penstock.errors import Busy, HeadTooLarge, PenstockError, RequestError, TooSlow, as_problem
+from penstock.errors import Busy, HeadTooLarge, PenstockError, RequestError, TooSlow, Unauthorized, as_problem
 from penstock.settings import Settings
 
 Header = tuple[bytes, bytes]
@@ -366,8 +366,10 @@ def _head_too_large(most: int) -> HeadTooLarge:
 
 
 def problem_headers(error: PenstockError) -> list[Header]:
-    """Those of a problem: its media type, and how long to wait if that helps."""
+    """Those of a problem: its media type, how long to wait if that helps, and how to say who one is."""
     headers = [PROBLEM]
     if isinstance(error, Busy):
         headers.append((b"retry-after", b"%d" % error.retry_after_s))
+    if isinstance(error, Unauthorized):
+        headers.append((b"www-authenticate", b"Bearer"))
     return headers

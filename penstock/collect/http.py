@@ -6,6 +6,7 @@
 | | and `"shed"`, if some were given up because the stream is overloaded |
 | 202 | `?ack=none`: the same, but the events are only on their way, and `cursor` and `ack` are null |
 | 400 | `malformed_body`: not JSON, broken gzip; `bad_parameter` |
+| 401 | the caller's key was revoked before the body was complete, or before the reply came |
 | 403, 404 | the caller may not send to this stream, or not read the reply; there is no such stream |
 | 408, 413, 415, 422 | too slow; too large; unknown content encoding; every event was rejected |
 | 429, 503, 507 | overloaded or over the caller's rate, stopping, disk full; with `Retry-After` |
@@ -33,7 +34,16 @@ from penstock.collect.door import FrontDoor
 from penstock.collect.edge import CLOSE, JSON, Header, encode, problem_headers
 from penstock.collect.intake import Receipt
 from penstock.contracts import Replies
-from penstock.errors import BadParameter, NoReplyYet, PenstockError, RateLimited, StorageError, TooSlow, as_problem
+from penstock.errors import (
+    BadParameter,
+    NoReplyYet,
+    PenstockError,
+    RateLimited,
+    StorageError,
+    TooSlow,
+    Unauthorized,
+    as_problem,
+)
 from penstock.settings import Settings
 
 Scope = MutableMapping[str, Any]
@@ -41,6 +51,7 @@ Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PREFIX = "/v1/streams/"
 LINGER_S = 2.0
 """How long the rest of a refused body is read and thrown away: closing at once would lose the answer on its way."""
+_TAKEN = "the events are taken, but the key that they were sent with is revoked or expired"
 _log = logging.getLogger("penstock.collect")
 
 
@@ -128,7 +139,8 @@ class PostEndpoint:
         answer = {name: each for name, each in msgspec.structs.asdict(receipt).items() if each is not msgspec.UNSET}
         reply = None
         if receipt.ack is not None:
-            reply = await self._replies.reply(receipt.ack, target, timeout_s, caller.may_read_all)
+            waiting = self._replies.reply(receipt.ack, target, timeout_s, caller.may_read_all)
+            reply = await caller.while_valid(waiting, _TAKEN)
             if reply is None:
                 raise NoReplyYet(
                     f"the events are taken, but {target} had nothing of them after {timeout_s:g} s; "
@@ -143,6 +155,8 @@ class PostEndpoint:
         deadline.enter(task)
         try:
             return await self._reader.read(receive, encoding)
+        except Unauthorized as over:
+            raise Unfinished(over) from None
         except asyncio.CancelledError:
             if deadline.expired(task):
                 late = TooSlow(f"the body did not arrive within {deadline.limit_s:g} s")

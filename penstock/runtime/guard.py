@@ -22,6 +22,7 @@ from starlette.websockets import WebSocket
 from penstock import dashboard
 from penstock.access import ANYONE, CALLER, CERTIFIED, NOT_CERTIFIED, Caller, Gate, Grants
 from penstock.errors import Forbidden, NotFound, PenstockError, Unauthorized
+from penstock.runtime.arriving import Body, CallerWatch
 from penstock.runtime.origins import Receive, Scope, Send, is_preflight, marked, origin_of, preflight
 from penstock.serve.problems import problem_response
 
@@ -42,7 +43,9 @@ _OVER = "the key that opened this connection is revoked or expired"
 
 def guarded(application: Asgi, gate: Gate, origins: frozenset[str] = frozenset()) -> Asgi:
     """The application, behind the checks, with the caller in the scope of each request. A connection that stays open
-    is closed when its caller may do nothing any more. Pages of `origins` may use it."""
+    is closed when its caller may do nothing any more, and a request ends that is still sending its body. Pages of
+    `origins` may use it."""
+    watch = CallerWatch()
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         origin = origin_of(scope) if origins else None
@@ -59,7 +62,7 @@ def guarded(application: Asgi, gate: Gate, origins: frozenset[str] = frozenset()
             if _is_live(scope):
                 await _while_valid(application, caller, scope, receive, send)
             else:
-                await application(scope, receive, send)
+                await application(scope, Body(receive, caller, watch), send)
         except PenstockError as error:
             await _refuse(error, scope, receive, send)
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
+from starlette.requests import Request
+
+from penstock.access import caller_of
 from penstock.contracts import Channel, Delivery, Style
-from penstock.errors import Busy
+from penstock.errors import Busy, Stopping, Unauthorized
 from penstock.serve.held import HeldBytes
 from penstock.settings import Settings
 
+T = TypeVar("T")
 STUCK_S = 30.0
 SLICE_BYTES = 64 * 1024
 """A large body goes out in pieces, each after the client took the one before: no reader holds a copy of a whole one."""
@@ -91,3 +95,23 @@ async def first_of(*waits: asyncio.Task[Any]) -> None:
         for each in waits:
             each.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
+
+
+async def while_heard(work: Coroutine[Any, Any, T], request: Request, closing: asyncio.Event) -> T:
+    """Return what `work` does, unless the client goes, or its key, or the gateway: then the work is cancelled. The body
+    of the request must have been read."""
+    working = asyncio.create_task(work)
+    gone = asyncio.create_task(_disconnected(request))
+    stopping = asyncio.create_task(closing.wait())
+    over = asyncio.create_task(caller_of(request.scope).ended())
+    await first_of(working, gone, stopping, over)
+    if not over.cancelled():
+        raise Unauthorized("the key that this was asked with is revoked or expired")
+    if working.cancelled():
+        raise Stopping("the app is stopping; ask again")
+    return working.result()
+
+
+async def _disconnected(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

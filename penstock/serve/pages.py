@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine
-from typing import Any
-
 from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.access import caller_of
 from penstock.contracts import Channel, Page
-from penstock.errors import BadParameter, NotFound, Stopping, Unauthorized
+from penstock.errors import BadParameter, NotFound
 from penstock.serve.channels.ranges import PARAMETERS, asked
 from penstock.serve.channels.view import ViewChannel
-from penstock.serve.connections import first_of
+from penstock.serve.connections import while_heard
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
 from penstock.serve.sliced import answered
@@ -66,20 +62,7 @@ class PageEndpoint:
         if wait_s == 0:
             return await channel.page(since, limit)
         with self._deps.connections.one(caller_of(request.scope).name):
-            return await self._while_heard(channel.page(since, limit, wait_s), request)
-
-    async def _while_heard(self, waiting: Coroutine[Any, Any, Page], request: Request) -> Page:
-        """Wait for a page, unless the client goes, or its key, or the gateway."""
-        page = asyncio.create_task(waiting)
-        gone = asyncio.create_task(_disconnected(request))
-        closing = asyncio.create_task(self._deps.closing.wait())
-        over = asyncio.create_task(caller_of(request.scope).ended())
-        await first_of(page, gone, closing, over)
-        if not over.cancelled():
-            raise Unauthorized("the key that this was asked with is revoked or expired")
-        if page.cancelled():
-            raise Stopping("the app is stopping; ask again with the same cursor")
-        return page.result()
+            return await while_heard(channel.page(since, limit, wait_s), request, self._deps.closing)
 
     def _wait_s(self, given: dict[str, str]) -> float:
         text, most = given.get("wait"), self._deps.settings.wait_s_max
@@ -109,8 +92,3 @@ def _tags(header: str) -> list[str]:
     """The tags of an `If-None-Match`, or `*`, which is any. They are compared weakly, as the standard says."""
     tags = [each.strip() for each in header[:4096].split(",")]
     return [each if each.startswith("W/") else f"W/{each}" for each in tags]
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.access import caller_of
-from penstock.errors import MalformedBody, Stopping, TooLarge, TooSlow
-from penstock.serve.connections import first_of
+from penstock.errors import MalformedBody, TooLarge, TooSlow
+from penstock.serve.connections import while_heard
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
 from penstock.serve.query.answers import Answer
@@ -47,8 +47,8 @@ class QueryEndpoint:
             form, media_type = Answer.arrow, ARROW
         else:
             form, media_type = Answer.json, "application/json"
-        running = asyncio.create_task(self._deps.asked.answer(asked.sql, caller, form, asked.limit))
-        body = await self._while_heard(running, request)
+        work = self._deps.asked.answer(asked.sql, caller, form, asked.limit)
+        body = await while_heard(work, request, self._deps.closing)
         return answered(body, self._deps.connections, HEADERS, media_type=media_type)
 
     async def _asked(self, request: Request) -> Asked:
@@ -67,20 +67,6 @@ class QueryEndpoint:
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise MalformedBody(f'a query is a JSON object, {{"sql": "SELECT ..."}}: {error}') from None
 
-    async def _while_heard(self, running: asyncio.Task[bytes], request: Request) -> bytes:
-        """Wait for the answer, unless the client goes, or the gateway: then the query is ended."""
-        gone = asyncio.create_task(_disconnected(request))
-        closing = asyncio.create_task(self._deps.closing.wait())
-        await first_of(running, gone, closing)
-        if running.cancelled():
-            raise Stopping("the app is stopping; ask again")
-        return running.result()
-
 
 def _accepted(request: Request) -> str:
     return "arrow" if ARROW in request.headers.get("accept", "").lower() else "json"
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
