@@ -35,7 +35,10 @@ class Settings:
         100_000, "events", "events of a stream waiting for the disk before 429 is answered"
     )
     pending_bytes_max: int = _setting(
-        64 * MIB, "bytes", "bytes of a stream waiting for the disk before 429 is answered"
+        64 * MIB,
+        "bytes",
+        "bytes of a stream waiting for the disk before 429 is answered; also of all unfinished request bodies, of "
+        "which one caller has half",
     )
     lag_events_max: int = _setting(
         0,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, MutableMapping
 from concurrent.futures import Executor
 from typing import Any
@@ -32,21 +33,23 @@ class Unfinished(Exception):
 
 class BodyReader:
     """Reads bodies of at most `bytes_max`, and holds at most `total_bytes_max` of those that are unfinished or wait to
-    be decompressed."""
+    be decompressed, of which a caller with a name has half. A caller may always send one: its share bounds the others.
+    """
 
     def __init__(self, bytes_max: int, total_bytes_max: int, threads: Executor) -> None:
         self._threads = threads
         self._bytes_max = bytes_max
         self._total_bytes_max = total_bytes_max
         self._held = 0
+        self._own: Counter[str] = Counter()
 
     def require_length(self, declared: bytes) -> None:
         """Refuse by Content-Length alone, before anything is read."""
         if declared.isdigit() and int(declared) > self._bytes_max:
             raise Unfinished(self._too_large())
 
-    async def read(self, receive: Receive, encoding: bytes) -> bytes:
-        """The whole body, decompressed.
+    async def read(self, receive: Receive, encoding: bytes, who: str = "") -> bytes:
+        """The whole body, decompressed. `who` is the name of the caller.
 
         Raises `Unfinished` as soon as a limit is passed, of this body or of all that are being read; `TooLarge` and
         `MalformedBody` for what is inside a gzip body; `UnsupportedMedia` for another encoding; and `Disconnected`.
@@ -60,26 +63,27 @@ class BodyReader:
             raise Disconnected
         body: bytes = message.get("body", b"")
         if message.get("more_body", False):
-            body = await self._rest(body, receive)
+            body = await self._rest(body, receive, who)
         elif len(body) > self._bytes_max:
             raise self._too_large()
         if zipped:
-            return await self._unzipped(body)
+            return await self._unzipped(body, who)
         return body
 
-    async def _unzipped(self, body: bytes) -> bytes:
+    async def _unzipped(self, body: bytes, who: str) -> bytes:
         """Decompress in one of the threads. Those who wait for one are counted with the unfinished bodies."""
-        self._held += len(body)
+        self._count(who, len(body))
         try:
-            self._require_room(len(body))
+            self._require_room(len(body), who)
             return await asyncio.get_running_loop().run_in_executor(self._threads, self._decompressed, body)
         finally:
-            self._held -= len(body)
+            self._count(who, -len(body))
 
-    async def _rest(self, first: bytes, receive: Receive) -> bytes:
+    async def _rest(self, first: bytes, receive: Receive, who: str) -> bytes:
         parts, size = [first], len(first)
-        self._held += size
+        self._count(who, size)
         try:
+            self._require_room(size, who)
             while True:
                 message = await receive()
                 if message["type"] != "http.request":
@@ -87,19 +91,30 @@ class BodyReader:
                 part = message.get("body", b"")
                 parts.append(part)
                 size += len(part)
-                self._held += len(part)
-                self._require_room(size)
+                self._count(who, len(part))
+                self._require_room(size, who)
                 if not message.get("more_body", False):
                     return b"".join(parts)
         finally:
             parts.clear()  # a refusal carries this frame in its traceback for as long as the answer takes
-            self._held -= size
+            self._count(who, -size)
 
-    def _require_room(self, size: int) -> None:
+    def _count(self, who: str, size: int) -> None:
+        self._held += size
+        self._own[who] += size
+        if not self._own[who]:
+            del self._own[who]
+
+    def _require_room(self, size: int, who: str) -> None:
+        """Raise `Unfinished` if a body of `size`, which is counted, is too large, or there is no room for it."""
         if size > self._bytes_max:
             raise Unfinished(self._too_large())
         if self._held > self._total_bytes_max:
             raise Unfinished(Overloaded(f"{self._held} bytes of unfinished requests are held", retry_after_s=1))
+        own, share = self._own[who], self._total_bytes_max // 2
+        if who and own > share and own > size:
+            over = f"you hold {own} bytes of unfinished requests, and no one may hold more than {share}"
+            raise Unfinished(Overloaded(over, retry_after_s=1))
 
     def _decompressed(self, body: bytes) -> bytes:
         """Never holds more than `bytes_max` of output, whatever the input would become. Runs in a thread."""

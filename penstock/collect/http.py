@@ -75,7 +75,7 @@ class PostEndpoint:
             lines, encoding, key = self._headers(scope)
             wish = self._wish(scope["query_string"], stream, caller)
             caller.require_room()
-            body = await self._read(receive, encoding)
+            body = await self._read(receive, encoding, caller.name)
             caller.require_room()  # others of the caller may have come first while this body was on its way
             key = None if key is None else caller.scoped(key)
             receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key)
@@ -149,12 +149,12 @@ class PostEndpoint:
                 )
         return encode(answer | {"reply": reply})
 
-    async def _read(self, receive: Receive, encoding: bytes) -> bytes:
+    async def _read(self, receive: Receive, encoding: bytes, who: str) -> bytes:
         task = cast("asyncio.Task[object]", asyncio.current_task())
         deadline = self._deadline
         deadline.enter(task)
         try:
-            return await self._reader.read(receive, encoding)
+            return await self._reader.read(receive, encoding, who)
         except Unauthorized as over:
             raise Unfinished(over) from None
         except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""Bodies that are read, or wait to be decompressed, are counted together."""
+"""Bodies that are read, or wait to be decompressed, are counted together, and one caller has half of the room."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import asyncio
 import gzip
 import os
 import threading
-from collections.abc import MutableMapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, MutableMapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 from penstock.collect.body import BodyReader, Unfinished
@@ -42,3 +43,83 @@ async def test_gzip_bodies_that_wait_for_a_thread_are_counted() -> None:
 async def refusal(task: asyncio.Task[bytes]) -> BaseException | None:
     await asyncio.wait([task])
     return task.exception()
+
+
+@asynccontextmanager
+async def unfinished(reader: BodyReader, who: str, size: int) -> AsyncIterator[asyncio.Task[bytes]]:
+    """A body whose first piece has come, and whose rest does not while in the block."""
+    pieces: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": bytes(size), "more_body": True}]
+    waits = asyncio.Event()
+
+    async def receive() -> MutableMapping[str, Any]:
+        if not pieces:
+            waits.set()
+            await asyncio.Event().wait()
+        return pieces.pop()
+
+    task = asyncio.create_task(reader.read(receive, b"", who))
+    await until(lambda: waits.is_set() or task.done())
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+def is_refused(task: asyncio.Task[bytes]) -> bool:
+    """Whether a body was refused because there is no room for it."""
+    error = task.exception() if task.done() else None
+    assert error is None or (isinstance(error, Unfinished) and isinstance(error.error, Overloaded))
+    return error is not None
+
+
+async def refused(reader: BodyReader, *bodies: tuple[str, int]) -> list[bool]:
+    """Which of these unfinished bodies are refused, with those before them under way."""
+    async with AsyncExitStack() as stack:
+        tasks = [await stack.enter_async_context(unfinished(reader, *each)) for each in bodies]
+        return [is_refused(task) for task in tasks]
+
+
+@in_loop
+async def test_one_caller_has_half_of_the_room_for_unfinished_bodies_at_most() -> None:
+    reader = BodyReader(8 * MIB, 4 * MIB, no_threads())
+    sent = [("key:ann", MIB), ("key:ann", MIB), ("key:ann", 1), ("key:bob", MIB), ("key:bob", MIB), ("key:cid", 1)]
+    assert await refused(reader, *sent) == [False, False, True, False, False, True]
+    assert await refused(reader, *sent[:2]) == [False, False], "what is given up is counted no more"
+
+
+@in_loop
+async def test_a_caller_may_always_send_one_body() -> None:
+    """Though it is larger than half of the room."""
+    reader = BodyReader(8 * MIB, 4 * MIB, no_threads())
+    assert await refused(reader, ("key:ann", 3 * MIB), ("key:ann", 1), ("key:bob", MIB)) == [False, True, False]
+
+
+@in_loop
+async def test_where_nobody_is_asked_who_they_are_there_are_no_shares() -> None:
+    reader = BodyReader(8 * MIB, 4 * MIB, no_threads())
+    assert await refused(reader, ("", 3 * MIB), ("", MIB), ("", 1)) == [False, False, True]
+
+
+@in_loop
+async def test_gzip_bodies_that_wait_for_a_thread_count_for_their_caller() -> None:
+    body, busy = gzip.compress(os.urandom(MIB)), threading.Event()
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(busy.wait, 60)
+        reader = BodyReader(8 * MIB, 5 * MIB, threads)
+        tasks = [asyncio.create_task(reader.read(receive, b"gzip", who)) for who in ("ann", "ann", "ann", "bob")]
+        try:
+            await until(tasks[2].done)
+            assert [is_refused(each) for each in tasks] == [False, False, True, False]
+        finally:
+            busy.set()
+            await asyncio.wait(tasks)
+
+
+def no_threads() -> Executor:
+    """For bodies that are not compressed."""
+    return Executor()

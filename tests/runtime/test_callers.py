@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import select
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
+from penstock.settings import Settings
 from tests.collect.support import body
 from tests.harness import wait_for
 from tests.runtime.guarded import Running, running
@@ -194,6 +196,25 @@ def test_a_rate_is_not_got_around_by_many_bodies_that_are_held_back(gateway: Run
             connection.sendall(content[5:])
             found.append(connection.recv(4096)[9:12])
     assert found == [b"200", *([b"429"] * 19)]
+
+
+def test_a_producer_that_holds_back_bodies_leaves_room_for_those_of_another(tmp_path: Path) -> None:
+    part = b"[" + b" " * 40_000
+    with running(tmp_path, settings=Settings(pending_bytes_max=5 * len(part))) as gateway, ExitStack() as stack:
+        bob, eve = gateway.add("bob", "produce:a"), gateway.add("eve", "produce:a")
+
+        def sent(key: str) -> socket.socket:
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), 10))
+            head = f"POST /v1/streams/a HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n"
+            connection.sendall(f"{head}content-length: {len(part) + 100}\r\n\r\n".encode() + part)
+            return connection
+
+        held = [sent(bob) for _ in range(4)]
+        refused, _, _ = select.select(held, [], [], 10)
+        assert {each.recv(4096)[9:12] for each in refused} == {b"429"}
+        mine = sent(eve)
+        mine.sendall(b'{"k": "x"}]'.rjust(100))
+        assert mine.recv(4096)[9:12] == b"200"
 
 
 def test_events_that_are_rejected_or_too_many_count_as_well(gateway: Running) -> None:
