@@ -8,7 +8,7 @@ event that a handler emitted says what it came of.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -29,10 +29,10 @@ from penstock.errors import BadCursor, BadParameter, NotFound, Overloaded, Penst
 from penstock.graph import read_streams
 from penstock.rows import from_micros, micros_of
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.progress import Places, Progress
+from penstock.runtime.progress import Batches, Places, Progress, Run, last_of, output_ranges
 from penstock.schema import fields
 from penstock.settings import Settings
-from penstock.store import Done, History, LiveTable
+from penstock.store import History, LiveTable
 
 CAUSED_MAX = 1_000
 """Events that one answer gives of each stream. More were caused, if there are so many."""
@@ -78,12 +78,15 @@ class Acks:
         paths = {view.name: directory.view_file(view.name) for view in app.queries}
         paths |= {handler.name: directory.handler_ledger(handler.name) for handler in app.handlers}
         self._progress = {name: Progress(History(path)) for name, path in paths.items()}
+        self._batches = {name: Batches(path) for name, path in paths.items()}
         self._classes = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
         for each in self._progress.values():
             each.history.close()
+        for batches in self._batches.values():
+            batches.close()
 
     async def describe(self, text: str, caller: Caller) -> dict[str, Any]:
         """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read all of it; what was caused is shown
@@ -178,25 +181,24 @@ class Acks:
     async def _node(self, node: Node, places: Places) -> tuple[dict[str, Any], dict[str, Caused]]:
         """What one view or handler did with events, and what they caused. How far the history goes is how long that
         is known."""
-        progress, kind = self._progress[node.name], "handler" if isinstance(node, Handler) else "view"
-        done = progress.reached(places)
-        batches = progress.batches(places) if done else None
-        at = from_micros(batches[1].at_us) if batches is not None else None
+        kind, done = "handler" if isinstance(node, Handler) else "view", self._progress[node.name].reached(places)
+        runs = await self._in_thread(self._batches[node.name].of, places) if done else None
+        at = from_micros(last_of(runs).at_us) if runs is not None else None
         entry: dict[str, Any] = {kind: node.name, "of": places.stream, "done": done, "at": at}
-        if isinstance(node, View) or batches is None:
+        if isinstance(node, View) or runs is None:
             return entry, {}
-        caused = await self._in_thread(self._caused, node, places, *batches)
+        caused = await self._in_thread(self._caused, node, places, runs)
         entry["output"] = {name: _shown(each) for name, each in caused.items() if each.events}
         return entry, caused
 
-    def _caused(self, handler: Handler, places: Places, before: Done | None, last: Done) -> dict[str, Caused]:
-        """What a handler emitted because of events, and those that it failed on, by stream."""
+    def _caused(self, handler: Handler, places: Places, runs: Sequence[Run]) -> dict[str, Caused]:
+        """What a handler emitted because of events, and those that it failed on, by stream. Reads what the batches
+        emitted that had these events, and nothing of those between."""
         found: dict[str, Caused] = {}
         for output in handler.outputs:
             caused = found[output.name] = Caused()
-            starts = before.outputs.get(output.name, {}) if before is not None else {}
-            for partition, end in last.outputs.get(output.name, {}).items():
-                for offset, batch in self._rows(output.name, partition, starts.get(partition, 0), end):
+            for partition, start, end in output_ranges(runs, output.name):
+                for offset, batch in self._rows(output.name, partition, start, end):
                     _pick(batch, handler.name, places, Span(partition, offset, batch.num_rows), caused)
         return found
 
@@ -248,14 +250,14 @@ class Acks:
         for (stream, node), following in zip(way, [*(stream for stream, _ in way[1:]), target], strict=True):
             places, progress = Places(stream, spans), self._progress[node.name]
             await progress.wait(places)
-            batches = progress.batches(places)
-            if batches is None:
+            runs = await self._in_thread(self._batches[node.name].of, places)
+            if runs is None:
                 return {"events": None}
             view = _view_of(node)
             if view is not None and view.name == target:
-                return {"rows": await self._view_rows(view, places, batches[1].version)}
+                return {"rows": await self._view_rows(view, places, last_of(runs).version)}
             assert isinstance(node, Handler)
-            caused = await self._in_thread(self._caused, node, places, *batches)
+            caused = await self._in_thread(self._caused, node, places, runs)
             made, failures = caused[following], f"{node.name}.failed"
             failed = caused[failures]
             if failed.events or following == target or not made.spans:

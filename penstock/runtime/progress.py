@@ -1,11 +1,15 @@
-"""How far views and handlers have come, by the places of events in the log: looked up, and waited for."""
+"""How far views and handlers have come, by the places of events in the log: looked up, and waited for; and the batches
+that had them."""
 
 from __future__ import annotations
 
 import asyncio
+import threading
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
 
 from penstock.cursor import Span
 from penstock.store import Done, History
@@ -58,16 +62,6 @@ class Progress:
             while not self.reached(places):
                 await self._news.wait()
 
-    def batches(self, places: Places) -> tuple[Done | None, Done] | None:
-        """The batch before the first that had any of these events, and the last that had one; None if the history does
-        not go back so far."""
-        found = [self.history.find(places.stream, *each) for each in places.ends()]
-        there = [each for each in found if each is not None]
-        if not there or len(there) < len(found):
-            return None
-        earliest = min(there, key=lambda each: each.done.at_us)
-        return earliest.before, max((each.done for each in there), key=lambda done: done.at_us)
-
     @contextmanager
     def _watched(self) -> Iterator[None]:
         self._waiting += 1
@@ -95,3 +89,63 @@ class Progress:
         self._news.set()
         self._news = asyncio.Event()
         return True
+
+
+class Run(NamedTuple):
+    """Batches that follow each other: the one before the first of them, if there was one, and the last."""
+
+    before: Done | None
+    last: Done
+
+
+class Batches:
+    """Finds the batches of a view or handler that had events. Thread-safe, and blocks for some tens of microseconds for
+    each stretch of events."""
+
+    def __init__(self, path: Path) -> None:
+        self._history = History(path)
+        self._lock = threading.Lock()
+
+    def close(self) -> None:
+        with self._lock:
+            self._history.close()
+
+    def of(self, places: Places) -> list[Run] | None:
+        """The runs of batches that had these events, and no batch between two runs unless it had one too; None if the
+        history does not go back so far."""
+        runs: list[Run] = []
+        with self._lock:
+            for partition, spans in places.spans.items():
+                done = 0
+                for span in spans:
+                    end = span.first + span.count
+                    if end <= done:
+                        continue  # they were in the batch before
+                    first = self._history.find(places.stream, partition, span.first)
+                    last = self._history.find(places.stream, partition, end - 1)
+                    if first is None or last is None:
+                        return None
+                    runs.append(Run(first.before, last.done))
+                    done = last.done.reached(places.stream, partition)
+        return runs
+
+
+def last_of(runs: Iterable[Run]) -> Done:
+    """The last batch of all."""
+    return max((run.last for run in runs), key=lambda done: done.at_us)
+
+
+def output_ranges(runs: Iterable[Run], stream: str) -> Iterator[tuple[int, int, int]]:
+    """What the batches of these runs appended to a stream: partition, first offset and end of each range, each event
+    once."""
+    found: dict[int, list[tuple[int, int]]] = {}
+    for run in runs:
+        starts = run.before.outputs.get(stream, {}) if run.before is not None else {}
+        for partition, end in run.last.outputs.get(stream, {}).items():
+            found.setdefault(partition, []).append((starts.get(partition, 0), end))
+    for partition, ranges in found.items():
+        done = 0
+        for start, end in sorted(ranges):
+            if max(start, done) < end:
+                yield partition, max(start, done), end
+                done = end

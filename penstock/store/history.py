@@ -28,8 +28,12 @@ class Done(msgspec.Struct, frozen=True, array_like=True):
     outputs: Positions = {}
     version: int = 0
 
+    def reached(self, stream: str, partition: int) -> int:
+        """The offset of the first event that it and the batches before it have not taken."""
+        return source_positions(self.end).get(stream, {}).get(partition, 0)
+
     def is_past(self, stream: str, partition: int, offset: int) -> bool:
-        return source_positions(self.end).get(stream, {}).get(partition, 0) > offset
+        return self.reached(stream, partition) > offset
 
 
 class Found(msgspec.Struct, frozen=True):
