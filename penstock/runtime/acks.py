@@ -89,9 +89,9 @@ class Acks:
             batches.close()
 
     async def describe(self, text: str, caller: Caller) -> dict[str, Any]:
-        """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read all of it; what was caused is shown
-        as far as the caller may read that. `NotFound` if that is no acknowledgement of this app, `Overloaded` if too
-        many ask at once."""
+        """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read all of it. Views and handlers are
+        named, and what was caused is shown, as far as the caller may read them. `NotFound` if that is no
+        acknowledgement of this app, `Overloaded` if too many ask at once."""
         ack = self._signer.read(text)
         if not caller.may("produce", ack.stream):
             caller.require_all(ack.stream)
@@ -111,10 +111,8 @@ class Acks:
             places = pending.pop(0)
             for node in self._readers(places.stream):
                 entry, caused = await self._node(node, places)
-                if "output" in entry:
-                    shown = {name: each for name, each in entry["output"].items() if caller.may_read_all(name)}
-                    entry["output"] = shown
-                processed.append(entry)
+                if _is_known(node, caller):
+                    processed.append(_seen_by(caller, entry, ack.stream))
                 pending += [Places(name, each.spans) for name, each in caused.items() if each.spans]
         count = sum(span.count for span in ack.spans)
         return {"stream": ack.stream, "events": count, "logged": logged, "processed": processed}
@@ -284,6 +282,22 @@ class Acks:
             for batch in self._log.read(places.stream, partition, span.first, span.first + span.count)
             for key in json_rows(batch, view.key)
         ]
+
+
+def _is_known(node: Node, caller: Caller) -> bool:
+    """Whether the caller is told that there is such a view or handler: if it may read that, or a stream of it."""
+    names = [node.name, *(output.name for output in node.outputs)] if isinstance(node, Handler) else [node.name]
+    return any(caller.may("consume", name) for name in names)
+
+
+def _seen_by(caller: Caller, entry: dict[str, Any], sent_to: str) -> dict[str, Any]:
+    """An entry without the streams that the caller may not read: in `output`, and in `of`, if the events were not sent
+    there by the caller."""
+    if not (entry["of"] == sent_to or caller.may("consume", entry["of"]) or caller.may("produce", entry["of"])):
+        entry = entry | {"of": None}
+    if "output" in entry:
+        entry = entry | {"output": {name: each for name, each in entry["output"].items() if caller.may_read_all(name)}}
+    return entry
 
 
 def _view_of(node: Node) -> View | None:

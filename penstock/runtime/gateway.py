@@ -40,7 +40,7 @@ from penstock.cursor import AckSigner
 from penstock.declared import ChangeStream, Inlet, Rollup, View
 from penstock.errors import EXIT_IO, PenstockError, SourceFailed
 from penstock.files import write_status
-from penstock.graph import carried, change_streams
+from penstock.graph import carried, change_streams, read_streams
 from penstock.queue import EmbeddedLog
 from penstock.rows import from_micros
 from penstock.runtime import logs
@@ -222,6 +222,7 @@ class Gateway:
                 handler.name: HandlerStates(handler, self.directory, self.log, self.shards).get
                 for handler in self.app.handlers
             },
+            state_inputs={handler.name: read_streams(self.app, handler) for handler in self.app.handlers},
             acks=self.acks.describe,
             queries=self.queries,
             rollups={each.name: each.declared.by for each in self.app.keepers if isinstance(each, Rollup)},

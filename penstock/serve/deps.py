@@ -28,8 +28,9 @@ class Deps:
 
     `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. `events`
     are the event classes for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or
-    None if it has none. `acks` tells, of an acknowledgement, what became of its events. `queries` answers ad-hoc
-    queries. `rollups` has the units of those views that are rollups.
+    None if it has none; `state_inputs` has, by handler, the streams whose events its state is made of. `acks` tells, of
+    an acknowledgement, what became of its events. `queries` answers ad-hoc queries. `rollups` has the units of those
+    views that are rollups.
     """
 
     streams: Mapping[str, Channel]
@@ -41,6 +42,7 @@ class Deps:
     connections: Connections
     events: Mapping[str, type[Event]] = field(default_factory=dict)
     states: Mapping[str, KeyState] = field(default_factory=dict)
+    state_inputs: Mapping[str, Sequence[str]] = field(default_factory=dict)
     acks: Callable[[str, Caller], Awaitable[dict[str, Any]]] | None = None
     queries: Queries | None = None
     rollups: Mapping[str, Sequence[str]] = field(default_factory=dict)

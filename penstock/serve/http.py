@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
 from penstock.access import EVERYTHING, Caller, caller_of
-from penstock.errors import NotFound
+from penstock.errors import Forbidden, NotFound
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.metrics import CONTENT_TYPE, render
 from penstock.serve.openapi import document
@@ -64,7 +64,7 @@ def _upgrade(instead: str) -> HTTPException:
 def _state(deps: Deps) -> Endpoint:
     async def state(request: Request) -> Response:
         name, key = request.path_params["name"], request.path_params["key"]
-        caller_of(request.scope).require_all(name)
+        _require_state(deps, name, caller_of(request.scope))
         parameters(request.query_params.multi_items())
         read = deps.states.get(name)
         if read is None:
@@ -75,6 +75,13 @@ def _state(deps: Deps) -> Endpoint:
         return _json(found)
 
     return state
+
+
+def _require_state(deps: Deps, name: str, caller: Caller) -> None:
+    """Raise `Forbidden` unless the caller may read the handler and sees all events that its state is made of."""
+    caller.require_all(name)
+    if any(caller.sees(stream) is not None for stream in deps.state_inputs.get(name, ())):
+        raise Forbidden(f"{caller.name} sees some rows only of what {name[:80]!r} reads, and its state is made of all")
 
 
 def _ack(deps: Deps) -> Endpoint:

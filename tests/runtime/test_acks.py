@@ -255,7 +255,50 @@ async def test_what_events_caused_is_shown_to_those_who_may_read_it(
     found = Told(decide.app, DataDirectory(tmp_path), log, {}, Settings(), SIGNER)
     text = signed("payments", log.generation("payments"), (Span(0, 0, 1),))
     told = await found.describe(text, Caller("key:bob", grants(words.split())))
-    assert {frozenset(each["output"]) for each in told["processed"]} == {frozenset(shown)}
+    assert {name for each in told["processed"] for name in each["output"]} == shown
+    found.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        ("produce:payments", []),
+        ("consume:payments", []),
+        ("produce:payments consume:offered", [("view", "offered")]),
+        ("produce:payments consume:decisions.failed", [("handler", "decisions")]),
+        ("produce:payments consume:decisions consume:sizes", [("handler", "decisions"), ("view", "sizes")]),
+        ("produce:payments consume:*", [("handler", "decisions"), ("view", "offered"), ("view", "sizes")]),
+    ],
+)
+@in_loop
+async def test_views_and_handlers_are_named_to_those_who_may_read_them(
+    tmp_path: Path, log: EmbeddedLog, words: str, named: list[tuple[str, str]]
+) -> None:
+    found, text = answers(log, tmp_path), signed("payments", log.generation("payments"), (Span(0, 0, 1),))
+    told = await found.describe(text, Caller("key:bob", grants(words.split())))
+    shown = [(kind, each[kind]) for each in told["processed"] for kind in ("handler", "view") if kind in each]
+    assert sorted(shown) == named
+    assert {each["of"] for each in told["processed"]} <= {"payments"}
+    found.close()
+
+
+class MadeOne(Acks):
+    """Says of the first handler that it made an event."""
+
+    async def _node(self, node: acks.Node, places: Places) -> tuple[dict[str, Any], dict[str, acks.Caused]]:
+        entry = {"handler": node.name, "of": places.stream, "done": True}
+        return entry, {"decisions": acks.Caused([], [Span(0, 0, 1)])} if node.name == "decisions" else {}
+
+
+@pytest.mark.parametrize(("also", "of"), [((), None), (("consume:decisions",), "decisions"), (("admin",), "decisions")])
+@in_loop
+async def test_a_stream_on_the_way_is_named_to_those_who_may_read_it(
+    tmp_path: Path, log: EmbeddedLog, also: tuple[str, ...], of: str | None
+) -> None:
+    found = MadeOne(decide.app, DataDirectory(tmp_path), log, {}, Settings(), SIGNER)
+    text = signed("payments", log.generation("payments"), (Span(0, 0, 1),))
+    told = await found.describe(text, Caller("key:bob", grants(["produce:payments", "consume:alarms", *also])))
+    assert {"handler": "alarms", "of": of, "done": True} in told["processed"]
     found.close()
 
 

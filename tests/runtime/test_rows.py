@@ -125,6 +125,18 @@ def test_events_that_failed_or_came_late_are_not_shown_in_another_stream(tmp_pat
                 assert (asked.status_code, len(asked.json()["rows"])) == (200, seen)
 
 
+@pytest.mark.parametrize(("rules", "status"), [({}, 404), (RULES, 403), ({"h": "TRUE"}, 403), ({"b": "FALSE"}, 404)])
+@pytest.mark.parametrize("words", [("consume:*",), ("consume:h",)])
+def test_the_state_of_a_handler_is_refused_to_those_with_a_rule_on_what_it_reads(
+    tmp_path: Path, rules: dict[str, str], status: int, words: tuple[str, ...]
+) -> None:
+    """A key's state is made of all of its events. 404: there is none, since no engine has run here."""
+    with running(tmp_path, policy=Policy(rows=rules)) as gateway:
+        ops, ann = gateway.add("ops", "admin"), gateway.add("ann", *words)
+        assert get(gateway, "/v1/handlers/h/state/bob", ann).status_code == status
+        assert get(gateway, "/v1/handlers/h/state/bob", ops).status_code == 404
+
+
 def timed_app() -> App:
     app = App("guarded")
     first = app.stream("a", Reading, key="k", late_after=timedelta(minutes=1))
