@@ -19,6 +19,7 @@ from penstock.analyze.frames import build, columns_schema, inputs, key_problems,
 from penstock.analyze.joined import join_problems
 from penstock.analyze.planning import plan_problems
 from penstock.analyze.query import output_mode
+from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
 from penstock.analyze.staying import staying_problems
@@ -70,7 +71,7 @@ def silenced() -> Iterator[None]:
 
 def check_views(app: App, settings: Settings) -> list[Problem]:
     """The problems of each view that only Spark can find. Takes the time of a Spark start; needs no data."""
-    with tempfile.TemporaryDirectory(prefix="penstock-check-") as folder, silenced():
+    with tempfile.TemporaryDirectory(prefix="check-", dir=scratch_folder()) as folder, silenced():
         spark = start_session(app.name, settings, logs=Path(folder) / "log", warehouse=Path(folder) / "warehouse")
         try:
             register(spark, EmptyLog)

@@ -14,6 +14,7 @@ from penstock.analyze.check import EmptyLog, silenced
 from penstock.analyze.deriving import Derived
 from penstock.analyze.frames import build, columns_schema, inputs
 from penstock.analyze.planning import plan_print
+from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
 from penstock.app import App
@@ -27,7 +28,7 @@ from penstock.settings import Settings
 
 def view_plans(app: App, names: Collection[str], settings: Settings) -> dict[str, PlanPrint | str]:
     """The plans of these views, or the reason why there is none. Takes the time of a Spark start."""
-    with tempfile.TemporaryDirectory(prefix="penstock-plan-") as folder, silenced():
+    with tempfile.TemporaryDirectory(prefix="plan-", dir=scratch_folder()) as folder, silenced():
         spark = start_session(app.name, settings, logs=Path(folder) / "log", warehouse=Path(folder) / "warehouse")
         try:
             register(spark, EmptyLog)

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from penstock.analyze.frames import build, stream_frame
-from penstock.analyze.session import start_session, temporary_folder
+from penstock.analyze.scratch import scratch_folder
+from penstock.analyze.session import start_session
 from penstock.app import App
 from penstock.columns import CHANGE_COLUMN, UPSERT, json_rows, to_batch
 from penstock.declared import CHANGES_SUFFIX, Stream, Time, View
@@ -83,5 +84,5 @@ def _value(cls: type[Event], row: Any) -> Any:
 
 
 def _session() -> SparkSession:
-    folder = temporary_folder("penstock-preview-")
+    folder = scratch_folder()
     return start_session("preview", from_environment(), logs=folder / "log", warehouse=folder / "warehouse")

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import atexit
 import logging
 import os
 import shlex
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -21,6 +18,7 @@ from pyspark.sql import SparkSession
 
 from penstock.analyze import archive
 from penstock.analyze.java import find_java
+from penstock.analyze.scratch import scratch_folder
 from penstock.settings import Settings
 
 Session = SparkSession
@@ -107,6 +105,8 @@ def start_session(
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    scratch = scratch_folder()
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch)  # it wins over `spark.local.dir`
     logs.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = _python(logs)
     log4j = logs / "log4j2.properties"
@@ -114,13 +114,15 @@ def start_session(
     cores = settings.spark_cores or len(os.sched_getaffinity(0))
     builder = SparkSession.builder.appName(f"penstock {name}").master(f"local[{cores},{TASK_TRIES}]")
     archived = archive.java_options(archive.archive_file(java)) if settings.class_archive else []
-    options = ["-Xss4m", "-XX:+UseSerialGC", f"-Dlog4j2.configurationFile=file:{log4j.resolve()}", *archived]
+    # in quotes, as the paths may have blanks
+    files = [f'"-Dlog4j2.configurationFile=file:{log4j.resolve()}"', f'"-Djava.io.tmpdir={scratch}"']
+    options = ["-Xss4m", "-XX:+UseSerialGC", *files, *archived]
     own = {
         "spark.driver.memory": f"{settings.spark_memory_mb}m",
         "spark.driver.extraJavaOptions": " ".join((*options, *java_options)),
         "spark.sql.shuffle.partitions": str(settings.state_partitions),
         "spark.sql.warehouse.dir": str(warehouse.resolve()),
-        **_sockets(),
+        **_sockets(scratch),
         **_functions(),
     }
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
@@ -147,20 +149,13 @@ def _functions() -> dict[str, str]:
     return {} if find_spec("pandas") else {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
-def _sockets() -> dict[str, str]:
-    """Java and Python talk by files that only their owner may open. By ports, as they would otherwise, a program that
-    looks for a server it knew may come first: Spark takes its first bytes for a length, and runs out of memory."""
-    if len(tempfile.gettempdir()) > TEMPORARY_CHARS_MAX:
+def _sockets(folder: Path) -> dict[str, str]:
+    """Java and Python talk by files in `folder`, which only their owner may open. By ports, as they would otherwise, a
+    program that looks for a server it knew may come first: Spark takes its first bytes for a length, and runs out of
+    memory."""
+    if len(str(folder.parent)) > TEMPORARY_CHARS_MAX:
         return {}
-    folder = temporary_folder("penstock-")
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
-
-
-def temporary_folder(prefix: str) -> Path:
-    """A folder of its owner's alone, until this process ends; one that is killed leaves it behind."""
-    folder = Path(tempfile.mkdtemp(prefix=prefix))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return folder
 
 
 def java_process(spark: SparkSession) -> subprocess.Popen[bytes]:

@@ -14,6 +14,7 @@ import pyspark
 import pytest
 from pyspark.sql import SparkSession
 
+from penstock.analyze.scratch import _create
 from penstock.analyze.session import TEMPORARY_CHARS_MAX, _python, _sockets
 
 pytestmark = pytest.mark.spark
@@ -34,7 +35,7 @@ def test_where_the_path_of_a_socket_would_be_too_long_there_are_ports(
         long = Path(made, "x" * (TEMPORARY_CHARS_MAX - len(made) - 1 + more))
         long.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(long))
-        found = _sockets()
+        found = _sockets(_create())
     assert bool(found) is used
     name = ".01234567-89ab-cdef-0123-456789abcdef.sock"  # as Spark calls them
     assert not used or len(found["spark.python.unix.domain.socket.dir"]) + 1 + len(name) < 108
