@@ -7,6 +7,7 @@ edited meanwhile. It alone records a fingerprint, once the comparison has passed
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import replace
@@ -316,20 +317,22 @@ class Comparison:
 
     def _removed(self, left: Leftover) -> Verdict:
         reasons = (f"it is no longer declared; what it has ({left.size_text}) is kept",)
-        return Verdict(Kind.removed, left.sort, left.name, None, reasons, "To remove it", self._purge(left.name))
+        advice = "To remove it for good"
+        return Verdict(Kind.removed, left.sort, left.name, None, reasons, advice, self._purge(left.name))
 
     def _readers_with_data(self, name: str) -> list[str]:
         there = stored(self.directory)
         return [each for each in downstream(self.app, name) if each in there]
 
     def _purge(self, *names: str) -> str:
-        return self._command("purge", *names)
+        """The command that removes data for good. Without `--yes` it would only say what it removes."""
+        return f"{self._command('purge', *names)} --yes"
 
     def _command(self, command: str, *arguments: str) -> str:
         return command_line(self.target, self.directory, command, *arguments)
 
 
 def command_line(target: str, directory: DataDirectory, command: str, *arguments: str) -> str:
-    """A command of ours as a person types it; the data directory is left out if it is the usual one."""
-    data = [] if str(directory.root) == ".penstock" else ["--data", str(directory.root)]
-    return " ".join(("penstock", command, target, *arguments, *data))
+    """A command of ours that can be pasted into a shell; the data directory is left out if it is the usual one."""
+    data = [] if str(directory.root) == ".penstock" else ["--data", shlex.quote(str(directory.root))]
+    return " ".join(("penstock", command, shlex.quote(target), *arguments, *data))

@@ -18,7 +18,7 @@ from penstock.files import sync_directory, write_atomic
 from penstock.fingerprints.stored import Prints, read_prints, write_prints
 from penstock.fingerprints.verdicts import Kind
 from penstock.graph import downstream, order
-from penstock.runtime.comparison import Comparison
+from penstock.runtime.comparison import Comparison, command_line
 from penstock.runtime.directory import DataDirectory, held
 from penstock.runtime.leftovers import Leftover, leftovers, stored
 
@@ -136,7 +136,7 @@ def require_whole(directory: DataDirectory, target: str) -> None:
     if found is not None:
         raise DeclarationError(
             f"the removal of {', '.join(found.names)} from {directory.root} was cut short; complete it with "
-            f"penstock purge {target} --data {directory.root} --yes"
+            f"{command_line(target, directory, 'purge')} --yes"
         )
 
 

@@ -91,4 +91,4 @@ def test_an_edited_app_never_goes_on_with_what_other_code_has_made(tmp_path: Pat
     removed = penstock("plan", str(file), "--data", str(data))
     assert removed.returncode == 0
     assert "view peak: removed: it is no longer declared" in removed.stdout
-    assert f"penstock purge {file} peak --data {data}" in removed.stdout
+    assert f"penstock purge {file} peak --data {data} --yes" in removed.stdout

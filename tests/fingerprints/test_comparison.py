@@ -96,7 +96,7 @@ def test_a_removed_view_is_reported_and_its_data_kept(tmp_path: Path, data: Data
     (found,) = judged(tmp_path, data, (rich, "")).values()
     assert (found.kind, found.sort, found.name) == (Kind.removed, "view", "rich")
     assert "it is no longer declared; what it has (" in found.reason
-    assert found.command == f"penstock purge {tmp_path}/shop.py rich --data {data.root}"
+    assert found.command == f"penstock purge {tmp_path}/shop.py rich --data {data.root} --yes"
     assert data.view_file("rich").exists()
 
 
@@ -107,7 +107,7 @@ def test_a_changed_key_of_a_stream_is_refused_with_the_commands_that_resolve_it(
     assert found.kind is Kind.incompatible
     assert "its key was 'shop' and is 'oid', and stored events are placed by it" in found.reason
     assert str(found.advice).startswith("Give the new stream another name, or delete its events")
-    assert found.command == f"penstock purge {tmp_path}/shop.py orders count best rich --data {data.root}"
+    assert found.command == f"penstock purge {tmp_path}/shop.py orders count best rich --data {data.root} --yes"
     comparison = compare(tmp_path / "shop.py", data)
     with pytest.raises(DeclarationError, match="its key was 'shop'"):
         comparison.require_streams()
@@ -131,7 +131,7 @@ def test_a_derived_view_whose_key_changed_is_computed_anew(tmp_path: Path, data:
     edit = ('WHERE best > 10", key="shop"', 'WHERE best > 10", key="best"')
     (found,) = judged(tmp_path, data, edit).values()
     assert found.kind is Kind.incompatible
-    assert found.command == f"penstock purge {tmp_path}/shop.py rich --data {data.root}"
+    assert found.command == f"penstock purge {tmp_path}/shop.py rich --data {data.root} --yes"
 
 
 def test_a_changed_handler_goes_on_unless_a_batch_of_it_is_half_done(tmp_path: Path, data: DataDirectory) -> None:

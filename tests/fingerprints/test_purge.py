@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -95,6 +97,20 @@ def test_a_stream_whose_key_changed_can_begin_anew_with_all_who_read_it(tmp_path
     assert done.returncode == 0, done.stderr
     assert names(data) == set()
     assert {each.kind for each in compare(tmp_path / "shop.py", data).verdicts()} == {"new"}
+
+
+def test_the_purge_that_a_plan_names_can_be_pasted_into_a_shell(tmp_path: Path) -> None:
+    folder = tmp_path / "my shop"
+    folder.mkdir()
+    data = stock(write(folder), folder / "the data")
+    write(folder, ('app.sql("rich"', '# app.sql("rich"'))
+    plan = penstock(tmp_path, "plan", "my shop/shop.py", "--data", "my shop/the data", "--json")
+    (removed,) = [each for each in json.loads(plan.stdout)["declarations"] if each["verdict"] == "removed"]
+    program, *arguments = shlex.split(removed["command"])
+    assert program == "penstock"
+    done = penstock(tmp_path, *arguments)
+    assert done.returncode == 0, done.stderr
+    assert names(data) == {"orders", "best", "count"}
 
 
 def points() -> Iterator[str]:
