@@ -100,6 +100,10 @@ class View:
         """Its changes as a stream, to be read by another view."""
         return ChangeStream(self.name)
 
+    def placed(self, message: str) -> str:
+        """Put the view's file:line in front of a message about it that has none, as those of the store."""
+        return f"{self.where}: {message}" if message.startswith(f"view {self.name}: ") else message
+
 
 Function = Callable[..., Any]
 

@@ -156,11 +156,12 @@ class DerivedView:
         except SyncFailed:
             raise
         except PenstockError as error:
-            self._fail(error.message)
+            self._fail(self.view.placed(error.message))
 
-    def block(self, reason: str) -> None:
+    def block(self, failed: str) -> None:
         """Note that it cannot be computed, since a view that it reads has failed."""
         self.rows = self._tried = None
+        reason = self.view.placed(f"view {self.view.name}: it waits for {failed}, which failed")
         if reason != self.error:
             self._retry.reset()
             self._fail(reason)
@@ -327,7 +328,7 @@ class Derivation:
         missing = [name for name in view.view.reads if name not in known]
         failed = [name for name in missing if self._failed(name)]
         if failed:
-            view.block(f"view {view.view.name} waits for {failed[0]}, which failed")
+            view.block(failed[0])
         elif not missing:
             view.update({name: known[name] for name in view.view.reads})
 

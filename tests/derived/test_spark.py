@@ -126,8 +126,15 @@ def test_a_function_of_python_in_a_derived_view_runs_and_its_failure_names_it(sp
 
     made = Derived(spark, v)
     assert made.compute([pa.table({"k": ["a"], "n": [3]}, COLUMNS)]).to_pylist() == [{"k": "a", "n": 20}]
-    with pytest.raises(ViewError, match=r"view v: ZeroDivisionError"):
+    with pytest.raises(ViewError, match=rf"^{v.where.file}:\d+: view v: ZeroDivisionError"):
         made.compute([pa.table({"k": ["a"], "n": [0]}, COLUMNS)])
+
+
+def test_a_cast_that_fails_in_a_derived_view_names_its_line(spark: SparkSession) -> None:
+    made = Derived(spark, view := view_of("SELECT k, CAST(k AS INT) AS n FROM v0"))
+    with pytest.raises(ViewError) as caught:
+        made.compute([pa.table({"k": ["a"], "n": [3]}, COLUMNS)])
+    assert caught.value.message.startswith(f"{view.where}: view v: [CAST_INVALID_INPUT] The value 'a'")
 
 
 def test_check_finds_what_is_wrong_with_views_on_views(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
