@@ -121,6 +121,15 @@ def event_class(app: App, name: str) -> type[Event] | None:
     return row_classes(app).get(name.removesuffix(CHANGES_SUFFIX))
 
 
+def classes_behind(app: App, view: View) -> frozenset[str]:
+    """The streams, and the views that handlers keep, whose classes the plan of a view depends on: those that it reads,
+    and those behind the views whose changes it reads."""
+    queries = {each.name: each for each in app.queries}
+    names = [name.removesuffix(CHANGES_SUFFIX) for name in view.reads]
+    behind = [classes_behind(app, queries[name]) for name in names if name in queries]
+    return frozenset(name for name in names if name not in queries).union(*behind)
+
+
 def _fields_text(event: type[Event]) -> str:
     return ", ".join(f"{each.name}: {type_name(each.hint)}" for each in fields(event))
 

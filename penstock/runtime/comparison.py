@@ -20,7 +20,7 @@ from penstock.declared import Handler, Stream, View
 from penstock.errors import DeclarationError, HandlerError, NotFound, StorageError, ViewError
 from penstock.event_shape import event_spec
 from penstock.evolution import shape_of
-from penstock.fingerprints.declared import handler_print, stream_print, view_print
+from penstock.fingerprints.declared import classes_behind, handler_print, stream_print, view_print
 from penstock.fingerprints.stored import (
     PlanPrint,
     Prints,
@@ -73,9 +73,10 @@ class Comparison:
         """One for each declaration, in their order, and one for each that was removed. Without `plans` some views may
         be undecided."""
         unreadable = self._unreadable()
+        misread = frozenset(unreadable)
         streams = [self.of_stream(each) for each in self.app.streams]
         found = [unreadable.pop(each.name, each) for each in streams]
-        found += [self.of_view(each, (plans or {}).get(each.name)) for each in self.app.queries]
+        found += [self._of_readable(each, (plans or {}).get(each.name), misread) for each in self.app.queries]
         found += [self._of_whole_handler(each) for each in self.app.handlers]
         removed = map(self._removed, leftovers(self.app, self.directory, self._known))
         return [*found, *unreadable.values(), *removed]
@@ -90,6 +91,17 @@ class Comparison:
                     verdict = Verdict(Kind.incompatible, "stream", stream.name, stream.where, tuple(reasons))
                     found[stream.name] = verdict
         return found
+
+    def _of_readable(self, view: View, plan: PlanPrint | str | None, misread: frozenset[str]) -> Verdict:
+        """The same as `of_view`, but of a view behind which there is a class by which stored events cannot be read: how
+        its query compares depends on what the class will say became of its fields, so the class comes first."""
+        verdict = self.of_view(view, plan)
+        behind = sorted(misread & classes_behind(self.app, view))
+        by_plan = isinstance(plan, PlanPrint) and self.of_view(view).kind is Kind.undecided
+        if not behind or not by_plan or verdict.kind is not Kind.incompatible:
+            return verdict
+        reason = f"its query is compared once the events of {behind[0]} can be read as their class"
+        return Verdict(Kind.undecided, "view", view.name, view.where, (reason,))
 
     def _of_whole_handler(self, handler: Handler) -> Verdict:
         """The same as `of_handler`, before anything is running: a batch may be half done, and its events read as
@@ -220,6 +232,7 @@ class Comparison:
                 verdict = self.of_view(node, made, waiting=False)
                 self._declare(node.name, made)
         if verdict.kind in (Kind.incompatible, Kind.undecided):
+            self._require_readable(node)
             error = HandlerError if isinstance(node, Handler) else ViewError
             raise error(str(verdict), **{verdict.sort: node.name})
         return verdict
@@ -268,6 +281,14 @@ class Comparison:
                 verdict = self.of_stream(stream)
                 if verdict.kind is Kind.incompatible:
                     raise DeclarationError(str(verdict), stream=stream.name)
+
+    def _require_readable(self, node: View | Handler) -> None:
+        """Raise the reason why events that a view reads cannot be read as their class: before that is put right, what
+        else differs need not count."""
+        behind = classes_behind(self.app, node) if isinstance(node, View) else frozenset()
+        for name, verdict in self._unreadable().items() if behind else ():
+            if name in behind:
+                raise DeclarationError(str(verdict), stream=name)
 
     def _needs_plan(self, view: View, verdict: Verdict) -> bool:
         """Whether a plan is to be made: where it decides, where none is stored, and where a function makes the query,

@@ -88,8 +88,12 @@ def choose(
 
 
 def changed(app: App, target: str, root: Path, settings: Settings, say: Say) -> list[Node]:
-    """The views and handlers whose data the code as it is now would not have made."""
+    """The views and handlers whose data the code as it is now would not have made. Raises `DeclarationError` if a
+    stream is refused: that comes first."""
     verdicts = decided(Comparison(app, target, DataDirectory(root), settings), say)
+    streams = [str(each) for each in verdicts if each.sort == "stream" and each.kind is Kind.incompatible]
+    if streams:
+        raise DeclarationError("\n".join(streams))
     names = {(each.sort, each.name) for each in verdicts if each.command is not None and " rebuild " in each.command}
     found: list[Node] = [view for view in app.queries if ("view", view.name) in names]
     return [*found, *(each for each in app.handlers if ("handler", each.name) in names)]

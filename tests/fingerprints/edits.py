@@ -298,6 +298,22 @@ INCOMPATIBLE = [
         {**yes("orders", "its field amount is now price"), **no("large", "its query has changed")},
     ),
     Row(
+        "a field that is renamed without saying so",
+        [
+            ("amount: int\n    note", "price: int\n    note"),
+            ("max(amount)", "max(price)"),
+            ('F.sum("amount")', 'F.sum("price")'),
+            ('gross_by(3)("amount")', 'gross_by(3)("price")'),
+            (LARGE, LARGE.replace("amount", "price")),
+            ('top=2, by="amount"', 'top=2, by="price"'),
+        ],
+        {
+            **no("orders", "renamed={'amount': 'price'}"),
+            **dict.fromkeys(("best", "hours", "gross"), (Kind.undecided, "its query is compared once the events of")),
+            **no("large", "by was amount and is price"),
+        },
+    ),
+    Row(
         "a version of an event that is migrated",
         [
             ('time="at"):\n', 'time="at", version=2):\n'),

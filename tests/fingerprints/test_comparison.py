@@ -11,7 +11,7 @@ import pytest
 from penstock.access import KeyFile
 from penstock.errors import Damaged, DeclarationError, HandlerError, NewerFormat, ViewError
 from penstock.evolution import shape_of
-from penstock.fingerprints.declared import original_name, view_print
+from penstock.fingerprints.declared import classes_behind, original_name, view_print
 from penstock.fingerprints.stored import Versions, read_prints, write_prints
 from penstock.fingerprints.verdicts import Kind, Verdict, view_verdict
 from penstock.graph import order
@@ -194,6 +194,62 @@ def test_a_renamed_column_is_known_by_its_first_name() -> None:
     assert original_name(Order, "content") == "text"  # type: ignore[arg-type]
     assert original_name(Order, "other") == "other"  # type: ignore[arg-type]
     assert original_name(None, "text") == "text"
+
+
+RENAMED = (("amount: int", "price: int"), ("max(amount)", "max(price)"))
+DECLARED = ('id="oid"):', 'id="oid", renamed={"amount": "price"}):')
+OTHER_PLAN = msgspec.structs.replace(PLAN, query="another plan")
+
+
+def test_a_field_that_is_renamed_without_saying_so_asks_for_that_and_for_no_rebuild(
+    tmp_path: Path, data: DataDirectory
+) -> None:
+    comparison = compare(write(tmp_path, *RENAMED), data)
+    verdicts = {each.name: each for each in comparison.verdicts({"best": OTHER_PLAN})}
+    assert verdicts["orders"].kind is Kind.incompatible
+    assert "say what became of it, class Order(Event, renamed={'amount': 'price'}) or" in verdicts["orders"].reason
+    assert verdicts["best"] == Verdict(
+        Kind.undecided,
+        "view",
+        "best",
+        comparison.app.queries[0].where,
+        ("its query is compared once the events of orders can be read as their class",),
+    )
+    printed = lines(list(verdicts.values()), [], data)
+    assert not any("rebuild" in line for line in printed)
+    assert printed[-1].endswith("`penstock run` would refuse")
+    assert compare(write(tmp_path, *RENAMED, DECLARED), data).verdicts({"best": PLAN})[1].kind is Kind.unchanged
+
+
+def test_an_engine_that_finds_a_field_renamed_without_saying_so_asks_for_that_first(
+    tmp_path: Path, data: DataDirectory
+) -> None:
+    comparison = compare(write(tmp_path, *RENAMED), data)
+    with pytest.raises(DeclarationError, match=r"stream orders: incompatible: .*renamed=\{'amount': 'price'\}"):
+        comparison.require(comparison.app.queries[0], lambda: OTHER_PLAN)
+
+
+def test_a_view_that_must_be_rebuilt_whatever_its_class_says_is_told_so_at_once(
+    tmp_path: Path, data: DataDirectory
+) -> None:
+    other_key = ('GROUP BY shop", key="shop")', 'GROUP BY shop", key="best")')
+    comparison = compare(write(tmp_path, *RENAMED, other_key), data)
+    verdict = comparison.verdicts({"best": OTHER_PLAN})[1]
+    assert (verdict.name, verdict.kind) == ("best", Kind.incompatible)
+    assert "penstock rebuild" in str(verdict.command)
+
+
+def test_the_classes_behind_a_view_are_those_of_what_it_reads_also_by_way_of_changes(
+    tmp_path: Path, data: DataDirectory
+) -> None:
+    other = 'class Visit(Event):\n    page: str\n\nvisits = app.stream("visits", Visit)\n'
+    file = write(tmp_path, *RENAMED, ('app.sql("best"', f'{other}\napp.sql("best"'))
+    comparison = compare(file, data)
+    assert classes_behind(comparison.app, comparison.app.queries[0]) == {"orders"}
+    seen = comparison.app.sql("seen", "SELECT shop, count(*) AS n FROM `best.changes` GROUP BY shop", key="shop")
+    pages = comparison.app.sql("pages", "SELECT page, count(*) AS n FROM visits GROUP BY page", key="page")
+    assert classes_behind(comparison.app, seen) == {"orders"}
+    assert classes_behind(comparison.app, pages) == {"visits"}
 
 
 def test_a_damaged_file_of_fingerprints_is_a_clear_error(tmp_path: Path, data: DataDirectory) -> None:

@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 from penstock.fingerprints.verdicts import Kind
 from penstock.runtime.affected import affected
-from penstock.runtime.changing import lines, reported
+from penstock.runtime.changing import REFUSED, lines, reported
 from penstock.runtime.plans import decided
 from tests.fingerprints.edits import ROWS, Row
 from tests.fingerprints.shop import (
@@ -58,7 +58,7 @@ def test_an_edit_is_judged_and_what_goes_on_is_right(row: Row, shop: Shop, spark
     refused = reported(verdicts, shop.directory.root, said.append)
     assert bool(refused) == row.refused
     for name, (kind, part) in row.expected.items():
-        where = refused if kind is Kind.incompatible else said if kind is not Kind.new else [name + part]
+        where = refused if kind in REFUSED else said if kind is not Kind.new else [name + part]
         assert any(name in line and part in line for line in where)
     if row in ROWS[::SOME]:
         _require_right(row, shop, spark, tmp_path)
@@ -103,4 +103,4 @@ def _require_plan(row: Row, printed: list[str]) -> None:
         assert part in line
         if kind is Kind.incompatible:
             assert "app.py:" in line
-            assert any(each in line for each in ("penstock rebuild", "penstock purge", "raise the version"))
+            assert any(each in line for each in ("penstock rebuild", "penstock purge", "raise the version", "renamed="))
