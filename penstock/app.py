@@ -9,7 +9,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import timedelta
-from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, overload
 
@@ -61,6 +60,7 @@ from penstock.making import given_key
 from penstock.notebook import table
 from penstock.schema import Event, Late, Raw, State
 from penstock.shed import Shed
+from penstock.sql import is_pattern, tables
 from penstock.suggestions import unknown
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.handling import Windowing
@@ -69,8 +69,6 @@ from penstock.windows.shapes import Shape, Trigger, on_change
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-PATTERN_WORD = "MATCH_RECOGNIZE"
 
 
 def _caller() -> Where:
@@ -243,7 +241,7 @@ class App:
         is `bounds` alone, as for `match`.
         """
         where = _caller()
-        if _is_pattern(query):
+        if is_pattern(query):
             given = {"key": key, "keep": keep, "top": top, "by": by, "emit": emit != "change", "time": time != "event"}
             return self._recognize(name, query, where, bounds, [each for each, value in given.items() if value])
         declared = View(name, where, tables(query), _names(key), None, query, keep, top, by, emit, time)
@@ -627,44 +625,3 @@ def _mapping(given: Any) -> Any:
 
 def _names(key: str | Sequence[str]) -> tuple[str, ...]:
     return (key,) if isinstance(key, str) else tuple(key)
-
-
-def tables(query: str) -> tuple[str, ...]:
-    """The names that a SELECT reads, each once, in order; none if the text is not SQL (which `check` reports)."""
-    import sqlglot
-    from sqlglot import exp
-    from sqlglot.errors import SqlglotError
-
-    try:
-        tree = sqlglot.parse_one(_with_window_quoted(query), dialect="spark")
-    except SqlglotError:
-        return ()
-    local = {each.alias for each in tree.find_all(exp.CTE)}
-    found = (".".join(part.name for part in table.parts) for table in tree.find_all(exp.Table))
-    return tuple(dict.fromkeys(name for name in found if name not in local))
-
-
-def _is_pattern(query: str) -> bool:
-    """Whether a text says MATCH_RECOGNIZE as a word of its own: not in a literal, a comment or a quoted name. If it
-    cannot be taken apart, the word anywhere in it is enough."""
-    if PATTERN_WORD not in query.upper():
-        return False
-    from sqlglot import TokenType, tokenize
-    from sqlglot.errors import SqlglotError
-
-    try:
-        words = tokenize(query, dialect="spark")
-    except SqlglotError:
-        return True
-    plain = (TokenType.VAR, TokenType.MATCH_RECOGNIZE)
-    return any(each.token_type in plain and each.text.upper() == PATTERN_WORD for each in words)
-
-
-def _with_window_quoted(query: str) -> str:
-    """The same with the function `window` in quotes: after GROUP BY the parser takes it for the clause of that name."""
-    from sqlglot import TokenType, tokenize
-
-    for token, following in reversed(list(pairwise(tokenize(query, dialect="spark")))):
-        if token.token_type is TokenType.WINDOW and following.token_type is TokenType.L_PAREN:
-            query = f"{query[: token.start]}`window`{query[token.end + 1 :]}"
-    return query

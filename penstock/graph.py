@@ -45,6 +45,7 @@ from penstock.schema import (
     state_problem,
     untyped,
 )
+from penstock.sql import syntax_problem
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -346,7 +347,8 @@ def _view(app: App, view: View) -> Iterator[Problem]:
     streams, views = {each.name for each in (*app.streams, *app.outputs)}, {each.name for each in app.views}
     changes = {each.changes.name for each in app.views}
     if not view.reads:
-        yield problem("its SQL could not be read, or reads nothing" if view.query is not None else "it reads nothing")
+        found = syntax_problem(view.query) if view.query is not None else None
+        yield problem("it reads nothing" if found is None else f"its SQL cannot be read: {found}")
     for name in view.reads:
         if name not in streams | views | changes:
             others = [each for each in sorted(streams | views) if not _is_of(view, each)]

@@ -185,7 +185,22 @@ def test_a_sound_app_has_no_problems() -> None:
             lambda app: app.sql("v", "SELECT a FROM nowhere", key="a"),
             "reads 'nowhere', which is not a stream or view",
         ),
-        (lambda app: app.sql("v", "SELEC a", key="a"), "could not be read"),
+        (
+            lambda app: app.sql("v", "\n  SELEC a", key="a"),
+            "view v: its SQL cannot be read: it is no SELECT, line 2, column 3, at 'SELEC a'",
+        ),
+        (
+            lambda app: app.sql("v", "SELECT vehicle,\n  count(* AS n\nFROM fixes", key="vehicle"),
+            "view v: its SQL cannot be read: line 2, column 11, at 'AS n'",
+        ),
+        (
+            lambda app: app.sql("v", "SELECT window(at, '1 day') w (2 FROM fixes", key="w"),
+            "view v: its SQL cannot be read: line 1, column 30, at '(2 FROM fixes'",
+        ),
+        (lambda app: app.sql("v", "SELECT vehicle FROM", key="vehicle"), "column 16, at 'FROM'"),
+        (lambda app: app.sql("v", "SELECT 'a FROM fixes", key="a"), "a quote or a comment in it is not closed"),
+        (lambda app: app.sql("v", " ", key="a"), "its SQL cannot be read: it is empty"),
+        (lambda app: app.sql("v", "SELECT 1 AS a", key="a"), "view v: it reads nothing"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=[]), "it has no key"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "stands twice"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", top=3), "top and by go together"),

@@ -14,7 +14,7 @@ PACKAGE = Path(__file__).parent.parent / "penstock"
 FOUNDATIONS = {
     "errors", "settings", "schema", "columns", "rows", "cursor", "files", "failpoints", "shard", "evolution",
     "contracts", "access", "filters", "signing", "kept", "lossless", "making", "packed", "sketches", "event_shape",
-    "encodings", "suggestions", "notebook",
+    "encodings", "suggestions", "notebook", "sql",
 }  # fmt: skip
 DECLARATIONS = {
     "app", "declared", "graph", "machine", "testing", "samples", "suspects", "purity", "shed", "times", "cep",

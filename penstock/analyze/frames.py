@@ -9,7 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
@@ -20,6 +20,7 @@ from penstock.columns import change_schema
 from penstock.declared import CHANGES_SUFFIX, Handler, Stream, Time, View, Where
 from penstock.errors import HandlerError, ViewError
 from penstock.schema import INGEST_COLUMN, KIND_EVENT, SYSTEM_COLUMNS, event_schema
+from penstock.sql import place
 
 Reader = Callable[[str, StructType], DataFrame]
 """Gives the raw rows of a stream: from the log, or from a plain list."""
@@ -149,10 +150,9 @@ def node_error(node: View | Handler, error: BaseException) -> ViewError | Handle
     sentence = _sentence(error)
     if isinstance(node, Handler):
         return HandlerError(f"{where}: handler {node.name}: {sentence}", handler=node.name)
-    column = _column(error)
-    return ViewError(
-        f"{where}: view {node.name}: {sentence}", view=node.name, file=where.file, line=where.line, column=column
-    )
+    column, there = _column(error), _sql_place(node, error)
+    message = f"{where}: view {node.name}: {sentence}" + (f" (in its SQL: {there})" if there is not None else "")
+    return ViewError(message, view=node.name, file=where.file, line=where.line, column=column)
 
 
 def _user_line(node: View | Handler, error: BaseException) -> Where:
@@ -179,6 +179,17 @@ def _sentence(error: BaseException) -> str:
     inner = re.findall(r"(\[[A-Z0-9_.]+\] .*)", text)
     line = str(inner[-1] if inner else text.splitlines()[0])
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line).strip()
+
+
+def _sql_place(view: View, error: BaseException) -> str | None:
+    """The place in the SQL of a view at which Spark found an error, if it says so: of a text that cannot be parsed, and
+    of a name that is not there."""
+    if view.query is None or not isinstance(error, AnalysisException):
+        return None
+    java: Any = getattr(error, "_origin", None)
+    if java is None or not (java.line().isDefined() and java.startPosition().isDefined()):
+        return None
+    return place(view.query, int(java.line().get()), int(java.startPosition().get()))
 
 
 def _column(error: BaseException) -> str | None:

@@ -115,6 +115,38 @@ def test_an_unknown_column_is_reported_with_view_line_and_column(spark: SparkSes
     assert "java" not in caught.value.message.lower()
 
 
+@pytest.mark.parametrize(
+    ("query", "sentence", "place"),
+    [
+        (
+            "SELECT vehicle,\n  count(*) AS n,\nFROM fixes GROUP BY vehicle",
+            "[PARSE_SYNTAX_ERROR] Syntax error at or near",
+            "line 3, column 6, at 'fixes GROUP BY vehicle'",
+        ),
+        (
+            "SELECT vehicle,\n  max(sped) AS n\nFROM fixes GROUP BY vehicle",
+            "[UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `sped`",
+            "line 2, column 7, at 'sped) AS n'",
+        ),
+        (
+            "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle, hash(1, 2) WITH ROLLUP, CUBE",
+            "[PARSE_SYNTAX_ERROR] Syntax error at or near",
+            "line 1, column 82, at ', CUBE'",
+        ),
+    ],
+)
+def test_an_error_in_sql_is_reported_with_its_line_and_column_in_the_text(
+    spark: SparkSession, query: str, sentence: str, place: str
+) -> None:
+    wrong = App("wrong")
+    wrong.stream("fixes", Fix)
+    view = View("broken", wrong.where, ("fixes",), ("vehicle",), query=query)
+    with pytest.raises(ViewError) as caught:
+        wrong.preview(view, [fix(1)])
+    assert caught.value.message.startswith(f"{wrong.where}: view broken: {sentence}")
+    assert caught.value.message.endswith(f" (in its SQL: {place})")
+
+
 def test_a_view_that_gives_no_frame_or_raises_is_reported(spark: SparkSession) -> None:
     wrong = App("wrong")
     stream = wrong.stream("fixes", Fix)
