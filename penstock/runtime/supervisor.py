@@ -31,6 +31,7 @@ from penstock.settings import Settings
 
 STEP_S = 0.05
 LOOK_S = 0.5
+LAST_WORDS_CHARS = 200
 LAST_WORDS_BYTES = 2_000
 FIRST_WAIT_S = 0.1
 BACKLOG = 1024
@@ -245,7 +246,8 @@ class Supervisor:
         process.start_at = now + wait
         process.restarts += 1
         process.died_at, process.ended = now, _how(status)
-        self.say(f"the {process.name} {process.ended}; starting it again after {wait:.1f} s{self._last_words(process)}")
+        told = last_words(self._log(process), status)
+        self.say(f"the {process.name} {process.ended}; starting it again after {wait:.1f} s ({told})")
 
     def _start(self, process: Process, ownership: Ownership) -> None:
         listener = self.listener.fileno() if process.name == "gateway" else None
@@ -273,16 +275,6 @@ class Supervisor:
 
     def _log(self, process: Process) -> Path:
         return self.directory.logs / f"{process.name}.log"
-
-    def _last_words(self, process: Process) -> str:
-        """The end of a child's log, if it says why it died."""
-        try:
-            with open(self._log(process), "rb") as file:
-                file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
-                lines = file.read().decode(errors="replace").strip().splitlines()
-        except OSError as error:
-            return f" ({self._log(process)} cannot be read: {error.strerror})"
-        return f" ({lines[-1][:200]}; see {self._log(process)})" if lines else ""
 
     def _open_log(self, process: Process) -> IO[bytes]:
         """The child's log, kept to two files of bounded size: it is turned over between runs, when it is long."""
@@ -337,6 +329,20 @@ def end_group(leader: int) -> None:
     """Kill what is left of a child's process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
+
+
+def last_words(log: Path, status: int) -> str:
+    """The log of a child that has died, with its last line if that says why it died. Of one that was killed, or that
+    has lost its Java process, it does not: then Spark's workers write last, that nobody reads what they send."""
+    if status < 0 or status == EXIT_JAVA:
+        return f"see {log}"
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
+            lines = file.read().decode(errors="replace").strip().splitlines()
+    except OSError as error:
+        return f"{log} cannot be read: {error.strerror}"
+    return f"{lines[-1][:LAST_WORDS_CHARS]}; see {log}" if lines else f"see {log}"
 
 
 def _how(status: int) -> str:

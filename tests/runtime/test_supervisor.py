@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
+from penstock.errors import EXIT_JAVA
 from penstock.runtime import supervisor
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.supervisor import News, Process
+from penstock.runtime.supervisor import News, Process, last_words
 
 
 def test_the_wait_doubles_for_what_dies_at_once_and_starts_over_after_a_healthy_run() -> None:
@@ -20,6 +22,16 @@ def test_the_wait_doubles_for_what_dies_at_once_and_starts_over_after_a_healthy_
         waits.append(process.wait_before_restart(died_at, longest_s=0.5))
     assert waits == [0.1, 0.2, 0.4, 0.5]
     assert process.wait_before_restart(2.1, longest_s=0.5) == 0.1
+
+
+def test_the_last_line_of_a_log_is_told_only_if_it_says_why_a_child_died(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("Traceback (most recent call last):\nBrokenPipeError: [Errno 32] Broken pipe\n")
+    for status in (-signal.SIGKILL, -signal.SIGTERM, EXIT_JAVA):
+        assert last_words(log, status) == f"see {log}", "written by what the dead one has left behind"
+    log.write_text("ModuleNotFoundError: No module named 'rates'\n")
+    assert last_words(log, 1) == f"ModuleNotFoundError: No module named 'rates'; see {log}"
+    assert last_words(tmp_path / "other.log", 1) == f"{tmp_path}/other.log cannot be read: No such file or directory"
 
 
 @pytest.fixture
