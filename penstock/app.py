@@ -569,6 +569,7 @@ class App:
 
         The view is one that Spark computes, or its name. A stream's events are instances of its class or plain
         mappings; a view's are mappings of its columns. Of several rows with one key the last stands, as in the view.
+        A view that cannot run is refused, as by `penstock check`.
         """
         from penstock.analyze.preview import preview
 

@@ -77,7 +77,7 @@ def check(app: App) -> list[Problem]:
     for stream in app.streams:
         found += _stream(stream)
     for view in app.queries:
-        found += _view(app, view)
+        found += view_problems(app, view)
     for handler in app.handlers:
         found += _handler(app, handler)
     for inlet in app.inlets:
@@ -96,6 +96,12 @@ def require_sound(app: App) -> None:
     problems = check(app)
     if problems:
         raise DeclarationError("\n".join(map(str, problems)), problems=[str(each) for each in problems])
+
+
+def require_sound_view(app: App, view: View) -> None:
+    """Raise the first problem of one view, if it has any."""
+    for problem in view_problems(app, view):
+        raise DeclarationError(str(problem), problems=[str(problem)])
 
 
 Node = View | Handler
@@ -340,7 +346,9 @@ def _times(stream: Stream, kinds: dict[str, Any]) -> Iterator[str]:
         yield f"partitions must be from 1 to {PARTITIONS_MAX}"
 
 
-def _view(app: App, view: View) -> Iterator[Problem]:
+def view_problems(app: App, view: View) -> Iterator[Problem]:
+    """The problems of one view, as far as that is known without Spark."""
+
     def problem(message: str) -> Problem:
         return Problem(view.where, f"view {view.name}: {message}")
 

@@ -8,6 +8,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -16,7 +17,7 @@ from pyspark.sql.types import StructType
 from penstock.analyze.deriving import Derived, derived_problems
 from penstock.analyze.fitting import row_problems
 from penstock.analyze.frames import build, columns_schema, inputs, key_problems, node_error
-from penstock.analyze.joined import join_problems
+from penstock.analyze.joined import UNBOUNDED, join_problems
 from penstock.analyze.planning import plan_problems
 from penstock.analyze.query import output_mode
 from penstock.analyze.scratch import scratch_folder
@@ -75,15 +76,12 @@ def check_views(app: App, settings: Settings) -> list[Problem]:
         spark = start_session(app.name, settings, logs=Path(folder) / "log", warehouse=Path(folder) / "warehouse")
         try:
             register(spark, EmptyLog)
-            return _check_all(app, spark, Path(folder))
+            return _check_all(app, spark)
         finally:
             spark.stop()
 
 
-def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
-    def read(stream: str, schema: StructType) -> DataFrame:
-        return read_stream(spark, stream, schema, rows_max=1, wait_s=0)
-
+def _check_all(app: App, spark: SparkSession) -> list[Problem]:
     found: list[Problem] = []
     columns: dict[str, pa.Schema] = {each.name: shown(event_schema(each.row)) for each in app.keepers}
     views = {name for each in app.views for name in (each.name, each.changes.name)}
@@ -93,14 +91,7 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
         if any(name in views and name.removesuffix(CHANGES_SUFFIX) not in columns for name in view.reads):
             continue  # it reads a view that has a problem of its own
         try:
-            if is_derived(app, view):
-                frame = Derived(spark, view).frame([columns[name].empty_table() for name in view.reads])
-                problems = [*key_problems(view, frame), *derived_problems(frame)]
-            else:
-                frame = build(spark, view, inputs(app, view, read, columns))
-                problems = key_problems(view, frame) or staying_problems(view, frame)
-                problems = problems or [*join_problems(spark, view, frame)]
-                problems = problems or stream_problems(frame) or _start_problems(view, frame, folder)
+            frame, problems = view_problems(spark, app, view, columns)
         except ViewError as error:
             found.append(_problem(view, error))
             continue
@@ -115,6 +106,27 @@ def _check_all(app: App, spark: SparkSession, folder: Path) -> list[Problem]:
     return found
 
 
+def view_problems(
+    spark: SparkSession, app: App, view: View, columns: Mapping[str, pa.Schema], *, unbounded: bool = False
+) -> tuple[DataFrame, list[str]]:
+    """A view's query on inputs without events, and why it cannot run. `columns` has those of the views that it reads.
+    A join that keeps every row is passed over if `unbounded`: what it gives is right.
+
+    Raises `ViewError` if it cannot be built. A source named `penstock` must be registered.
+    """
+    if is_derived(app, view):
+        frame = Derived(spark, view).frame([columns[name].empty_table() for name in view.reads])
+        return frame, [*key_problems(view, frame), *derived_problems(frame)]
+
+    def read(stream: str, schema: StructType) -> DataFrame:
+        return read_stream(spark, stream, schema, rows_max=1, wait_s=0)
+
+    frame = build(spark, view, inputs(app, view, read, columns))
+    problems = key_problems(view, frame) or staying_problems(view, frame)
+    problems = problems or [each for each in join_problems(spark, view, frame) if not unbounded or each != UNBOUNDED]
+    return frame, problems or stream_problems(frame) or _support_problems(spark, view, frame)
+
+
 def _changes_problems(app: App, view: View, frame: DataFrame) -> Iterator[str]:
     """Why the changes of a view cannot be read as a stream."""
     if view.name in change_streams(app):
@@ -127,11 +139,13 @@ def _problem(view: View, error: ViewError) -> Problem:
     return Problem(where, error.message.removeprefix(f"{where}: "))
 
 
-def _start_problems(view: View, frame: DataFrame, folder: Path) -> list[str]:
-    """Start the query for a moment, into nothing: Spark then says what a stream does not support."""
-    writer = frame.writeStream.outputMode(output_mode(view)).format("noop")
+def _support_problems(spark: SparkSession, view: View, frame: DataFrame) -> list[str]:
+    """Return what Spark does not support on a stream, as it says when a query is started."""
+    java: Any = spark._jvm
+    mode = getattr(java.org.apache.spark.sql.streaming.OutputMode, output_mode(view).capitalize())()
+    checker = java.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker
     try:
-        writer.option("checkpointLocation", str(folder / "checkpoints" / view.name)).start().stop()
+        checker.checkForStreaming(frame._jdf.queryExecution().analyzed(), mode)
     except Exception as error:
         return [node_error(view, error).message.split(f"view {view.name}: ", 1)[-1]]
     return []

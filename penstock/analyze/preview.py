@@ -13,34 +13,55 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from penstock.analyze.frames import build, stream_frame
+from penstock.analyze.check import EmptyLog, view_problems
+from penstock.analyze.frames import build, columns_schema, stream_frame
 from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
+from penstock.analyze.source import register
 from penstock.app import App
-from penstock.columns import CHANGE_COLUMN, UPSERT, json_rows, to_batch
+from penstock.columns import CHANGE_COLUMN, UPSERT, VERSION_COLUMN, json_rows, to_batch
 from penstock.declared import CHANGES_SUFFIX, Stream, Time, View
 from penstock.errors import MissingTool, ViewError
+from penstock.graph import require_sound_view
 from penstock.schema import Event, wire_class
 from penstock.settings import from_environment
 
 
 def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
+    """See `App.preview`. Raises what `penstock check` says of the view, if it would refuse it."""
     if len(events) != len(view.reads):
         wanted = ", ".join(view.reads)
         raise ViewError(f"view {view.name} reads {wanted}: give one list of events for each, not {len(events)}")
+    require_sound_view(app, view)
     spark = SparkSession.getActiveSession() or _session()
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     frames = [
         _stream_input(spark, streams[name], rows, view.time) if name in streams else _view_input(spark, name, rows)
         for name, rows in zip(view.reads, events, strict=True)
     ]
+    _require_runnable(spark, app, view, frames)
     return _naming_pandas(_last_of_each(spark, build(spark, view, frames), view.key))
+
+
+def _require_runnable(spark: SparkSession, app: App, view: View, frames: Sequence[DataFrame]) -> None:
+    """Refuse a view that `penstock check` would refuse: a stream has no end, and not all that can be computed from a
+    list can be computed from it."""
+    given = zip(view.reads, frames, strict=True)
+    columns = {name.removesuffix(CHANGES_SUFFIX): _row_columns(frame) for name, frame in given}
+    register(spark, EmptyLog)
+    _, problems = view_problems(spark, app, view, columns, unbounded=True)
+    if problems:
+        raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
+
+
+def _row_columns(frame: DataFrame) -> pa.Schema:
+    """The columns of a view, of which the rows or the changes are given."""
+    added = {CHANGE_COLUMN, VERSION_COLUMN}
+    return pa.schema([field for field in columns_schema(frame) if field.name not in added])
 
 
 def _last_of_each(spark: SparkSession, frame: DataFrame, key: Sequence[str]) -> DataFrame:
     """The last row of each key, as the view's file has it (`store.rows.to_rows`)."""
-    if not set(key) <= set(frame.columns):
-        return frame
     table = frame.toArrow()
     last = {row: index for index, row in enumerate(json_rows(table, key))}
     if len(last) == table.num_rows:

@@ -9,6 +9,7 @@ import socket
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyspark.util
@@ -18,12 +19,16 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from penstock import App
+from penstock.analyze import check as checking
 from penstock.analyze.frames import build, columns_schema, inputs, key_problems
 from penstock.analyze.pruning import needed_columns
 from penstock.columns import change_schema
 from penstock.declared import View
 from penstock.errors import DeclarationError, LedgerMismatch, MissingTool, ViewError
+from penstock.graph import check
 from penstock.schema import event_schema
+from penstock.settings import Settings
+from penstock.sketches import columns
 from penstock.store import ViewSpec
 from penstock.store.rows import to_rows
 from tests.analyze.pipe import NOON, Fix, Pipe, app, busiest, fix, fixes
@@ -120,8 +125,8 @@ def test_an_unknown_column_is_reported_with_view_line_and_column(spark: SparkSes
     [
         (
             "SELECT vehicle,\n  count(*) AS n,\nFROM fixes GROUP BY vehicle",
-            "[PARSE_SYNTAX_ERROR] Syntax error at or near",
-            "line 3, column 6, at 'fixes GROUP BY vehicle'",
+            "[TRAILING_COMMA_IN_SELECT] Trailing comma detected in SELECT clause",
+            "line 3, column 1, at 'FROM fixes GROUP BY vehicle'",
         ),
         (
             "SELECT vehicle,\n  max(sped) AS n\nFROM fixes GROUP BY vehicle",
@@ -156,6 +161,82 @@ def test_a_view_that_gives_no_frame_or_raises_is_reported(spark: SparkSession) -
         wrong.preview(nothing, [])
     with pytest.raises(ViewError, match="view raising: ZeroDivisionError"):
         wrong.preview(raising, [])
+
+
+PLACES = [{"vehicle": "v1", "speed": 1.0}]
+REFUSED: dict[str, tuple[str, dict[str, Any], list[list[Any]]]] = {
+    "a condition (HAVING, or a filter) after GROUP BY decides": (
+        "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle HAVING count(*) > 1",
+        {},
+        [[fix(1)]],
+    ),
+    "explode, or another function that makes rows, after": (
+        "SELECT vehicle, explode(collect_set(fix_id)) AS f FROM fixes GROUP BY vehicle",
+        {},
+        [[fix(1)]],
+    ),
+    "it reads the stream fixes together with the rows of the view places": (
+        "SELECT fixes.vehicle, places.speed FROM fixes JOIN places ON fixes.vehicle = places.vehicle",
+        {},
+        [[fix(1)], PLACES],
+    ),
+    "its query uses now(), and a view of views": ("SELECT vehicle, now() AS n FROM places", {}, [PLACES]),
+    "its query uses rand(), which gives another value": ("SELECT vehicle, rand() AS n FROM places", {}, [PLACES]),
+    "emit='close' cannot be used on a view that reads views": (
+        "SELECT vehicle FROM places",
+        {"emit": "close"},
+        [PLACES],
+    ),
+    "the key 'n' is no column of it; it has vehicle": ("SELECT vehicle FROM fixes", {"key": "n"}, [[fix(1)]]),
+    "it groups by vehicle as well": (
+        "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle",
+        {"key": "n"},
+        [[fix(1)]],
+    ),
+    "it joins two streams, whose rows appear once": (
+        "SELECT a.vehicle FROM fixes AS a JOIN fixes AS b ON a.vehicle = b.vehicle",
+        {},
+        [[fix(1)]],
+    ),
+    "it has an aggregate that is written in Python": (
+        "SELECT vehicle FROM fixes",
+        {"function": lambda fixes: fixes.groupBy("vehicle").agg(columns.tdigest("speed").alias("d"))},
+        [[fix(1)]],
+    ),
+    "[STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION]": (
+        "SELECT vehicle FROM fixes",
+        {"emit": "close", "function": lambda fixes: fixes.groupBy("vehicle").count()},
+        [[fix(1)]],
+    ),
+    "a condition (HAVING, or a filter) after GROUP BY": (
+        "SELECT vehicle, sum(speed) AS s FROM `places.changes` GROUP BY vehicle HAVING sum(speed) > 1",
+        {},
+        [PLACES],
+    ),
+}
+
+
+@pytest.mark.parametrize("told", REFUSED)
+def test_a_preview_refuses_what_check_refuses_with_the_same_message(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, told: str
+) -> None:
+    query, options, given = REFUSED[told]
+    bad = App("bad")
+    bad.stream("fixes", Fix, key="vehicle")
+    bad.sql("places", "SELECT vehicle, last(speed) AS speed FROM fixes GROUP BY vehicle", key="vehicle")
+    function = options.get("function")
+    named = {"key": "vehicle"} | {name: value for name, value in options.items() if name != "function"}
+    if function is None:
+        bad.sql("wrong", query, **named)
+    else:
+        bad.view("wrong", reads="fixes", **named)(function)
+    monkeypatch.setattr(checking, "start_session", lambda *_, **__: spark)
+    monkeypatch.setattr(type(spark), "stop", lambda _: None)
+    (problem, *_) = check(bad) or checking.check_views(bad, Settings())
+    assert f"view wrong: {told}" in str(problem)
+    with pytest.raises((ViewError, DeclarationError)) as caught:
+        bad.preview("wrong", *given)
+    assert str(caught.value) == str(problem)
 
 
 @pytest.mark.parametrize(
