@@ -78,6 +78,8 @@ def test_a_request_gets_the_row_of_a_derived_view_and_its_acknowledgement_tells_
 
     wait_for(lambda: all(each["done"] for each in told()["processed"]), 60, "all of them")
     assert sorted(each["view"] for each in told()["processed"]) == ["balances", "rich", "shares", "totals"]
+    refused = bank.app.post("transfers", [], params={"reply": "moves"})
+    assert (refused.status_code, refused.json()["code"]) == (400, "bad_parameter"), "it reads rich.changes"
 
 
 def test_each_change_is_in_the_stream_of_changes_once_and_deletes_are_among_them(bank: Bank) -> None:
