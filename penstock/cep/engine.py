@@ -19,9 +19,27 @@ from penstock.cep.runs import FEW
 from penstock.cep.search import Search
 from penstock.cep.turn import Found, Moment, PreferringTurn, Turn
 from penstock.cep.verdicts import Begin, Decided, Verdict, begins, fits, verdict
-from penstock.cep.waits import Place
+from penstock.cep.waits import Place, Wait
 from penstock.cep.workings import Workings
 from penstock.schema import Event
+
+
+class Watch:
+    """A silence at the beginning of a pattern, which is counted from an event: one that it does not want, or the first
+    of the key. That may be the first event of an `all_of`."""
+
+    def __init__(self, number: int, wait: Wait, mixed: bool) -> None:
+        assert wait.time is not None
+        self.wait, self.time = number, wait.time
+        self._unwanted = [fits(each, mixed) for each in wait.never]
+        self._places = [] if wait.how == "absent" else [(fits(place.on, mixed), place) for place in wait.places]
+
+    def is_unwanted(self, event: Any) -> bool:
+        return any(test(event, NOTHING) for test in self._unwanted)
+
+    def taking(self, event: Any) -> list[Place]:
+        """The places that take the event with which it begins."""
+        return [] if self.is_unwanted(event) else [place for test, place in self._places if test(event, NOTHING)]
 
 
 class Engine(Workings):
@@ -34,16 +52,12 @@ class Engine(Workings):
         self._turn: type[Turn] = PreferringTurn if search.preferred else Turn
         self._waits: list[Verdict] = [verdict(wait, len(classes) > 1) for wait in made.waits]
         self._ends = [wait.how == "end_within" for wait in made.waits]
-        self._absences = [wait.absence for wait in made.waits]
-        self._watches = [
-            (numbers[wait], wait.time, fits(wait.never[0], len(classes) > 1))
-            for wait in made.start
-            if wait.how == "absent" and wait.time is not None
-        ]
+        self._silences = [wait.silences for wait in made.waits]
+        self._watches = [Watch(numbers[wait], wait, len(classes) > 1) for wait in made.start if wait.silences]
         self._matched = self._already_matched(made.places, numbers)
         self._begin: Begin = begins(made.start, len(classes) > 1)
         self._open = frozenset(numbers[wait] for wait in made.open)
-        before = [wait for wait in made.start if wait.how != "absent" and wait.never]
+        before = [wait for wait in made.start if wait.never and not wait.silences]
         unwanted = list(dict.fromkeys(step for wait in before for step in wait.never))
         self._bars = [fits(step, len(classes) > 1) for step in unwanted]
         self._barred_by = {
@@ -77,7 +91,7 @@ class Engine(Workings):
                 outcome = waits[run.wait](run, event, sofar)
                 if outcome is not None:
                     decided.append((run, outcome))
-        watches = [each[:2] for each in self._watches if not memory.watched or each[2](event, NOTHING)]
+        watches = [each for each in self._watches if not memory.watched or each.is_unwanted(event)]
         if barred != memory.barred:
             memory.barred, memory.pattern = barred, self.fingerprint
         if not begun and not decided and not watches:
@@ -87,9 +101,9 @@ class Engine(Workings):
             turn.follow(run, outcome)
         for place in begun:
             turn.take(place, None)
-        for wait, silence in watches:
+        for watch in watches:
             memory.watched = True
-            turn.watch(wait, silence)
+            turn.watch(watch.wait, watch.time, watch.taking(event))
         return turn.settle(found)
 
     def _bar(self, barred: int, begun: Sequence[Place], event: Any) -> tuple[int, Sequence[Place]]:
@@ -136,11 +150,12 @@ class Engine(Workings):
 
     def _reach(self, turn: Turn, run: Run) -> None:
         """A partial match for which something is due now. An absence that would be complete after `within` is none."""
-        place = self._absences[run.wait]
         turn.gone.append(run)
         if run.deadline is None or run.deadline > turn.time:
-            assert place is not None
-            turn.spawn(place, run, run.path, run.began)
+            left = [each for bit, each in self._silences[run.wait] if not run.past & bit]
+            first = min(each.time for each in left)
+            for place in [each.place for each in left if each.time == first]:
+                turn.spawn(place, run, run.path, run.began)
         elif self._ends[run.wait]:
             turn.complete.append(Complete(run.path, run.began, run.deadline - TICK))
         elif run.wait not in self._matched:

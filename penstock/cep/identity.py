@@ -15,7 +15,7 @@ from typing import Any
 from penstock.cep.pattern import Link, On, Pattern
 from penstock.cep.plan import Plan
 from penstock.cep.search import Search
-from penstock.cep.waits import Place, Wait
+from penstock.cep.waits import Choice, Place, Wait
 
 
 def fingerprint(search: Search, plan: Plan) -> str:
@@ -53,7 +53,7 @@ def _numbers(plan: Plan) -> list[Any]:
 def _wait(wait: Wait, place_of: dict[Place, int]) -> list[Any]:
     rival = None if wait.rival is None else place_of[wait.rival.place]
     guards = [[place_of[place] for place in guard.places] for guard in wait.guards]
-    return [
+    said = [
         wait.how,
         [place_of[place] for place in wait.places],
         repr(wait.time),
@@ -62,3 +62,9 @@ def _wait(wait: Wait, place_of: dict[Place, int]) -> list[Any]:
         wait.back,
         guards,
     ]
+    return [*said, [_choice(each, place_of) for each in wait.choices]] if wait.choices else said
+
+
+def _choice(choice: Choice, place_of: dict[Place, int]) -> list[Any]:
+    silence = None if choice.absence is None else place_of[choice.absence.place]
+    return [[place_of[place] for place in choice.places], silence]

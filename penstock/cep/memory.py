@@ -21,9 +21,9 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """A partial match: the number of what it waits for, and what it has, as pairs of a step's number and an event's.
 
     The first pair may be of no step, -1, and the event that an absence at the beginning is counted from: that event is
-    not kept. `past` is 0 until the first event that it has waited through; its higher bits say which guards are off.
-    `due` is when an absence is complete, `deadline` the first moment at which the time is over, both in event time;
-    `alarm` is the log time at which they are taken to have come even if no event says so.
+    not kept. `past` is 0 until the first event that it has waited through; its higher bits say which guards are off,
+    and then which alternatives. `due` is when an absence is complete, `deadline` the first moment at which the time is
+    over, both in event time; `alarm` is the log time at which they are taken to have come even if no event says so.
     """
 
     wait: int
@@ -35,13 +35,14 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     path: tuple[int, ...]
 
 
-def without_due(run: Run) -> Run:
-    """The same, with no absence to wait for; what is left is the end of its time."""
+def due_later(run: Run, later: timedelta | None) -> Run:
+    """The same, with an absence to wait for that is complete later; with None, with nothing but the end of its time."""
     assert run.due is not None
-    if run.deadline is None or run.alarm is None:
-        return msgspec.structs.replace(run, due=None, alarm=None)
-    later = run.deadline - TICK - min(run.due, run.deadline - TICK)
-    return msgspec.structs.replace(run, due=None, alarm=run.alarm + later)
+    due = None if later is None else run.due + later
+    times = [] if run.deadline is None else [run.deadline - TICK]
+    ends = min(times if due is None else [*times, due], default=None)
+    alarm = None if ends is None or run.alarm is None else run.alarm + (ends - min([*times, run.due]))
+    return msgspec.structs.replace(run, due=due, alarm=alarm)
 
 
 class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False):

@@ -218,5 +218,6 @@ def every(pattern: Pattern) -> Every:
 
 
 def any_of(*patterns: Pattern) -> AnyOf:
-    """One of the patterns: the first that begins. An event with which two begin begins both."""
+    """One of the patterns: the first that begins, or whose absence is complete. An event with which two begin begins
+    both."""
     return AnyOf(patterns)

@@ -21,6 +21,7 @@ from penstock.cep.waits import (
     Wait,
     Way,
     apart,
+    choosing,
     either,
     first,
     following,
@@ -159,11 +160,9 @@ class _Builder:
         here.join(after, guarding((guard,) if repeated.is_greedy else ()))
 
     def _any_of(self, any_of: AnyOf, after: After, never: tuple[On, ...]) -> Entry:
-        """Their first ways are one: what begins first ends the wait for the others."""
+        """Their first ways are one."""
         entries = [self._part(part, after, never) for part in any_of.of]
-        ways = [entry.ways[0] for entry in entries]
-        absence = next((way.absence for way in ways if way.absence is not None), None)
-        first = Way(tuple(place for way in ways for place in way.places), absence=absence)
+        first = choosing(entry.ways[0] for entry in entries)
         others = [way for entry in entries for way in entry.ways[1:]]
         return Entry((first, *others), tuple(skip for entry in entries for skip in entry.skips))
 

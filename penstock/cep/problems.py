@@ -77,7 +77,7 @@ def bounds_problems(bounds: Any) -> list[str]:
 
 def _whole(pattern: Pattern, limits: Limits, bounded: bool) -> Iterator[str]:
     """What is wrong with a pattern whose parts are right."""
-    if any(isinstance(part, Absent) for part in _first_parts(pattern)):  # no event before it that a gap counts from
+    if any(map(_is_timed, _first_parts(pattern))):  # no event before it that a gap counts from
         limits = limits._replace(gap=None)
     if may_be_nothing(pattern):
         yield "every step is optional, so nothing is a match already: make one of them needed"
@@ -138,7 +138,8 @@ def _unbounded(pattern: Pattern) -> Iterator[str]:
         joined = isinstance(part, InOrder) and any(
             link.how in ("then", "then_any") and taking(link.to) for link in part.links
         )
-        if relaxed or joined or (isinstance(part, AllOf) and len(taking(part)) > 1):
+        unordered = isinstance(part, AllOf) and len(taking(part)) > (0 if _is_timed(part) else 1)
+        if relaxed or joined or unordered:
             yield "without within= a partial match could wait forever for its next event: give within="
             return
 
@@ -157,11 +158,12 @@ def _parts(pattern: Pattern, limits: Limits) -> Iterator[str]:
             yield from _any_of(part)
     yield from _untimed(pattern)
     yield from _everies(pattern, limits)
-    if any(map(_has_timed_absence, _first_parts(pattern))):
-        yield (
-            "all_of with an absence needs a step before it, that says since when: write "
-            "first.then(cep.all_of(cep.absent(...), ...))"
-        )
+    for first in _first_parts(pattern):
+        if _is_timed(first) and any(isinstance(each, Absent) and each.time is None for each in first.parts()):
+            yield (
+                "as the first step, all_of takes absences that all have a time, for_=, or absences without one: write "
+                "cep.absent(step, for_=...).then(cep.all_of(cep.absent(other), ...))"
+            )
 
 
 def _repeated(part: Repeated) -> Iterator[str]:
@@ -236,12 +238,12 @@ def _any_of(part: AnyOf) -> Iterator[str]:
         yield "any_of needs two parts or more"
     if any(map(may_be_nothing, part.of)):
         yield "a part of any_of must not be optional: write cep.any_of(...).optional()"
-    if any(map(_begins_with_until, part.of)):
-        yield "what stands in any_of cannot begin with a repetition that has an until: put a step before that"
-    if sum(map(begins_with_absence, part.of)) > 1:
-        yield "only one part of any_of may begin with an absence"
-    if any(_needs_silence(each) for alternative in part.of for each in _first_parts(alternative)):
-        yield "all_of with an absence cannot begin a part of any_of: put a step before it"
+    firsts = [each for alternative in part.of for each in _first_parts(alternative)]
+    if any(isinstance(each, AllOf) and _is_timed(each) for each in firsts):
+        yield (
+            "all_of with an absence that has a time cannot begin a part of any_of: put a step before it, or make a "
+            "pattern of each part"
+        )
 
 
 def _all_of(part: AllOf) -> Iterator[str]:
@@ -259,8 +261,11 @@ def _needs_silence(part: Pattern) -> bool:
     return isinstance(part, AllOf) and any(isinstance(each, Absent) for each in part.of)
 
 
-def _has_timed_absence(part: Pattern) -> bool:
-    return isinstance(part, AllOf) and any(isinstance(each, Absent) and each.time is not None for each in part.of)
+def _is_timed(part: Pattern) -> bool:
+    """Whether it waits for an absence that has a time."""
+    if isinstance(part, AllOf):
+        return any(isinstance(each, Absent) and each.time is not None for each in part.of)
+    return isinstance(part, Absent)
 
 
 def _untimed(pattern: Pattern) -> Iterator[str]:
@@ -321,16 +326,6 @@ def _first_parts(pattern: Any) -> Iterator[Any]:
             yield from _first_parts(part)
             if not may_be_nothing(part):
                 return
-
-
-def _begins_with_until(pattern: Pattern) -> bool:
-    if isinstance(pattern, Repeated):
-        return pattern.stop is not None or _begins_with_until(pattern.of)
-    if isinstance(pattern, InOrder):
-        parts = pattern.parts()
-        needed = next((place for place, part in enumerate(parts) if not may_be_nothing(part)), len(parts) - 1)
-        return any(map(_begins_with_until, parts[: needed + 1]))
-    return isinstance(pattern, AnyOf) and any(map(_begins_with_until, pattern.of))
 
 
 def _names(pattern: Pattern) -> Iterator[str]:

@@ -73,12 +73,17 @@ class Turn:
         else:
             self.spawn(place, run, run.path + added, run.began)
 
-    def watch(self, wait: int, time: timedelta) -> None:
-        """An absence at the beginning of the pattern is counted from this event, which is no part of the match."""
+    def watch(self, wait: int, time: timedelta, places: Sequence[Place] = ()) -> None:
+        """An absence at the beginning of the pattern is counted from this event, which is no part of the match; unless
+        it is the first event of an `all_of`, that some of its places take."""
         within, due = self.engine.search.within, self.time + time
         deadline = None if within is None else self.time + within + TICK
         path = (-1, self._numbered())
-        self.new.append(Run(wait, 0, self.time, deadline, due, self._alarm(None, due, deadline), path))
+        run = Run(wait, 0, self.time, deadline, due, self._alarm(None, due, deadline), path)
+        for place in places:
+            self.take(place, run)
+        if not places:
+            self.new.append(run)
 
     def _numbered(self) -> int:
         """The number of this event."""

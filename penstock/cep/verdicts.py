@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 
 from penstock.cep.match import NOTHING, Match
-from penstock.cep.memory import Run, without_due
+from penstock.cep.memory import Run, due_later
 from penstock.cep.pattern import On
-from penstock.cep.waits import Guard, Place, Wait
+from penstock.cep.waits import Absence, Choice, Guard, Place, Wait
 
 Test = Callable[[Any, Match], bool]
 Begin = Callable[[Any], Sequence[Place]]
@@ -46,7 +46,7 @@ def begins(waits: Sequence[Wait], mixed: bool) -> Begin:
         (fits(place.on, mixed), place, _barred(wait, mixed))
         for wait in waits
         for place in wait.places
-        if wait.how != "absent"
+        if not wait.silences
     ]
     if len(tests) == 1 and not tests[0][2]:
         ((only, place, _),) = tests
@@ -80,9 +80,7 @@ def _greedy(tests: list[Test], stop: Test | None) -> Test:
 
 def verdict(wait: Wait, mixed: bool) -> Verdict:
     """What becomes of a partial match in this wait."""
-    decide = _decision(wait, mixed)
-    if wait.rival is not None:
-        decide = _called_off(fits(wait.rival.step, mixed), decide)
+    decide = _choice(wait, mixed) if wait.choices else _decision(wait, mixed)
     if wait.guards:
         decide = _guarded(wait.guards, decide, mixed)
     if wait.stop is not None:
@@ -113,16 +111,45 @@ def _decision(wait: Wait, mixed: bool) -> Verdict:
     return decide
 
 
-def _called_off(test: Test, decide: Verdict) -> Verdict:
-    """An event of the step that should be absent calls the absence off, if it is not taken."""
+def _choice(wait: Wait, mixed: bool) -> Verdict:
+    """The alternatives that are not off take the event, or are called off by it. If none is left, it is over."""
+    asked = [
+        (bit, _unwanted(each, mixed), [(fits(place.on, mixed), place) for place in each.places])
+        for bit, each in zip(wait.choice_bits, wait.choices, strict=True)
+    ]
+    silences, all_off = wait.silences, sum(wait.choice_bits)
 
-    def checked(run: Run, event: Any, match: Match) -> Outcome:
-        outcome = decide(run, event, match)
-        if outcome is not None or run.due is None or not test(event, match):
-            return outcome
-        return (), without_due(run), False
+    def decide(run: Run, event: Any, match: Match) -> Outcome:
+        past, taken = run.past, list[Place]()
+        for bit, unwanted, tests in asked:
+            if past & bit:
+                continue
+            if any(test(event, match) for test in unwanted):
+                past |= bit
+            else:
+                taken += [place for test, place in tests if test(event, match)]
+        if wait.how == "next" or past & all_off == all_off or (taken and wait.how != "then_any"):
+            return taken, None, False
+        if past == run.past:
+            return (taken, run, False) if taken else None
+        return taken, _called_off(run, past, silences), False
 
-    return checked
+    return decide
+
+
+def _unwanted(choice: Choice, mixed: bool) -> list[Test]:
+    """Tests of an event that calls an alternative off."""
+    return [fits(each, mixed) for each in choice.never] + ([] if choice.stop is None else [choice.stop])
+
+
+def _called_off(run: Run, past: int, silences: list[tuple[int, Absence]]) -> Run:
+    """The same without some alternatives: the absence that is complete first may be a later one now, or none."""
+    before = min((each.time for bit, each in silences if not run.past & bit), default=None)
+    after = min((each.time for bit, each in silences if not past & bit), default=None)
+    run = msgspec.structs.replace(run, past=past)
+    if before is None or before == after:
+        return run
+    return due_later(run, None if after is None else after - before)
 
 
 def _stopped(stop: Test, decide: Verdict) -> Verdict:

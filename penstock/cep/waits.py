@@ -41,14 +41,25 @@ class Absence:
 
 
 @dataclass(eq=False)
+class Choice:
+    """An alternative of an `any_of` that can be called off on its own: by an event of one of the steps in `never`, or
+    for which `stop` holds. It begins with an event that one of `places` takes, or with an absence."""
+
+    places: tuple[Place, ...]
+    never: tuple[On, ...]
+    stop: Predicate | None
+    absence: Absence | None
+
+
+@dataclass(eq=False)
 class Wait:
     """What a partial match waits for: an event that one of `places` takes. `end` is there at once, `end_next` with any
     event, `end_within` when the time is over; `absent` waits for a `time` of its own.
 
     `never` must not come meanwhile, `not_now` not as the next event; `stop` ends it. With a `rival`, an absence is
-    waited for as well, and what is there first counts: an event of its step calls the absence off, and that alone. With
-    `goes_on`, its time has begun with an earlier wait. With `back`, an `every` begins again: the partial match is
-    without so many of its last events.
+    waited for as well, and what is there first counts. With `choices`, the same of several alternatives, whose places
+    are `places`. With `goes_on`, its time has begun with an earlier wait. With `back`, an `every` begins again: the
+    partial match is without so many of its last events.
     """
 
     how: Waiting
@@ -61,13 +72,23 @@ class Wait:
     rival: Absence | None = None
     goes_on: bool = False
     back: int = 0
+    choices: tuple[Choice, ...] = ()
 
     @property
-    def absence(self) -> Place | None:
-        """The place that is reached when its time has passed."""
-        if self.rival is not None:
-            return self.rival.place
-        return self.places[0] if self.how == "absent" else None
+    def silences(self) -> list[tuple[int, Absence]]:
+        """The absences that are waited for, each after the bit that says that it is off."""
+        if self.choices:
+            bits = self.choice_bits
+            return [(bit, each.absence) for bit, each in zip(bits, self.choices, strict=True) if each.absence]
+        if self.how == "absent":
+            assert self.time is not None
+            return [(0, Absence(self.places[0], self.time, self.never[-1]))]
+        return [] if self.rival is None else [(0, self.rival)]
+
+    @property
+    def choice_bits(self) -> list[int]:
+        """The bit of `Run.past` for each choice, that says that it is off. The lowest ones are those of guards."""
+        return [2 << len(self.guards) + number for number in range(len(self.choices))]
 
 
 Change = Callable[[Wait], Wait]
@@ -106,7 +127,7 @@ class After:
 class Way:
     """One way to begin a part: with an event that one of the places takes, unless it comes to a stop before; or with an
     absence, or with what is first of both. `how` is how that event follows; None as the part itself does. An event of
-    one of the steps in `never` ends it."""
+    one of the steps in `never` ends it. With `choices`, which have all of the places, no more is said."""
 
     places: tuple[Place, ...]
     guards: tuple[Guard, ...] = ()
@@ -114,9 +135,13 @@ class Way:
     how: How | None = None
     absence: Absence | None = None
     never: tuple[On, ...] = ()
+    choices: tuple[Choice, ...] = ()
 
     def wait(self, how: How, stop: Predicate | None = None) -> Wait:
         guards, ends, absence = placed(self.guards, how), either(stop, self.stop), self.absence
+        if self.choices:
+            time = min((each.absence.time for each in self.choices if each.absence is not None), default=None)
+            return Wait(self.how or how, self.places, time, guards=guards, stop=ends, choices=self.choices)
         if absence is None:
             return Wait(self.how or how, self.places, never=self.never, guards=guards, stop=ends)
         if not self.places:
@@ -151,14 +176,36 @@ def first(entries: list[Entry]) -> Entry:
 
 
 def apart(entry: Entry) -> Entry:
-    """How a pattern begins: with an event or with an absence, each on its own, for each may begin a match."""
+    """How a pattern begins: with any of the choices, each on its own, for each may begin a match. An absence and events
+    in one way are those of an `all_of`: its first event is the first one that fits."""
     ways: list[Way] = []
     for way in entry.ways:
-        if way.absence is None or not way.places:
-            ways.append(way)
-        else:
-            ways += (replace(way, absence=None), replace(way, places=()))
+        ways += [
+            replace(_way(each), how=way.how, guards=way.guards, stop=either(way.stop, each.stop))
+            for each in way.choices
+        ]
+        if not way.choices:
+            ways.append(replace(way, how="then") if way.absence is not None else way)
     return Entry(tuple(ways), entry.skips)
+
+
+def _way(choice: Choice) -> Way:
+    return Way(choice.places, absence=choice.absence, never=choice.never)
+
+
+def choosing(ways: Iterable[Way]) -> Way:
+    """The first ways of alternatives as one: what begins first ends the wait for the others."""
+    choices = [each for way in ways for each in _choices(way)]
+    places = tuple(place for each in choices for place in each.places)
+    can_be_off = any(each.never or each.stop is not None for each in choices)
+    return Way(places, choices=tuple(choices) if can_be_off else ())
+
+
+def _choices(way: Way) -> Iterable[Choice]:
+    if not way.choices:
+        never = way.never if way.absence is None else (way.absence.step,)
+        return [Choice(way.places, never, way.stop, way.absence)]
+    return [replace(each, stop=either(way.stop, each.stop)) for each in way.choices]
 
 
 def following(entry: Entry, link: Link) -> Entry:

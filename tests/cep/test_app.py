@@ -95,6 +95,22 @@ def test_an_absence_is_told_by_log_time_when_no_event_comes(ticks_s: int, expect
     assert texts(run(app, {"letters": [*letters("a"), tick(ticks_s * S)]})) == expected
 
 
+@pytest.mark.parametrize(("ticks_s", "expected"), [(4, []), (5, ["a"])])
+def test_the_absence_that_is_left_in_any_of_is_told_by_log_time_when_no_event_comes(
+    ticks_s: int, expected: list[str]
+) -> None:
+    app, _ = app_with(a.then(cep.any_of(cep.absent(b, for_=3 * S), cep.absent(c, for_=5 * S))))
+    assert texts(run(app, {"letters": [*letters("a@0 b@2"), tick(ticks_s * S)]})) == expected
+
+
+@pytest.mark.parametrize(("ticks_s", "expected"), [(4, []), (5, ["b1"])])
+def test_a_silence_with_others_at_the_beginning_is_told_by_log_time_when_no_event_comes(
+    ticks_s: int, expected: list[str]
+) -> None:
+    app, _ = app_with(cep.all_of(cep.absent(a, for_=5 * S), b), within=20 * S)
+    assert texts(run(app, {"letters": [*letters("b1@0"), tick(ticks_s * S)]})) == expected
+
+
 @pytest.mark.parametrize(("ticks_s", "expected"), [(6, []), (7, ["a"])])
 def test_log_time_allows_for_events_that_may_still_come(ticks_s: int, expected: list[str]) -> None:
     app, _ = app_with(a.not_then(b), within=5 * S, late_after=S)
@@ -182,6 +198,8 @@ PATTERNS: list[tuple[cep.Pattern, dict[str, Any]]] = [
     (a.then(cep.every(b.then(c))).then(on("d")), {"within": 20 * S}),
     (cep.all_of(cep.absent(on("d")), a).then(b), {"within": 9 * S}),
     (a.then(cep.all_of(cep.absent(b, for_=3 * S), cep.absent(c, for_=5 * S), on("d"))), {"within": 20 * S}),
+    (a.then(cep.any_of(cep.absent(b, for_=3 * S), cep.absent(c, for_=5 * S), on("d"))), {"within": 20 * S}),
+    (cep.all_of(cep.absent(a, for_=3 * S), b).then(c), {"within": 9 * S}),
 ]
 SEEDS = range(6)
 

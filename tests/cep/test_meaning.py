@@ -12,7 +12,7 @@ from penstock.cep.pattern import Absent, On
 from penstock.errors import DeclarationError
 from tests.cep.letters import Letter, found, letters, on, second
 
-a, b, c, d = on("a"), on("b"), on("c"), on("d")
+a, b, c, d, e = on("a"), on("b"), on("c"), on("d"), on("e")
 S = timedelta(seconds=1)
 
 
@@ -98,7 +98,10 @@ GREEDY = [
     # a greedy repetition that could not go on has given way for good, whatever else is looked at
     (b.at_least(1).consecutive().greedy().then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
     (b.at_least(1).consecutive().greedy().not_next(c).then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
+    (b.at_least(1).greedy().until(is_d).then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
     (b.at_least(1).greedy().until(is_d).not_next(c).then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
+    (b.at_least(1).consecutive().greedy().until(is_d).not_next(c).then(on("bc", "x")), "b1 d b2", ["b1 b2"]),
+    (b.at_least(1).consecutive().greedy().not_next(d).then(on("bc", "x")), "b1 d b2", []),
     # also in a group of which all may be left out
     (a.then(b.optional().greedy().then(d.optional().greedy())).then(c), "a b d c", ["a b d c"]),
 ]
@@ -227,6 +230,24 @@ ABSENCE_OR = [
     (a.then(cep.any_of(silent(b, 5), c)), 4, "a@0 c@3", None),
     (a.then(cep.any_of(silent(b, 5).then(d), c)), None, "a@0 d1@4 d2@6 c@7", ["a d2"]),
     (a.then(cep.any_of(silent(b, 5), c)).then(d), 20, "a@0 d1@4 d2@6", ["a d2"]),
+    # several absences: the first that is complete, and each is called off on its own
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3))), None, "a@0", ["a"]),
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3))), None, "a@0 c@2", ["a"]),
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3))), None, "a@0 c@2 b@4", []),
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3))), None, "a@0 b@1 c@2", []),
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3))).then(d), 20, "a@0 d1@2 d2@4", ["a d2"]),
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3))).then(d), 20, "a@0 c@2 d1@4 d2@6", ["a d2"]),
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3), d)), None, "a@0 c@1 b@2 d@9", ["a d"]),
+    (a.then(cep.any_of(silent(b, 3).then(d), silent(c, 3).then(e))), 20, "a@0 e@4 d@5", ["a e", "a d"]),  # both at once
+    (a.then(cep.any_of(silent(b, 5), silent(c, 3)).times(2)), None, "a@0 c@4", ["a"]),  # at 3, then from there b's at 8
+    # an absence without a time is of its alternative alone, and so is an `until`
+    (d.then(cep.any_of(cep.all_of(cep.absent(a), b), c)), None, "d a b c", ["d c"]),
+    (d.then(cep.any_of(cep.all_of(cep.absent(a), b), c)), None, "d b c", ["d b"]),
+    (d.then(cep.any_of(cep.all_of(cep.absent(a), b), cep.all_of(cep.absent(c), e))), None, "d a c b e", []),
+    (c.then(cep.any_of(a.at_least(1).until(is_d), b)), None, "c d a b", ["c b"]),
+    (c.then(cep.any_of(a.at_least(1).until(is_d), b)), None, "c a1 b a2 d a3", ["c a1", "c a1 a2"]),
+    (c.then_any(cep.any_of(a.at_least(2).until(is_d), b)), None, "c d a1 a2 b1 b2", ["c b1", "c b2"]),
+    (c.next(cep.any_of(a.at_least(1).until(is_d), b)), None, "c x b", []),
 ]
 
 ABSENCE_AND = [
@@ -249,6 +270,21 @@ ABSENCE_FIRST = [
     (silent(a, 5).times(2), None, "a@0 a@9 a@19", ["", ""]),
     (silent(a, 5).at_least(1), 20, "a@0", ["", "", "", ""]),  # every five seconds
     (cep.any_of(silent(a, 5), b), None, "a@0 b@2 b@3", ["b", "b", ""]),  # each begins a match of its own
+    (cep.any_of(silent(a, 5), silent(b, 3)), None, "c@0 b@2 a@3", ["", ""]),  # at 5, of b, and at 8
+    (cep.any_of(cep.all_of(cep.absent(a), b), c), None, "b1 a b2 c", ["b1", "c"]),
+    # with others in any order: counted from the last one that it does not want, or the first event of the key
+    (cep.all_of(silent(a, 5), b), None, "a@0 b@2", ["b"]),
+    (cep.all_of(silent(a, 5), b), None, "a@0 b@7", ["b"]),
+    (cep.all_of(silent(a, 5), b), None, "a1@0 b1@1 a2@2 b2@3", ["b2"]),
+    (cep.all_of(silent(a, 5), b), None, "c@0 b@1", ["b"]),
+    (cep.all_of(silent(a, 5), b), None, "b1@0 b2@1", ["b1"]),  # the event that it is counted from is the b
+    (cep.all_of(silent(on("ab", "x"), 5), b), None, "b1@0 b2@1", []),  # an event that is both
+    (cep.all_of(silent(a, 5), b), 4, "b@0", None),
+    (cep.all_of(silent(a, 5), b).then(c), 20, "a@0 b@1 c1@3 c2@6", ["b c2"]),
+    (cep.all_of(silent(a, 5), b, d), None, "d@0 b@1", ["d b"]),
+    (cep.all_of(silent(a, 5), silent(b, 3)), None, "c@0", [""]),
+    (cep.all_of(silent(a, 5), silent(b, 3)), None, "c@0 b@2 a@8", ["", ""]),  # from 2 at 7, from 8 at 13
+    (cep.all_of(silent(a, 5), silent(b, 3)), None, "c@0 b@2 a@6", [""]),
     (silent(a, 2).not_then(c).then(b), None, "a@0 c@3 b@4", []),
 ]
 
@@ -417,6 +453,24 @@ def test_partial_matches_whose_time_is_over_are_told_if_asked_for() -> None:
 
 def test_a_match_that_could_have_been_longer_has_not_timed_out() -> None:
     assert found(a.then(b.at_least(1)), "a b1", within=10 * S, timed_out=True) == ["a b1"]
+
+
+def test_a_final_not_next_that_no_event_decides_in_time_is_a_partial_match_whose_time_was_over() -> None:
+    for events in ("a@0 c@10.000001", "a@0 b@10.000001", "a@0"):
+        [match] = cep.find(a.not_next(b), letters(events), within=10 * S, timed_out=True)
+        assert (match.timed_out, match.ended, len(match.events)) == (True, second(10), 1)
+    assert cep.find(a.not_next(b), letters("a@0 b@10"), within=10 * S, timed_out=True) == []
+
+
+def test_silences_in_any_of_that_were_called_off_have_timed_out_when_within_is_over() -> None:
+    pattern = a.then(cep.any_of(silent(b, 5), silent(c, 3), d))
+    [match] = cep.find(pattern, letters("a@0 b@1 c@2 d@11"), within=10 * S, timed_out=True)
+    assert (match.timed_out, match.ended) == (True, second(10))
+
+
+def test_a_silence_with_others_begins_when_the_silence_does() -> None:
+    [match] = cep.find(cep.all_of(silent(a, 5), b), letters("a@1 b@3"))
+    assert (match.began, match.ended, match.steps) == (second(1), second(6), ["b"])
 
 
 def test_time_after_the_list_goes_on_until_it_is_told_to_stop() -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock import cep
+from penstock.cep.problems import problems
 from tests.cep.brute import Brute
 from tests.cep.letters import Letter, found, letters, on
 
@@ -30,6 +31,10 @@ def is_c(event: Letter, match: cep.Match) -> bool:
 
 
 NAMES = {"cep": cep, "is_b": is_b, "is_c": is_c, "s": timedelta(seconds=1)} | {each: on(each) for each in "abcd"}
+
+
+REFUSED = re.compile(r"^\| `(?P<refused>[^`]+)` \| (?P<why>[^|]+) \| (?P<instead>[^|]+) \|", re.MULTILINE)
+ABOUT_REFUSED = PAGE[PAGE.index("## What is refused") : PAGE.index("## If you know")]
 
 
 def listed(matches: str) -> list[str]:
@@ -57,8 +62,18 @@ def test_a_row_about_skipping_is_true(row: re.Match[str]) -> None:
     assert sorted(found(pattern, "b1 b2 b3 c", skip=eval(row["skip"], NAMES))) == listed(row["matches"])
 
 
+@pytest.mark.parametrize("row", [*REFUSED.finditer(ABOUT_REFUSED)], ids=lambda row: row["refused"])
+def test_a_pattern_that_the_page_says_is_refused_is_and_what_it_says_to_write_instead_is_not(
+    row: re.Match[str],
+) -> None:
+    assert [*problems(eval(row["refused"], NAMES))]
+    for each in re.findall(r"`((?:cep|[abcd])\.[^`]+)`", row["instead"]):
+        assert [*problems(eval(each, NAMES), within=timedelta(hours=1))] == []
+
+
 def test_the_page_has_rows() -> None:
-    assert (len(list(ROW.finditer(PAGE))), len(list(SKIP.finditer(PAGE)))) == (54, 5)
+    counts = [len(list(each.finditer(PAGE))) for each in (ROW, SKIP)]
+    assert (*counts, len(list(REFUSED.finditer(ABOUT_REFUSED)))) == (62, 5, 23)
 
 
 def test_the_tests_of_the_page_pass(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -26,8 +26,9 @@ from penstock.cep.plan import taking
 from penstock.cep.problems import problems
 from penstock.cep.runs import events_of
 from penstock.cep.search import Search
-from tests.cep.brute import Brute, Found, Numbered, TooMany, Writer, told
+from tests.cep.brute import Brute, Found, Numbered, told
 from tests.cep.letters import Letter, letters
+from tests.cep.rows import TooMany, Writer
 
 S = timedelta(seconds=1)
 EVENTS_MAX = 7
@@ -71,9 +72,14 @@ class Shapes:
 
     def whole(self, depth: int) -> Pattern:
         """A sequence. What may stand only in some places is drawn more often than it would be by chance."""
-        kind = self.choose(["any", "any", "any", "every", "absent first", "absences"])
+        kind = self.choose(["any", "any", "any", "every", "absent first", "silent first", "absences", "alternatives"])
         if kind == "any":
             return self.sequence(depth)
+        if kind == "silent first":
+            return self.silent_first(depth)
+        if kind == "alternatives":
+            made = self.alternatives()
+            return self.sequence(depth, made if self.choose(range(4)) == 0 else self.single().then(made))
         if kind == "every" and self.choose(range(2)) == 0:
             return self.sequence(depth, self.every())
         steps = [self.single() for _ in range(self.choose([1, 1, 2]))]
@@ -83,6 +89,31 @@ class Shapes:
         part = self.every() if kind == "every" else cep.all_of(*silent, *steps[1:])
         made = self.sequence(1).then(part)
         return made if self.choose(range(2)) == 0 else self.sequence(depth, made)
+
+    def silent_first(self, depth: int) -> Pattern:
+        """A pattern that begins with silence, alone or with others in an `all_of`."""
+        silent = [cep.absent(self.single(), for_=self.choose(range(1, 4)) * S) for _ in range(self.choose([1, 1, 2]))]
+        steps = [self.single() for _ in range(self.choose(range(3)))]
+        made: Pattern = cep.all_of(*silent, *steps) if len(silent) + len(steps) > 1 else silent[0]
+        return made if self.choose(range(3)) == 0 else self.sequence(depth, made)
+
+    def alternatives(self) -> Pattern:
+        """Parts of which each can be called off, and it alone."""
+        made = [self.alternative(self.choose(["silence", "silence", "absent", "until", "step"])) for _ in range(2)]
+        if self.choose(range(3)) == 0:
+            made.append(self.alternative("silence"))
+        whole = cep.any_of(*made)
+        return whole.times(2) if self.choose(range(5)) == 0 else whole
+
+    def alternative(self, kind: str) -> Pattern:
+        made: Pattern = self.single()
+        if kind == "silence":
+            made = self.silence()
+        elif kind == "absent":
+            made = cep.all_of(made, cep.absent(self.single()), *([self.single()] if self.choose(range(3)) == 0 else ()))
+        elif kind == "until":
+            made = self.until(made.at_least(self.choose([1, 2])))
+        return made.then(self.single()) if self.choose(range(3)) == 0 else made
 
     def pattern(self, depth: int) -> Pattern:
         if depth and self.choose(range(8)) == 0:
@@ -121,10 +152,11 @@ class Shapes:
         again: Repeated = self.choose([plain, plain, plain.consecutive(), plain.combinations()])
         again = again.optional() if self.choose(range(4)) == 0 else again
         again = again.greedy() if self.choose(range(4)) == 0 else again
-        if self.choose(range(5)) == 0:
-            kind = self.choose("abcd")
-            again = again.until(lambda event, match: event.kind == kind)
-        return again
+        return self.until(again) if self.choose(range(5)) == 0 else again
+
+    def until(self, again: Repeated) -> Repeated:
+        kind = self.choose("abcd")
+        return again.until(lambda event, match: event.kind == kind)
 
 
 @dataclass(frozen=True)
