@@ -31,9 +31,15 @@ Numbered = tuple[tuple[int, ...], Found]
 """A match after the numbers of its events, and before those that of the event which a first absence is counted from."""
 
 
+def _order(match: Numbered) -> tuple[Any, ...]:
+    """By first events, times, last events, all events; then what begins with a silence, which takes fewer."""
+    numbers, found = match
+    return numbers[0], found.ended, numbers[-1], numbers, len(found.taken), found
+
+
 def told(matches: list[Numbered], skip: Skip) -> list[Found]:
     """Those that `skip` leaves, in the order in which they began."""
-    left = sorted(matches, key=lambda each: (each[0][0], each[1].ended, each[0][-1], *each))
+    left = sorted(matches, key=_order)
     kept: list[Found] = []
     while left:
         numbers, found = left.pop(0)

@@ -391,6 +391,13 @@ def test_of_matches_with_the_same_first_and_last_event_the_one_with_the_earlier_
     assert found(pattern, events, skip=after) == found(pattern, events, every=False) == expected
 
 
+@pytest.mark.parametrize("after", [skip.to_next, skip.past_last])
+def test_of_matches_with_the_same_events_the_one_that_begins_with_a_silence_is_kept(after: skip.Skip) -> None:
+    pattern = cep.any_of(a, silent(b, 2)).then(c)
+    assert found(pattern, "a@0 c@2", within=9 * S) == ["c", "a c"]
+    assert found(pattern, "a@0 c@2", within=9 * S, skip=after) == ["c"]
+
+
 def test_matches_that_are_complete_together_are_told_in_the_order_of_their_events() -> None:
     assert found(a.then(b.at_least(1)).then(c), "a1 b1 a2 b2 c") == ["a1 b1 b2 c", "a1 b1 c", "a2 b2 c"]
 
