@@ -28,6 +28,7 @@ from penstock.cep.runs import events_of
 from penstock.cep.search import Search
 from tests.cep.brute import Brute, Found, Numbered, told
 from tests.cep.letters import Letter, letters
+from tests.cep.overdue import Overdue
 from tests.cep.rows import TooMany, Writer
 
 S = timedelta(seconds=1)
@@ -219,6 +220,8 @@ def indexed(is_indexed: bool) -> Iterator[None]:
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 PAIRS = 20_000
 """Of the long test. They are drawn without hypothesis, which takes several times as long as the rest."""
+TIMED_OUT_EACH = 8
+"""For one pair of so many, partial matches whose time was over are compared too: that takes longer than the rest."""
 
 
 def found_by(matches: list[cep.Match], events: list[Letter]) -> list[Found]:
@@ -238,6 +241,30 @@ def compare(case: Case, events: list[Letter]) -> list[Numbered]:
     expected = Brute(events, case.within, case.gap).matches(case.pattern)
     assert Counter(found_by(matches, events)) == Counter(each for _, each in expected), told_of(case, events)
     return expected
+
+
+def compare_once(case: Case, events: list[Letter], expected: list[Numbered]) -> None:
+    """`every=False` gives one of those that are complete first."""
+    with indexed(case.is_indexed):
+        found = found_by(cep.find(case.pattern, events, every=False, **case.times), events)
+    earliest = min((each.ended for _, each in expected), default=None)
+    assert len(found) == min(1, len(expected)), told_of(case, events)
+    assert all(each in [match for _, match in expected] and each.ended == earliest for each in found)
+
+
+def compare_timed_out(case: Case, events: list[Letter]) -> bool:
+    """Returns whether there were any. One that has the events of a match does not count: it may be told or not."""
+    with indexed(case.is_indexed):
+        matches = cep.find(case.pattern, events, timed_out=True, **case.times)
+    complete = {each.taken for each in found_by([each for each in matches if not each.timed_out], events)}
+    found = found_by([each for each in matches if each.timed_out], events)
+    try:
+        expected = Overdue(events, case.within, case.gap).timed_out(case.pattern)
+    except TooMany:
+        return False
+    one, other = (Counter(each for each in several if each.taken not in complete) for several in (found, expected))
+    assert one == other, told_of(case, events)
+    return bool(one)
 
 
 def told_of(case: Case, events: list[Letter]) -> str:
@@ -282,6 +309,20 @@ def test_skipping_gives_what_trying_everything_and_skipping_gives(
         compare_skipping(case, events, matches, each)
 
 
+@QUICK
+@given(cases(), lists())
+def test_once_gives_one_of_the_matches_that_are_complete_first(case: Case, events: list[Letter]) -> None:
+    compare_once(case, events, Brute(events, case.within, case.gap).matches(case.pattern))
+
+
+@QUICK
+@given(cases(), lists())
+def test_partial_matches_whose_time_was_over_are_those_that_trying_everything_finds_waiting(
+    case: Case, events: list[Letter]
+) -> None:
+    compare_timed_out(case, events)
+
+
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_thousands_of_pairs_give_what_trying_everything_gives() -> None:
@@ -294,10 +335,14 @@ def test_thousands_of_pairs_give_what_trying_everything_gives() -> None:
         counts["with matches"] += bool(matches)
         for each in skips(case, choose):
             compare_skipping(case, events, matches, each)
+        compare_once(case, events, matches)
+        if number % TIMED_OUT_EACH == 0:
+            counts["with some timed out"] += compare_timed_out(case, events)
         counts.update({type(part).__name__ for part in walk(case.pattern)})
         counts["absences without a time"] += "time=None" in repr(case.pattern)
         counts["absences together"] += any(map(has_two_absences, walk(case.pattern)))
     print(f"{PAIRS} pairs: {dict(counts)}")
+    assert counts["with some timed out"] > PAIRS / TIMED_OUT_EACH / 4
     wanted = ("On", "Sequence", "Repeated", "AnyOf", "AllOf", "Absent", "Every")
     least = min(counts[each] for each in (*wanted, "absences without a time", "absences together", "with matches"))
     assert least > PAIRS / 20
