@@ -51,6 +51,7 @@ PART: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
     (a.then_any(b), {"every": False}, "a1 b1", ["a1 b1"]),
     (a.then_any(b).then(c), {}, "a b1 b2 c", ["a b1 c", "a b2 c"]),  # `A -> every B -> C`
     (a.then(cep.every(b)).then(c), {}, "a b1 b2 c", ["a b1 c", "a b2 c"]),
+    (a.then_any(b).then(c), {}, "a1 a2 b c", ["a1 b c", "a2 b c"]),  # where Siddhi has that of a1 alone
     # `A -> B`, where the time of the first A is over: Siddhi waits with that alone, and has no match
     (a.then(b), {"every": False, "within": 5 * S}, "a1@0 a2@4 b@7", ["a2 b"]),
     # `A<2:3> -> B` without every=False or a skip: each A begins a match of its own
