@@ -91,7 +91,9 @@ class Engine(Workings):
                 outcome = waits[run.wait](run, event, sofar)
                 if outcome is not None:
                     decided.append((run, outcome))
-        watches = [each for each in self._watches if not memory.watched or each.is_unwanted(event)]
+        watches = [
+            (each, each.taking(event)) for each in self._watches if not memory.watched or each.is_unwanted(event)
+        ]
         if barred != memory.barred:
             memory.barred, memory.pattern = barred, self.fingerprint
         if not begun and not decided and not watches:
@@ -101,9 +103,9 @@ class Engine(Workings):
             turn.follow(run, outcome)
         for place in begun:
             turn.take(place, None)
-        for watch in watches:
+        for watch, places in watches:
             memory.watched = True
-            turn.watch(watch.wait, watch.time, watch.taking(event))
+            turn.watch(watch.wait, watch.time, places)
         return turn.settle(found)
 
     def _bar(self, barred: int, begun: Sequence[Place], event: Any) -> tuple[int, Sequence[Place]]:

@@ -291,8 +291,8 @@ def _everies(pattern: Pattern, limits: Limits) -> Iterator[str]:
             yield "every after a step takes within=, not gap=: the step before it may be long ago"
         if not _is_plain(part.of):
             yield (
-                "every takes steps that follow each other with then, and times(n) of them: write the rest behind it, or "
-                "leave every out and give skip=cep.skip.past_last"
+                "every takes steps that follow each other with then, and times(n) of them: write the rest behind it, "
+                "or leave every out and give skip=cep.skip.past_last"
             )
     before = first_part(pattern)
     for link in links:

@@ -8,9 +8,13 @@ import pytest
 
 from penstock import Event, cep
 from penstock.cep import skip
+from penstock.cep.engine import Engine
+from penstock.cep.finding import At
+from penstock.cep.memory import memory_class
 from penstock.cep.pattern import Absent, On
+from penstock.cep.search import Search
 from penstock.errors import DeclarationError
-from tests.cep.letters import Letter, found, letters, on, second
+from tests.cep.letters import Letter, found, letters, on, second, shown
 
 a, b, c, d, e = on("a"), on("b"), on("c"), on("d"), on("e")
 S = timedelta(seconds=1)
@@ -478,6 +482,20 @@ def test_silences_in_any_of_that_were_called_off_have_timed_out_when_within_is_o
 def test_a_silence_with_others_begins_when_the_silence_does() -> None:
     [match] = cep.find(cep.all_of(silent(a, 5), b), letters("a@1 b@3"))
     assert (match.began, match.ended, match.steps) == (second(1), second(6), ["b"])
+
+
+def test_a_predicate_that_raises_on_the_event_that_a_silence_would_count_from_changes_nothing() -> None:
+    def fits(event: Letter, match: cep.Match) -> bool:
+        return event.kind == "b" and 1 // event.number > 0
+
+    pattern = cep.all_of(silent(a, 5), cep.on("b", Letter, fits))
+    engine, memory = Engine(Search(pattern, 20 * S), [Letter]), memory_class("Kept", [Letter])()
+    bad, good = letters("b@0 b1@1")
+    with pytest.raises(ZeroDivisionError):
+        engine.feed(memory, bad, bad.at, At(bad.at))
+    assert (memory.watched, memory.runs, memory.held_0) == (False, [], {})
+    engine.feed(memory, good, good.at, At(good.at))
+    assert shown(engine.advance(memory, second(6), At(second(6))).matches) == ["b1"]
 
 
 def test_time_after_the_list_goes_on_until_it_is_told_to_stop() -> None:
