@@ -41,10 +41,14 @@ def misfit(old: Shape, state: type[State]) -> str | None:
         return f"its state is of version {old.version} and {name} is version {new.version}: run the newer code"
     if old.version < new.version and migrate_of(state) is not None:
         return None
+    taken: dict[str, str] = {}
     for field, kind in old.fields.items():
         if field in state.__dropped__:
             continue
         called = state.__renamed__.get(field, field)
+        if called in taken:
+            return f"its state has both {taken[called]!r} and {field!r}, and {name}.{called} can be one of them only"
+        taken[called] = field
         if called not in new.fields:
             return (
                 f"its state has a field {field!r} and {name} has not: say what became of it, "

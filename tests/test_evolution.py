@@ -218,3 +218,15 @@ def test_events_that_a_pattern_holds_are_not_taken_for_those_of_a_new_version() 
     assert misfit(shape_of(one), two) == (
         "its state holds events as their class was before, and they cannot be carried over: keep the class"
     )
+
+
+def test_state_with_two_fields_that_would_become_one_is_refused() -> None:
+    class Before(State):
+        amount: int = 0
+        total: int = 0
+
+    class After(State, renamed={"amount": "total"}):
+        total: int = 0
+
+    reason = misfit(shape_of(Before), After)
+    assert reason == "its state has both 'amount' and 'total', and After.total can be one of them only"

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock import App, Context, Event, Record, Shed, State
-from penstock.app import tables
 from penstock.errors import DeclarationError
 from penstock.graph import (
     change_streams,
@@ -21,6 +20,7 @@ from penstock.graph import (
     read_streams,
     require_sound,
 )
+from penstock.sql import tables
 
 
 class Fix(Event, id="fix_id", time="at"):

@@ -10,6 +10,7 @@ calls its results is in its columns. Columns that the view passes on and nobody 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
@@ -17,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from penstock.analyze.closing import closings
 from penstock.analyze.frames import build, inputs, spark_schema
-from penstock.analyze.plantree import MARK, PlanTree
+from penstock.analyze.plantree import MARK, Origins, PlanTree
 from penstock.analyze.pruning import Needed, needed_columns
 from penstock.analyze.source import read_stream
 from penstock.app import App
@@ -29,15 +30,19 @@ from penstock.graph import is_derived
 
 
 def plan_print(
-    spark: SparkSession, app: App, view: View, columns: Mapping[str, pa.Schema]
+    spark: SparkSession,
+    app: App,
+    view: View,
+    columns: Mapping[str, pa.Schema],
+    origins: Origins = MappingProxyType({}),
 ) -> tuple[PlanPrint, tuple[str, ...]]:
     """The fingerprint of a view's plan, and what in its Python functions cannot be compared. `columns` has those of the
-    views that it reads. Builds the view twice, on inputs without events; a source named `penstock` must be registered.
-    Some tenths of a second."""
+    views that it reads, `origins` the first names of the fields of streams. Builds the view twice, on inputs without
+    events; a source named `penstock` must be registered. Some tenths of a second."""
     frames, needed = _placeholders(spark, app, view, columns)
     marked = [each.alias(f"{MARK}{name}") for name, each in zip(view.reads, frames, strict=True)]
     frame = build(spark, view, marked)
-    plan = PlanTree(spark, app, frame, needed)
+    plan = PlanTree(spark, frame, needed, origins)
     functions = plan.functions()
     opaque = tuple(dict.fromkeys(each for found in functions for each in found.opaque))
     codes = tuple(each.code for each in functions)

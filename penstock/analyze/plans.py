@@ -14,6 +14,7 @@ from penstock.analyze.check import EmptyLog, silenced
 from penstock.analyze.deriving import Derived
 from penstock.analyze.frames import build, columns_schema, inputs
 from penstock.analyze.planning import plan_print
+from penstock.analyze.plantree import Origins
 from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
@@ -26,18 +27,18 @@ from penstock.schema import event_schema, shown
 from penstock.settings import Settings
 
 
-def view_plans(app: App, names: Collection[str], settings: Settings) -> dict[str, PlanPrint | str]:
+def view_plans(app: App, names: Collection[str], settings: Settings, origins: Origins) -> dict[str, PlanPrint | str]:
     """The plans of these views, or the reason why there is none. Takes the time of a Spark start."""
     with tempfile.TemporaryDirectory(prefix="plan-", dir=scratch_folder()) as folder, silenced():
         spark = start_session(app.name, settings, logs=Path(folder) / "log", warehouse=Path(folder) / "warehouse")
         try:
             register(spark, EmptyLog)
-            return plans_of(spark, app, names)
+            return plans_of(spark, app, names, origins)
         finally:
             spark.stop()
 
 
-def plans_of(spark: SparkSession, app: App, names: Collection[str]) -> dict[str, PlanPrint | str]:
+def plans_of(spark: SparkSession, app: App, names: Collection[str], origins: Origins) -> dict[str, PlanPrint | str]:
     """The same in a session that there is. A source named `penstock` must be registered."""
     needed = _upstream(app, names)
     columns: dict[str, pa.Schema] = {each.name: shown(event_schema(each.row)) for each in app.keepers}
@@ -47,7 +48,7 @@ def plans_of(spark: SparkSession, app: App, names: Collection[str]) -> dict[str,
             continue
         try:
             if view.name in names:
-                found[view.name] = plan_print(spark, app, view, columns)[0]
+                found[view.name] = plan_print(spark, app, view, columns, origins)[0]
             columns[view.name] = _columns(spark, app, view, columns)
         except ViewError as error:
             found[view.name] = error.message

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.analyze.pruning import Needed
-from penstock.app import App
-from penstock.fingerprints.declared import event_class, original_name
 from penstock.fingerprints.digests import digest
 from penstock.fingerprints.functions import Fingerprint, fingerprint, fingerprint_of
 
@@ -34,11 +32,16 @@ _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12
 _OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
 
 
-class PlanTree:
-    """One analysed plan. `needed` has, for each input of which that is certain, the columns that are used."""
+Origins = Mapping[str, Mapping[str, str]]
+"""By streams, the first names of the fields of their classes. One that is not there has its own."""
 
-    def __init__(self, spark: SparkSession, app: App, frame: DataFrame, needed: Needed) -> None:
-        self._spark, self._app, self._needed = spark, app, needed
+
+class PlanTree:
+    """One analysed plan. `needed` has, for each input of which that is certain, the columns that are used; `origins`
+    the first names of the fields of streams."""
+
+    def __init__(self, spark: SparkSession, frame: DataFrame, needed: Needed, origins: Origins) -> None:
+        self._spark, self._needed, self._origins = spark, needed, origins
         self._java = frame._jdf.queryExecution().analyzed()
         self._text = str(self._java.toJSON())
         self._ids: dict[int, str] = {}
@@ -84,12 +87,12 @@ class PlanTree:
 
     def _note_input(self, name: str, nodes: Sequence[Node]) -> None:
         self._instances += 1
-        event, needed = event_class(self._app, name), self._needed.get(name)
+        origins, needed = self._origins.get(name, {}), self._needed.get(name)
         for each in _all_nodes(nodes):
             if each.get("class") not in (_ATTRIBUTE, _ALIAS):
                 continue
             number, column = each["exprId"]["id"], each["name"]
-            first = original_name(event, column)
+            first = origins.get(column, column)
             self._ids.setdefault(number, f"{name}/{self._instances}.{first}")
             self._names[column, number] = self._ids[number]
             if needed is not None and column not in needed:

@@ -77,14 +77,6 @@ def handler_functions(handler: Handler) -> Fingerprint:
     return replace(made, source=digest("compiled", repr(shape_of(handler.state))))  # it has a mark of the declaration
 
 
-def original_name(event: type[Event] | None, column: str) -> str:
-    """The name that a column had at first: an event class that has renamed it is no other."""
-    renamed = {new: old for old, new in event.__renamed__.items()} if event is not None else {}
-    for _ in range(len(renamed)):
-        column = renamed.get(column, column)
-    return column
-
-
 def view_text(view: View) -> Fingerprint:
     """Fingerprint of the text of a view and all that it refers to."""
     if view.query is not None:

@@ -22,7 +22,7 @@ from penstock.queue.committer import Terms
 from penstock.queue.merge import Merger
 from penstock.queue.reader import StreamReader
 from penstock.queue.trim import trim
-from penstock.queue.versions import Version, first_version, misfits
+from penstock.queue.versions import Version, field_origins, first_version, misfits
 from penstock.queue.writer import StreamWriter
 from penstock.settings import Settings
 
@@ -149,6 +149,14 @@ class EmbeddedLog:
         except NotFound:
             return []
         return list(misfits(reader.versions(reader.extent().version), spec, reader.oldest_version()))
+
+    def field_origins(self, stream: str, spec: EventSpec) -> Mapping[str, str]:
+        """As `versions.field_origins`. Reads the beginning of the file only; there may be none."""
+        try:
+            reader = self._reader(stream)
+        except NotFound:
+            return field_origins((), spec)
+        return field_origins(reader.versions(reader.extent().version), spec)
 
     def size_bytes(self, stream: str) -> int:
         """The space that a stream's events take on the disk, about; what retention compares with."""

@@ -192,6 +192,25 @@ def _unsaid(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterato
         yield f"{name}.{new} is new, and its events have no value for it: give it a default; or {migrate}"
 
 
+def field_origins(history: Sequence[Version], spec: EventSpec) -> dict[str, str]:
+    """The name by which fingerprints know each field of a class: the first one that it had. A field that was added
+    under a name that another one had before has the number of its version too, so that they are not taken for one."""
+    chain = [(_columns(each), each.step) for each in history]
+    if not history or not is_current(history[-1], spec):
+        chain.append((spec.shape.fields, None))
+    found: dict[str, str] = {}
+    taken: set[str] = set()
+    for number, (names, made) in enumerate(chain, 1):
+        step = made or Step(spec.renamed if number == len(chain) else {}, ())
+        sources = {name: step.source(name, found) for name in names}
+        found = {
+            name: found[before] if before is not None else f"{name}@{number}" if name in taken else name
+            for name, before in sources.items()
+        }
+        taken.update(found.values())
+    return found
+
+
 def _columns(version: Version) -> Mapping[str, str]:
     """The fields of a version with their types, as far as these are known."""
     if version.shape is not None:

@@ -45,7 +45,7 @@ from penstock.runtime.child import answer_call, on_end_of_parent, stop_on_signal
 from penstock.runtime.comparison import Comparison
 from penstock.runtime.derivation import Derivation, DerivedView, Root
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.events import carried_classes, event_classes
+from penstock.runtime.events import carried_classes, event_classes, stored_origins
 from penstock.runtime.handlers import HandlerSink, Kept, open_ledger, plan, source
 from penstock.runtime.late import LateEvents
 from penstock.runtime.loading import code_of, load
@@ -306,7 +306,8 @@ class Engine:
 
         def plan() -> PlanPrint:
             register(spark, self.opener)
-            return plan_print(spark, self.app, view, self.columns)[0]
+            origins = stored_origins(self.app, self.directory)
+            return plan_print(spark, self.app, view, self.columns, origins)[0]
 
         return plan
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
 
 from penstock.app import App
@@ -103,6 +103,17 @@ def _shape(log: EmbeddedLog, stream: str) -> EventShape | None:
         return log.event_shape(stream)
     except StorageError:
         return None
+
+
+def stored_origins(app: App, directory: DataDirectory) -> dict[str, Mapping[str, str]]:
+    """The names by which fingerprints know the fields of each stream's class (`queue.versions.field_origins`). A stream
+    whose file is damaged is left out: that is its own failure."""
+    found: dict[str, Mapping[str, str]] = {}
+    with closing(open_log(app, directory)) as log:
+        for stream in event_streams(app):
+            with suppress(StorageError):
+                found[stream.name] = log.field_origins(stream.name, event_spec(stream.event))
+    return found
 
 
 def input_shapes(app: App, inputs: tuple[str, ...]) -> dict[str, EventShape]:

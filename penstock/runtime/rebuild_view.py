@@ -17,7 +17,7 @@ from penstock.queue import EmbeddedLogOpener
 from penstock.runtime.comparison import Comparison
 from penstock.runtime.derivation import positions_text
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.events import carried_classes
+from penstock.runtime.events import carried_classes, stored_origins
 from penstock.runtime.missing import missing
 from penstock.runtime.nextview import NextView, PreparedView
 from penstock.runtime.rebuild_handler import CLOSE_EVENTS, PASSES_MAX
@@ -87,7 +87,8 @@ class ViewRebuild:
     def mark(self) -> None:
         """Make the result durable, and have it count."""
         columns = read_columns(self.spark(), self.app, self.view, self.opener)
-        plan, _ = plan_print(self.spark(), self.app, self.view, columns)
+        origins = stored_origins(self.app, self.directory)
+        plan, _ = plan_print(self.spark(), self.app, self.view, columns, origins)
         made_with = self.comparison.view_print(self.view, plan)
         self.files.mark(PreparedView(self.identity, positions_text(self.origin), made_with))
 

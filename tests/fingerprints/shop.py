@@ -37,6 +37,7 @@ from penstock.runtime.clock import WallClock
 from penstock.runtime.comparison import Comparison, Plans
 from penstock.runtime.directory import DataDirectory, take
 from penstock.runtime.engine import Engine
+from penstock.runtime.events import stored_origins
 from penstock.runtime.loading import Loaded, load
 from penstock.runtime.rebuild import Rebuild
 from penstock.settings import Settings
@@ -270,10 +271,10 @@ def compare(file: Path, app: App, directory: DataDirectory) -> Comparison:
     return Comparison(app, str(file), directory, Settings())
 
 
-def spark_plans(spark: SparkSession, app: App, views: Sequence[str]) -> Plans:
+def spark_plans(spark: SparkSession, app: App, directory: DataDirectory, views: Sequence[str]) -> Plans:
     """What the process beside `penstock run` makes, in the session that there is."""
     register(spark, EmptyLog)
-    return plans_of(spark, app, views)
+    return plans_of(spark, app, views, stored_origins(app, directory))
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import pytest
 from penstock.access import KeyFile
 from penstock.errors import Damaged, DeclarationError, HandlerError, NewerFormat, ViewError
 from penstock.evolution import shape_of
-from penstock.fingerprints.declared import classes_behind, original_name, view_print
+from penstock.fingerprints.declared import classes_behind, view_print
 from penstock.fingerprints.stored import Versions, read_prints, write_prints
 from penstock.fingerprints.verdicts import Kind, Verdict, view_verdict
 from penstock.graph import order
@@ -185,15 +185,6 @@ def test_events_that_are_read_as_another_version_make_their_views_incompatible(t
     found = view_verdict(old, view_print(app, app.queries[0]), Verdict(Kind.new, "view", "best"))
     assert found.kind is Kind.incompatible
     assert found.reason == "the stored events of orders are read as another version of their class"
-
-
-def test_a_renamed_column_is_known_by_its_first_name() -> None:
-    class Order:
-        __renamed__ = {"text": "body", "body": "content"}  # noqa: RUF012
-
-    assert original_name(Order, "content") == "text"  # type: ignore[arg-type]
-    assert original_name(Order, "other") == "other"  # type: ignore[arg-type]
-    assert original_name(None, "text") == "text"
 
 
 RENAMED = (("amount: int", "price: int"), ("max(amount)", "max(price)"))

@@ -49,7 +49,7 @@ def test_an_edit_is_judged_and_what_goes_on_is_right(row: Row, shop: Shop, spark
     app = load_app(file)
     comparison = compare(file, app, shop.directory)
     said: list[str] = []
-    verdicts = decided(comparison, said.append, lambda _, views: spark_plans(spark, app, views))
+    verdicts = decided(comparison, said.append, lambda _, views: spark_plans(spark, app, shop.directory, views))
     told = {each.name: (each.kind, each.reason) for each in verdicts if each.kind is not Kind.unchanged}
     assert {name: kind for name, (kind, _) in told.items()} == {name: kind for name, (kind, _) in row.expected.items()}
     for name, (_, part) in row.expected.items():

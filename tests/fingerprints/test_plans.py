@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -201,6 +201,28 @@ def test_only_the_used_columns_of_an_input_count(spark: SparkSession) -> None:
     longer = other.stream("orders", Longer, key="shop", late_after=timedelta(minutes=1))
     view = other.view("view", reads=longer, key="shop")(summed)
     assert plan_print(spark, other, view, {})[0] == before
+
+
+def test_a_field_is_known_by_its_first_name_and_not_taken_for_another_that_had_it(spark: SparkSession) -> None:
+    """`amount` was renamed to `net`, and later there is a new `amount`."""
+
+    class Renamed(Event, id="oid", time="at"):
+        oid: str
+        at: datetime
+        shop: str
+        net: int
+        amount: int = 0
+
+    def most_of(field: str, origins: Mapping[str, str]) -> PlanPrint:
+        other = App("other")
+        other.stream("orders", Renamed, key="shop")
+        view = other.sql("view", f"SELECT shop, max({field}) AS m FROM orders GROUP BY shop", key="shop")
+        register(spark, EmptyLog)
+        return plan_print(spark, other, view, {}, {"orders": origins})[0]
+
+    before = printed(spark, "SELECT shop, max(amount) AS m FROM orders GROUP BY shop")
+    assert most_of("net", {"net": "amount", "amount": "amount@3"}) == before
+    assert most_of("amount", {"net": "amount", "amount": "amount@3"}).query != before.query
 
 
 def test_a_function_that_looks_at_all_columns_counts_them(spark: SparkSession) -> None:

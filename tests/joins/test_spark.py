@@ -303,21 +303,21 @@ def joined(condition: str, how: str) -> Callable[[DataFrame, DataFrame], DataFra
     return function
 
 
-def test_a_join_in_a_view_without_a_bound_is_refused_with_what_to_write(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_join_in_a_view_without_a_bound_is_refused_with_what_to_write(spark: SparkSession) -> None:
     register(spark, EmptyLog)
-    for number, (condition, how, late_after, emit, expected) in enumerate(VIEWS.values()):
+    for condition, how, late_after, emit, expected in VIEWS.values():
         app = App("bounds")
         reads = [app.stream(name, cls, late_after=late_after) for name, cls in (("lefts", Left), ("rights", Right))]
         view: View = app.view("both", reads=reads, key="key", emit=emit)(joined(condition, how))
-        found = [str(each) for each in _check_all(app, spark, tmp_path / str(number))]
+        found = [str(each) for each in _check_all(app, spark)]
         assert len(found) == (0 if expected is None else 1), (condition, found)
         assert expected is None or (expected in found[0] and view.name in found[0]), (condition, found)
 
 
-def test_the_check_holds_a_row_class_against_the_view(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_check_holds_a_row_class_against_the_view(spark: SparkSession) -> None:
     register(spark, EmptyLog)
     app = load(str(EXAMPLES / "prices.py")).app
-    assert _check_all(app, spark, tmp_path / "good") == []
+    assert _check_all(app, spark) == []
 
     class Spending(Event):
         customer: str
@@ -325,5 +325,5 @@ def test_the_check_holds_a_row_class_against_the_view(spark: SparkSession, tmp_p
 
     orders = next(each for each in app.streams if each.name == "orders")
     app.enrich("bad", reads=orders, table="spent", row=Spending, key="customer", emits=Left)(lambda one, two: None)
-    [problem] = _check_all(app, spark, tmp_path / "bad")
+    [problem] = _check_all(app, spark)
     assert "the view spent has no column 'sum', which Spending names; it has customer, total, orders" in str(problem)

@@ -36,6 +36,37 @@ def log(home: EmbeddedHome) -> Iterator[EmbeddedLog]:
     made.close()
 
 
+def test_a_field_is_known_by_the_first_name_that_it_had_and_by_its_version_if_that_is_taken(log: EmbeddedLog) -> None:
+    """Before and after the class has been declared to the log."""
+
+    class First(Event):
+        price: int
+
+    class Second(Event, renamed={"price": "net"}):
+        net: int
+
+    class Third(Event):
+        net: int
+        price: int = 0
+
+    class Fourth(Event, renamed={"price": "gross"}):
+        net: int
+        gross: int
+        tax: int = 0
+
+    expected: list[tuple[type[Event], dict[str, str]]] = [
+        (First, {"price": "price"}),
+        (Second, {"net": "price"}),
+        (Third, {"net": "price", "price": "price@3"}),
+        (Fourth, {"net": "price", "gross": "price@3", "tax": "tax"}),
+    ]
+    for number, (cls, origins) in enumerate(expected):
+        assert log.field_origins("orders", event_spec(cls)) == origins
+        declare(log, cls)
+        append(log, cls, [dict.fromkeys(cls.__struct_fields__, 1)], number)
+        assert log.field_origins("orders", event_spec(cls)) == origins
+
+
 class Old(Event):
     order: str
     text: str

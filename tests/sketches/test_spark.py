@@ -207,9 +207,9 @@ def digests(fixes: DataFrame) -> DataFrame:
     return fixes.groupBy("vehicle").agg(S.tdigest("speed").alias("speeds"))
 
 
-def test_a_view_with_an_aggregate_that_cannot_run_as_a_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_view_with_an_aggregate_that_cannot_run_as_a_stream_is_refused(spark: SparkSession) -> None:
     register(spark, EmptyLog)
-    [problem] = _check_all(app, spark, tmp_path)
+    [problem] = _check_all(app, spark)
     assert problem.where == digests.where
     assert "use one of Spark's own (for quantiles, kll_sketch_agg_double in place of tdigest)" in problem.message
 
