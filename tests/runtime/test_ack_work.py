@@ -43,7 +43,7 @@ class CountingLog(EmbeddedLog):
             self.rows[stream] += batch.num_rows
             yield batch
 
-    def append(self, stream: str, events: Sequence[Event], ids: Sequence[str]) -> None:
+    def put(self, stream: str, events: Sequence[Event], ids: Sequence[str]) -> None:
         batch = to_batch(type(events[0]), events, ids=ids, keys=["c"] * len(ids), now=datetime.now(UTC))
         self.admit(stream, {0: batch})
 
@@ -65,8 +65,8 @@ def log(tmp_path: Path) -> Iterator[CountingLog]:
             offsets = range(number * IN_BATCH, (number + 1) * IN_BATCH)
             paid = [decide.Payment(payment=str(each), card="c", amount=1) for each in offsets]
             made = [decide.Decision(payment=str(each), card="c", approved=True) for each in offsets]
-            log.append("payments", paid, [each.payment for each in paid])
-            log.append("decisions", made, [f"decisions/payments/0/{each}/0" for each in offsets])
+            log.put("payments", paid, [each.payment for each in paid])
+            log.put("decisions", made, [f"decisions/payments/0/{each}/0" for each in offsets])
             end = offsets.stop
             store.add(connection, number, Done(number, json.dumps([{"payments/0": end}]), {"decisions": {0: end}}))
     yield log
