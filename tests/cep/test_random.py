@@ -27,12 +27,14 @@ from penstock.cep.problems import problems
 from penstock.cep.runs import events_of
 from penstock.cep.search import Search
 from tests.cep.brute import Brute, Found, Numbered, told
-from tests.cep.letters import Letter, letters
+from tests.cep.letters import BEGIN, Letter, letters
 from tests.cep.overdue import Overdue
 from tests.cep.rows import TooMany, Writer
 
 S = timedelta(seconds=1)
 EVENTS_MAX = 7
+SECOND = 1_000_000
+"""In microseconds: some events come one too early or too late for what is due."""
 KINDS = ["a", "b", "ab", "ab", "bc", "abc"]
 Choose = Callable[[Sequence[Any]], Any]
 """Gives one of several."""
@@ -73,9 +75,15 @@ class Shapes:
 
     def whole(self, depth: int) -> Pattern:
         """A sequence. What may stand only in some places is drawn more often than it would be by chance."""
-        kind = self.choose(["any", "any", "any", "every", "absent first", "silent first", "absences", "alternatives"])
+        rare = ["every", "absent first", "silent first", "absences", "alternatives", "left out", "greedy"]
+        kind = self.choose(["any", "any", "any", *rare])
         if kind == "any":
             return self.sequence(depth)
+        if kind == "left out":
+            made = self.linked(self.single(), self.left_out())
+            return made if self.choose(range(3)) == 0 else self.linked(made, self.single())
+        if kind == "greedy":
+            return self.greedy_parts()
         if kind == "silent first":
             return self.silent_first(depth)
         if kind == "alternatives":
@@ -90,6 +98,37 @@ class Shapes:
         part = self.every() if kind == "every" else cep.all_of(*silent, *steps[1:])
         made = self.sequence(1).then(part)
         return made if self.choose(range(2)) == 0 else self.sequence(depth, made)
+
+    def greedy_parts(self) -> Pattern:
+        """Greedy repetitions, one after the other, and a step that could take what they take."""
+        made = self.greedy() if self.choose(range(2)) == 0 else self.linked(self.single(), self.greedy())
+        if self.choose(range(2)) == 0:
+            made = self.linked(made, self.greedy().optional())
+        elif self.choose(range(3)) == 0:
+            made = made.not_next(self.single())
+        return self.linked(made, self.single())
+
+    def greedy(self) -> Repeated:
+        made = self.single().at_least(1) if self.choose(range(2)) == 0 else self.single().times(1, 2)
+        made = made.consecutive() if self.choose(range(2)) == 0 else made
+        made = made.optional() if self.choose(range(4)) == 0 else made
+        return (self.until(made) if self.choose(range(3)) == 0 else made).greedy()
+
+    def left_out(self) -> Pattern:
+        """A group whose first parts may be left out, or all of it."""
+        made = self.optional()
+        for _ in range(self.choose([1, 1, 2])):
+            made = self.linked(made, self.single() if self.choose(range(3)) == 0 else self.optional())
+        return made
+
+    def optional(self) -> Pattern:
+        made = self.single().at_least(1) if self.choose(range(3)) == 0 else self.single()
+        return made.optional().greedy() if self.choose(range(2)) == 0 else made.optional()
+
+    def linked(self, made: Pattern, following: Pattern) -> Pattern:
+        how = self.choose(["next", "then", "then", "then_any"])
+        linked: Pattern = getattr(made, how)(following)
+        return linked
 
     def silent_first(self, depth: int) -> Pattern:
         """A pattern that begins with silence, alone or with others in an `all_of`."""
@@ -194,8 +233,8 @@ def is_short(pattern: Pattern, within: timedelta | None) -> bool:
 def made_list(choose: Choose) -> list[Letter]:
     at, words = 0, []
     for _ in range(choose(range(3, EVENTS_MAX + 1))):
-        at += choose([0, 1, 1, 1, 1, 2])
-        words.append(f"{choose('aaabbbcd')}{choose(range(4))}@{at}")
+        at += choose([0, *[SECOND] * 5, SECOND + 1, SECOND - 1, 2 * SECOND])
+        words.append(f"{choose('aaabbbcd')}{choose(range(4))}@{at / SECOND:.6f}")
     return letters(" ".join(words))
 
 
@@ -268,7 +307,7 @@ def compare_timed_out(case: Case, events: list[Letter]) -> bool:
 
 
 def told_of(case: Case, events: list[Letter]) -> str:
-    return f"{[f'{each.text}@{each.at.second}' for each in events]} {case}"
+    return f"{[f'{each.text}@{(each.at - BEGIN).total_seconds()}' for each in events]} {case}"
 
 
 def compare_skipping(case: Case, events: list[Letter], expected: list[Numbered], after: skip.Skip) -> None:
