@@ -96,7 +96,8 @@ class Shapes:
             return self.sequence(depth, cep.all_of(cep.absent(self.single()), *steps))
         silent = [self.absent() for _ in range(2)]
         part = self.every() if kind == "every" else cep.all_of(*silent, *steps[1:])
-        made = self.sequence(1).then(part)
+        before = self.single() if self.choose(range(3)) else self.sequence(1)
+        made = before.then(part)
         return made if self.choose(range(2)) == 0 else self.sequence(depth, made)
 
     def greedy_parts(self) -> Pattern:
