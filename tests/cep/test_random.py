@@ -88,7 +88,9 @@ class Shapes:
             return self.silent_first(depth)
         if kind == "alternatives":
             made = self.alternatives()
-            return self.sequence(depth, made if self.choose(range(4)) == 0 else self.single().then(made))
+            if self.choose(range(4)):
+                made = (self.greedy() if self.choose(range(4)) == 0 else self.single()).then(made)
+            return made if self.choose(range(2)) == 0 else self.sequence(depth, made)
         if kind == "every" and self.choose(range(2)) == 0:
             return self.sequence(depth, self.every())
         steps = [self.single() for _ in range(self.choose([1, 1, 2]))]
