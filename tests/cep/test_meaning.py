@@ -248,6 +248,8 @@ ABSENCE_OR = [
     (d.then(cep.any_of(cep.all_of(cep.absent(a), b), c)), None, "d a b c", ["d c"]),
     (d.then(cep.any_of(cep.all_of(cep.absent(a), b), c)), None, "d b c", ["d b"]),
     (d.then(cep.any_of(cep.all_of(cep.absent(a), b), cep.all_of(cep.absent(c), e))), None, "d a c b e", []),
+    # what was called off after the first second is waited for again after the second
+    (a.then(silent(b, 1).at_least(1)).then(cep.any_of(cep.all_of(cep.absent(c), d), e)), 9, "a@0 c@1.5 d@2.5", ["a d"]),
     (c.then(cep.any_of(a.at_least(1).until(is_d), b)), None, "c d a b", ["c b"]),
     (c.then(cep.any_of(a.at_least(1).until(is_d), b)), None, "c a1 b a2 d a3", ["c a1", "c a1 a2"]),
     (c.then_any(cep.any_of(a.at_least(2).until(is_d), b)), None, "c d a1 a2 b1 b2", ["c b1", "c b2"]),
