@@ -168,6 +168,7 @@ LOGICAL = [
     (cep.any_of(b, c).next(d), "b d c d", ["b d", "c d"]),
     (a.then(cep.any_of(b.next(c), c.next(b))).then(d), "a c b d", ["a c b d"]),
     (cep.any_of(on("ab", "x"), on("bc", "y")), "a b c", ["a", "b", "b", "c"]),
+    (cep.any_of(a.next(b), a.then(b)), "a b", ["a b"]),  # the same steps took the same events: one match
     (a.then(cep.all_of(b, c)).then(d), "a b c d", ["a b c d"]),
     (a.then(cep.all_of(b, c)).then(d), "a c b d", ["a c b d"]),
     (a.then(cep.all_of(b, c)).then(d), "a b d c", []),
