@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from penstock.app import App
@@ -140,9 +141,30 @@ def _source(given: Any) -> tuple[_File | None, ast.AST | None]:
         return None, None
     if file is None or isinstance(given, type):
         return file, file.classes.get(given.__name__) if file is not None else None
-    first = given.__code__.co_firstlineno
-    functions = (node for node in ast.walk(file.tree) if isinstance(node, FunctionNode | ast.Lambda))
-    return file, next((node for node in functions if _line(node) == first), None)
+    return file, _node(file.tree, given.__code__)
+
+
+def _node(tree: ast.Module, code: CodeType) -> FunctionNode | ast.Lambda | None:
+    """The function that some code was compiled from. A decorator has the line of its function, and a line may have
+    several lambdas, some in others: then it is the innermost that all of the code stands in."""
+    functions = (node for node in ast.walk(tree) if isinstance(node, FunctionNode | ast.Lambda))
+    on_line = [node for node in functions if _line(node) == code.co_firstlineno and _name(node) == code.co_name]
+    around = [node for node in on_line if isinstance(node, ast.Lambda) and _holds(node, code)]
+    return next(iter(around[-1:] or on_line), None)
+
+
+def _holds(node: ast.Lambda, code: CodeType) -> bool:
+    start = node.lineno, node.col_offset
+    end = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
+    return all(
+        start <= (line, column) and (end_line, end_column) <= end
+        for line, end_line, column, end_column in code.co_positions()
+        if line is not None and end_line is not None and column is not None and end_column  # 0: where the code begins
+    )
+
+
+def _name(node: FunctionNode | ast.Lambda) -> str:
+    return "<lambda>" if isinstance(node, ast.Lambda) else node.name
 
 
 def _line(node: FunctionNode | ast.Lambda) -> int:

@@ -194,6 +194,35 @@ def test_a_timer_and_a_state_class_are_read_and_a_shared_helper_is_told_once(tmp
     assert "in helper(): time.time()" in seen[1].message
 
 
+SAME_LINE = [
+    "{first}",
+    "{first}.then({sound})",
+    "{sound}.then({first})",
+    "{sound}.then(cep.on('é', Visit, lambda visit, m: (lambda: time.time() > visit.pieces)()))",
+]
+
+
+DECORATORS = [
+    "@app.match({options}, pattern={pattern})  # HERE",
+    "@app.match(\n{options}, pattern={pattern}  # HERE\n)",
+]
+
+
+@pytest.mark.parametrize("pattern", SAME_LINE)
+@pytest.mark.parametrize("lines", DECORATORS)
+def test_a_predicate_that_is_written_in_the_decorator_is_read(tmp_path: Path, pattern: str, lines: str) -> None:
+    first = "cep.on('a', Visit, lambda visit, m: time.time() > visit.pieces)"
+    sound = "cep.on('b', Visit, lambda visit, m: visit.pieces > 1)"
+    options = "'hits', reads=visits, key='user', emits=Hit, within=timedelta(hours=1)"
+    written = lines.format(options=options, pattern=pattern.format(first=first, sound=sound))
+    rest = f"class Hit(Event):\n    user: str\n\n{written}\ndef hits(match):\n    return Hit(user=match.key)\n"
+    text = TOP.format(more="from penstock import cep", body="    user.n += 1") + rest
+    (tmp_path / "app.py").write_text(text)
+    [each] = impurities(load(str(tmp_path / "app.py")).app)
+    assert each.where.line == next(n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE"))
+    assert (each.handlers, "time.time() is the wall clock" in each.message) == (("hits",), True)
+
+
 @pytest.mark.parametrize("path", SOUND_APPS)
 def test_sound_handlers_have_no_findings(path: str) -> None:
     assert impurities(load(str(PROJECT / path)).app) == []
