@@ -56,5 +56,10 @@ def page_figures(visits: DataFrame) -> DataFrame:
             F.kll_sketch_agg_double("took_ms").alias("took_ms"),
             S.reservoir("visit_id", by="visit_id", k=5).alias("some"),
         )
-        .select("page", S.hll_count("people").alias("people"), S.kll_quantile("took_ms", 0.99).alias("p99_ms"), "some")
+        .select(
+            "page",
+            S.hll_count("people").alias("people"),
+            S.kll_quantile("took_ms", 0.99, items="double").alias("p99_ms"),
+            "some",
+        )
     )

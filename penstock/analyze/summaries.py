@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pyarrow as pa
@@ -24,6 +24,7 @@ from penstock.sketches import Estimate, Hll, Kll, TDigest, Theta, TopK
 from penstock.sketches.spark import SparkBloom, SparkCountMin
 
 ColumnOrName = Column | str
+KllItems = Literal["double", "long"]
 BLOOM_ITEMS_MAX, BLOOM_BITS_MAX = 4_000_000, 67_108_864
 """The most that Spark allows by itself."""
 _ESTIMATE = pa.struct([(name, pa.float64()) for name in Estimate.__struct_fields__])
@@ -40,14 +41,16 @@ def theta_count(sketch: ColumnOrName) -> Column:
     return _asked(lambda data: _told(Theta.from_bytes(data).count()), _ESTIMATE, sketch)
 
 
-def kll_quantile(sketch: ColumnOrName, rank: float) -> Column:
-    """A quantile of what `kll_sketch_agg_double` made, with its bounds. NULL if it has seen nothing."""
-    return _asked(lambda data: _of_some(Kll.from_bytes(data), Kll.quantile, rank), _ESTIMATE, sketch)
+def kll_quantile(sketch: ColumnOrName, rank: float, *, items: KllItems) -> Column:
+    """A quantile of what `kll_sketch_agg_double` (`items="double"`) or `kll_sketch_agg_bigint` (`items="long"`) made,
+    with its bounds. NULL if it has seen nothing. The bytes are alike, so `items` has no default."""
+    return _asked(lambda data: _of_some(Kll.from_bytes(data, items=items), Kll.quantile, rank), _ESTIMATE, sketch)
 
 
-def kll_rank(sketch: ColumnOrName, value: float) -> Column:
-    """Which share of what `kll_sketch_agg_double` has seen is not above a value, with its bounds."""
-    return _asked(lambda data: _of_some(Kll.from_bytes(data), Kll.rank, value), _ESTIMATE, sketch)
+def kll_rank(sketch: ColumnOrName, value: float, *, items: KllItems) -> Column:
+    """Which share of what `kll_sketch_agg_double` (`items="double"`) or `kll_sketch_agg_bigint` (`items="long"`) has
+    seen is not above a value, with its bounds."""
+    return _asked(lambda data: _of_some(Kll.from_bytes(data, items=items), Kll.rank, value), _ESTIMATE, sketch)
 
 
 def top_items(accumulated: ColumnOrName, number: int = 10, of: type[str] | type[int] = str) -> Column:

@@ -2,7 +2,8 @@
 
 The one of the `datasketches` package draws from the machine's random numbers, and two runs over the same events would
 not come to the same bytes. This one is the same algorithm in Python; its coins follow from a seed and from how much it
-has seen. Its image is that of DataSketches, for doubles.
+has seen. Its image is that of DataSketches, for doubles, with a byte that says so: DataSketches has the same image for
+doubles and for whole numbers, and nearly all positive doubles have the bits of a whole number above 2^52.
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from bisect import bisect_left, bisect_right
 from itertools import accumulate, islice, pairwise
 from typing import Any, Literal, Self
 
+import msgspec
+
 from penstock.sketches.base import Estimate, Sketch, damaged
 from penstock.sketches.hashing import coin
 
@@ -23,6 +26,8 @@ CONFIDENCE = 0.99
 LEVELS_MAX = 60
 _FAMILY = 15
 _EMPTY, _SINGLE = 1, 4
+_OF_DOUBLES = ord("d")
+"""The last byte of the head, which DataSketches leaves at 0 and does not read: these are doubles."""
 _CODES = {"double": "d", "long": "q"}
 _LEAST = sys.float_info.min
 """The least double above zero that has all its digits. Whole numbers up to 2^52, read as doubles, are all below it."""
@@ -153,28 +158,65 @@ class Kll(Sketch):
         return 20 + 4 * LEVELS_MAX + 8 * (2 + room(self.k, LEVELS_MAX))
 
     def to_bytes(self) -> bytes:
+        return self._image(_OF_DOUBLES)
+
+    def _image(self, mark: int) -> bytes:
         if self.n == 0:
-            return _HEAD.pack(2, 1, _FAMILY, _EMPTY, self.k, LEVEL_MIN, 0)
+            return _HEAD.pack(2, 1, _FAMILY, _EMPTY, self.k, LEVEL_MIN, mark)
         if self.n == 1:
-            return _HEAD.pack(2, 2, _FAMILY, _SINGLE, self.k, LEVEL_MIN, 0) + struct.pack("<d", self._low)
+            return _HEAD.pack(2, 2, _FAMILY, _SINGLE, self.k, LEVEL_MIN, mark) + struct.pack("<d", self._low)
         items = [item for level in self._levels for item in level]
         sizes = [0, *map(len, self._levels[:-1])]
         starts = accumulate(sizes, initial=self._room - self._kept)
         return b"".join(
             (
-                _HEAD.pack(5, 1, _FAMILY, 0, self.k, LEVEL_MIN, 0),
+                _HEAD.pack(5, 1, _FAMILY, 0, self.k, LEVEL_MIN, mark),
                 _FULL.pack(self.n, self._least_k, len(self._levels), 0),
                 struct.pack(f"<{len(self._levels)}I", *islice(starts, 1, None)),
                 struct.pack(f"<{len(items) + 2}d", self._low, self._high, *items),
             )
         )
 
+    def pack(self) -> bytes:
+        """Without the mark: state is always of doubles, and its bytes stay as they were."""
+        return msgspec.msgpack.encode((self._outside(), self._image(0)))
+
     @classmethod
-    def from_bytes(cls, data: bytes, seed: int = 0, items: Literal["double", "long"] = "double") -> Self:
-        """Read a sketch. `items` says what it is of: the bytes do not. One of whole numbers, such as those of Spark's
-        `kll_sketch_agg_bigint`, is refused as one of doubles if a number in it is negative or below 2^52."""
-        if items not in _CODES:
+    def unpack(cls, data: bytes) -> Self:
+        outside, image = msgspec.msgpack.decode(data, type=tuple[dict[str, Any], bytes])
+        return cls._of(image, "double", **outside)
+
+    @classmethod
+    def from_bytes(cls, data: bytes, seed: int = 0, items: Literal["double", "long"] | None = None) -> Self:
+        """Read a sketch. `items` says what it is of. It may be left out for bytes that can only be of doubles: those
+        of `to_bytes`, and those that are out of order as whole numbers. Raises ValueError for others without it."""
+        if items is not None and items not in _CODES:
             raise ValueError(f"items are double or long, not {items!r}")
+        marked = len(data) >= _HEAD.size and data[_HEAD.size - 1] == _OF_DOUBLES
+        if marked and items == "long":
+            raise damaged("KLL sketch of whole numbers", "they are marked as those of doubles; say items='double'")
+        made = cls._of(data, items or "double", seed) if items or marked else cls._of_doubles(data, seed)
+        if items == "double" and not marked and made._is_tiny():
+            raise damaged("KLL sketch of doubles", "all values are next to nothing; whole numbers need items='long'")
+        return made
+
+    @classmethod
+    def _of_doubles(cls, data: bytes, seed: int) -> Self:
+        """Read bytes that do not say what they are of. Raises ValueError if that may be whole numbers."""
+        try:
+            longs = cls._of(data, "long", seed)
+        except ValueError:
+            return cls._of(data, "double", seed)
+        if longs.n == 0:
+            return longs
+        raise damaged(
+            "KLL sketch that says what it is of",
+            "they may be of doubles (say items='double') or of whole numbers, as kll_sketch_agg_bigint makes them (say "
+            "items='long')",
+        )
+
+    @classmethod
+    def _of(cls, data: bytes, items: Literal["double", "long"], seed: int = 0) -> Self:
         code = _CODES[items]
         try:
             _, version, family, flags, k, least, _ = _HEAD.unpack_from(data)
@@ -188,6 +230,11 @@ class Kll(Sketch):
         except struct.error as error:
             raise damaged("KLL sketch", str(error)) from error
         return made
+
+    def _is_tiny(self) -> bool:
+        """Whether whole numbers below 2^52 were probably taken for doubles."""
+        numbers = [each for level in self._levels for each in level if each]
+        return bool(numbers) and all(abs(each) < _LEAST for each in numbers)
 
     def _read(self, data: bytes, code: str) -> None:
         self.n, self._least_k, count, _ = _FULL.unpack_from(data, 8)
@@ -218,9 +265,6 @@ class Kll(Sketch):
 def _numbers(data: bytes, start: int, count: int, code: str) -> list[float]:
     """Numbers of a sketch's bytes. Whole ones above 2^53 are rounded to the next that a double can be."""
     found = list(map(float, struct.unpack_from(f"<{count}{code}", data, start)))
-    if code == "d" and any(each != each or 0 < abs(each) < _LEAST for each in found):
-        raise damaged(
-            "KLL sketch of doubles",
-            "a value is NaN or next to nothing; if it is one of whole numbers, say items='long'",
-        )
+    if any(each != each for each in found):
+        raise damaged("KLL sketch of doubles", "a value is NaN; if it is one of whole numbers, say items='long'")
     return found

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import struct
+import sys
 
 import datasketches
+import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.sketches import Hll, Kll, Theta
 
@@ -114,12 +118,22 @@ def test_a_theta_of_an_earlier_version_that_is_cut_is_refused(version: int) -> N
         Theta.from_bytes(struct.pack("<BBBHBH", 3, version, 3, 0, 0, 0) + struct.pack("<II", 2**31, 0) + bytes(64))
 
 
-def longs(*values: int) -> bytes:
-    """The bytes of a KLL of whole numbers, as `kll_sketch_agg_bigint` of Spark makes them."""
+def unmarked(sketch: Kll) -> bytes:
+    """The bytes of a KLL as other programs write them: nothing in them says what it is of."""
+    data = sketch.to_bytes()
+    return data[:7] + b"\0" + data[8:]
+
+
+def of(*values: float) -> Kll:
     made = Kll()
     for value in values:
-        made.add(float(value))
-    data = made.to_bytes()
+        made.add(value)
+    return made
+
+
+def longs(*values: int) -> bytes:
+    """The bytes of a KLL of whole numbers, as `kll_sketch_agg_bigint` of Spark makes them."""
+    data = unmarked(of(*values))
     if len(values) < 2:
         return data[:8] + struct.pack(f"<{len(values)}q", *values)
     return data[:24] + struct.pack(f"<{2 + len(values)}q", min(values), max(values), *values)
@@ -132,6 +146,9 @@ SAMPLES = [
     (0, 1, 2, 3),
     (-5, 5),
     (1_700_000_000_000_000_000, 3),
+    (1_700_000_000_000_000_000, 1_700_000_000_000_000_001),
+    (2**52,),
+    (4_611_686_018_427_387_904, 4_607_182_418_800_017_408),
     (-(2**63), 2**63 - 1),
     (2**53 + 1, 1),
 ]
@@ -145,18 +162,47 @@ def test_a_kll_of_whole_numbers_is_read_as_such_if_that_is_said(values: tuple[in
         assert (read.quantile(0).value, read.quantile(1).value) == (float(min(values)), float(max(values)))
 
 
-@pytest.mark.parametrize("values", [each for each in SAMPLES if each not in ((), (-(2**63), 2**63 - 1))], ids=str)
-def test_a_kll_of_whole_numbers_is_not_taken_for_one_of_doubles(values: tuple[int, ...]) -> None:
-    with pytest.raises(ValueError, match="items='long'"):
+@pytest.mark.parametrize("values", SAMPLES[1:], ids=str)
+def test_a_kll_of_whole_numbers_is_never_read_unless_that_is_said(values: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"items='double'.* items='long'"):
         Kll.from_bytes(longs(*values))
 
 
-def test_a_kll_of_doubles_is_not_taken_for_one_of_whole_numbers_without_a_word() -> None:
-    made = Kll()
-    made.add(1.5)
+@given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30))
+def test_no_kll_of_whole_numbers_is_taken_for_one_of_doubles(values: list[int]) -> None:
+    """Random ids of 63 bits and times in nanoseconds too, whose bits are those of ordinary doubles."""
+    with pytest.raises(ValueError, match="items='long'"):
+        Kll.from_bytes(longs(*values))
+    assert Kll.from_bytes(longs(*values), items="long").quantile(1).value == float(max(values))
+
+
+@given(st.lists(st.floats(allow_nan=False), max_size=30))
+def test_a_kll_of_doubles_is_read_if_that_is_said_and_ours_without_it(values: list[float]) -> None:
+    sketch = of(*values)
+    assert Kll.from_bytes(sketch.to_bytes()) == sketch == sketch.copy()
+    if any(abs(each) >= sys.float_info.min for each in values):
+        assert Kll.from_bytes(unmarked(sketch), items="double") == sketch
+
+
+@pytest.mark.parametrize("values", [(), (-1.5, -2.5), (-3.0, -1.0, 4.0)], ids=str)
+def test_a_kll_that_can_only_be_one_of_doubles_needs_no_word(values: tuple[float, ...]) -> None:
+    """Its least is above others if they are taken for whole numbers; or it is empty."""
+    assert Kll.from_bytes(unmarked(of(*values))) == of(*values)
+
+
+def test_a_kll_of_doubles_is_not_read_as_one_of_whole_numbers_or_the_other_way_round() -> None:
     with pytest.raises(ValueError, match="double or long"):
-        Kll.from_bytes(made.to_bytes(), items="float")  # type: ignore[arg-type]
-    tiny = Kll()
-    for value in (0.0, -0.0, 2.5e-308, 1.5):
-        tiny.add(value)
-    assert Kll.from_bytes(tiny.to_bytes()).quantile(1).value == 1.5
+        Kll.from_bytes(of(1.5).to_bytes(), items="float")  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="marked as those of doubles; say items='double'"):
+        Kll.from_bytes(of(1.5, 2.5).to_bytes(), items="long")
+    with pytest.raises(ValueError, match="whole numbers need items='long'"):
+        Kll.from_bytes(longs(0, 17, 2_000), items="double")
+    with pytest.raises(ValueError, match="may be of doubles"):
+        Kll.from_bytes(unmarked(of(1.5, 2.5)))
+
+
+def test_a_kll_in_a_state_has_the_bytes_that_it_always_had() -> None:
+    """So digests of stored states stay as they are."""
+    sketch = of(1.5, 2.5)
+    assert sketch.pack() == msgspec.msgpack.encode(({"seed": 0}, unmarked(sketch)))
+    assert Kll.unpack(sketch.pack()) == sketch

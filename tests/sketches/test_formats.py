@@ -37,7 +37,7 @@ def test_a_kll_is_read_by_the_package_and_reads_what_it_writes(n: int) -> None:
         mine.add(number * 7_919 % 5_003)
         theirs.update(float(number * 7_919 % 5_003))
     read = datasketches.kll_doubles_sketch.deserialize(mine.to_bytes())
-    again = Kll.from_bytes(theirs.serialize())
+    again = Kll.from_bytes(theirs.serialize(), items="double")
     assert read.n == again.n == mine.n == n
     if n:
         assert read.get_quantile(0.5, True) == mine.quantile(0.5).value
@@ -54,7 +54,7 @@ def test_a_kll_goes_on_from_what_the_package_wrote() -> None:
     theirs = datasketches.kll_doubles_sketch(100)
     for number in range(20_000):
         theirs.update(float(number))
-    mine = Kll.from_bytes(theirs.serialize(), seed=4)
+    mine = Kll.from_bytes(theirs.serialize(), seed=4, items="double")
     for number in range(20_000, 40_000):
         mine.add(number)
     assert abs(mine.quantile(0.5).value - 20_000) <= 3 * mine.error * 40_000
@@ -228,7 +228,7 @@ def test_an_image_that_no_sketch_can_have_made_is_refused(cls: Any, data: bytes,
 
 def test_images_as_they_should_be_are_read() -> None:
     """What the refused ones differ from."""
-    assert Kll.from_bytes(full([1.0, 2.0])).quantile(0.5).value == 1.0
+    assert Kll.from_bytes(full([1.0, 2.0]), items="double").quantile(0.5).value == 1.0
     assert TopK.from_bytes(frequent((1, 2), (7, 8), 3, 0), int).count(8).value == 2
 
 

@@ -27,6 +27,7 @@ from tests.handlers.pipe import HandlerPipe, later
 
 pytestmark = pytest.mark.spark
 N, DISTINCT = 3_000, 700
+NANOSECONDS = 1_700_000_000_000_000_000
 PAGES = Path(__file__).parents[2] / "docs/examples/pages.py"
 
 
@@ -46,6 +47,7 @@ def made(items: DataFrame) -> dict[str, Any]:
         "theta": F.theta_sketch_agg("text", 12),
         "full_theta": F.theta_sketch_agg("id", 8),
         "kll": F.kll_sketch_agg_double("number", 200),
+        "kll_times": F.kll_sketch_agg_bigint(F.col("id") + F.lit(NANOSECONDS), 200),
         "count_min": F.count_min_sketch("text", *exact),
         "count_min_of_ids": F.count_min_sketch("id", *exact),
         "top": F.expr("approx_top_k_accumulate(text, 100)"),
@@ -78,11 +80,24 @@ def test_a_distinct_count_of_spark_has_the_bytes_of_ours(made: dict[str, Any]) -
 
 
 def test_what_spark_makes_is_read(made: dict[str, Any]) -> None:
-    assert abs(Kll.from_bytes(bytes(made["kll"])).quantile(0.5).value - N / 2) <= 0.04 * N
+    assert abs(Kll.from_bytes(bytes(made["kll"]), items="double").quantile(0.5).value - N / 2) <= 0.04 * N
     top = TopK.from_bytes(bytes(made["top_ids"]["sketch"]), of=int)
     assert [(item, count.value) for item, count in top.top(2)] == [(0, 429), (1, 429)]
     assert TopK.from_bytes(bytes(made["top"]["sketch"])).total == N
     assert TDigest.from_bytes(bytes(made["digest"])).n == N
+
+
+def test_what_spark_makes_of_whole_numbers_is_never_taken_for_doubles(
+    spark: SparkSession, made: dict[str, Any]
+) -> None:
+    for name in ("kll", "kll_times"):
+        with pytest.raises(ValueError, match=r"items='double'.* items='long'"):
+            Kll.from_bytes(bytes(made[name]))
+    frame = spark.createDataFrame([(bytearray(made["kll_times"]),)], "kll binary")
+    [row] = frame.select(S.kll_quantile("kll", 0.5, items="long").alias("median")).collect()
+    assert abs(row.median.value - NANOSECONDS - N / 2) <= 0.04 * N
+    with pytest.raises(TypeError, match="items"):
+        S.kll_quantile("kll", 0.5)  # type: ignore[call-arg]
 
 
 def test_sparks_own_formats_are_asked_as_spark_would(made: dict[str, Any]) -> None:
@@ -108,8 +123,8 @@ def test_columns_give_answers_with_bounds(spark: SparkSession, made: dict[str, A
     row, nothing = frame.select(
         S.hll_count("hll").alias("hll"),
         S.theta_count("theta").alias("theta"),
-        S.kll_quantile("kll", 0.5).alias("kll"),
-        S.kll_rank("kll", 1_500.0).alias("rank"),
+        S.kll_quantile("kll", 0.5, items="double").alias("kll"),
+        S.kll_rank("kll", 1_500.0, items="double").alias("rank"),
         S.count_min_count("count_min", F.lit("é 3")).alias("count"),
         S.count_min_inner("count_min", "count_min").alias("inner"),
         S.bloom_contains("bloom", F.lit("é 3")).alias("in"),
@@ -194,7 +209,7 @@ def figures(fixes: DataFrame) -> DataFrame:
         "vehicle",
         S.hll_count("ids").value.alias("ids"),
         S.theta_count("theta").value.alias("theta"),
-        S.kll_quantile("speeds", 0.5).alias("median"),
+        S.kll_quantile("speeds", 0.5, items="double").alias("median"),
         S.count_min_count("counts", F.lit("3")).value.alias("threes"),
         F.size(S.top_items("top", 5)).alias("top"),
         S.bloom_contains("seen", F.lit("3")).alias("three"),
