@@ -150,7 +150,13 @@ class Handler:
         return None
 
     def timer(self, name: str) -> Callable[[Function], Function]:
-        """Declare what happens when a timer of that name, set with `ctx.timer`, is due."""
+        """Declare what happens when a timer of that name, set with `ctx.timer`, is due. Raises TypeError if `name` is
+        not a text, as with `@NAME.timer` directly on a function."""
+        if not isinstance(name, str):
+            raise TypeError(
+                f'a timer of handler {self.name} has no name: write @{self.name}.timer("NAME") above the function, and '
+                'set it with ctx.timer("NAME", at)'
+            )
 
         def declare(function: Function) -> Function:
             self.timers[name] = function

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import importlib.util
-import re
 import sys
 import traceback
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import cache
 from hashlib import blake2b
-from inspect import Parameter, signature
 from pathlib import Path
 from types import ModuleType
 
 from penstock.app import App
 from penstock.declared import Handler
 from penstock.errors import DeclarationError
+from penstock.runtime.hints import hinted
 
 CODE_BYTES = 16
-_KEYWORD = re.compile(r"App\.(\w+)\(\) got an unexpected keyword argument '(\w+)'")
 
 
 @dataclass(frozen=True)
@@ -141,15 +138,4 @@ def _where(file: Path, error: Exception) -> str:
         return f"{file if own else error.filename}:{error.lineno}: {type(error).__name__}: {error.msg}"
     frames = traceback.extract_tb(error.__traceback__)
     lines = [frame.lineno for frame in frames if Path(frame.filename).resolve() == file.resolve()]
-    return f"{file}:{lines[-1] if lines else 1}: {type(error).__name__}: {error}{_meant(error)}"
-
-
-def _meant(error: Exception) -> str:
-    """For a keyword that a method of App does not have, the nearest of those that it has, or all."""
-    found = _KEYWORD.match(str(error)) if isinstance(error, TypeError) else None
-    method = getattr(App, found[1], None) if found is not None else None
-    if found is None or method is None:
-        return ""
-    names = [each.name for each in signature(method).parameters.values() if each.kind is Parameter.KEYWORD_ONLY]
-    near = get_close_matches(found[2], names, 1)
-    return f"; did you mean {near[0]}=?" if near else f"; it takes {', '.join(names)}"
+    return f"{file}:{lines[-1] if lines else 1}: {type(error).__name__}: {hinted(error, file)}"

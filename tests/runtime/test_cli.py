@@ -174,10 +174,61 @@ def test_a_mistyped_keyword_is_told_with_its_line_and_the_nearest_one(checked: C
     assert "it takes key, " in checked(HANDLED.replace("Order, key=", "Order, zzz="), file="other.py")[2]
 
 
-def test_a_missing_keyword_is_told_with_its_line(checked: Check) -> None:
-    _, _, errors = checked(HANDLED.replace("reads=orders, ", ""))
-    assert errors.startswith("shop.py:16: TypeError: App.handler() missing 1 required")
-    assert "'reads'" in errors
+MISSING = [
+    ("reads=orders, ", "", ":16: ", "'reads'; write app.handler(\"name\", reads=..., key=..., state=...)"),
+    ('reads=orders, key="product", ', "", ":16: ", "'reads' and 'key'; write app.handler(\"name\", reads=..., key="),
+    ('"orders", Order, key="product"', "", ":14: ", "'name'; write app.stream(\"name\")"),
+    ('Order, key="product"', 'Order, "product"', ":14: ", 'were given; write app.stream("name")'),
+    ('App("shop")', "App()", ":13: ", "'name'; write App(\"name\")"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "line", "says"), MISSING)
+def test_a_missing_argument_is_told_with_its_line_and_the_form_of_the_call(
+    checked: Check, old: str, new: str, line: str, says: str
+) -> None:
+    _, _, errors = checked(HANDLED.replace(old, new))
+    assert errors.startswith(f"shop.py{line}TypeError: App.")
+    assert says in errors
+
+
+MISTYPED = [
+    ('App("x", foo=1)', "App() got an unexpected keyword argument 'foo'; it takes name"),
+    ('App("x").strem("y")', "'App' object has no attribute 'strem'; did you mean stream?"),
+    ('App("x").zzzzzz', "'App' object has no attribute 'zzzzzz'; it has enrich, feed, "),
+    ('App("x").handler("y", reads="x", kye="a", state=State)', "App.handler() got an unexpected keyword"),
+    ("windows.tumblng(5)", "module 'penstock.windows' has no attribute 'tumblng'; did you mean tumbling?"),
+    ("windows.sliding(5, evry=2)", "sliding() got an unexpected keyword argument 'evry'; did you mean every=?"),
+    ("windows.sliding(5)", "'every'; write windows.sliding(size, every=...)"),
+    ("Shed(unles='x')", "Shed() got an unexpected keyword argument 'unles'; did you mean unless=?"),
+    ("collect.tail('x', poll=1)", "tail() got an unexpected keyword argument 'poll'; did you mean poll_s=?"),
+    ("collect.udp('x')", "'port'; write collect.udp(host, port)"),
+    ("collect.udp('x', 1, line=True)", "udp() got an unexpected keyword argument 'line'; did you mean lines=?"),
+    ("collect.statsd(buffer_byte=1)", "statsd() got an unexpected keyword argument 'buffer_byte'; did you mean"),
+    ("collect.statsd(zzz=1)", "; it takes anyone, datagram_bytes_max, "),
+    ("collect.sse('http://x/', header={})", "sse() got an unexpected keyword argument 'header'; did you mean headers"),
+    ("collect.poll('http://x/', every=1, header={})", "poll() got an unexpected keyword argument 'header'; did you"),
+    ("collect.ndjson('http://x/', header={})", "ndjson() got an unexpected keyword argument 'header'; did you"),
+    ("def tumbling(): pass\ntumbling(size=1)", "tumbling() got an unexpected keyword argument 'size'\n"),
+    ("'x'.strem", "'str' object has no attribute 'strem'\n"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("line", "says"), MISTYPED)
+def test_a_mistyped_name_of_penstock_is_told_with_its_line_and_the_nearest_one(
+    checked: Check, line: str, says: str
+) -> None:
+    top = "from penstock import App, Shed, State, collect, windows\n"
+    status, _, errors = checked(f"{top}{line}\n")
+    assert (status, says in errors) == (1, True), errors
+    assert errors.startswith(f"shop.py:{1 + len(line.splitlines())}: ")
+
+
+def test_a_timer_without_a_name_is_refused_with_its_line_and_the_right_form(checked: Check) -> None:
+    text = f"{HANDLED}\n@seen.timer\ndef late(state: Seen, ctx: Context) -> None:\n    pass\n"
+    status, out, errors = checked(text)
+    assert (status, out) == (1, "")
+    assert errors.startswith("shop.py:21: TypeError: a timer of handler seen has no name: write @seen.timer(")
 
 
 def test_an_unknown_table_is_told_with_the_nearest_and_never_with_the_view_itself(checked: Check) -> None:

@@ -83,6 +83,9 @@ class HttpOptions(TypedDict, total=False):
 
 
 def endpoint_of(url: str, silence_s: float, options: HttpOptions) -> Endpoint:
+    """Raises TypeError for an option that no source over HTTP has."""
+    for name in options.keys() - HttpOptions.__annotations__.keys():
+        raise TypeError(f"a source over HTTP got an unexpected keyword argument {name!r}")
     return Endpoint(
         url,
         tuple((options.get("headers") or {}).items()),
