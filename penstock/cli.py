@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shlex
 import shutil
 import sys
@@ -13,17 +12,17 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING
 
 from penstock import __version__
 from penstock.app import App
 from penstock.errors import DeclarationError, PenstockError
 from penstock.graph import check, require_sound
 from penstock.runtime import changing, keys
+from penstock.runtime.arguments import Parser
 from penstock.runtime.console import report, say, say_aside
 from penstock.runtime.loading import load, the_handler
 from penstock.settings import from_environment
-from penstock.suggestions import unknown
 
 if TYPE_CHECKING:
     from penstock.cursor import Positions
@@ -36,18 +35,8 @@ PROGRESS_S = 2.0
 EVENTS_MAX = 10_000
 
 
-class _Parser(argparse.ArgumentParser):
-    """argparse, with the nearest command where one is mistyped, and errors as all others are printed."""
-
-    def error(self, message: str) -> NoReturn:
-        mistyped = re.match(r"argument COMMAND: invalid choice: '([^']*)' \(choose from (.*)\)", message)
-        if mistyped is not None:
-            message = unknown("command", mistyped[1], re.findall(r"[\w-]+", mistyped[2]))
-        self.exit(2, f"penstock: {message} (see `{self.prog} --help`)\n")
-
-
-def parser() -> argparse.ArgumentParser:
-    top = _Parser(prog="penstock", description="Streams of events: nothing lost, nothing twice.")
+def parser() -> Parser:
+    top = Parser(prog="penstock", description="Streams of events: nothing lost, nothing twice.")
     top.add_argument("--version", action="version", version=f"penstock {__version__}")
     commands = top.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
@@ -129,7 +118,7 @@ def _parsed(argv: Sequence[str] | None) -> argparse.Namespace:
     top = parser()
     arguments, others = top.parse_known_args(argv)
     if others and (arguments.command != "purge" or any(each.startswith("-") for each in others)):
-        top.error(f"unrecognized arguments: {' '.join(others)}")
+        top.refuse(others, arguments)
     if others:
         arguments.names += others
     return arguments

@@ -239,12 +239,31 @@ def test_an_unknown_table_is_told_with_the_nearest_and_never_with_the_view_itsel
     assert "sales?" not in own
 
 
-def test_a_mistyped_command_is_told_with_the_nearest_one(capsys: pytest.CaptureFixture[str]) -> None:
-    for typed, told in (("chekc", "there is no command 'chekc'; did you mean 'check'?"), ("xyzzy", "there are run, ")):
-        with pytest.raises(SystemExit) as end:
-            main([typed])
-        assert end.value.code == 2
-        assert told in capsys.readouterr().err
+MISTYPED_COMMANDS = [
+    ("chekc", "there is no command 'chekc'; did you mean 'check'? (see `penstock --help`)"),
+    ("xyzzy", "there is no command 'xyzzy'; there are run, "),
+    ("keys ad bob admin", "there is no action 'ad'; did you mean 'add'? (see `penstock keys --help`)"),
+    ("keys xyzzy", "there is no action 'xyzzy'; there are add, rotate, revoke, list"),
+    ("run app.py --prot 80", "there is no option '--prot'; did you mean '--port'? (see `penstock run --help`)"),
+    ("run --prot=80 app.py", "there is no option '--prot'; did you mean '--port'?"),
+    ("purge app.py name --dta x", "there is no option '--dta'; did you mean '--data'?"),
+    (
+        "keys add bob admin --expire-in 1d",
+        "there is no option '--expire-in'; did you mean '--expires'? (see `penstock keys add --help`)",
+    ),
+    ("doctor --zzzzzz", "there is no option '--zzzzzz'; there are --help"),
+    ("doctor now", "unrecognized arguments: now (see `penstock doctor --help`)"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("typed", "told"), MISTYPED_COMMANDS)
+def test_a_mistyped_command_or_option_is_told_with_the_nearest_one(
+    capsys: pytest.CaptureFixture[str], typed: str, told: str
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(typed.split())
+    assert end.value.code == 2
+    assert capsys.readouterr().err.startswith(f"penstock: {told}")
 
 
 def test_what_new_says_to_type_works_in_its_environment(tmp_path: Path) -> None:
