@@ -110,7 +110,8 @@ class Result:
 
     def __repr__(self) -> str:
         streams = [f"{name}: {len(events)} emitted" for name, events in self._shown_streams()]
-        return f"Result({'; '.join([*streams, *(f'{name}: {len(rows)} rows' for name, rows in self._rows.items())])})"
+        views = [f"{name}: {len(rows)} row{'' if len(rows) == 1 else 's'}" for name, rows in self._rows.items()]
+        return f"Result({'; '.join([*streams, *views])})"
 
     def _shown_streams(self) -> list[tuple[str, list[Any]]]:
         """The streams that are no views; failures only if there are any."""

@@ -67,6 +67,7 @@ def test_an_app_is_a_table_in_a_notebook() -> None:
 
 def test_a_result_shows_how_much_there_is(result: Result) -> None:
     assert repr(result) == "Result(big: 3 emitted; totals: 2 rows)"
+    assert repr(run(make_app(), {"orders": [Order(customer="ann")]})) == "Result(big: 1 emitted; totals: 1 row)"
 
 
 def test_a_result_is_tables_in_a_notebook_with_its_text_escaped(result: Result) -> None:
