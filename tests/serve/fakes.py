@@ -78,10 +78,13 @@ class FakeLog:
         self.after_read: Callable[[], None] = lambda: None
 
     def write(self, partition: int, *numbers: int, at_s: float = 0.0, text: str = "") -> None:
-        events = [Reading(n=number, text=text) for number in numbers]
-        ids = [str(number) for number in numbers]
+        self.put(partition, *(Reading(n=number, text=text) for number in numbers), at_s=at_s)
+
+    def put(self, partition: int, *events: Any, at_s: float = 0.0) -> None:
+        """Write events of one class that have a number, `n`."""
+        ids = [str(event.n) for event in events]
         now = EPOCH + timedelta(seconds=at_s)
-        self._append(partition, to_batch(Reading, events, ids=ids, keys=ids, now=now))
+        self._append(partition, to_batch(type(events[0]) if events else Reading, events, ids=ids, keys=ids, now=now))
 
     def tick(self, partition: int, at_s: float = 0.0) -> None:
         self._append(partition, tick_batch(event_schema(Reading), EPOCH + timedelta(seconds=at_s)))

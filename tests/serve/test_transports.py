@@ -9,11 +9,12 @@ import random
 from collections.abc import Callable
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.contracts import Channel
 from penstock.cursor import stream_cursor, view_cursor
-from penstock.schema import event_schema
+from penstock.schema import Event, Record, event_schema
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
@@ -177,6 +178,96 @@ def test_a_filtered_view_leads_to_exactly_the_rows_that_fit(transport: str, reme
                             cursor, rows = received.cursor, folded(rows, received)
         held = {key: json.loads(row)["v"] for key, row in view.rows.items()}
         assert rows == {key: value for key, value in held.items() if value >= 50}
+
+    run(main())
+
+
+class Topic(Record):
+    urlkey: str | None
+
+
+class Rsvp(Event, id="n"):
+    n: int
+    topics: list[Topic] | None
+
+
+TOPICS: list[list[Topic] | None] = [
+    [Topic(urlkey="sql"), Topic(urlkey="python")],
+    [Topic(urlkey="sql"), Topic(urlkey=None)],
+    [],
+    None,
+]
+ABOUT_PYTHON = "exists(topics, t -> t.urlkey = 'python')"
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_filter_by_the_elements_of_a_list_gives_each_event_that_fits_once(transport: str) -> None:
+    """Of lists with such an element, without one, with one that is missing, empty lists and none at all."""
+    total = 80
+
+    async def write(log: FakeLog, source: StreamChannel) -> None:
+        for number in range(total):
+            log.put(number % 2, Rsvp(n=number, topics=TOPICS[number // 2 % len(TOPICS)]), at_s=number)
+            source.wake()
+            await asyncio.sleep(0)
+
+    async def read(port: int) -> list[Any]:
+        cursor, found = "earliest", list[Any]()
+        while len(found) < total // len(TOPICS):
+            async with TRANSPORTS[transport](port, "stream", cursor, where=ABOUT_PYTHON, select="n") as deliveries:
+                for _ in range(3):
+                    received = await anext(deliveries)
+                    cursor = received.cursor
+                    found += received.data.get("events", ())
+        return found
+
+    async def main() -> None:
+        log = FakeLog()
+        source = StreamChannel("x", log, LIVELY, lambda: event_schema(Rsvp))
+        async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
+            async with background(write(log, source)):
+                found = await read(port)
+        assert sorted(event["n"] for event in found) == [n for n in range(total) if n // 2 % len(TOPICS) == 0]
+
+    run(main())
+
+
+class ListView(FakeView):
+    """A view whose rows have a list of texts."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        return pa.schema([("k", pa.string()), ("v", pa.list_(pa.string()))])
+
+
+@pytest.mark.parametrize("remembers", [True, False])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+def test_a_filter_by_the_elements_of_a_list_follows_rows_that_come_to_fit_and_cease_to(
+    transport: str, remembers: bool
+) -> None:
+    lists: list[list[str | None] | None] = [["sql", "python"], ["sql"], [], None, [None, "python"], [None]]
+
+    async def write(view: FakeView) -> None:
+        for number in range(60):
+            view.put({str(number % 5): lists[number % len(lists)]}, [str((number + 2) % 5)] if number % 7 == 0 else [])
+            await asyncio.sleep(0)
+        view.put({"end": ["python"]})
+
+    async def main() -> None:
+        view = ListView(remembers=remembers)
+        source = ViewChannel("x", view, LIVELY, key=["k"])
+        rows: dict[str, Any] = {}
+        cursor: str | None = None
+        async with serving(make_deps(views={"x": source}, settings=LIVELY)) as port:
+            async with background(write(view)):
+                while "end" not in rows:
+                    filter = {"where": "exists(v, t -> t = 'python')"}
+                    async with TRANSPORTS[transport](port, "view", cursor, **filter) as deliveries:
+                        for _ in range(3):
+                            received = await anext(deliveries)
+                            cursor, rows = received.cursor, folded(rows, received)
+        held = {key: json.loads(row)["v"] for key, row in view.rows.items()}
+        assert rows == {key: value for key, value in held.items() if value and "python" in value}
 
     run(main())
 
