@@ -164,7 +164,7 @@ class TimedWindows:
             state.changed = closed
         if waits:
             self._hold(state)
-        if state.last is not None and not self._waits(state) and closed > state.last:
+        if state.last is not None and closed > state.last and self._shows_closed(state):
             told, state.last = [self.work.gone(state.key, self._window(Window, closed))], None
         return told
 
@@ -232,17 +232,21 @@ class TimedWindows:
         if held is not None and (not self.work.latest or number == state.number):
             yield self._row(state, number + 1, held, False)
 
+    def _shows_closed(self, state: Any) -> bool:
+        """Whether the row of a key is that of its newest closed window, and not of one that is still open."""
+        return self.work.trigger.when == "close" or not self._waits(state)
+
     def _waits(self, state: Any) -> bool:
         return state.number is not None or bool(state.older) or self.stacks.holds(state)
 
     def _set(self, state: Any, ctx: Context, now: datetime) -> None:
-        closes = None
         if state.front or state.back:
             closes = state.closes
-        elif self._waits(state):
-            closes = self._begin(min(state.older, default=state.number) + 1) + self.late_after
-        elif state.last is not None:
-            closes = self._begin(state.last + 1) + self.late_after
+        else:
+            next_pane = min(state.older, default=state.number)
+            gone = state.last if self._shows_closed(state) else None
+            ends = [each + 1 for each in (next_pane, gone) if each is not None]
+            closes = self._begin(min(ends)) + self.late_after if ends else None
         set_timer(state, ctx, now, closes, self.work.remembered)
 
     def _begin(self, number: int) -> datetime:

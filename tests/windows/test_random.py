@@ -217,6 +217,49 @@ def test_with_latest_a_row_falls_as_time_passes_and_goes_with_the_last_event_of_
         assert shown == ([((end - size, end), len(inside))] if inside else [])
 
 
+@settings(deadline=None, max_examples=150)
+@given(
+    st.lists(st.integers(0, 200), min_size=1, max_size=25),
+    st.sampled_from([0, *range(1, 120, 7), 500]),
+    st.sampled_from([0, 20]),
+    TRIGGERS,
+    st.sampled_from([1, 4, 1_000]),
+)
+@example([0, 85, 90], 0, 20, windows.on_close, 1)
+@example([0, 85], 5, 20, windows.on_close, 1)
+@example([0, 200, 145], 0, 20, windows.on_change, 1)
+@example([0, 200, 145], 500, 20, windows.on_close, 1)
+def test_with_latest_in_any_order_the_row_is_that_of_the_newest_window_without_what_missed_it(
+    given: list[int], pause_s: int, late_s: int, trigger: Any, batch: int
+) -> None:
+    """Events that are later than `late_after` among them: such a one is told, and is in the windows that are open."""
+    size, slide = 60, 10
+    events = [reading(second, number=number) for number, second in enumerate(given)]
+    over = windows.sliding(seconds(size), every=seconds(slide))
+    app, keeper = window(over, seconds(late_s), trigger=trigger, latest=True)
+    ticks = [tick(seconds(pause_s)), tick(timedelta(microseconds=1))]
+    result = run(app, {"readings": [*events, *ticks]}, batch_events=batch)
+    assert result.failed(keeper) == []
+    passed = [max(given[:number], default=-size - late_s) - late_s for number in range(len(given))]
+    ended = [at // slide * slide for at in passed]  # of the newest closed window, when each event came
+    late = [second for second, end in zip(given, ended, strict=True) if second // slide * slide < end]
+    assert [seconds_to(each.at) for each in result.emitted("used.late")] == late
+
+    def row(end: int) -> list[tuple[tuple[int, int], int]]:
+        inside = [at for at, before in zip(given, ended, strict=True) if end - size <= at < end and before < end]
+        return [((end - size, end), len(inside))] if inside else []
+
+    newest = max(given)
+    first = next(second for second in given if second // slide == newest // slide)
+    closed = (max(newest, first + pause_s) - late_s) // slide * slide
+    still_open = newest // slide * slide + slide
+    shown = [(place(each), each.n) for each in result.rows("used")]
+    if still_open <= closed or trigger == windows.on_close:
+        assert shown == row(closed)
+    elif trigger == windows.on_change or pause_s >= 3:
+        assert shown == row(still_open)
+
+
 @settings(deadline=None, max_examples=50)
 @given(READINGS, st.sampled_from([0, 5, 30]))
 def test_at_every_change_the_newest_window_is_told_as_it_is(given: list[Any], late_s: int) -> None:
