@@ -89,7 +89,7 @@ ALL_ROWS = Sight()
 class Caller:
     """One who may send requests until some time. Belongs to the gateway's event loop."""
 
-    __slots__ = ("__weakref__", "_bucket", "_grants", "_moved", "_sight", "key_added", "name", "until")
+    __slots__ = ("__weakref__", "_bucket", "_grants", "_sight", "_waiting", "key_added", "name", "until")
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Caller:
         self.until = until
         self._grants = grants
         self._bucket = bucket
-        self._moved: asyncio.Event | None = None
+        self._waiting: set[asyncio.Future[None]] = set()
 
     def may(self, right: Right, name: str) -> bool:
         return self._grants.may(right, name)
@@ -167,17 +167,21 @@ class Caller:
     def limit(self, until: float) -> None:
         """From then on the caller may do nothing, and connections that it holds are closed."""
         self.until = until
-        if self._moved is not None:
-            self._moved.set()
-            self._moved = None
+        for each in self._waiting:
+            if not each.done():
+                each.set_result(None)
 
     async def ended(self) -> None:
         """Return once the caller may do nothing any more."""
         while (left := self.until - time.time()) > 0:
-            self._moved = self._moved or asyncio.Event()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(None if left == math.inf else left):
-                    await self._moved.wait()
+            moved = asyncio.get_running_loop().create_future()
+            self._waiting.add(moved)
+            try:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(None if left == math.inf else left):
+                        await moved
+            finally:
+                self._waiting.discard(moved)
 
     async def while_valid(self, work: Coroutine[Any, Any, T], over: str) -> T:
         """Return what `work` does, unless the caller ends first: then the work is cancelled, and `Unauthorized` raised

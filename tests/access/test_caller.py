@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from penstock.access import ANYONE, CALLER, Caller, Grants, caller_of
 from penstock.access.caller import BURST_S, Bucket
-from penstock.access.grants import grants
-from penstock.errors import Forbidden, RateLimited
+from penstock.access.grants import ALL, grants
+from penstock.errors import Forbidden, RateLimited, Unauthorized
 from tests.collect.support import in_loop, until
 
 RATES = st.floats(0.01, 1e6)
@@ -171,3 +171,24 @@ def test_a_request_without_a_caller_is_a_mistake_and_not_let_in() -> None:
     assert caller_of({CALLER: ANYONE}) is ANYONE
     with pytest.raises(KeyError):
         caller_of({})
+
+
+def test_work_of_a_caller_goes_on_in_one_loop_after_another_and_ends_with_the_caller() -> None:
+    """Nothing of a loop that is over stays with the caller."""
+    caller = Caller("key:ann", ALL)
+
+    async def one() -> int:
+        await asyncio.sleep(0)
+        return 1
+
+    for _ in range(2):
+        assert asyncio.run(caller.while_valid(one(), "over")) == 1
+
+    async def ended() -> None:
+        waiting = asyncio.ensure_future(caller.while_valid(asyncio.Event().wait(), "it is over"))
+        await asyncio.sleep(0)
+        caller.limit(0.0)
+        with pytest.raises(Unauthorized, match="it is over"):
+            await waiting
+
+    asyncio.run(ended())
