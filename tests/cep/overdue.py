@@ -37,7 +37,7 @@ class Overdue(Brute):
         found = list(self.begun(row.parts[0], row.between[0]))
         for number, (part, rule) in enumerate(zip(row.parts[1:], row.between[1:-1], strict=True), start=1):
             for candidate in found:
-                for each in self.open(candidate, row.parts[number:], rule):
+                for each in self.open(candidate, row.parts[number:], rule, row.between[-1]):
                     deadline = self.deadline(each)
                     if deadline is not None:
                         yield each, deadline
@@ -64,7 +64,7 @@ class Overdue(Brute):
                 deadline = self.deadline(start)
                 if deadline is not None and self.is_anchor(row, number):
                     rule = replace(row.between[0], how="then", rivals=self.rivals(row), quiet=())
-                    yield from ((each, deadline) for each in self.open(start, row.parts, rule))
+                    yield from ((each, deadline) for each in self.open(start, row.parts, rule, row.between[-1]))
 
     def rivals(self, row: Row) -> tuple[Rival, ...]:
         """The steps of an `all_of` at the beginning; alternatives wait each on its own there."""
@@ -85,7 +85,7 @@ class Overdue(Brute):
         count = sum(event.at <= deadline for event in self.events)
         return range(candidate.place, max(count, candidate.place))
 
-    def open(self, candidate: Candidate, parts: tuple[Part, ...], rule: Between) -> Iterator[Candidate]:
+    def open(self, candidate: Candidate, parts: tuple[Part, ...], rule: Between, end: Between) -> Iterator[Candidate]:
         """The candidate, if it waits for the first of these parts at its deadline."""
         deadline, part = self.deadline(candidate), parts[0]
         if deadline is None:
@@ -94,7 +94,8 @@ class Overdue(Brute):
             candidate = replace(candidate, block_place=candidate.place, block_since=candidate.since)
         window = self.until(candidate, deadline)
         if part.is_every:
-            yield from self.open_every(candidate, part, rule, len(parts) == 1, window)
+            is_match = len(parts) == 1 and not (end.never or end.not_next)
+            yield from self.open_every(candidate, part, rule, is_match, window)
             return
         is_block = part.opens or part.inside
         rest = (part, *takewhile(lambda each: is_block and each.inside, parts[1:]))
@@ -125,7 +126,7 @@ class Overdue(Brute):
         return True
 
     def open_every(
-        self, candidate: Candidate, part: Part, rule: Between, is_last: bool, window: range
+        self, candidate: Candidate, part: Part, rule: Between, is_match: bool, window: range
     ) -> Iterator[Candidate]:
         """An `every` after a step: the one that is open at the deadline, with the events that it has."""
         chains = self.chains(part.steps, candidate.place, candidate)
@@ -142,7 +143,7 @@ class Overdue(Brute):
             return
         if chain:
             yield self.taking(candidate, replace(part, steps=part.steps[: len(chain)]), chain)
-        elif not (is_last and chains):
+        elif not (is_match and chains):
             yield candidate
 
     def broken(self, part: Part) -> Iterator[tuple[int, ...]]:

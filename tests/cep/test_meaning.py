@@ -501,6 +501,21 @@ def test_a_predicate_that_raises_on_the_event_that_a_silence_would_count_from_ch
     assert shown(engine.advance(memory, second(6), At(second(6))).matches) == ["b1"]
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        (a.then(cep.every(b)), []),
+        (a.then(cep.every(b)).not_then(c), ["a"]),
+        (a.then(cep.every(b)).then(c), ["a", "a b"]),
+    ],
+)
+def test_an_every_that_would_begin_again_has_timed_out_unless_nothing_is_behind_it(
+    pattern: cep.Pattern, expected: list[str]
+) -> None:
+    matches = cep.find(pattern, letters("a@0 b@1"), within=5 * S, timed_out=True)
+    assert sorted(shown([each for each in matches if each.timed_out])) == expected
+
+
 def test_time_after_the_list_goes_on_until_it_is_told_to_stop() -> None:
     pattern = a.then(cep.absent(b, for_=5 * S))
     assert found(pattern, "a@0", until=second(4)) == []
