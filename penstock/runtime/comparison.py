@@ -33,7 +33,7 @@ from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict, is_mo
 from penstock.graph import downstream, is_derived
 from penstock.queue import EmbeddedLog
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.events import event_streams, open_log, stream_problems
+from penstock.runtime.events import event_classes, event_streams, open_log, stream_problems
 from penstock.runtime.leftovers import Leftover, leftovers, stored
 from penstock.runtime.loading import code_of
 from penstock.runtime.nextview import NextView
@@ -73,7 +73,7 @@ class Comparison:
         """One for each declaration, in their order, and one for each that was removed. Without `plans` some views may
         be undecided."""
         unreadable = self._unreadable()
-        misread = frozenset(unreadable)
+        misread = frozenset(each for each in unreadable if self._lacks_fields(each))
         streams = [self.of_stream(each) for each in self.app.streams]
         found = [unreadable.pop(each.name, each) for each in streams]
         found += [self._of_readable(each, (plans or {}).get(each.name), misread) for each in self.app.queries]
@@ -93,8 +93,8 @@ class Comparison:
         return found
 
     def _of_readable(self, view: View, plan: PlanPrint | str | None, misread: frozenset[str]) -> Verdict:
-        """The same as `of_view`, but of a view behind which there is a class by which stored events cannot be read: how
-        its query compares depends on what the class will say became of its fields, so the class comes first."""
+        """The same as `of_view`, but of a view behind which there is a class that does not say what became of a field:
+        how the query compares depends on that, so the class comes first."""
         verdict = self.of_view(view, plan)
         behind = sorted(misread & classes_behind(self.app, view))
         by_plan = isinstance(plan, PlanPrint) and self.of_view(view).kind is Kind.undecided
@@ -102,6 +102,14 @@ class Comparison:
             return verdict
         reason = f"its query is compared once the events of {behind[0]} can be read as their class"
         return Verdict(Kind.undecided, "view", view.name, view.where, (reason,))
+
+    def _lacks_fields(self, stream: str) -> bool:
+        """Whether stored events have a field of which their class says nothing: it may have been renamed."""
+        now = event_classes(self.app)[stream]
+        with closing(EmbeddedLog(self.directory.streams, read_only=True)) as log:
+            before = log.event_shape(stream)
+        told = {*now.shape.fields, *now.renamed, *now.dropped}
+        return before is not None and not told.issuperset(before.fields)
 
     def _of_whole_handler(self, handler: Handler) -> Verdict:
         """The same as `of_handler`, before anything is running: a batch may be half done, and its events read as
@@ -283,11 +291,11 @@ class Comparison:
                     raise DeclarationError(str(verdict), stream=stream.name)
 
     def _require_readable(self, node: View | Handler) -> None:
-        """Raise the reason why events that a view reads cannot be read as their class: before that is put right, what
-        else differs need not count."""
+        """Raise that the class of events that a view reads does not say what became of a field: once it does, what else
+        differs may not count."""
         behind = classes_behind(self.app, node) if isinstance(node, View) else frozenset()
         for name, verdict in self._unreadable().items() if behind else ():
-            if name in behind:
+            if name in behind and self._lacks_fields(name):
                 raise DeclarationError(str(verdict), stream=name)
 
     def _needs_plan(self, view: View, verdict: Verdict) -> bool:
