@@ -229,7 +229,7 @@ class Gateway:
         )
         post = PostEndpoint(self.door, self.settings, self.acks)
         publish = PublishEndpoint(self.door, self.closing, window=self.settings.publish_window)
-        paths = [*routes(deps), *webhook_routes(self.webhooks), *dashboard.routes()]
+        paths = [*routes(deps), *webhook_routes(self.webhooks, self.settings.body_s), *dashboard.routes()]
         site = compressed(
             Starlette(routes=paths, exception_handlers=exception_handlers()), self.settings.compress_bytes_min
         )

@@ -282,7 +282,7 @@ async def _webhooks(deps: Deps) -> AsyncIterator[list[BaseRoute]]:
         registry = Registry(Path(folder) / "webhooks.db", settings, around)
         await registry.start(deps.channel)
         try:
-            yield webhook_routes(registry)
+            yield webhook_routes(registry, settings.body_s)
         finally:
             await registry.close()
 

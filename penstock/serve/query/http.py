@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Literal
 
 import msgspec
@@ -10,7 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from penstock.access import caller_of
-from penstock.errors import MalformedBody, TooLarge, TooSlow
+from penstock.errors import MalformedBody
+from penstock.serve.body import read_body
 from penstock.serve.connections import while_heard
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
@@ -53,17 +53,9 @@ class QueryEndpoint:
 
     async def _asked(self, request: Request) -> Asked:
         most = 8 * self._deps.settings.query_text_max + 1024
-        body, limit_s = bytearray(), self._deps.settings.body_s
+        body = await read_body(request, bytes_max=most, limit_s=self._deps.settings.body_s)
         try:
-            async with asyncio.timeout(limit_s):
-                async for piece in request.stream():
-                    body += piece
-                    if len(body) > most:
-                        raise TooLarge(f"the body of a query may have {most} bytes")
-        except TimeoutError:
-            raise TooSlow(f"the body did not arrive within {limit_s:g} s") from None
-        try:
-            return _decode(bytes(body))
+            return _decode(body)
         except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
             raise MalformedBody(f'a query is a JSON object, {{"sql": "SELECT ..."}}: {error}') from None
 

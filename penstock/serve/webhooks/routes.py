@@ -8,18 +8,20 @@ from datetime import UTC, datetime
 from typing import Any, TypeVar
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.access import Caller, caller_of
-from penstock.errors import BadParameter, MalformedBody, TooLarge
+from penstock.errors import BadParameter, MalformedBody
+from penstock.serve.body import read_body
 from penstock.serve.channels.pieces import LATEST
 from penstock.serve.deps import parameters
 from penstock.serve.problems import HEADERS
 from penstock.serve.webhooks.messages import BATCH_MAX
 from penstock.serve.webhooks.model import Hook
 from penstock.serve.webhooks.registry import Registry
+from penstock.settings import Settings
 
 BODY_BYTES_MAX = 64 * 1024
 DEAD_PAGE, DEAD_PAGE_MAX = 100, 1_000
@@ -53,44 +55,48 @@ class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
     pass
 
 
-def webhook_routes(registry: Registry) -> list[BaseRoute]:
-    """All of them, for `Starlette(routes=...)`."""
-    found = _Routes(registry)
+def webhook_routes(registry: Registry, body_s: float = Settings.body_s) -> list[BaseRoute]:
+    """All of them, for `Starlette(routes=...)`. A body may take `body_s` seconds to arrive."""
+    found = _Routes(registry, body_s)
     one = "/v1/webhooks/{id}"
     return [
         Route("/v1/webhooks", found.all, methods=["GET", "POST"]),
         Route(one, found.one, methods=["GET", "DELETE"]),
-        Route(f"{one}/pause", _post(found.pause), methods=["POST"]),
-        Route(f"{one}/resume", _post(found.resume), methods=["POST"]),
-        Route(f"{one}/verify", _post(found.verify), methods=["POST"]),
-        Route(f"{one}/rotate", _post(found.rotate), methods=["POST"]),
-        Route(f"{one}/redrive", _post(found.redrive), methods=["POST"]),
+        Route(f"{one}/pause", found.posted(found.pause), methods=["POST"]),
+        Route(f"{one}/resume", found.posted(found.resume), methods=["POST"]),
+        Route(f"{one}/verify", found.posted(found.verify), methods=["POST"]),
+        Route(f"{one}/rotate", found.posted(found.rotate), methods=["POST"]),
+        Route(f"{one}/redrive", found.posted(found.redrive), methods=["POST"]),
         Route(f"{one}/dead", found.dead, methods=["GET"]),
-        Route(f"{one}/dead/redrive", _post(found.revive), methods=["POST"]),
+        Route(f"{one}/dead/redrive", found.posted(found.revive), methods=["POST"]),
     ]
 
 
 Call = Callable[[Caller, str, bytes], Awaitable[Response]]
 
 
-def _post(call: Call) -> Endpoint:
-    async def answer(request: Request) -> Response:
-        caller = _admitted(request)
-        return await call(caller, request.path_params["id"], await _body(request))
-
-    return answer
-
-
 class _Routes:
-    def __init__(self, registry: Registry) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, body_s: float) -> None:
+        self._registry, self._body_s = registry, body_s
+
+    def posted(self, call: Call) -> Endpoint:
+        """The endpoint of a call that takes a body."""
+
+        async def answer(request: Request) -> Response:
+            caller = _admitted(request)
+            return await call(caller, request.path_params["id"], await self._body(request))
+
+        return answer
+
+    async def _body(self, request: Request) -> bytes:
+        return await read_body(request, bytes_max=BODY_BYTES_MAX, limit_s=self._body_s)
 
     async def all(self, request: Request) -> Response:
         if request.method != "POST":
             parameters(request.query_params.multi_items())
             return _json({"webhooks": self._registry.listed(caller_of(request.scope))})
         caller = _admitted(request)
-        wanted = _decoded(await _body(request), _Wanted)
+        wanted = _decoded(await self._body(request), _Wanted)
         told, secret = await self._registry.register(caller, _hook(wanted), wanted.since)
         return _json({**told, "secret": secret}, 201)
 
@@ -142,18 +148,6 @@ def _admitted(request: Request) -> Caller:
     caller.require_room()
     caller.spend(1)
     return caller
-
-
-async def _body(request: Request) -> bytes:
-    found = b""
-    try:
-        async for piece in request.stream():
-            found += piece
-            if len(found) > BODY_BYTES_MAX:
-                raise TooLarge(f"the body is over {BODY_BYTES_MAX} bytes")
-    except ClientDisconnect:
-        raise MalformedBody("the body is not whole") from None
-    return found
 
 
 def _decoded(body: bytes, cls: type[S]) -> S:

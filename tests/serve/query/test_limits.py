@@ -251,13 +251,14 @@ def test_the_log_is_not_read_again_for_what_was_read() -> None:
     run(main())
 
 
-def test_the_body_of_a_query_has_a_deadline() -> None:
+@pytest.mark.parametrize("path", [b"/v1/query", b"/v1/webhooks", b"/v1/webhooks/x/pause"])
+def test_the_body_of_a_query_or_webhook_has_a_deadline(path: bytes) -> None:
     """One that never ends would hold its request for good."""
 
     async def main() -> None:
         async with queried(settings=replace(SETTINGS, body_s=0.2)) as deps, serving(deps) as port:
             reader, writer = await asyncio.open_connection("127.0.0.1", port)
-            writer.write(b"POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{")
+            writer.write(b"POST %b HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{" % path)
             async with asyncio.timeout(20):
                 assert (await reader.readline()).startswith(b"HTTP/1.1 408")
             writer.close()
