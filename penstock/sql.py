@@ -7,6 +7,8 @@ from itertools import pairwise
 PATTERN_WORD = "MATCH_RECOGNIZE"
 SHOWN_CHARS_MAX = 40
 """Of the text at a place that is wrong."""
+_MOMENTS = ("now", "today", "tomorrow", "yesterday")
+_MOMENT_TYPES = frozenset({"date", "timestamp", "timestamp_ntz", "timestamp_ltz"})
 _WINDOW = "windo_"
 """Stands for the function `window`, and is as long."""
 
@@ -71,6 +73,24 @@ def is_pattern(query: str) -> bool:
         return True
     plain = (TokenType.VAR, TokenType.MATCH_RECOGNIZE)
     return any(each.token_type in plain and each.text.upper() == PATTERN_WORD for each in words)
+
+
+def clock_literal(text: str) -> str | None:
+    """The first literal in a text that Spark's parser replaces by the time of the day, such as date 'today'."""
+    if not any(word in text.lower() for word in _MOMENTS):
+        return None
+    from sqlglot import TokenType, tokenize
+    from sqlglot.errors import SqlglotError
+
+    try:
+        words = tokenize(text, dialect="spark")
+    except SqlglotError:
+        return None
+    for kind, literal in pairwise(words):
+        named = literal.token_type is TokenType.STRING and kind.text.lower() in _MOMENT_TYPES
+        if named and literal.text.strip().lower().startswith(_MOMENTS):
+            return f"{kind.text} '{literal.text}'"
+    return None
 
 
 def _without_window(query: str) -> str:

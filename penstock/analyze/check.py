@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.analyze.deriving import Derived, derived_problems
+from penstock.analyze.deriving import Derived
 from penstock.analyze.fitting import row_problems
 from penstock.analyze.frames import build, columns_schema, inputs, key_problems, node_error
 from penstock.analyze.joined import UNBOUNDED, join_problems
@@ -115,8 +115,7 @@ def view_problems(
     Raises `ViewError` if it cannot be built. A source named `penstock` must be registered.
     """
     if is_derived(app, view):
-        frame = Derived(spark, view).frame([columns[name].empty_table() for name in view.reads])
-        return frame, [*key_problems(view, frame), *derived_problems(frame)]
+        return Derived(spark, view).check([columns[name] for name in view.reads])
 
     def read(stream: str, schema: StructType) -> DataFrame:
         return read_stream(spark, stream, schema, rows_max=1, wait_s=0)

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.analyze.fetching import fetch
 from penstock.analyze.frames import build, columns_schema, key_problems, node_error, spark_schema
+from penstock.analyze.repeatable import each_of, literals, repeat_problems
 from penstock.declared import View
 from penstock.errors import ViewError
-
-_CLOCKS = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"})
-"""Spark's expressions that give another value at another time."""
-
 
 _ROW_BY_ROW = frozenset({"Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "LogicalRDD"})
 """Steps of Spark's plans that take each row by itself, and inputs."""
@@ -59,18 +55,35 @@ class Derived:
     def columns(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
         """The columns of the view, given those of what it reads. Raises `ViewError` if it cannot be computed."""
         read = [self._rows(schema.empty_table()) for schema in inputs]
-        frame = build(self._spark, self.view, read)
-        problems = [*key_problems(self.view, frame), *derived_problems(frame)]
+        frame, problems = self._inspect(read)
         if problems:
             raise ViewError(f"{self.view.where}: view {self.view.name}: {problems[0]}", view=self.view.name)
         self.by_row = len(read) == 1 and _is_row_by_row(frame) and self._passes_key(read[0], frame)
         return columns_schema(frame)
 
+    def check(self, inputs: Sequence[pa.Schema]) -> tuple[DataFrame, list[str]]:
+        """The query on inputs without rows, and why it cannot be computed."""
+        return self._inspect([self._rows(schema.empty_table()) for schema in inputs])
+
+    def _inspect(self, read: Sequence[DataFrame]) -> tuple[DataFrame, list[str]]:
+        frame = build(self._spark, self.view, read)
+        problems = [*key_problems(self.view, frame), *dict.fromkeys(repeat_problems(self.view, frame))]
+        if self.view.function is not None and not problems and self._differs(frame, read):
+            problems.append(
+                "its function gives another query each time that it is called: it must not depend on the clock, on "
+                "random numbers, or on anything else outside of the rows"
+            )
+        return frame, problems
+
+    def _differs(self, frame: DataFrame, read: Sequence[DataFrame]) -> bool:
+        """Whether the query has other constants when it is built once more."""
+        return literals(frame) != literals(build(self._spark, self.view, read))
+
     def _passes_key(self, read: DataFrame, frame: DataFrame) -> bool:
         """Whether the key columns are those of what is read, as they are. Spark numbers columns, and a column that is
         computed, or only has another name, has another number."""
         before, after = (
-            {str(each.name()): each.exprId().id() for each in _each(each._jdf.queryExecution().analyzed().output())}
+            {str(each.name()): each.exprId().id() for each in each_of(each._jdf.queryExecution().analyzed().output())}
             for each in (read, frame)
         )
         return all(name in before and before[name] == after.get(name) for name in self.view.key)
@@ -94,45 +107,23 @@ class Derived:
         )
 
     def compute(self, inputs: Sequence[pa.Table]) -> pa.Table:
-        """Run the query. Blocks; about a tenth of a second for some thousand rows."""
+        """Run the query. Blocks; about a tenth of a second for some thousand rows. The same rows in the same order give
+        the same result, at the first time and later: rows of an input are in one partition, in their order."""
         try:
-            read = [each.schema for each in inputs]
-            if self._built is None or self._built.read != read:
-                frame = self.frame(inputs)
-                self._built = Built(read, columns_schema(frame), not _is_row_by_row(frame))
-            else:
-                frame = self.frame(inputs, together=self._built.together)
-            return fetch(frame, self._built.columns)
+            built = self._learn(inputs)
+            return fetch(self.frame(inputs, together=built.together), built.columns)
         except ViewError:
             raise
         except Exception as error:
             raise node_error(self.view, error) from error
 
-
-def derived_problems(frame: DataFrame) -> Iterator[str]:
-    """Why a query cannot be that of a derived view: it gives another result on the same rows."""
-    java: Any = frame.sparkSession._jvm
-    chance = java.Class.forName("org.apache.spark.sql.catalyst.expressions.Nondeterministic")
-    for expression in _expressions(frame._jdf.queryExecution().analyzed()):
-        name = expression.getClass().getSimpleName()
-        if name in _CLOCKS:
-            yield (
-                f"its query uses {expression.prettyName()}(), and a view of views changes when their rows do, not when "
-                "time passes; compare with a time that is in the rows"
-            )
-        elif chance.isInstance(expression):
-            yield f"its query uses {expression.prettyName()}(), which gives another value each time"
-
-
-def _expressions(plan: Any) -> Iterator[Any]:
-    """Every expression of a plan, with those inside it and in its subqueries."""
-    pending = [*_each(plan.expressions())]
-    while pending:
-        expression = pending.pop()
-        yield expression
-        pending += _each(expression.children())
-    for child in (*_each(plan.children()), *_each(plan.subqueries())):
-        yield from _expressions(child)
+    def _learn(self, inputs: Sequence[pa.Table]) -> Built:
+        """What is known of the query on inputs with these columns."""
+        read = [each.schema for each in inputs]
+        if self._built is None or self._built.read != read:
+            frame = self.frame(inputs)
+            self._built = Built(read, columns_schema(frame), not _is_row_by_row(frame))
+        return self._built
 
 
 def _is_row_by_row(frame: DataFrame) -> bool:
@@ -142,10 +133,5 @@ def _is_row_by_row(frame: DataFrame) -> bool:
         plan = pending.pop()
         if plan.getClass().getSimpleName() not in _ROW_BY_ROW or plan.subqueries().nonEmpty():
             return False
-        pending += _each(plan.children())
+        pending += each_of(plan.children())
     return True
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)

@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import msgspec
@@ -24,7 +25,7 @@ from penstock.cursor import Positions, source_positions
 from penstock.declared import View
 from penstock.errors import PenstockError, SyncFailed
 from penstock.runtime.changes import ChangePublisher
-from penstock.store import Change, KeyedTable, ServedTable, ViewReader, ViewTable
+from penstock.store import Change, KeyedTable, ServedTable, ViewReader, ViewTable, in_order
 
 log = logging.getLogger("penstock.engine")
 Stamp = tuple[int, int]
@@ -43,24 +44,30 @@ class Rows:
     """The served rows of a view at one version, and how far they have come in the log; and, where it is known, what has
     changed `since` another version."""
 
+    key: tuple[str, ...]
     stamp: Stamp
     positions: Positions
     table: pa.Table
     since: Stamp | None = None
     change: Change | None = None
 
+    @cached_property
+    def ordered(self) -> pa.Table:
+        """The rows in the order of their keys: whatever has happened to them, the same rows are the same table."""
+        return in_order(self.table, self.key)
+
     @classmethod
-    def of(cls, served: ServedTable) -> Rows:
+    def of(cls, served: ServedTable, key: tuple[str, ...]) -> Rows:
         positions = source_positions(served.ledger.end) if served.ledger is not None else {}
         since = None if served.since is None else (served.generation, served.since)
-        return cls((served.generation, served.version), positions, served.table, since, served.change)
+        return cls(key, (served.generation, served.version), positions, served.table, since, served.change)
 
 
 class Root:
     """A view that derived views read. One thread at a time."""
 
-    def __init__(self, name: str, open_reader: Callable[[], ViewReader | None]) -> None:
-        self.name = name
+    def __init__(self, view: View, open_reader: Callable[[], ViewReader | None]) -> None:
+        self.name, self.key = view.name, view.key
         self.error: str | None = None
         self._open = open_reader
         self._reader: ViewReader | None = None
@@ -79,9 +86,9 @@ class Root:
             if found is None:
                 self._rows = None
             elif self._rows is None or self._rows.stamp != (found.generation, found.version):
-                self._rows = Rows.of(found)
+                self._rows = Rows.of(found, self.key)
             else:
-                self._rows = replace(self._rows, positions=Rows.of(found).positions)
+                self._rows = replace(self._rows, positions=Rows.of(found, self.key).positions)
         return self._rows
 
     def close(self) -> None:
@@ -91,7 +98,8 @@ class Root:
 
 
 class Query(Protocol):
-    """Computes a derived view from tables, one for each view that it reads."""
+    """Computes a derived view from tables, one for each view that it reads. The same tables, in the same order of rows,
+    give the same result."""
 
     def compute(self, inputs: Sequence[pa.Table]) -> pa.Table: ...
 
@@ -115,7 +123,7 @@ class Retry:
 class DerivedView:
     """One derived view: its query, its file, and what is known of the last computation. One thread at a time.
 
-    If each row is made of one row with the same key (`by_row`), only those that have changed are computed.
+    If each row is made of one row (`by_row`), which has the same key, only those that have changed are computed.
     """
 
     def __init__(
@@ -193,22 +201,23 @@ class DerivedView:
         entry = self._entry(positions, stamps)
         read = [inputs[name] for name in self.view.reads]
         change = read[0].change
-        if self._by_row and keyed is not None and change is not None and done == {self.view.reads[0]: read[0].since}:
+        by_row = self._by_row and read[0].key == self.view.key
+        if by_row and keyed is not None and change is not None and done == {self.view.reads[0]: read[0].since}:
             written = self.table.amend(self._query.compute([change.rows]), change, entry)
             self._keyed, _ = keyed.changed([written])
             table = self._keyed.table
         else:
-            whole = self._query.compute([rows.table for rows in read])
+            whole = self._query.compute([rows.ordered for rows in read])
             written = self.table.assign(whole, entry)
             table = self.table.served(whole)
-            if self._by_row:
+            if by_row:
                 self._keyed = self.table.keyed(whole)
         if self.publisher is not None:
             self.publisher.publish()
         self._done = stamps
         known = self.view.top is None and done is not None
         stamp = self.table.generation, self.table.version
-        return Rows(stamp, positions, table, before if known else None, written if known else None)
+        return Rows(self.view.key, stamp, positions, table, before if known else None, written if known else None)
 
     def _entry(self, positions: Positions, stamps: Stamps) -> LedgerEntry:
         last = self.table.last()

@@ -151,9 +151,9 @@ class Engine:
     def _derivation(self) -> Derivation:
         views = derived(self.app)
         names = {view.name for view in views}
-        read = dict.fromkeys(name for view in views for name in view.reads if name not in names)
-        declared = {view.name: view for view in self.app.views}
-        roots = [Root(name, partial(open_reader, declared[name], self.directory, self.settings)) for name in read]
+        read = {name for view in views for name in view.reads if name not in names}
+        found = [view for view in self.app.views if view.name in read]
+        roots = [Root(view, partial(open_reader, view, self.directory, self.settings)) for view in found]
         return Derivation(derived_levels(self.app), roots, self._has_failed)
 
     def _has_failed(self, name: str) -> bool:
@@ -169,7 +169,6 @@ class Engine:
             assert self.spark is not None
             query = Derived(self.spark, view)
             columns = query.columns([self.columns[name] for name in view.reads])
-            by_row = query.by_row and view.key == self._key_of(view.reads[0])
             table = self.tables[view.name] = open_table(view, self.directory, self.settings)
             table.describe(columns)
             publisher = self._publisher(view, columns)
@@ -181,11 +180,8 @@ class Engine:
             return
         self.refused.pop(view.name, None)
         longest_s = self.settings.restart_backoff_max_s
-        made = DerivedView(view, query, table, self.epoch, publisher, longest_s=longest_s, by_row=by_row)
+        made = DerivedView(view, query, table, self.epoch, publisher, longest_s=longest_s, by_row=query.by_row)
         self.derivation.add(made)
-
-    def _key_of(self, view: str) -> tuple[str, ...]:
-        return next(each.key for each in self.app.views if each.name == view)
 
     def _add_waiting(self) -> None:
         """Open derived views that had to wait for what they read, once all of that has started."""

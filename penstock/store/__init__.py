@@ -8,7 +8,7 @@ and what counts of it in a ledger (`handled.py`).
 from penstock.store.adoption import Rebuilt, adopt, rebuilt
 from penstock.store.handled import Handled, HandlerLedger, half_done, read_handled
 from penstock.store.history import Done, History
-from penstock.store.keyed import Change, KeyedTable
+from penstock.store.keyed import Change, KeyedTable, in_order
 from penstock.store.ledger import ledger
 from penstock.store.live import LiveTable
 from penstock.store.reader import Gap, Piece, ServedTable, Step, ViewReader
@@ -35,6 +35,7 @@ __all__ = [
     "ViewTable",
     "adopt",
     "half_done",
+    "in_order",
     "ledger",
     "read_handled",
     "rebuilt",

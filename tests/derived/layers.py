@@ -165,9 +165,9 @@ class Layers:
             assert reader is not None
             self.publishers[view.name] = ChangePublisher(view, COLUMNS, reader, self.log)
             self.publishers[view.name].publish()
-        views = {view.name: view for view in self.app.views}
+        bottom = [view for view in self.app.views if view.name in self.batches]
         above = derived(self.app)
-        roots = [Root(name, partial(open_reader, views[name], self.directory, self.settings)) for name in self.batches]
+        roots = [Root(each, partial(open_reader, each, self.directory, self.settings)) for each in bottom]
         self.derivation = Derivation(derived_levels(self.app), roots, lambda name: False)
         for view in above:
             query = self.make_query(view)
