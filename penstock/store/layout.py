@@ -15,7 +15,6 @@ written is found wherever it stands: in a row, in a page that leads to rows, or 
 
 from __future__ import annotations
 
-import secrets
 import sqlite3
 import zlib
 from collections.abc import Iterator
@@ -27,7 +26,7 @@ import pyarrow as pa
 
 from penstock import files
 from penstock.contracts import LedgerEntry
-from penstock.errors import Damaged, DeclarationError
+from penstock.errors import Damaged
 from penstock.store import history
 from penstock.store.delta import Rank, Ranked
 from penstock.store.spec import ViewSpec
@@ -170,28 +169,6 @@ def _required(connection: sqlite3.Connection, path: Path, name: str) -> object:
     if value is None:
         raise Damaged(f"{path}: the record {name!r} is missing", file=str(path))
     return value
-
-
-def reshape(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
-    """Fit an old file to a declaration that has changed. Another `top` serves other rows, so it makes a new generation
-    and readers start over. Another key or rank column would need rows that are no longer there: `DeclarationError`."""
-    old, new = get_shape(connection, path), shape_of(spec)
-    if old == new:
-        return
-    if (old.key, old.by) != (new.key, new.by):
-        raise DeclarationError(
-            f"view {spec.name}: its rows are kept by key {old.key} and ranked by {old.by}, now declared as {new.key} "
-            f"and {new.by}; rebuild it from the log: penstock rebuild FILE --view {spec.name}"
-        )
-    with files.transaction(connection, path):
-        state = get_state(connection, path)
-        mark = files.get_record(connection, path, "format")
-        served_crc = ranked_sum(ranked(connection, path, state, new.top))
-        connection.execute("DELETE FROM changes")
-        files.put_record(connection, "format", mark | {"generation": secrets.randbits(48)})
-        files.put_record(connection, "shape", new)
-        fresh = msgspec.structs.replace(state, oldest=state.version + 1, changes_bytes=0, served_crc=served_crc)
-        put_state(connection, fresh)
 
 
 def all_rows(connection: sqlite3.Connection, path: Path, state: State) -> Iterator[Row]:

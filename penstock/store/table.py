@@ -20,6 +20,7 @@ from penstock.errors import LedgerMismatch, ViewError
 from penstock.lossless import beyond_json
 from penstock.schema import INT_MIN
 from penstock.store import history, layout
+from penstock.store.contents import reshape
 from penstock.store.delta import Delta, Ranked, difference, encode
 from penstock.store.history import Done
 from penstock.store.keyed import Change, KeyedTable
@@ -77,7 +78,7 @@ class ViewTable:
         else:
             layout.generation(connection, path)
             layout.verify(connection, path, layout.get_shape(connection, path).top)
-            layout.reshape(connection, path, self._spec)
+            reshape(connection, path, self._spec)
         layout.add_missing(connection, path, self._spec)
 
     @property

@@ -107,3 +107,45 @@ def test_what_a_derived_view_reads_does_not_hold_back_the_changes_of_its_input(l
     layers.app.sql("seen", "SELECT k, count(*) AS n FROM `v0.changes` GROUP BY k", key="k")
     assert floor(layers.app, layers.directory, layers.log, "v0.changes") == {0: 0}
     layers.close()
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "difference"), [(1, 2, ("upsert", "a", 3, 2)), (2, 1, ("delete", "a", None, 2))]
+)
+def test_another_top_is_one_change_of_the_rows_that_are_served(
+    tmp_path: Path, before: int, after: int, difference: tuple[str, str, int | None, int]
+) -> None:
+    layers = Layers(tmp_path, layered_app([FILTER], top=before))
+    layers.take(Step(0, {"a": 3, "b": 5, "c": 1}))
+    layers.end()
+    layers.app = layered_app([FILTER], top=after)
+    layers.open()
+    assert told(layers.log)[before:] == [difference]
+    layers.take(Step(0, {"c": 9}))
+    layers.require_right()
+    layers.close()
+
+
+def test_another_top_loses_no_change_that_a_crash_left_unpublished(tmp_path: Path) -> None:
+    layers = Layers(tmp_path, layered_app([FILTER], top=1))
+    layers.take(Step(0, {"a": 3}))
+    layers.publishers["v0"].publish = lambda: None  # type: ignore[method-assign]
+    layers.take(Step(0, {"b": 5}))
+    layers.end()
+    layers.app = layered_app([FILTER], top=2)
+    layers.open()
+    changed = [("upsert", "a", 3, 1), ("upsert", "b", 5, 2), ("delete", "a", None, 2), ("upsert", "a", 3, 3)]
+    assert told(layers.log) == changed
+    layers.close()
+
+
+def test_another_top_of_a_derived_view_is_told_in_its_changes(tmp_path: Path) -> None:
+    layers = Layers(tmp_path, layered_app([replace(FILTER, top=1)]))
+    layers.take(Step(0, {"a": 3, "b": 5}))
+    layers.end()
+    layers.app = layered_app([replace(FILTER, top=2)])
+    layers.open()
+    layers.take(Step(1, {"z": 1}))
+    assert told(layers.log, "v2.changes") == [("upsert", "b", 5, 1), ("upsert", "a", 3, 2)]
+    layers.require_right()
+    layers.close()

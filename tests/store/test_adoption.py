@@ -17,7 +17,7 @@ from penstock import failpoints
 from penstock.contracts import LedgerEntry
 from penstock.errors import Damaged, LedgerMismatch
 from penstock.failpoints import Interrupted
-from penstock.store import History, Rebuilt, ViewSpec, adopt, adoption, ledger, rebuilt
+from penstock.store import History, Rebuilt, ViewSpec, adopt, contents, ledger, rebuilt
 from penstock.store.delta import Delta, decode
 from penstock.store.reader import ViewReader
 from tests.store.support import COUNTS, PLAIN, changes, counts, open_view, output, position, ranked, served
@@ -224,7 +224,7 @@ def test_the_history_of_batches_is_that_of_the_rebuild(path: Path, made: Path) -
 def test_a_difference_that_is_too_large_for_one_value_is_several_changes(
     path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adoption, "CHANGE_BYTES_MAX", 100)
+    monkeypatch.setattr(contents, "CHANGE_BYTES_MAX", 100)
     fill(path, PLAIN, {f"a{number}": 0 for number in range(10)})
     fill(made, PLAIN, {f"b{number}": 1 for number in range(10)})
     take(path, made)

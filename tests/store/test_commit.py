@@ -327,6 +327,23 @@ def test_another_top_serves_other_rows_to_readers_who_start_over(path: Path) -> 
     assert served(path, ranked(top=1)).rows == [{"k": "a", "n": 4}]
 
 
+def test_another_top_is_a_change_that_leads_to_the_rows_served_after_it(path: Path) -> None:
+    rows = pa.table({"k": ["a", "b", "c"], "n": [1.5, float("inf"), 0.5]})
+    with open_view(path, ranked(top=1)) as view:
+        view.commit(output(0, rows))
+    with open_view(path, ranked(top=3)) as view:
+        assert view.version == 2
+    (change,) = changes(path, ranked(top=3), 1)
+    assert json.loads(change.data) == {"upserts": [{"k": "a", "n": 1.5}, {"k": "c", "n": 0.5}], "deletes": []}
+    with open_view(path, ranked(top=2)) as view:
+        assert view.version == 3
+    (change,) = changes(path, ranked(top=2), 2)
+    assert json.loads(change.data) == {"upserts": [], "deletes": [{"k": "c"}]}
+    for top in (5, 6):
+        with open_view(path, ranked(top=top)) as view:
+            assert view.version == 4  # the second serves the same rows as the first
+
+
 def test_another_key_or_rank_column_is_refused_and_says_what_to_do(path: Path) -> None:
     with open_view(path, ranked()) as view:
         view.commit(output(0, counts(("a", 1))))

@@ -1,0 +1,146 @@
+"""Contents of a view's file, and the change that turns the rows served by one into those served by another."""
+
+from __future__ import annotations
+
+import secrets
+import sqlite3
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+import pyarrow as pa
+
+from penstock import files
+from penstock.errors import DeclarationError
+from penstock.store import layout
+from penstock.store.delta import Delta, encode
+from penstock.store.layout import Row, Shape, State
+from penstock.store.spec import ViewSpec
+
+CHANGE_BYTES_MAX = 256 * 1024 * 1024
+"""A difference larger than this is several changes: a value in SQLite has at most 1,000,000,000 bytes."""
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A view's file at one instant: what it holds and what it serves."""
+
+    connection: sqlite3.Connection
+    path: Path
+    state: State
+    shape: Shape
+    schema: pa.Schema | None
+
+    @classmethod
+    def of(cls, connection: sqlite3.Connection, path: Path) -> Contents:
+        layout.generation(connection, path)
+        state, shape = layout.get_state(connection, path), layout.get_shape(connection, path)
+        return cls(connection, path, state, shape, layout.get_schema(connection, path))
+
+    def exact(self) -> dict[str, bytes]:
+        return layout.all_exact(self.connection, self.path, self.state)
+
+    def rows(self) -> Iterator[Row]:
+        return layout.all_rows(self.connection, self.path, self.state)
+
+    def served(self) -> Iterator[Row]:
+        """The served rows in order of key."""
+        if self.shape.top is None:
+            return self.rows()
+        ranked = layout.ranked(self.connection, self.path, self.state, self.shape.top)
+        layout.require_ranked(ranked, self.state, self.path)
+        return ((key, 0, 0, 0, rank, data) for key, (rank, data) in sorted(ranked.items()))
+
+    def ranked_to(self, shape: Shape) -> Contents:
+        """The same rows, of which other ones are served."""
+        crc = layout.ranked_sum(layout.ranked(self.connection, self.path, self.state, shape.top))
+        return replace(self, state=msgspec.structs.replace(self.state, served_crc=crc), shape=shape)
+
+
+def reshape(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
+    """Fit an old file to a declaration that has changed, in one transaction.
+
+    Another `top` serves other rows. It makes a new generation, so readers start over, and the difference is one change
+    at the next version, so those who read changes by version miss nothing. Raises `DeclarationError` for another key or
+    rank column, which would need rows that are no longer there.
+    """
+    old, new = layout.get_shape(connection, path), layout.shape_of(spec)
+    if old == new:
+        return
+    if (old.key, old.by) != (new.key, new.by):
+        raise DeclarationError(
+            f"view {spec.name}: its rows are kept by key {old.key} and ranked by {old.by}, now declared as {new.key} "
+            f"and {new.by}; rebuild it from the log: penstock rebuild FILE --view {spec.name}"
+        )
+    with files.transaction(connection, path):
+        before = Contents.of(connection, path)
+        layout.put_state(connection, log_difference(connection, before, before.ranked_to(new)))
+        mark = files.get_record(connection, path, "format")
+        files.put_record(connection, "format", mark | {"generation": secrets.randbits(48)})
+        files.put_record(connection, "shape", new)
+
+
+def log_difference(connection: sqlite3.Connection, old: Contents, new: Contents) -> State:
+    """Add the difference of the served rows to the changes; returns the new state, but for its ledger.
+
+    Earlier changes stay, for those who write them elsewhere by version and may not be done, unless they are of rows
+    with another key or other columns.
+    """
+    state = old.state
+    version, oldest, size = state.version, state.oldest, state.changes_bytes
+    if (old.shape.key, old.schema) != (new.shape.key, new.schema):
+        connection.execute("DELETE FROM changes")
+        oldest, size = version + 1, 0
+    for delta in _differences(old, new):
+        version, data = version + 1, encode(delta)
+        crc = layout.change_sum(version, data)
+        connection.execute("INSERT INTO changes VALUES (?, ?, ?)", (version, crc, data))
+        size += len(data)
+    return msgspec.structs.replace(new.state, version=version, oldest=oldest, changes_bytes=size)
+
+
+def _differences(old: Contents, new: Contents) -> Iterator[Delta]:
+    """What turns the rows served before into those served after: one delta, unless that is very large."""
+    was, exact, ranked = old.exact(), new.exact(), new.shape.top is not None
+    delta, size = Delta([], [], [], [], {}), 0
+    for before, after in side_by_side(old.served(), new.served()):
+        if after is None:
+            assert before is not None
+            delta.deletes.append(before[0])
+            size += len(before[0])
+        elif before is None or before[4:] != after[4:] or was.get(after[0]) != exact.get(after[0]):
+            size += _add(delta, after, exact.get(after[0]), ranked=ranked)
+        if size > CHANGE_BYTES_MAX:
+            yield delta
+            delta, size = Delta([], [], [], [], {}), 0
+    if delta:
+        yield delta
+
+
+def _add(delta: Delta, row: Row, exact: bytes | None, *, ranked: bool) -> int:
+    """Add an upsert; returns its size."""
+    key, _, _, _, rank, data = row
+    if exact is not None:
+        delta.exact[len(delta.keys)] = exact
+    delta.keys.append(key)
+    delta.rows.append(data)
+    if ranked:
+        delta.ranks.append(rank)
+    return len(key) + len(data) + len(exact or b"")
+
+
+def side_by_side(old: Iterable[Row], new: Iterable[Row]) -> Iterator[tuple[Row | None, Row | None]]:
+    """The rows of both, in order of key; those with the same key together."""
+    olds, news = iter(old), iter(new)
+    before, after = next(olds, None), next(news, None)
+    while before is not None or after is not None:
+        if after is None or (before is not None and before[0] < after[0]):
+            yield before, None
+            before = next(olds, None)
+        elif before is None or after[0] < before[0]:
+            yield None, after
+            after = next(news, None)
+        else:
+            yield before, after
+            before, after = next(olds, None), next(news, None)
