@@ -60,13 +60,14 @@ def references(code: CodeType) -> Iterator[Reference]:
     found = list(dis.get_instructions(code))
     for index, each in enumerate(found):
         if each.opname in GLOBAL_OPS:
-            yield Reference(each.argval, _attributes(found, index + 1))
+            yield Reference(each.argval, attributes_after(found, index + 1))
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
             yield from references(constant)
 
 
-def _attributes(found: list[dis.Instruction], start: int) -> tuple[str, ...]:
+def attributes_after(found: list[dis.Instruction], start: int) -> tuple[str, ...]:
+    """The attributes that are taken, one of the other, of the value that was loaded before."""
     taken = []
     for each in found[start:]:
         if each.opname not in ATTRIBUTE_OPS:

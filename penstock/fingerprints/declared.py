@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import Literal
 
 from penstock.app import App
 from penstock.declared import CHANGES_SUFFIX, Handler, Joiner, Keeper, Matcher, Stream, View
@@ -16,6 +17,9 @@ from penstock.graph import is_derived, row_classes
 from penstock.schema import Event, fields, migrate_of, type_name
 from penstock.settings import Settings
 
+By = Literal["code", "source", "earlier"]
+"""Which digest of a function."""
+
 
 def stream_print(stream: Stream, settings: Settings) -> StreamPrint:
     event = stream.event
@@ -26,7 +30,8 @@ def view_print(app: App, view: View) -> ViewPrint:
     """Of a view that Spark computes, without its plan."""
     text = view_text(view)
     surface = digest(text.code, *_around(app, view, ()))
-    source = None if text.source is None else digest(text.source, *_around(app, view, (), by_source=True))
+    source = None if text.source is None else digest(text.source, *_around(app, view, (), by="source"))
+    earlier = None if text.earlier is None else digest(text.earlier, *_around(app, view, (), by="earlier"))
     return ViewPrint(
         view.reads,
         view.key,
@@ -35,6 +40,7 @@ def view_print(app: App, view: View) -> ViewPrint:
         source,
         versions(),
         {name: found for name in view.reads if (found := _reading(event_class(app, name)))},
+        earlier=earlier,
     )
 
 
@@ -56,6 +62,7 @@ def handler_print(handler: Handler) -> HandlerPrint:
         handler.view.key if isinstance(handler, Keeper) else None,
         view_options(handler.view) if isinstance(handler, Keeper) else {},
         where={name: where for name in handler.inputs if (where := handler.condition_of(name)) is not None},
+        earlier=made.earlier,
     )
 
 
@@ -74,19 +81,20 @@ def handler_functions(handler: Handler) -> Fingerprint:
         return fingerprint_of(tuple(handler.timers), *handler.written)
     settle = handler.settle if isinstance(handler, Keeper) else None
     made = fingerprint_of(handler.function, *handler.timers.values(), settle)
-    return replace(made, source=digest("compiled", repr(shape_of(handler.state))))  # it has a mark of the declaration
+    source = digest("compiled", repr(shape_of(handler.state)))  # it has a mark of the declaration
+    return replace(made, source=source, earlier=source)
 
 
 def view_text(view: View) -> Fingerprint:
     """Fingerprint of the text of a view and all that it refers to."""
     if view.query is not None:
         text = digest("sql", normal_sql(view.query))
-        return Fingerprint(text, text)
+        return Fingerprint(text, text, earlier=text)
     assert view.function is not None
     return fingerprint(view.function)
 
 
-def _around(app: App, view: View, above: tuple[str, ...], *, by_source: bool = False) -> Iterator[str]:
+def _around(app: App, view: View, above: tuple[str, ...], *, by: By = "code") -> Iterator[str]:
     """What else the plan of a view depends on: its options, and the columns of what it reads. Those of the views that a
     derived one reads do not count: it is recomputed from their rows."""
     yield from (*view.key, "options", *(f"{name}={value}" for name, value in sorted(view_options(view).items())))
@@ -104,8 +112,8 @@ def _around(app: App, view: View, above: tuple[str, ...], *, by_source: bool = F
         base = name.removesuffix(CHANGES_SUFFIX)
         if base in queries and base not in above and not is_derived(app, view):
             text = view_text(queries[base])
-            yield str(text.source if by_source else text.code)
-            yield from _around(app, queries[base], (*above, view.name), by_source=by_source)
+            yield str({"code": text.code, "source": text.source, "earlier": text.earlier}[by])
+            yield from _around(app, queries[base], (*above, view.name), by=by)
 
 
 def event_class(app: App, name: str) -> type[Event] | None:

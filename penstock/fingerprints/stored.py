@@ -11,19 +11,23 @@ import msgspec
 from penstock import __version__
 from penstock.errors import Damaged, NewerFormat
 from penstock.files import write_atomic
+from penstock.fingerprints.values import FORM
 
 FORMAT = 1
+"""Of the file."""
 
 
 class Versions(msgspec.Struct, frozen=True):
-    """What a fingerprint was made with. Its exact digests can be compared only if these are equal."""
+    """What a fingerprint was made with. Its exact digests can be compared only if these are equal. `form` says what a
+    fingerprint sees."""
 
     penstock: str
     spark: str
     python: str
+    form: int = 1
 
     def __str__(self) -> str:
-        return f"Penstock {self.penstock}, Spark {self.spark}, Python {self.python}"
+        return f"Penstock {self.penstock}, Spark {self.spark}, Python {self.python}, fingerprints of form {self.form}"
 
 
 def versions() -> Versions:
@@ -32,7 +36,7 @@ def versions() -> Versions:
         spark = version("pyspark")
     except PackageNotFoundError:
         spark = "none"
-    return Versions(__version__, spark, ".".join(python_version().split(".")[:2]))
+    return Versions(__version__, spark, ".".join(python_version().split(".")[:2]), FORM)
 
 
 class StreamPrint(msgspec.Struct, frozen=True):
@@ -58,8 +62,8 @@ class PlanPrint(msgspec.Struct, frozen=True):
 
 class ViewPrint(msgspec.Struct, frozen=True):
     """`surface` is a digest of the view's text and all that it refers to, exact for one set of versions; `source` is
-    the same for any, None if it cannot be told. If `surface` is equal the plan is equal too, but for what a function
-    reads while it runs, such as the environment."""
+    the same for any, None if it cannot be told, and `earlier` the same as fingerprints of the first form had it. If
+    `surface` is equal the plan is equal too, but for what a function reads while it runs, such as the environment."""
 
     reads: tuple[str, ...]
     key: tuple[str, ...]
@@ -69,11 +73,16 @@ class ViewPrint(msgspec.Struct, frozen=True):
     versions: Versions
     readings: dict[str, str] = {}
     plan: PlanPrint | None = None
+    earlier: str | None = None
+
+    def source_for(self, other: Versions) -> str | None:
+        """The digest that can be compared with `source` of a fingerprint that was made with other versions."""
+        return self.source if other.form == self.versions.form else self.earlier
 
 
 class HandlerPrint(msgspec.Struct, frozen=True):
-    """`code` and `source` are digests of the functions that the user wrote. `where` has the conditions, by the names of
-    the streams whose events they are for."""
+    """`code`, `source` and `earlier` are digests of the functions that the user wrote. `where` has the conditions, by
+    the names of the streams whose events they are for."""
 
     reads: tuple[str, ...]
     keys: tuple[str, ...]
@@ -85,6 +94,11 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     options: dict[str, str] = {}
     readings: dict[str, str] = {}
     where: dict[str, str] = {}
+    earlier: str | None = None
+
+    def source_for(self, other: Versions) -> str | None:
+        """The digest that can be compared with `source` of a fingerprint that was made with other versions."""
+        return self.source if other.form == self.versions.form else self.earlier
 
 
 class Prints(msgspec.Struct, frozen=True):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import enum
 import functools
 import re
-import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator
 from datetime import date, datetime, time, timedelta, tzinfo
 from decimal import Decimal
 from fractions import Fraction
@@ -18,6 +18,7 @@ from types import (
     FunctionType,
     GenericAlias,
     GetSetDescriptorType,
+    MappingProxyType,
     MemberDescriptorType,
     MethodDescriptorType,
     MethodType,
@@ -28,22 +29,22 @@ from types import (
 from typing import Any
 from uuid import UUID
 
+from penstock.fingerprints.classes import contents, field_texts, is_local_class, state
 from penstock.fingerprints.code import is_local, is_local_function, references
 from penstock.fingerprints.digests import Tokens
+from penstock.fingerprints.imports import imported, imports
 
+FORM = 2
+"""Of fingerprints: what they see. It is raised when they see more."""
 VALUES_MAX = 1_000_000
 """Values that are looked at for one fingerprint: some seconds. What is beyond them is opaque."""
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 _BY_REPR = (datetime, date, time, timedelta, tzinfo, Decimal, Fraction, UUID, PurePath, range, slice, re.Pattern,
             UnionType, GenericAlias)  # fmt: skip
+_SCALARS = (int, float, complex, str, bytes, bytearray)
+_SEQUENCES = (list, tuple, deque)
+_HOLDERS: tuple[Any, ...] = (*_SCALARS, *_SEQUENCES, dict, set, frozenset)
 _NAMED = (BuiltinFunctionType, MethodDescriptorType, WrapperDescriptorType, GetSetDescriptorType, MemberDescriptorType)
-_OF_CLASS = frozenset(
-    {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__",
-     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__conditional_annotations__",
-     "__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__match_args__",
-     "__dataclass_params__", "__struct_config__", "__struct_fields__", "__struct_defaults__",
-     "__struct_encode_fields__"}
-)  # fmt: skip
 Code = Callable[[Tokens, CodeType], bool]
 
 
@@ -52,17 +53,28 @@ class Walk:
 
     Globals are walked in the order in which the instructions load them, so that a new name for one changes nothing; or
     `by_name`, which does not depend on the version of Python.
+
+    In its first form a fingerprint did not see imports in functions, what instances of subclasses of built-in classes
+    hold, enums by their members, metaclasses and mapping proxies. A walk of form 1 can be compared with those; `added`
+    tells whether it leaves anything out that a walk of this form has.
     """
 
-    def __init__(self, code: Code, *, by_name: bool = False) -> None:
+    def __init__(self, code: Code, *, by_name: bool = False, form: int = FORM) -> None:
         self.tokens = Tokens()
         self.opaque: list[str] = []
         self.lacking = False
+        self.added = False
+        self._form = form
         self._code = code
         self._by_name = by_name
         self._seen: dict[int, tuple[int, Any]] = {}
         self._above: list[int] = []
         self._count = 0
+
+    def _sees_more(self) -> bool:
+        """Whether something counts that the first form left out."""
+        self.added = True
+        return self._form > 1
 
     def value(self, value: Any, name: str) -> None:
         """Put a value of any type. `name` is how the user calls it, for what is opaque."""
@@ -110,6 +122,7 @@ class Walk:
             self.value(function.__defaults__, "defaults")
             self.value(function.__kwdefaults__, "defaults")
             self._globals(function)
+            self._imports(function)
         if "__wrapped__" in function.__dict__:
             self.value(function.__dict__["__wrapped__"], "__wrapped__")
 
@@ -134,6 +147,22 @@ class Walk:
             else:
                 self.tokens.put("builtin" if each.name in known else "missing", each.name)
 
+    def _imports(self, function: FunctionType) -> None:
+        """What the function reaches in local modules that it imports itself."""
+        found = imports(function.__code__)
+        if not found or not self._sees_more():
+            return
+        for each in sorted(found) if self._by_name else found:
+            name = ".".join(filter(None, (each.module, each.taken)))
+            try:
+                local, value = imported(each, function.__globals__.get("__package__"))
+            except Exception as error:  # it fails in the same way where the function is run
+                self.tokens.put("import", name, "failed", type(error).__name__)
+                continue
+            if local:
+                self.tokens.put("import", name)
+                self._global(value, name, each.attributes)
+
     def _global(self, value: Any, name: str, attributes: tuple[str, ...]) -> None:
         """Of a local module only what is used of it: `rates.VAT` is the value of VAT."""
         for number, each in enumerate(attributes):
@@ -156,31 +185,40 @@ class Walk:
             self.value(vars(module)[each], f"{module.__name__}.{each}")
 
     def _class(self, cls: type) -> None:
-        if not _is_local_class(cls):
+        if not is_local_class(cls):
             self.tokens.put("class", cls.__module__, cls.__qualname__)
             return
         self.tokens.put("class", len(cls.__bases__))
         for base in cls.__bases__:
             self.value(base, base.__name__)
+        if is_local_class(type(cls)) and self._sees_more():
+            self.tokens.put("metaclass")
+            self.value(type(cls), type(cls).__name__)
         if issubclass(cls, enum.Enum):
             self.tokens.put("members", len(cls.__members__))
             for name, member in cls.__members__.items():
                 self.tokens.put(name)
                 self.value(member.value, name)
-        for name, text in sorted(_annotations(cls)):
+        for name, text in sorted(field_texts(cls)):
             self.tokens.put("field", name, text)
-        for name, content in sorted(_contents(cls)):
+        for name, content in sorted(contents(cls)):
+            if issubclass(cls, enum.Enum) and not isinstance(content, FunctionType) and not self._sees_more():
+                continue
             self.tokens.put("attribute", name)
             self.value(content, f"{cls.__name__}.{name}")
 
     def _enum_member(self, member: enum.Enum) -> None:
         self.tokens.put("member", type(member).__qualname__, member.name)
         self.value(member.value, member.name)
+        if is_local_class(type(member)) and self._sees_more():
+            self.value(type(member), type(member).__name__)
 
     def _compound(self, value: Any, name: str) -> None:
         kind = type(value)
         if isinstance(value, _BY_REPR):
             self.tokens.put(kind.__qualname__, repr(value))
+            if is_local_class(kind) and self._sees_more():
+                self.value(kind, kind.__name__)
         elif kind.__module__ == "typing":
             self.tokens.put("hint", repr(value))
         elif kind in (list, tuple):
@@ -192,6 +230,8 @@ class Walk:
                 self.value(content, f"{name}[{key!r}]")
         elif kind in (set, frozenset):
             self.tokens.put("set", len(value), *sorted(self._apart(each, name) for each in value))
+        elif kind is MappingProxyType and self._sees_more():
+            self._sequence("proxy", (dict(value),), name)
         elif isinstance(value, CodeType):
             self.lacking |= not self._code(self.tokens, value)
         else:
@@ -229,12 +269,13 @@ class Walk:
 
     def _instance(self, value: Any, name: str) -> None:
         cls = type(value)
-        if _is_local_class(cls) or ("__dict__" in dir(value) and "__reduce__" not in vars(cls) and vars(value)):
+        if is_local_class(cls) or ("__dict__" in dir(value) and "__reduce__" not in vars(cls) and vars(value)):
             self.tokens.put("instance")
             self.value(cls, cls.__name__)
-            for key, content in _state(value):
+            for key, content in state(value):
                 self.tokens.put(key)
                 self.value(content, f"{name}.{key}")
+            self._content(value, name)
             return
         try:
             reduced = value.__reduce_ex__(4)
@@ -247,6 +288,20 @@ class Walk:
         parts = [tuple(each) if isinstance(each, Iterator) else each for each in reduced]
         self._sequence("reduced", tuple(parts), name)
 
+    def _content(self, value: Any, name: str) -> None:
+        """Put what an instance of a subclass of a built-in class holds beside its attributes."""
+        base = next((each for each in _HOLDERS if isinstance(value, each)), None)
+        if base is None or not self._sees_more():
+            return
+        self.tokens.put("content", base.__name__)
+        if base in _SCALARS:
+            self.tokens.put(base.__repr__(value))
+        elif base is dict:
+            self.value([*dict.items(value), getattr(value, "default_factory", None)], name)
+        else:
+            elements = base.__iter__(value)
+            self.value(list(elements) if base in _SEQUENCES else frozenset(elements), name)
+
     def _sequence(self, kind: str, values: Any, name: str) -> None:
         self.tokens.put(kind, len(values))
         for each in values:
@@ -254,11 +309,12 @@ class Walk:
 
     def _apart(self, value: Any, name: str) -> str:
         """Digest of an element of a set, which has no place in an order."""
-        other = Walk(self._code, by_name=self._by_name)
+        other = Walk(self._code, by_name=self._by_name, form=self._form)
         other._seen, other._above, other._count = dict(self._seen), self._above, self._count
         other.value(value, name)
         self.opaque += other.opaque
         self.lacking |= other.lacking
+        self.added |= other.added
         self._count = other._count
         return other.tokens.hex()
 
@@ -277,60 +333,6 @@ def _free_name(function: FunctionType, number: int) -> str:
     return function.__code__.co_freevars[number]
 
 
-def _is_local_class(cls: type) -> bool:
-    module = sys.modules.get(cls.__module__)
-    if module is None:
-        return cls.__module__ != "builtins"  # from a file that is no longer loaded, or was never imported
-    file = getattr(module, "__file__", None)
-    return (file is not None and is_local(file)) or cls.__module__ == "__main__"
-
-
 def _is_declaration(value: Any) -> bool:
     """Streams, views, handlers and apps: their names count, and their functions; not where they were declared."""
     return type(value).__module__ in ("penstock.declared", "penstock.app") and hasattr(value, "where")
-
-
-def _annotations(cls: type) -> Iterator[tuple[str, str]]:
-    """The fields of a class with the text of their types: those of dataclasses and structs are part of what it is."""
-    try:
-        found = cls.__annotations__ if "__annotations__" in vars(cls) or hasattr(cls, "__annotate__") else {}
-    except Exception:
-        found = {}
-    for name, kind in found.items():
-        yield name, kind.__qualname__ if isinstance(kind, type) else str(kind)
-
-
-def _contents(cls: type) -> Iterator[tuple[str, Any]]:
-    """What the body of a class says. What dataclasses and structs make from it is left out, but for the defaults."""
-    made = hasattr(cls, "__dataclass_fields__")
-    is_enum = issubclass(cls, enum.Enum)
-    for name, content in vars(cls).items():
-        generated = isinstance(content, FunctionType) and not _written(content)
-        if name in _OF_CLASS or isinstance(content, MemberDescriptorType | GetSetDescriptorType):
-            continue
-        if (generated and made) or (is_enum and not (isinstance(content, FunctionType) and _written(content))):
-            continue
-        yield name, content
-    if made:
-        fields: Mapping[str, Any] = cls.__dataclass_fields__  # type: ignore[attr-defined]
-        yield "dataclass fields", {name: (each.default, each.default_factory) for name, each in fields.items()}
-    if hasattr(cls, "__struct_defaults__"):
-        yield "struct fields", (cls.__struct_fields__, cls.__struct_defaults__)  # type: ignore[attr-defined]
-
-
-def _written(function: FunctionType) -> bool:
-    """Whether a person wrote it: dataclasses and enums make functions of a text that has no file."""
-    return is_local_function(function) and function.__code__.co_filename != "<string>"
-
-
-def _state(value: Any) -> list[tuple[str, Any]]:
-    """The attributes of an instance, by name."""
-    found = dict(getattr(value, "__dict__", {}))
-    for cls in type(value).__mro__:
-        slots = vars(cls).get("__slots__", ())
-        for name in (slots,) if isinstance(slots, str) else slots:
-            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
-                found[name] = getattr(value, name)
-    if hasattr(type(value), "__struct_fields__"):
-        found |= {name: getattr(value, name) for name in type(value).__struct_fields__}
-    return sorted(found.items())

@@ -123,10 +123,11 @@ def _view_notes(old: ViewPrint, new: ViewPrint) -> Iterator[str]:
 def _across_versions(old: ViewPrint, new: ViewPrint, told: Verdict) -> Verdict:
     """Plans and instructions of other versions cannot be compared, but their texts."""
     between = f"it ran with {old.versions}, and now with {new.versions}"
-    if old.source is not None and old.source == new.source:
+    now = new.source_for(old.versions)
+    if old.source is not None and old.source == now:
         reasons = (f"{between}; its text is the same", *told.reasons)
         return replace(told, kind=Kind.compatible, reasons=reasons)
-    lacking = "there is no text of a function that it uses" if None in (old.source, new.source) else "its text changed"
+    lacking = "there is no text of a function that it uses" if None in (old.source, now) else "its text changed"
     reasons = (f"{between}, and {lacking}: whether it computes the same cannot be told",)
     return replace(told, kind=Kind.incompatible, reasons=reasons)
 
@@ -189,7 +190,9 @@ def _condition_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
 
 
 def _handler_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
-    same = old.code == new.code if old.versions == new.versions else old.source is not None and old.source == new.source
+    same = old.code == new.code
+    if old.versions != new.versions:
+        same = old.source is not None and old.source == new.source_for(old.versions)
     if not same:
         yield "its code has changed: what it did before stays as the old code did it"
     if old.outputs != new.outputs:

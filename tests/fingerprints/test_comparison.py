@@ -13,6 +13,7 @@ from penstock.errors import Damaged, DeclarationError, HandlerError, NewerFormat
 from penstock.evolution import shape_of
 from penstock.fingerprints.declared import classes_behind, view_print
 from penstock.fingerprints.stored import Versions, read_prints, write_prints
+from penstock.fingerprints.values import FORM
 from penstock.fingerprints.verdicts import Kind, Verdict, view_verdict
 from penstock.graph import order
 from penstock.runtime.affected import affected
@@ -149,7 +150,7 @@ def test_a_changed_handler_goes_on_unless_a_batch_of_it_is_half_done(tmp_path: P
     assert judged(tmp_path, data) == {}, "the code that ran before may end it"
 
 
-OTHER = Versions("0.0.1", "3.5.0", "3.10")
+OTHER = Versions("0.0.1", "3.5.0", "3.10", FORM)
 
 
 def test_other_versions_go_on_if_the_text_is_the_same(tmp_path: Path, data: DataDirectory) -> None:
@@ -161,11 +162,36 @@ def test_other_versions_go_on_if_the_text_is_the_same(tmp_path: Path, data: Data
     found = judged(tmp_path, data)
     assert set(found) == {"best"}, "a derived view is recomputed, and the handler's text is the same"
     assert found["best"].kind is Kind.compatible
-    assert "it ran with Penstock 0.0.1, Spark 3.5.0, Python 3.10, and now with" in found["best"].reason
+    assert (
+        "it ran with Penstock 0.0.1, Spark 3.5.0, Python 3.10, fingerprints of form 2, and now" in found["best"].reason
+    )
     assert "its text is the same" in found["best"].reason
     found = judged(tmp_path, data, ("max(amount)", "min(amount)"), ("state.count += 1", "state.count += 2"))
     assert {name: each.kind for name, each in found.items()} == {"best": Kind.incompatible, "count": Kind.compatible}
     assert "its text changed: whether it computes the same cannot be told" in found["best"].reason
+
+
+def test_data_with_fingerprints_of_the_first_form_goes_on_if_the_text_is_the_same(tmp_path: Path) -> None:
+    """They saw less. What they saw is compared, and what they did not see is recorded from then on."""
+    view = """class Least(list): pass
+LEAST = Least([1])
+@app.view("best", reads=orders, key="shop")
+def best(rows):
+    return rows.where(f"amount > {LEAST[0] + int('1')}")
+"""
+    sql = 'app.sql("best", "SELECT shop, max(amount) AS best FROM orders GROUP BY shop", key="shop")'
+    data = stock(write(tmp_path, (sql, view)), tmp_path / "first")
+    stored = read_prints(data.declarations)
+    assert stored is not None
+    made = stored.views["best"]
+    first = msgspec.structs.replace(made, source=made.earlier, versions=msgspec.structs.replace(made.versions, form=1))
+    write_prints(data.declarations, msgspec.structs.replace(stored, views=stored.views | {"best": first}))
+    found = judged(tmp_path, data, (sql, view))
+    assert made.source != made.earlier
+    assert {name: each.kind for name, each in found.items()} == {"best": Kind.compatible}
+    assert "its text is the same" in found["best"].reason
+    found = judged(tmp_path, data, (sql, view.replace("'1'", "'2'")))
+    assert {name: each.kind for name, each in found.items()} == {"best": Kind.incompatible}
 
 
 def test_other_versions_of_a_function_without_text_are_refused(tmp_path: Path) -> None:

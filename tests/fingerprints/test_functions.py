@@ -98,6 +98,26 @@ DIFFERENT = {
         "from enum import Enum\nclass C(Enum):\n a = 1\ndef f(): return C.a",
         "from enum import Enum\nclass C(Enum):\n a = 2\ndef f(): return C.a",
     ),
+    "a method of an enum, by a member": (
+        "from enum import Enum\nclass C(Enum):\n a = 1\n def m(self): return 1\nc = C.a\ndef f(): return c.m()",
+        "from enum import Enum\nclass C(Enum):\n a = 1\n def m(self): return 2\nc = C.a\ndef f(): return c.m()",
+    ),
+    "a property of an enum": (
+        "from enum import Enum\nclass C(Enum):\n a = 1\n @property\n def m(self): return 1\ndef f(): return C.a.m",
+        "from enum import Enum\nclass C(Enum):\n a = 1\n @property\n def m(self): return 2\ndef f(): return C.a.m",
+    ),
+    "a metaclass": (
+        "class M(type):\n @property\n def k(cls): return 1\nclass A(metaclass=M): pass\ndef f(): return A.k",
+        "class M(type):\n @property\n def k(cls): return 2\nclass A(metaclass=M): pass\ndef f(): return A.k",
+    ),
+    "a mapping that cannot be changed": (
+        "from types import MappingProxyType as P\nK = P({'a': 1})\ndef f(): return K['a']",
+        "from types import MappingProxyType as P\nK = P({'a': 2})\ndef f(): return K['a']",
+    ),
+    "a method of a kind of decimal": (
+        "from decimal import Decimal\nclass A(Decimal):\n def m(self): return 1\na = A(1)\ndef f(): return a.m()",
+        "from decimal import Decimal\nclass A(Decimal):\n def m(self): return 2\na = A(1)\ndef f(): return a.m()",
+    ),
     "a partial": (
         "from functools import partial\ng = partial(int, base=2)\ndef f(x): return g(x)",
         "from functools import partial\ng = partial(int, base=3)\ndef f(x): return g(x)",
@@ -120,6 +140,123 @@ DIFFERENT = {
         "def f(x):\n try: return x()\n except TypeError: return 1",
     ),
 }
+
+
+HELD = {
+    "a named tuple": "from collections import namedtuple\nA = namedtuple('A', 'x')\na = A({})",
+    "a typed named tuple": "from typing import NamedTuple\nclass A(NamedTuple):\n x: int\na = A({})",
+    "a kind of list": "class A(list): pass\na = A([{}])",
+    "a kind of list that shows nothing": "class A(list):\n def __iter__(self): return iter(())\na = A([{}])",
+    "a kind of dict": "class A(dict): pass\na = A(x={})",
+    "a kind of set": "class A(set): pass\na = A([{}])",
+    "a kind of deque": "from collections import deque\nclass A(deque): pass\na = A([{}])",
+    "a kind of int": "class A(int): pass\na = A({})",
+    "a kind of text": "class A(str): pass\na = A('{}')",
+    "a kind of defaultdict": "from collections import defaultdict as D\nclass A(D): pass\na = A(lambda: {})",
+}
+
+
+@pytest.mark.parametrize("name", HELD)
+def test_what_an_instance_of_a_kind_of_a_built_in_class_holds_counts(
+    name: str, made: Callable[..., Fingerprint]
+) -> None:
+    one, same, other = (made(f"{HELD[name].format(number)}\ndef f(): return a") for number in (1, 1, 2))
+    assert one == same
+    assert one.code != other.code
+    assert one.source != other.source
+
+
+IMPORTS = {
+    "a module": "def f(x):\n import rates\n return x * rates.VAT",
+    "a module under another name": "def f(x):\n import rates as r\n return x * r.VAT",
+    "a name": "def f(x):\n from rates import VAT\n return x * VAT",
+    "one name of two": "def f(x):\n from rates import TOLL, VAT as v\n return x * v + TOLL",
+    "a module for a function within": "def f(xs):\n import rates\n return [x * rates.VAT for x in xs]",
+    "in a function within": "def f(xs):\n def g(x):\n  import rates\n  return x * rates.VAT\n return map(g, xs)",
+    "in a helper": "def g():\n import rates\n return rates.VAT\ndef f(x): return x * g()",
+    "in a helper of a neighbour": "import rates\ndef f(x): return x * rates.of()",
+}
+
+
+@pytest.mark.parametrize("name", IMPORTS)
+def test_what_a_function_imports_when_it_runs_counts_if_it_is_used(name: str, made: Callable[..., Fingerprint]) -> None:
+    rates = "TOLL = 1\nVAT = {}\nDUTY = {}\ndef of():\n from rates import VAT\n return VAT"
+    one, same, other = (made(IMPORTS[name], rates=rates.format(*each)) for each in ((2, 1), (2, 7), (3, 1)))
+    assert one == same
+    assert one.code != other.code
+    assert one.source != other.source
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "def f(x):\n import goods.rates\n return x * goods.rates.VAT",
+        "def f(x):\n import goods.rates as r\n return x * r.VAT",
+        "def f(x):\n from goods import rates\n return x * rates.VAT",
+        "def f(x):\n from goods.prices import of\n return of(x)",
+        "def f(x):\n import goods.prices\n return goods.TAX(x)",
+    ],
+)
+def test_what_a_function_imports_of_a_package_counts(
+    use: str, made: Callable[..., Fingerprint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    prints = []
+    for vat in (2, 2, 3):
+        folder = tmp_path / f"packages{next(numbers)}" / "goods"
+        folder.mkdir(parents=True)
+        (folder / "__init__.py").write_text(f"def TAX(x): return x * {vat}")
+        (folder / "rates.py").write_text(f"VAT = {vat}")
+        (folder / "prices.py").write_text("def of(x):\n from .rates import VAT\n return VAT")
+        monkeypatch.syspath_prepend(str(folder.parent))
+        for name in ("goods", "goods.rates", "goods.prices"):
+            monkeypatch.delitem(sys.modules, name, raising=False)
+        prints.append(made(use))
+    assert prints[0] == prints[1]
+    assert prints[0].code != prints[2].code
+    assert prints[0].source != prints[2].source
+
+
+def test_an_installed_package_that_a_function_imports_is_not_loaded(made: Callable[..., Fingerprint]) -> None:
+    before = "this" in sys.modules
+    assert made("def f():\n import this\n return this").source is not None
+    assert ("this" in sys.modules) == before
+
+
+def test_a_neighbour_that_cannot_be_imported_leaves_the_function_comparable(made: Callable[..., Fingerprint]) -> None:
+    use = "def f():\n import rates\n return rates.VAT"
+    assert made(use, rates="1 / 0").code != made(use, rates="VAT = 1").code
+
+
+def test_the_text_is_compared_with_what_the_first_form_of_fingerprints_saw_of_it(
+    made: Callable[..., Fingerprint],
+) -> None:
+    text = """
+        from enum import Enum
+        from types import MappingProxyType
+
+
+        class Tax(Enum):
+            low = 7
+            high = 19
+
+            @property
+            def share(self): return self.value / 100
+
+
+        class Prices(list): pass
+
+
+        PRICES, TAX, NAMES = Prices([1, 2]), Tax.low, MappingProxyType({"a": 1})
+
+
+        def f(x):
+            import json
+            return json.dumps(x * PRICES[0] * TAX.share * NAMES["a"])
+        """
+    found = made(text)
+    assert found.earlier == "0487033f30003cada5b267be75a6944d", "as it was stored"
+    assert found.source != found.earlier
+    assert made("def f(x): return x * 2").source == made("def f(x): return x * 2").earlier
 
 
 @pytest.mark.parametrize("name", SAME)
