@@ -17,7 +17,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.analyze.closing import closings
-from penstock.analyze.frames import build, inputs, spark_schema
+from penstock.analyze.frames import build, columns_schema, inputs, spark_schema
 from penstock.analyze.plantree import MARK, Origins, PlanTree
 from penstock.analyze.pruning import Needed, needed_columns
 from penstock.analyze.source import read_stream
@@ -49,7 +49,8 @@ def plan_print(
     if opaque or plan.reads_other_data():
         codes += (view_text(view).code,)  # what cannot be looked into counts as changed with the text around it
     names = {each.name: each.dataType.simpleString() for each in frame.schema.fields}
-    made = PlanPrint(plan.digest(), codes, names, plan.used, _lateness(app, view, frame))
+    types = {each.name: str(each.type) for each in columns_schema(frame)}
+    made = PlanPrint(plan.digest(), codes, names, plan.used, _lateness(app, view, frame), types)
     return made, opaque
 
 

@@ -51,13 +51,15 @@ class StreamPrint(msgspec.Struct, frozen=True):
 class PlanPrint(msgspec.Struct, frozen=True):
     """What Spark makes of a view. `query` is a digest of the plan, `functions` one for each Python function in it.
     `inputs` has the columns that it uses with their types, `lateness` the inputs whose watermark decides which events
-    count, each with its event time and `late_after` in milliseconds."""
+    count, each with its event time and `late_after` in milliseconds. `types` are those of the columns as Arrow has
+    them; empty if an earlier Penstock made the plan."""
 
     query: str
     functions: tuple[str, ...]
     columns: dict[str, str]
     inputs: dict[str, dict[str, str]]
     lateness: dict[str, tuple[str, int]]
+    types: dict[str, str] = {}
 
 
 class ViewPrint(msgspec.Struct, frozen=True):

@@ -158,6 +158,14 @@ class EmbeddedLog:
             return field_origins((), spec)
         return field_origins(reader.versions(reader.extent().version), spec)
 
+    def schemas(self, stream: str) -> Sequence[pa.Schema]:
+        """Every schema that events of a stream were stored with, oldest first; none if there is no such stream."""
+        try:
+            reader = self._reader(stream)
+        except NotFound:
+            return []
+        return [each.schema for each in reader.versions(reader.extent().version)]
+
     def size_bytes(self, stream: str) -> int:
         """The space that a stream's events take on the disk, about; what retention compares with."""
         return self._reader(stream).size_bytes()

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import pyarrow as pa
 
 from penstock.app import App
@@ -108,6 +109,7 @@ class ChangePublisher:
     def _changed(self, step: Step) -> pa.Table:
         """The rows that a change set, then the keys of those that it deleted."""
         delta = step.delta
+        self._require_own_key(step)
         rows = table_of(delta.rows, delta.exact, self.columns, self.view.name)
         keys = from_json_rows([key.encode() for key in delta.deletes], self.columns, self.view.key, strict=True)
         gone = pa.Table.from_arrays(
@@ -119,6 +121,18 @@ class ChangePublisher:
         )
         marked = [self._marked(rows, UPSERT, step.version), self._marked(gone, DELETE, step.version)]
         return pa.concat_tables(marked)
+
+    def _require_own_key(self, step: Step) -> None:
+        """Refuse a change that deletes rows by another key, as a rebuild with another `key` makes one: columns of the
+        key would be null, and no reader could tell which rows went. All deletes of a change have the same key."""
+        names = tuple(msgspec.json.decode(step.delta.deletes[0])) if step.delta.deletes else self.view.key
+        if set(names) != set(self.view.key):
+            raise ViewError(
+                f"view {self.view.name}: its change {step.version} deletes rows by the key {', '.join(names)}, which "
+                f"is now {', '.join(self.view.key)}, so {self.name} cannot go on. Remove what reads it, run "
+                "`penstock purge`, and declare it again",
+                view=self.view.name,
+            )
 
     def _marked(self, rows: pa.Table, change: str, version: int) -> pa.Table:
         count = rows.num_rows

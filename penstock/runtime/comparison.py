@@ -8,7 +8,7 @@ edited meanwhile. It alone records a fingerprint, once the comparison has passed
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import replace
 from functools import cached_property
@@ -16,9 +16,8 @@ from functools import cached_property
 import msgspec
 
 from penstock.app import App
-from penstock.declared import Handler, Stream, View
+from penstock.declared import Handler, Keeper, Stream, View
 from penstock.errors import DeclarationError, HandlerError, NotFound, StorageError, ViewError
-from penstock.event_shape import event_spec
 from penstock.evolution import shape_of
 from penstock.fingerprints.declared import classes_behind, handler_print, stream_print, view_print
 from penstock.fingerprints.stored import (
@@ -32,13 +31,15 @@ from penstock.fingerprints.stored import (
 from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict, is_moved, stream_verdict, view_verdict
 from penstock.graph import downstream, is_derived
 from penstock.queue import EmbeddedLog
+from penstock.runtime.changestreams import arrow_types, changes_problems, has_changes
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.events import event_classes, event_streams, open_log, stream_problems
+from penstock.runtime.events import event_changes, event_classes, event_streams, open_log, stream_problems
 from penstock.runtime.leftovers import Leftover, leftovers, stored
 from penstock.runtime.loading import code_of
 from penstock.runtime.nextview import NextView
 from penstock.runtime.renewal import is_prepared, problem_of, unfinished_by
 from penstock.runtime.retention import last_entry
+from penstock.schema import event_schema, shown
 from penstock.settings import Settings
 from penstock.store import Handled, read_handled
 
@@ -46,6 +47,7 @@ REBUILD = {
     Kind.incompatible: "Compute it again from the log",
     Kind.compatible: "To have it computed from the log by the new code",
 }
+OTHER_NAME = "Give it another name, or remove what it has, with what was computed from its changes"
 FINISH = "Start the code that it was rebuilt with once, which finishes the rebuild; then rebuild it with this one"
 Plans = Mapping[str, PlanPrint | str]
 """By the names of views. A text is the reason why there is none."""
@@ -133,7 +135,7 @@ class Comparison:
         if not any(ends.values()):
             old = msgspec.structs.replace(new, partitions=old.partitions)  # nothing was placed by the key yet
         found = stream_verdict(old, new, verdict)
-        noted = tuple(self._event_changes(stream)) if any(ends.values()) else ()
+        noted = tuple(event_changes(stream, self.directory)) if any(ends.values()) else ()
         if noted and found.kind in (Kind.unchanged, Kind.compatible):
             found = replace(found, kind=Kind.compatible, reasons=(*found.reasons, *noted))
         if found.kind is Kind.incompatible:
@@ -142,27 +144,45 @@ class Comparison:
             return replace(found, advice=advice, command=self._purge(*names))
         return verdict if verdict.kind is Kind.adopted and found.kind is Kind.unchanged else found
 
-    def _event_changes(self, stream: Stream) -> Iterator[str]:
-        """What becomes of events that were stored by an earlier version of their class, for those who send them."""
-        log, now = EmbeddedLog(self.directory.streams, read_only=True), event_spec(stream.event)
-        with closing(log):
-            before = log.event_shape(stream.name)
-        if before is None or before.version > now.shape.version:
-            return
-        gone = [name for name in before.fields if name not in now.shape.fields]
-        for name in gone:
-            if name in now.renamed:
-                yield f"its field {name} is now {now.renamed[name]}, in old events too; senders must use the new name"
-            else:
-                yield f"its field {name} is gone, from old events too"
-        if now.shape.version > before.version:
-            yield f"its events are now of version {now.shape.version}, and older ones are read as that"
-        if gone or now.shape.version > before.version:
-            yield "once this has started, the earlier code is refused"
-
     def of_view(self, view: View, plan: PlanPrint | str | None = None, *, waiting: bool = True) -> Verdict:
         """The verdict on a view. A rebuild that waits to be taken over counts only if `waiting`: the engine takes over
         what it can before it asks."""
+        found = self._of_rows(view, plan, waiting=waiting)
+        if found.kind is Kind.new or isinstance(plan, str):
+            return found
+        prepared = NextView(self.directory, view.name).read() if waiting and plan is None else None
+        known = plan if prepared is None else prepared.made_with.plan
+        conflict = self.of_changes(view, known.types if known is not None else {})
+        if conflict is not None:
+            return conflict
+        settled = plan is not None or found.kind not in (Kind.unchanged, Kind.compatible)
+        if settled or not is_derived(self.app, view) or not has_changes(self.directory, view):
+            return found
+        return replace(found, kind=Kind.undecided, reasons=()) if self._is_edited(view.name) else found
+
+    def of_changes(self, view: View, types: Mapping[str, str]) -> Verdict | None:
+        """The refusal of a view that could not go on with the stored stream of its changes, given the types of its
+        columns as far as they are known; None if it can."""
+        old = self._known.views.get(view.name)
+        reasons = tuple(changes_problems(self.directory, view, view.key if old is None else old.key, types))
+        if not reasons:
+            return None
+        command = self._purge(view.name, *self._readers_with_data(view.name))
+        return Verdict(Kind.incompatible, "view", view.name, view.where, reasons, OTHER_NAME, command)
+
+    def _is_edited(self, name: str) -> bool:
+        """Whether the columns of a view may be others than before, because it, or a view whose rows it reads, has
+        changed."""
+        if name not in self.declared.views:
+            return self._known.handlers.get(name) != self.declared.handlers.get(name)
+        old, new = self._known.views.get(name), self.declared.views[name]
+        if old is None or old.surface != new.surface:
+            return True
+        views = {each.name: each for each in self.app.queries}
+        return is_derived(self.app, views[name]) and any(map(self._is_edited, views[name].reads))
+
+    def _of_rows(self, view: View, plan: PlanPrint | str | None, *, waiting: bool) -> Verdict:
+        """The verdict on the rows and the state of a view, whoever reads its changes."""
         verdict = Verdict(Kind.new, "view", view.name, view.where)
         if not self._has_run(view):
             return verdict
@@ -188,15 +208,24 @@ class Comparison:
         return found
 
     def is_made_by(self, view: View, made_with: ViewPrint, plan: Callable[[], PlanPrint]) -> bool:
-        """Whether data with this fingerprint is what the code as it is now would make."""
-        verdict = view_verdict(made_with, self.view_print(view, plan()), Verdict(Kind.new, "view", view.name))
-        return verdict.kind in (Kind.unchanged, Kind.compatible)
+        """Whether data with this fingerprint is what the code as it is now would make, and its changes can go on."""
+        made = plan()
+        verdict = view_verdict(made_with, self.view_print(view, made), Verdict(Kind.new, "view", view.name))
+        return verdict.kind in (Kind.unchanged, Kind.compatible) and self.of_changes(view, made.types) is None
 
     def view_print(self, view: View, plan: PlanPrint | None) -> ViewPrint:
         """The fingerprint of a view as it is declared, with its plan if that is known."""
         return msgspec.structs.replace(self.declared.views[view.name], plan=plan)
 
     def of_handler(self, handler: Handler) -> Verdict:
+        if isinstance(handler, Keeper):
+            conflict = self.of_changes(handler.view, arrow_types(shown(event_schema(handler.row))))
+            if conflict is not None:
+                return replace(conflict, sort="handler")
+        return self._of_state(handler)
+
+    def _of_state(self, handler: Handler) -> Verdict:
+        """The verdict on what a handler has, whoever reads the changes of the view that it keeps."""
         verdict = Verdict(Kind.new, "handler", handler.name, handler.where)
         handled = self._handled(handler)
         if handled is None or is_prepared(handler, self.directory, self.code):
@@ -302,7 +331,7 @@ class Comparison:
         """Whether a plan is to be made: where it decides, where none is stored, and where a function makes the query,
         which may read what its text does not show, such as the environment."""
         if is_derived(self.app, view) or verdict.kind is Kind.incompatible:
-            return False
+            return verdict.kind is Kind.undecided
         old = self._known.views.get(view.name)
         stale = old is None or old.plan is None or old.versions != versions()
         return stale or verdict.kind in (Kind.undecided, Kind.new) or view.function is not None

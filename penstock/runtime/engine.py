@@ -165,8 +165,8 @@ class Engine:
         (self.waiting.add if waits else self.waiting.discard)(view.name)
         try:
             self._require_started(view, view.reads)
-            self._compare(view)
             assert self.spark is not None
+            self._compare(view, self._plan(view))
             query = Derived(self.spark, view)
             columns = query.columns([self.columns[name] for name in view.reads])
             table = self.tables[view.name] = open_table(view, self.directory, self.settings)

@@ -119,3 +119,22 @@ def stored_origins(app: App, directory: DataDirectory) -> dict[str, Mapping[str,
 def input_shapes(app: App, inputs: tuple[str, ...]) -> dict[str, EventShape]:
     """The shapes of the classes by which a handler reads its inputs. The changes of views have none."""
     return {stream.name: event_spec(stream.event).shape for stream in event_streams(app) if stream.name in inputs}
+
+
+def event_changes(stream: Stream, directory: DataDirectory) -> Iterator[str]:
+    """What becomes of events that were stored by an earlier version of their class, for those who send them."""
+    log, now = EmbeddedLog(directory.streams, read_only=True), event_spec(stream.event)
+    with closing(log):
+        before = log.event_shape(stream.name)
+    if before is None or before.version > now.shape.version:
+        return
+    gone = [name for name in before.fields if name not in now.shape.fields]
+    for name in gone:
+        if name in now.renamed:
+            yield f"its field {name} is now {now.renamed[name]}, in old events too; senders must use the new name"
+        else:
+            yield f"its field {name} is gone, from old events too"
+    if now.shape.version > before.version:
+        yield f"its events are now of version {now.shape.version}, and older ones are read as that"
+    if gone or now.shape.version > before.version:
+        yield "once this has started, the earlier code is refused"

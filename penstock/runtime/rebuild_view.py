@@ -13,6 +13,7 @@ from penstock.contracts import LogReader
 from penstock.cursor import Positions, source_positions
 from penstock.declared import View
 from penstock.errors import BadCursor, DeclarationError, NotFound
+from penstock.fingerprints.stored import PlanPrint
 from penstock.queue import EmbeddedLogOpener
 from penstock.runtime.comparison import Comparison
 from penstock.runtime.derivation import positions_text
@@ -64,8 +65,12 @@ class ViewRebuild:
         return missing(self.log, self.origin, source_positions(found.origin) if found is not None else {})
 
     def prepare(self, tell: Callable[[int], None]) -> str:
-        """Run the view over the log until it has caught up with those who write; returns a sentence on it."""
+        """Run the view over the log until it has caught up with those who write; returns a sentence on it.
+        Raises `DeclarationError` before that if it could not go on with the stored stream of its changes."""
         spark = self.spark()  # first: when it is up, what an earlier rebuild was killed with is surely gone
+        refused = self.comparison.of_changes(self.view, self._plan().types)
+        if refused is not None:
+            raise DeclarationError(str(refused))
         self.files.begin()
         run = ViewRun(spark, self.app, self.view, self.files, self.settings, self.opener)
         try:
@@ -86,11 +91,12 @@ class ViewRebuild:
 
     def mark(self) -> None:
         """Make the result durable, and have it count."""
-        columns = read_columns(self.spark(), self.app, self.view, self.opener)
-        origins = stored_origins(self.app, self.directory)
-        plan, _ = plan_print(self.spark(), self.app, self.view, columns, origins)
-        made_with = self.comparison.view_print(self.view, plan)
+        made_with = self.comparison.view_print(self.view, self._plan())
         self.files.mark(PreparedView(self.identity, positions_text(self.origin), made_with))
+
+    def _plan(self) -> PlanPrint:
+        columns = read_columns(self.spark(), self.app, self.view, self.opener)
+        return plan_print(self.spark(), self.app, self.view, columns, stored_origins(self.app, self.directory))[0]
 
     def is_taken_over(self) -> bool:
         found = rebuilt(self.directory.view_file(self.name))

@@ -6,14 +6,16 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from penstock.contracts import Retention
+from penstock.contracts import Output, Retention
 from penstock.errors import ViewError
 from penstock.queue import EmbeddedLog
 from penstock.runtime.changes import ChangePublisher
 from penstock.runtime.retention import floor
-from penstock.runtime.views import open_reader
+from penstock.runtime.views import open_reader, view_spec
+from penstock.store import ViewTable, adopt
 from tests.derived.layers import COLUMNS, Layer, Layers, Step, layered_app
 
 FILTER = Layer("SELECT k, n FROM {0} WHERE n >= 2", (0,))
@@ -149,3 +151,26 @@ def test_another_top_of_a_derived_view_is_told_in_its_changes(tmp_path: Path) ->
     assert told(layers.log, "v2.changes") == [("upsert", "b", 5, 1), ("upsert", "a", 3, 2)]
     layers.require_right()
     layers.close()
+
+
+def test_deletes_by_another_key_than_the_readers_know_are_a_failure_and_never_nulls(
+    tmp_path: Path, layers: Layers
+) -> None:
+    layers.take(Step(0, {"a": 1}))
+    layers.end()
+    view = replace(next(each for each in layers.app.views if each.name == "v0"), key=("k", "n"))
+    spec, file = view_spec(view, layers.settings), tmp_path / "made.db"
+    made = ViewTable(file, spec, clock=layers.clock)
+    made.describe(COLUMNS)
+    made.commit(Output(0, "[]", "[]", 1, pa.Table.from_pylist([{"k": "a", "n": 2}], schema=COLUMNS)))
+    made.close()
+    adopt(layers.directory.view_file("v0"), file, spec, identity="one", origin="[]", epoch=2)
+    reader, log = open_reader(view, layers.directory, layers.settings), EmbeddedLog(layers.directory.streams)
+    assert reader is not None
+    behind = ChangePublisher(view, COLUMNS, reader, log)
+    with pytest.raises(ViewError, match=r"its change 2 deletes rows by the key k, which is now k, n, so v0.changes"):
+        behind.publish()
+    assert told(log) == [("upsert", "a", 1, 1)]
+    behind.close()
+    log.close()
+    layers.duck.close()

@@ -13,10 +13,13 @@ from pyspark.sql import functions as F
 
 from penstock import App, Event
 from penstock.analyze.check import EmptyLog
+from penstock.analyze.deriving import Derived
 from penstock.analyze.planning import plan_print, plan_problems
+from penstock.analyze.plans import _columns, plans_of
 from penstock.analyze.source import register
 from penstock.fingerprints.stored import PlanPrint
 from penstock.fingerprints.verdicts import plan_differences
+from penstock.runtime.changestreams import arrow_types
 
 pytestmark = pytest.mark.spark
 Make = Callable[..., DataFrame]
@@ -260,3 +263,18 @@ def test_check_refuses_a_view_that_differs_each_time_that_it_is_built(spark: Spa
     (told,) = problems(spark, lambda df: df.select("shop", F.rand().alias("r")))
     assert "random numbers without a seed" in told
     assert problems(spark, lambda df: df.select("shop", F.rand(7).alias("r"))) == []
+
+
+def test_a_plan_has_the_types_that_the_changes_of_the_view_have(spark: SparkSession) -> None:
+    register(spark, EmptyLog)
+    other = App("typed")
+    other._streams = list(app.streams)
+    other.sql("sums", "SELECT shop, sum(amount) AS n, array(avg(price)) AS p FROM orders GROUP BY shop", key="shop")
+    above = other.sql("above", "SELECT shop, CAST(n AS DOUBLE) AS n, p FROM sums", key="shop")
+    plans = plans_of(spark, other, ["sums", "above"])
+    columns = Derived(spark, above).columns([_columns(spark, other, other.queries[0], {})])
+    assert {name: plan.types for name, plan in plans.items() if isinstance(plan, PlanPrint)} == {
+        "sums": arrow_types(columns) | {"n": "int64"},
+        "above": arrow_types(columns),
+    }
+    assert arrow_types(columns)["n"] == "double"
