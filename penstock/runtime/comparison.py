@@ -34,7 +34,7 @@ from penstock.queue import EmbeddedLog
 from penstock.runtime.changestreams import arrow_types, changes_problems, has_changes
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.events import event_changes, event_classes, event_streams, open_log, stream_problems
-from penstock.runtime.leftovers import Leftover, leftovers, stored
+from penstock.runtime.leftovers import Leftover, leftovers, other_sort, stored
 from penstock.runtime.loading import code_of
 from penstock.runtime.nextview import NextView
 from penstock.runtime.renewal import is_prepared, problem_of, unfinished_by
@@ -147,8 +147,9 @@ class Comparison:
     def of_view(self, view: View, plan: PlanPrint | str | None = None, *, waiting: bool = True) -> Verdict:
         """The verdict on a view. A rebuild that waits to be taken over counts only if `waiting`: the engine takes over
         what it can before it asks."""
-        found = self._of_rows(view, plan, waiting=waiting)
-        if found.kind is Kind.new or isinstance(plan, str):
+        other = self._of_other_sort(Verdict(Kind.incompatible, "view", view.name, view.where))
+        found = other or self._of_rows(view, plan, waiting=waiting)
+        if other is not None or found.kind is Kind.new or isinstance(plan, str):
             return found
         prepared = NextView(self.directory, view.name).read() if waiting and plan is None else None
         known = plan if prepared is None else prepared.made_with.plan
@@ -217,7 +218,21 @@ class Comparison:
         """The fingerprint of a view as it is declared, with its plan if that is known."""
         return msgspec.structs.replace(self.declared.views[view.name], plan=plan)
 
+    def _of_other_sort(self, refusal: Verdict) -> Verdict | None:
+        """The refusal of a view whose name is that of a handler with data, or the other way round; None if it is what
+        it was."""
+        reason = other_sort(refusal.name, refusal.sort, self.directory, self._known)
+        if reason is None:
+            return None
+        command = self._purge(refusal.name, *self._readers_with_data(refusal.name))
+        return replace(
+            refusal, reasons=(reason,), advice="Give it another name, or remove what it has", command=command
+        )
+
     def of_handler(self, handler: Handler) -> Verdict:
+        other = self._of_other_sort(Verdict(Kind.incompatible, "handler", handler.name, handler.where))
+        if other is not None:
+            return other
         if isinstance(handler, Keeper):
             conflict = self.of_changes(handler.view, arrow_types(shown(event_schema(handler.row))))
             if conflict is not None:

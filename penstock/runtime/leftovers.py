@@ -71,11 +71,26 @@ def _inside(folder: Path) -> Iterable[Path]:
 
 
 def _sort(name: str, directory: DataDirectory, known: Prints) -> Sort:
+    return _computed_sort(name, directory, known) or "stream"
+
+
+def other_sort(name: str, sort: Sort, directory: DataDirectory, known: Prints) -> str | None:
+    """Why a view cannot go on with what a handler of the same name has left, or the other way round: state, checkpoint
+    and batch numbers of the one mean nothing to the other. None if the name is of what it was."""
+    before = _computed_sort(name, directory, known)
+    if before in (None, sort) or name not in stored(directory):
+        return None
+    kinds = {"view": "a view of Spark's", "handler": "a handler, such as windows or a rollup"}
+    return f"it was {kinds[str(before)]}, and is now {kinds[sort]}, which cannot go on with what that has"
+
+
+def _computed_sort(name: str, directory: DataDirectory, known: Prints) -> Sort | None:
+    """Whether what a name has was made by a handler or by a view of Spark's; None if neither has made anything."""
     if name in known.handlers or (directory.handlers / name).exists():
         return "handler"
     if name in known.views or directory.view_file(name).exists() or directory.checkpoint(name).exists():
         return "view"
-    return "stream"
+    return None
 
 
 def _files(path: Path) -> Iterator[Path]:

@@ -19,6 +19,7 @@ from penstock.graph import order
 from penstock.runtime.affected import affected
 from penstock.runtime.changing import compared, lines, rebuilt_together, reported
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.purge import Purge
 from penstock.serve.webhooks.model import Hook, Place
 from penstock.serve.webhooks.store import WebhookStore
 from penstock.settings import Settings
@@ -133,6 +134,38 @@ def test_a_derived_view_whose_key_changed_is_computed_anew(tmp_path: Path, data:
     (found,) = judged(tmp_path, data, edit).values()
     assert found.kind is Kind.incompatible
     assert found.command == f"penstock purge {tmp_path}/shop.py rich --data {data.root} --yes"
+
+
+BEST = 'app.sql("best", "SELECT shop, max(amount) AS best FROM orders GROUP BY shop", key="shop")\n'
+KEPT = """
+from datetime import timedelta
+from penstock import windows
+
+app.window(
+    "best", reads=orders, key="shop", over=windows.tumbling(timedelta(minutes=1)), keep=timedelta(days=1),
+    aggregate={"best": windows.max("amount")},
+)
+"""
+
+
+@pytest.mark.parametrize(("before", "after", "sort"), [(BEST, KEPT, "handler"), (KEPT, BEST, "view")])
+def test_a_name_that_was_a_view_and_is_a_handler_is_refused_and_the_other_way_round(
+    tmp_path: Path, before: str, after: str, sort: str
+) -> None:
+    data = stock(write(tmp_path, (BEST, before)), tmp_path / "data")
+    file = write(tmp_path, (BEST, after))
+    comparison = compare(file, data)
+    found = {each.name: each for each in comparison.verdicts({"best": PLAN})}["best"]
+    assert (found.kind, found.sort) == (Kind.incompatible, sort)
+    assert found.reason.startswith("it was a view of Spark's" if sort == "handler" else "it was a handler, such as")
+    assert found.advice == "Give it another name, or remove what it has"
+    assert found.command == f"penstock purge {file} best rich --data {data.root} --yes"
+    said: list[str] = []
+    assert compared(loaded(file), str(file), data.root, Settings(), said.append)[0] == str(found)
+    Purge(comparison, str(file)).require_purgeable(["best", "rich"])
+    Purge(comparison, str(file)).run(["best", "rich"], said.append)
+    again = {each.name: each.kind for each in compare(file, data).verdicts()}
+    assert (again["best"], again["rich"]) == (Kind.new, Kind.new)
 
 
 def test_a_changed_handler_goes_on_unless_a_batch_of_it_is_half_done(tmp_path: Path, data: DataDirectory) -> None:
