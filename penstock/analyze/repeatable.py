@@ -87,7 +87,7 @@ def _is_ordered(plan: Any) -> bool:
     name = plan.getClass().getSimpleName()
     if name == "Sort":
         return bool(getattr(plan, "global")()) and not _is_constant(plan.order())
-    return name == "OneRowRelation" or (name == "Aggregate" and plan.groupingExpressions().isEmpty())
+    return name == "OneRowRelation" or (name == "Aggregate" and bool(plan.groupingExpressions().isEmpty()))
 
 
 def _is_constant(order: Any) -> bool:

@@ -61,7 +61,12 @@ def test_all_versions_of_a_root_that_come_during_a_pass_make_one_version_above(t
     layers.take(Step(0, {"a": 1}))
     before = layers.tables["v2"].version, layers.tables["v3"].version
     begun, go_on = threading.Event(), threading.Event()
-    made = Around(layers.derivation.views["v2"], before=lambda: (begun.set(), go_on.wait(DEADLINE_S)))
+
+    def wait() -> None:
+        begun.set()
+        go_on.wait(DEADLINE_S)
+
+    made = Around(layers.derivation.views["v2"], before=wait)
     layers._commit("v0", Step(0, {"a": 2}))
     layers.derivation.start()
     assert begun.wait(DEADLINE_S)
