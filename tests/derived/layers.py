@@ -4,7 +4,7 @@ parts, and what they must have is asked of another database."""
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
@@ -227,27 +227,11 @@ class Layers:
 
     def told(self, name: str) -> Rows:
         """What one has who follows the stream of the view's changes."""
-        rows: Rows = {}
-        stream = f"{name}.changes"
-        for batch in self.log.read(stream, 0, 0, self.log.ends(stream)[0]):
-            for change in map(msgspec.json.decode, event_rows(batch)):
-                if change["_change"] == "delete":
-                    del rows[change["k"]]
-                else:
-                    rows[change["k"]] = change["n"]
-        return rows
+        return told(self.log, f"{name}.changes")
 
     def expected(self) -> dict[str, Rows]:
         """What each derived view must have, by its query on the rows of the views at the bottom."""
-        known = {name: self.served(name) for name in self.batches}
-        for view in derived(self.app):
-            tables = [
-                pa.table({"k": list(known[each]), "n": pa.array(known[each].values(), pa.int64())}, schema=COLUMNS)
-                for each in view.reads
-            ]
-            rows = {row["k"]: row["n"] for row in InDuck(view, self.duck).compute(tables).to_pylist()}
-            known[view.name] = rows if view.top is None else _best(rows, view.top)
-        return {view.name: known[view.name] for view in derived(self.app)}
+        return expected(self.app, {name: self.served(name) for name in self.batches}, self.duck)
 
     def require_right(self) -> None:
         """Each derived view has what its query gives, its stream of changes leads there, and nothing has failed."""
@@ -257,6 +241,31 @@ class Layers:
             assert self.served(name) == rows, name
         for view in self.app.views:
             assert self.told(view.name) == self.served(view.name), view.name
+
+
+def told(log: EmbeddedLog, stream: str) -> Rows:
+    """The rows that the changes in a stream lead to."""
+    rows: Rows = {}
+    for batch in log.read(stream, 0, 0, log.ends(stream)[0]):
+        for change in map(msgspec.json.decode, event_rows(batch)):
+            if change["_change"] == "delete":
+                del rows[change["k"]]
+            else:
+                rows[change["k"]] = change["n"]
+    return rows
+
+
+def expected(app: App, roots: Mapping[str, Rows], duck: Any) -> dict[str, Rows]:
+    """What each derived view must have, given the rows of the views at the bottom."""
+    known = dict(roots)
+    for view in derived(app):
+        tables = [
+            pa.table({"k": list(known[each]), "n": pa.array(known[each].values(), pa.int64())}, schema=COLUMNS)
+            for each in view.reads
+        ]
+        rows = {row["k"]: row["n"] for row in InDuck(view, duck).compute(tables).to_pylist()}
+        known[view.name] = rows if view.top is None else _best(rows, view.top)
+    return {view.name: known[view.name] for view in derived(app)}
 
 
 def _best(rows: Rows, top: int) -> Rows:
