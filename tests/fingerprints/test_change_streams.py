@@ -79,7 +79,7 @@ def test_the_engine_refuses_another_type_of_a_derived_view_too(tmp_path: Path) -
         comparison.require(rich, lambda: DOUBLE)
     assert comparison.require(rich, lambda: SAME).kind is Kind.compatible
     comparison.record(rich)
-    assert comparison.require(rich, lambda: pytest.fail("it is known")).kind is Kind.unchanged  # type: ignore[arg-type]
+    assert comparison.require(rich, lambda: pytest.fail("it is known")).kind is Kind.unchanged
 
 
 def test_another_type_is_refused_before_and_after_a_view_is_rebuilt(tmp_path: Path) -> None:

@@ -271,7 +271,7 @@ def test_a_plan_has_the_types_that_the_changes_of_the_view_have(spark: SparkSess
     other._streams = list(app.streams)
     other.sql("sums", "SELECT shop, sum(amount) AS n, array(avg(price)) AS p FROM orders GROUP BY shop", key="shop")
     above = other.sql("above", "SELECT shop, CAST(n AS DOUBLE) AS n, p FROM sums", key="shop")
-    plans = plans_of(spark, other, ["sums", "above"])
+    plans = plans_of(spark, other, ["sums", "above"], {})
     columns = Derived(spark, above).columns([_columns(spark, other, other.queries[0], {})])
     assert {name: plan.types for name, plan in plans.items() if isinstance(plan, PlanPrint)} == {
         "sums": arrow_types(columns) | {"n": "int64"},
