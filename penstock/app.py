@@ -379,6 +379,7 @@ class App:
         declared = Keeper(
             name, view.where, names, fields, made.state, made.emits, made.on_event, {TIMER: made.on_timer},
             view=view, beside=("late",), faults=made.faults, compiled=True, condition=where,
+            aggregates=windowing.aggregate,
         )  # fmt: skip
         self._handlers.append(declared)
         return declared
@@ -414,6 +415,7 @@ class App:
             name, place, names, fields, made.state, (rollups.Missed, *kept(made.row, row_key)), made.on_event,
             {rollups.TIMER: made.on_timer}, view=View(name, place, names, row_key), beside=("missed",),
             faults=made.faults, settle=made.settle, compiled=True, declared=declared, condition=where,
+            aggregates=declared.aggregates,
         )  # fmt: skip
         self._handlers.append(rollup)
         return rollup

@@ -18,6 +18,7 @@ from penstock.kept import gone_class
 from penstock.making import KeyFields, key_names
 from penstock.schema import Event, Failed, State
 from penstock.shed import Shed
+from penstock.windows.aggregates import Aggregate
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -224,7 +225,8 @@ class Keeper(Handler):
     names. `faults` tell why it cannot run; then `function` is never called. One that is `compiled` has no functions
     that the user wrote. `settle`, if there is one, is called with (state, context) for each key that a batch has
     touched, when all else is done, and gives rows: so a row that many events change is made once. It must leave a state
-    that does not depend on where batches end. `condition` is for the events of all that it reads."""
+    that does not depend on where batches end. `condition` is for the events of all that it reads. `aggregates` are the
+    columns of windows and rollups."""
 
     view: View = field(kw_only=True)
     beside: tuple[str, ...] = field(kw_only=True, default=())
@@ -232,6 +234,7 @@ class Keeper(Handler):
     compiled: bool = field(kw_only=True, default=False)
     settle: Function | None = field(kw_only=True, default=None, compare=False)
     condition: str | None = field(kw_only=True, default=None)
+    aggregates: Mapping[str, Aggregate] = field(kw_only=True, default_factory=dict, compare=False)
 
     def condition_of(self, stream: str) -> str | None:
         return self.condition

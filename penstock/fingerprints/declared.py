@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import timedelta
 from typing import Literal
 
 from penstock.app import App
@@ -14,16 +15,18 @@ from penstock.fingerprints.functions import Fingerprint, fingerprint, fingerprin
 from penstock.fingerprints.sqltext import normal_sql
 from penstock.fingerprints.stored import HandlerPrint, StreamPrint, ViewPrint, versions
 from penstock.graph import is_derived, row_classes
+from penstock.joins.spec import Interval, Lookup
 from penstock.schema import Event, fields, migrate_of, type_name
 from penstock.settings import Settings
+from penstock.windows.aggregates import Aggregate
 
 By = Literal["code", "source", "earlier"]
 """Which digest of a function."""
 
 
 def stream_print(stream: Stream, settings: Settings) -> StreamPrint:
-    event = stream.event
-    return StreamPrint(stream.key, stream.partitions or settings.partitions, event.__id_field__, event.__time_field__)
+    event, partitions = stream.event, stream.partitions or settings.partitions
+    return StreamPrint(stream.key, partitions, event.__id_field__, event.__time_field__, _reading(event))
 
 
 def view_print(app: App, view: View) -> ViewPrint:
@@ -50,8 +53,10 @@ def view_options(view: View) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def handler_print(handler: Handler) -> HandlerPrint:
-    made = handler_functions(handler)
+def handler_print(handler: Handler, streams: Iterable[Stream] = ()) -> HandlerPrint:
+    """Of a handler in an app with these streams."""
+    made, known = handler_functions(handler), {each.name: each for each in streams}
+    read = {name: known[name] for name in handler.inputs if name in known}
     return HandlerPrint(
         handler.inputs,
         tuple(_key_text(handler.key_of(name)) for name in handler.inputs),
@@ -61,9 +66,37 @@ def handler_print(handler: Handler) -> HandlerPrint:
         {stream.name: _fields_text(stream.event) for stream in handler.outputs},
         handler.view.key if isinstance(handler, Keeper) else None,
         view_options(handler.view) if isinstance(handler, Keeper) else {},
+        readings={name: found for name, stream in read.items() if (found := _reading(stream.event))},
         where={name: where for name in handler.inputs if (where := handler.condition_of(name)) is not None},
+        times={name: found for name, stream in read.items() if (found := _time_text(handler, stream))},
+        columns={name: _aggregate(each) for name, each in _aggregates(handler).items()},
         earlier=made.earlier,
     )
+
+
+def _aggregates(handler: Handler) -> Mapping[str, Aggregate]:
+    return handler.aggregates if isinstance(handler, Keeper) and not handler.faults else {}
+
+
+def _aggregate(aggregate: Aggregate) -> str:
+    """Digest of an aggregate with all that it was given: two kinds must not be in one column."""
+    made = fingerprint_of(aggregate)
+    return made.source or made.code
+
+
+def _time_text(handler: Handler, stream: Stream) -> str:
+    """What a compiled handler takes for the time of a stream's events, and how long it waits for late ones. Empty if it
+    makes no difference to it. Windows have their lateness in their code."""
+    if not (isinstance(handler, Joiner | Matcher) or (isinstance(handler, Keeper) and handler.compiled)):
+        return ""
+    spec = handler.spec if isinstance(handler, Joiner) else None
+    if isinstance(spec, Lookup) and spec.view_key is not None:
+        return ""  # the current row counts
+    waits = isinstance(handler, Matcher) or isinstance(spec, Interval)
+    waits |= isinstance(spec, Lookup) and stream.name == handler.inputs[0]
+    late = f", up to {stream.late_after or timedelta(0)} late" if waits else ""
+    time = stream.event.__time_field__
+    return f"{original_name(stream.event, time) if time is not None else 'log time'}{late}"
 
 
 def _key_text(names: tuple[str, ...]) -> str:

@@ -40,12 +40,14 @@ def versions() -> Versions:
 
 
 class StreamPrint(msgspec.Struct, frozen=True):
-    """The parts of a stream's declaration that its stored events depend on."""
+    """The parts of a stream's declaration that its stored events depend on. `reading` says how events of earlier
+    versions of their class are read; None if that was not recorded."""
 
     key: str | None
     partitions: int
     id: str | None
     time: str | None
+    reading: str | None = None
 
 
 class PlanPrint(msgspec.Struct, frozen=True):
@@ -83,8 +85,10 @@ class ViewPrint(msgspec.Struct, frozen=True):
 
 
 class HandlerPrint(msgspec.Struct, frozen=True):
-    """`code`, `source` and `earlier` are digests of the functions that the user wrote. `where` has the conditions, by
-    the names of the streams whose events they are for."""
+    """`code`, `source` and `earlier` are digests of the functions that the user wrote. By the names of
+    what it reads, `where` has the conditions, `times` the event times and lateness that it goes by, and `readings` how
+    events of earlier versions of their class are read. `columns` has digests of the aggregates of windows and rollups.
+    """
 
     reads: tuple[str, ...]
     keys: tuple[str, ...]
@@ -96,6 +100,8 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     options: dict[str, str] = {}
     readings: dict[str, str] = {}
     where: dict[str, str] = {}
+    times: dict[str, str] = {}
+    columns: dict[str, str] = {}
     earlier: str | None = None
 
     def source_for(self, other: Versions) -> str | None:

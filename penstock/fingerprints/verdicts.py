@@ -67,7 +67,14 @@ def stream_verdict(old: StreamPrint, new: StreamPrint, verdict: Verdict) -> Verd
         soft.append(f"its id was {old.id!r} and is {new.id!r}: an event sent before is not known as a duplicate by it")
     if old.time != new.time:
         soft.append(f"its event time was {old.time!r} and is {new.time!r}, for events from now on")
+    if old.reading and old.reading != new.reading and _version(old.reading) == _version(new.reading):
+        soft.append("its events of earlier versions are read as something else: migrate has changed")
     return replace(verdict, kind=Kind.compatible if soft else Kind.unchanged, reasons=tuple(soft))
+
+
+def _version(reading: str | None) -> str:
+    """The version of a class, in the text that says how events of earlier ones are read."""
+    return (reading or "").rpartition(" ")[0]
 
 
 def view_verdict(old: ViewPrint, new: ViewPrint, verdict: Verdict, *, derived: bool = False) -> Verdict:
@@ -160,7 +167,7 @@ def _late(plan: PlanPrint, name: str) -> str:
 
 def handler_verdict(old: HandlerPrint, new: HandlerPrint, verdict: Verdict) -> Verdict:
     """On a handler, but for its state class, which `renewal.problems` judges."""
-    hard = (*_place_problems(old, new), *_condition_problems(old, new))
+    hard = (*_place_problems(old, new), *_condition_problems(old, new), *_column_problems(old, new))
     if hard:
         return replace(verdict, kind=Kind.incompatible, reasons=hard)
     soft = tuple(_handler_notes(old, new))
@@ -189,6 +196,12 @@ def _condition_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
             yield f"its where for {name} was {before} and is {after}, and its state is of events that were taken by it"
 
 
+def _column_problems(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
+    for name, before in old.columns.items():
+        if new.columns.get(name, before) != before:
+            yield f"the aggregate of its column {name} has changed, and the values that are there are of the one before"
+
+
 def _handler_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     same = old.code == new.code
     if old.versions != new.versions:
@@ -199,6 +212,18 @@ def _handler_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
         yield "what it emits has changed, from now on"
     if old.options != new.options:
         yield "the options of its view have changed"
+    for name in old.times:
+        before, after = old.times[name], new.times.get(name, old.times[name])
+        if before != after:
+            yield f"it took events of {name} by {before}, and now by {after}: what it did before stays"
+    yield from (f"the stored events of {name} are read as something else" for name in _read_otherwise(old, new))
+
+
+def _read_otherwise(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
+    """The streams of which events of earlier versions are read as something else. The first form did not tell."""
+    for name in dict.fromkeys((*old.readings, *new.readings)) if old.versions.form > 1 else ():
+        if old.readings.get(name) != new.readings.get(name):
+            yield name
 
 
 def _listed(names: tuple[str, ...]) -> str:

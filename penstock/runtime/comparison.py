@@ -64,7 +64,7 @@ class Comparison:
         self.declared = Prints(
             {each.name: stream_print(each, settings) for each in app.streams},
             {each.name: view_print(app, each) for each in app.queries},
-            {each.name: handler_print(each) for each in app.handlers},
+            {each.name: handler_print(each, (*app.streams, *app.outputs)) for each in app.handlers},
         )
 
     @cached_property

@@ -329,6 +329,7 @@ INCOMPATIBLE = [
         ],
         {
             **yes("orders", "its events are now of version 2"),
+            **yes("tell", "the stored events of orders are read as something else"),
             **dict.fromkeys(("best", "hours", "gross", "large"), (Kind.incompatible, "another version")),
         },
     ),
