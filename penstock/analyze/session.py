@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import shlex
@@ -16,9 +17,10 @@ import pyspark
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-from penstock.analyze import archive
+from penstock.analyze import archive, workers
 from penstock.analyze.java import find_java
 from penstock.analyze.scratch import scratch_folder
+from penstock.fingerprints.code import is_local
 from penstock.settings import Settings
 
 Session = SparkSession
@@ -109,6 +111,7 @@ def start_session(
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)  # it wins over `spark.local.dir`
     logs.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = _python(logs)
+    os.environ[workers.VARIABLE] = str(_record_modules(logs))
     log4j = logs / "log4j2.properties"
     log4j.write_text(_LOG4J.format(directory=logs.resolve()))
     cores = settings.spark_cores or len(os.sched_getaffinity(0))
@@ -124,6 +127,7 @@ def start_session(
         "spark.sql.warehouse.dir": str(warehouse.resolve()),
         **_sockets(scratch),
         **_functions(),
+        "spark.python.daemon.module": workers.__name__,
     }
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)  # they print Java stacks of errors that we report
@@ -141,6 +145,15 @@ def _python(folder: Path) -> str:
     script.chmod(0o700)
     usable = Path(pyspark.__file__).is_file() and os.access(script, os.X_OK)  # not out of an archive; not on `noexec`
     return str(script) if usable else sys.executable
+
+
+def _record_modules(folder: Path) -> Path:
+    """Write down the local modules that this process has loaded, each with a digest of its file, for the workers."""
+    files = {getattr(each, "__file__", None) for each in list(sys.modules.values())}
+    local = sorted(os.path.realpath(each) for each in files if each and each.endswith(".py") and is_local(each))
+    record = folder.resolve() / "modules.json"
+    record.write_text(json.dumps({each: found for each in local if (found := workers.digest_of(each)) is not None}))
+    return record
 
 
 def _functions() -> dict[str, str]:

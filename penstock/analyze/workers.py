@@ -1,0 +1,58 @@
+"""The process from which Spark forks its Python workers. They import local modules only as the engine has loaded them.
+
+A worker that was idle is ended, and the next one imports its modules from their files. If one was edited meanwhile, it
+would compute with other code than what was compared with the stored data, and than other workers: that is an error.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from hashlib import blake2b
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+
+VARIABLE = "_PENSTOCK_MODULES"
+"""The environment variable that names the file in which the engine has recorded its modules. No setting."""
+DIGEST_BYTES = 16
+
+
+def digest_of(file: str) -> str | None:
+    """Digest of a file's text; None if it cannot be read."""
+    try:
+        return blake2b(Path(file).read_bytes(), digest_size=DIGEST_BYTES).hexdigest()
+    except OSError:
+        return None
+
+
+class LoadedModules:
+    """Finds modules as Python does, and refuses those whose file is not as it was recorded."""
+
+    def __init__(self, recorded: Mapping[str, str]) -> None:
+        self._recorded = recorded
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(name, path, target)
+        known = self._recorded.get(os.path.realpath(spec.origin)) if spec is not None and spec.origin else None
+        if spec is not None and known is not None and digest_of(str(spec.origin)) != known:
+            raise ImportError(f"{spec.origin} was changed while the app runs: restart the app", name=name)
+        return spec
+
+
+def main() -> None:
+    from pyspark import daemon
+
+    file = os.environ.get(VARIABLE)
+    if file:
+        found = LoadedModules(json.loads(Path(file).read_text()))
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), found)  # Python's own modules come before it
+    daemon.manager()  # type: ignore[no-untyped-call]
+
+
+if __name__ == "__main__":
+    main()
