@@ -51,7 +51,7 @@ def main() -> None:
     if file:
         found = LoadedModules(json.loads(Path(file).read_text()))
         sys.meta_path.insert(sys.meta_path.index(PathFinder), found)  # Python's own modules come before it
-    daemon.manager()  # type: ignore[no-untyped-call]
+    daemon.manager()
 
 
 if __name__ == "__main__":
