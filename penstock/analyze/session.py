@@ -79,8 +79,13 @@ appender.file.strategy.max = 3
 """
 
 _PYTHON = """#!/bin/sh
-# Python without the archives that Spark puts first: they hold sources only, which each process would compile.
+# Python without the archives that Spark puts first: they hold sources only, which each process would compile. The
+# module of workers is run by its file, without the package around it, which each process would load.
 set -f
+if [ "$1 $2" = "-m {module}" ]; then
+  shift 2
+  set -- -P {file} "$@"
+fi
 IFS=:
 kept=
 for part in $PYTHONPATH; do
@@ -141,7 +146,8 @@ def _python(folder: Path) -> str:
     would be one. Spark gives up on one that has not answered in ten, which they need when many start on a busy machine.
     """
     script = folder.resolve() / "python"
-    script.write_text(_PYTHON.format(python=shlex.quote(sys.executable)))
+    file = shlex.quote(str(Path(workers.__file__).resolve()))
+    script.write_text(_PYTHON.format(python=shlex.quote(sys.executable), module=workers.__name__, file=file))
     script.chmod(0o700)
     usable = Path(pyspark.__file__).is_file() and os.access(script, os.X_OK)  # not out of an archive; not on `noexec`
     return str(script) if usable else sys.executable

@@ -2,6 +2,8 @@
 
 A worker that was idle is ended, and the next one imports its modules from their files. If one was edited meanwhile, it
 would compute with other code than what was compared with the stored data, and than other workers: that is an error.
+
+It imports nothing of ours: Spark starts several of these processes for each query.
 """
 
 from __future__ import annotations
@@ -47,6 +49,8 @@ class LoadedModules:
 def main() -> None:
     from pyspark import daemon
 
+    if not __package__:  # run by its file: as `python -m` does
+        sys.path.insert(0, str(Path.cwd()))
     file = os.environ.get(VARIABLE)
     if file:
         found = LoadedModules(json.loads(Path(file).read_text()))

@@ -96,7 +96,15 @@ def _time_text(handler: Handler, stream: Stream) -> str:
     waits |= isinstance(spec, Lookup) and stream.name == handler.inputs[0]
     late = f", up to {stream.late_after or timedelta(0)} late" if waits else ""
     time = stream.event.__time_field__
-    return f"{original_name(stream.event, time) if time is not None else 'log time'}{late}"
+    return f"{_first_name(stream.event, time) if time is not None else 'log time'}{late}"
+
+
+def _first_name(event: type[Event], field: str) -> str:
+    """The name that a field had at first, by what its class says."""
+    renamed = {new: old for old, new in event.__renamed__.items()}
+    for _ in range(len(renamed)):
+        field = renamed.get(field, field)
+    return field
 
 
 def _key_text(names: tuple[str, ...]) -> str:
