@@ -382,7 +382,7 @@ async def test_a_log_that_stands_still_stops_the_reading(server: NatsServer) -> 
         await publish(js, "e", numbers(1, 1000))
         log.gate.clear()
         async with pulling(rig, server.url, pending_max=20) as status:
-            await until(lambda: status.received >= 20)
+            await until(lambda: status.received > 10)  # a full group behind the one that waits, of one event or more
             found = (await js.consumers_info("EVENTS"))[0]
             assert found.delivered is not None
             assert found.delivered.stream_seq <= 20 + 10  # two groups in the intake, one request of ours
