@@ -12,7 +12,7 @@ from penstock.analyze.scratch import PREFIX
 from tests.e2e import decide
 from tests.harness import running, wait_for
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.soak]  # two starts of an app; tests/analyze has it without one
 
 
 def test_working_files_of_an_app_are_its_owners_alone_and_those_of_a_killed_one_go_at_the_next_start(
