@@ -1,8 +1,8 @@
 """The scratch folder of this process: where Spark and Java put working files, which hold rows of views and streams.
 
-Left alone they put them under the system's temporary folder, where every user can read them. The folder is this user's
-alone, and locked for as long as the process lives: so that of a process that was killed is known, and removed by the
-next one.
+By default they use the system's temporary folder, where every user can read them. This folder is readable by its
+owner only, and locked while the process lives. A folder without a lock was left by a process that was killed; the next
+process removes it.
 """
 
 from __future__ import annotations

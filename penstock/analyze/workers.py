@@ -1,7 +1,7 @@
 """The process from which Spark forks its Python workers. They import local modules only as the engine has loaded them.
 
-A worker that was idle is ended, and the next one imports its modules from their files. If one was edited meanwhile, it
-would compute with other code than what was compared with the stored data, and than other workers: that is an error.
+Spark ends idle workers, and the next worker imports its modules from their files again. A module edited in between
+would compute with other code than the fingerprints were compared with, so importing it is an error.
 
 It imports nothing of ours: Spark starts several of these processes for each query.
 """
