@@ -4,6 +4,7 @@ way through the system."""
 from __future__ import annotations
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
@@ -18,6 +19,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.errors import ViewError
 from penstock.schema import (
     DECIMAL_DIGITS,
     DECIMAL_SCALE,
@@ -162,6 +164,18 @@ def json_rows(data: pa.RecordBatch | pa.Table, names: Sequence[str] | None = Non
         return [b"{}"] * data.num_rows
     lists = [_json_values(data.column(name)) for name in chosen]
     return list(map(_encode_json, map(_json_object(tuple(chosen)), *lists)))
+
+
+def require_one_row_each(view: str, keys: Sequence[str]) -> None:
+    """Raise `ViewError` if two rows of a derived view have the same key. `keys` has the key of each row as text."""
+    if len(set(keys)) == len(keys):
+        return
+    key, count = Counter(keys).most_common(1)[0]
+    raise ViewError(
+        f"view {view}: its query gives {count} rows with the key {key[:200]}, and a key has one row; add the columns "
+        "that tell them apart to key=, or group by the key",
+        view=view,
+    )
 
 
 @lru_cache(maxsize=1024)

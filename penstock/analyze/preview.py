@@ -19,10 +19,10 @@ from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
 from penstock.analyze.source import register
 from penstock.app import App
-from penstock.columns import CHANGE_COLUMN, UPSERT, VERSION_COLUMN, json_rows, to_batch
+from penstock.columns import CHANGE_COLUMN, UPSERT, VERSION_COLUMN, json_rows, require_one_row_each, to_batch
 from penstock.declared import CHANGES_SUFFIX, Stream, Time, View
 from penstock.errors import MissingTool, ViewError
-from penstock.graph import require_sound_view
+from penstock.graph import is_derived, require_sound_view
 from penstock.schema import Event, wire_class
 from penstock.settings import from_environment
 
@@ -40,7 +40,11 @@ def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
         for name, rows in zip(view.reads, events, strict=True)
     ]
     _require_runnable(spark, app, view, frames)
-    return _naming_pandas(_last_of_each(spark, build(spark, view, frames), view.key))
+    frame = build(spark, view, frames)
+    if is_derived(app, view):
+        require_one_row_each(view.name, [key.decode() for key in json_rows(frame.toArrow(), view.key)])
+        return _naming_pandas(frame)
+    return _naming_pandas(_last_of_each(spark, frame, view.key))
 
 
 def _require_runnable(spark: SparkSession, app: App, view: View, frames: Sequence[DataFrame]) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from operator import itemgetter
@@ -14,9 +13,9 @@ import msgspec
 import pyarrow as pa
 
 from penstock import failpoints, files
-from penstock.columns import json_rows
+from penstock.columns import json_rows, require_one_row_each
 from penstock.contracts import Clock, LedgerEntry, Output
-from penstock.errors import LedgerMismatch, ViewError
+from penstock.errors import LedgerMismatch
 from penstock.lossless import beyond_json
 from penstock.schema import INT_MIN
 from penstock.store import history, layout
@@ -211,8 +210,7 @@ class ViewTable:
     def _differing(self, rows: pa.Table, known: Mapping[str, bytes]) -> tuple[pa.Table, list[str]]:
         """Of some rows those that are not stored as they are; and the keys of all of them."""
         keys, data = keys_of(rows, self._spec), json_rows(rows)
-        if len(set(keys)) < len(keys):
-            raise self._ambiguous(keys)
+        require_one_row_each(self._spec.name, keys)
         now = {keys[place]: each for place, each in beyond_json(rows).items()}
         before = layout.all_exact(self._connection, self._path, self._state)
         changed = [place for place, key in enumerate(keys) if known.get(key) != data[place]]
@@ -220,14 +218,6 @@ class ViewTable:
             exact = [place for place, key in enumerate(keys) if now.get(key) != before.get(key)]
             changed = sorted({*changed, *exact})
         return rows.take(pa.array(changed, pa.int64())), keys
-
-    def _ambiguous(self, keys: list[str]) -> ViewError:
-        twice = next(key for key, count in Counter(keys).items() if count > 1)
-        return ViewError(
-            f"view {self._spec.name}: its query gives {keys.count(twice)} rows with the key {twice[:200]}, and a key "
-            "has one row; add the columns that tell them apart to key=, or group by the key",
-            view=self._spec.name,
-        )
 
     def describe(self, schema: pa.Schema) -> None:
         """Note the types of the view's columns, for those who filter its rows."""

@@ -64,6 +64,19 @@ def test_a_preview_takes_the_name_of_a_view_or_tells_those_that_there_are(spark:
         app.preview("zzz", [])
 
 
+def test_a_preview_of_a_derived_view_refuses_two_rows_of_one_key_as_the_view_does(spark: SparkSession) -> None:
+    layered = App("layered")
+    layered.stream("fixes", Fix, key="vehicle")
+    layered.sql("counts", "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle", key="vehicle")
+    twice = layered.sql("twice", "SELECT n, vehicle FROM counts", key="n")
+    rows = [{"vehicle": "v1", "n": 1}, {"vehicle": "v2", "n": 1}, {"vehicle": "v3", "n": 2}]
+    with pytest.raises(
+        ViewError, match=r'view twice: its query gives 2 rows with the key \{"n":1\}, and a key has one'
+    ):
+        layered.preview(twice, rows)
+    assert layered.preview(twice, rows[1:]).count() == 2
+
+
 def test_a_preview_has_the_last_row_of_each_key_as_the_view_does(spark: SparkSession) -> None:
     latest = App("latest")
     stream = latest.stream("fixes", Fix)
