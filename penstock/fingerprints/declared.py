@@ -24,9 +24,11 @@ By = Literal["code", "source", "earlier"]
 """Which digest of a function."""
 
 
-def stream_print(stream: Stream, settings: Settings) -> StreamPrint:
+def stream_print(stream: Stream, settings: Settings, first_names: Mapping[str, str]) -> StreamPrint:
+    """Of a stream. `first_names` has the first name of each field of its events that was renamed."""
     event, partitions = stream.event, stream.partitions or settings.partitions
-    return StreamPrint(stream.key, partitions, event.__id_field__, event.__time_field__, _reading(event))
+    key = stream.key if stream.key is None else first_names.get(stream.key, stream.key)
+    return StreamPrint(key, partitions, event.__id_field__, event.__time_field__, _reading(event))
 
 
 def view_print(app: App, view: View) -> ViewPrint:
@@ -53,13 +55,16 @@ def view_options(view: View) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value is not None}
 
 
-def handler_print(handler: Handler, streams: Iterable[Stream] = ()) -> HandlerPrint:
-    """Of a handler in an app with these streams."""
+def handler_print(
+    handler: Handler, streams: Iterable[Stream] = (), first_names: Mapping[str, Mapping[str, str]] | None = None
+) -> HandlerPrint:
+    """Of a handler in an app with these streams. `first_names` has, by stream, the first name of each field of its
+    events that was renamed."""
     made, known = handler_functions(handler), {each.name: each for each in streams}
     read = {name: known[name] for name in handler.inputs if name in known}
     return HandlerPrint(
         handler.inputs,
-        tuple(_key_text(handler.key_of(name)) for name in handler.inputs),
+        tuple(_key_text(handler.key_of(name), (first_names or {}).get(name, {})) for name in handler.inputs),
         made.code,
         made.source,
         versions(),
@@ -107,8 +112,9 @@ def _first_name(event: type[Event], field: str) -> str:
     return field
 
 
-def _key_text(names: tuple[str, ...]) -> str:
-    """A key as text: of one field its name."""
+def _key_text(fields: tuple[str, ...], first_names: Mapping[str, str]) -> str:
+    """A key as text: the first name of its field, or of each of them."""
+    names = [first_names.get(each, each) for each in fields]
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
 
 

@@ -40,8 +40,8 @@ def versions() -> Versions:
 
 
 class StreamPrint(msgspec.Struct, frozen=True):
-    """The parts of a stream's declaration that its stored events depend on. `reading` says how events of earlier
-    versions of their class are read; None if that was not recorded."""
+    """The parts of a stream's declaration that its stored events depend on. `key` is the first name that the key's
+    field had. `reading` says how events of earlier versions of their class are read; None if that was not recorded."""
 
     key: str | None
     partitions: int
@@ -85,9 +85,10 @@ class ViewPrint(msgspec.Struct, frozen=True):
 
 
 class HandlerPrint(msgspec.Struct, frozen=True):
-    """`code`, `source` and `earlier` are digests of the functions that the user wrote. By the names of
-    what it reads, `where` has the conditions, `times` the event times and lateness that it goes by, and `readings` how
-    events of earlier versions of their class are read. `columns` has digests of the aggregates of windows and rollups.
+    """`code`, `source` and `earlier` are digests of the functions that the user wrote. `keys` has, for each input, the
+    first names of the fields of its key. By the names of what it reads, `where` has the conditions, `times` the event
+    times and lateness that it goes by, and `readings` how events of earlier versions of their class are read. `columns`
+    has digests of the aggregates of windows and rollups.
     """
 
     reads: tuple[str, ...]

@@ -216,10 +216,10 @@ def _handler_notes(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
         before, after = old.times[name], new.times.get(name, old.times[name])
         if before != after:
             yield f"it took events of {name} by {before}, and now by {after}: what it did before stays"
-    yield from (f"the stored events of {name} are read as something else" for name in _read_otherwise(old, new))
+    yield from (f"the stored events of {name} are read as something else" for name in read_otherwise(old, new))
 
 
-def _read_otherwise(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
+def read_otherwise(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
     """The streams of which events of earlier versions are read as something else. The first form did not tell."""
     for name in dict.fromkeys((*old.readings, *new.readings)) if old.versions.form > 1 else ():
         if old.readings.get(name) != new.readings.get(name):

@@ -28,12 +28,27 @@ from penstock.fingerprints.stored import (
     versions,
     write_prints,
 )
-from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict, is_moved, stream_verdict, view_verdict
+from penstock.fingerprints.verdicts import (
+    Kind,
+    Verdict,
+    handler_verdict,
+    is_moved,
+    read_otherwise,
+    stream_verdict,
+    view_verdict,
+)
 from penstock.graph import downstream, is_derived
 from penstock.queue import EmbeddedLog
 from penstock.runtime.changestreams import arrow_types, changes_problems, has_changes
 from penstock.runtime.directory import DataDirectory
-from penstock.runtime.events import event_changes, event_classes, event_streams, open_log, stream_problems
+from penstock.runtime.events import (
+    event_changes,
+    event_classes,
+    event_streams,
+    open_log,
+    stored_origins,
+    stream_problems,
+)
 from penstock.runtime.leftovers import Leftover, leftovers, other_sort, stored
 from penstock.runtime.loading import code_of
 from penstock.runtime.nextview import NextView
@@ -61,10 +76,11 @@ class Comparison:
         self.app, self.target, self.directory = app, target, directory
         self.code = code_of(target)
         self.stored = read_prints(directory.declarations)
+        names = self._first_names = stored_origins(app, directory)
         self.declared = Prints(
-            {each.name: stream_print(each, settings) for each in app.streams},
+            {each.name: stream_print(each, settings, names.get(each.name, {})) for each in app.streams},
             {each.name: view_print(app, each) for each in app.queries},
-            {each.name: handler_print(each, (*app.streams, *app.outputs)) for each in app.handlers},
+            {each.name: handler_print(each, (*app.streams, *app.outputs), names) for each in app.handlers},
         )
 
     @cached_property
@@ -124,6 +140,9 @@ class Comparison:
         return verdict if reason is None else replace(verdict, kind=Kind.incompatible, reasons=(reason,))
 
     def of_stream(self, stream: Stream) -> Verdict:
+        other = self._of_other_sort(Verdict(Kind.incompatible, "stream", stream.name, stream.where))
+        if other is not None:
+            return other
         verdict = Verdict(Kind.new, "stream", stream.name, stream.where)
         old, new = self._known.streams.get(stream.name), self.declared.streams[stream.name]
         ends = self._ends(stream.name)
@@ -219,8 +238,8 @@ class Comparison:
         return msgspec.structs.replace(self.declared.views[view.name], plan=plan)
 
     def _of_other_sort(self, refusal: Verdict) -> Verdict | None:
-        """The refusal of a view whose name is that of a handler with data, or the other way round; None if it is what
-        it was."""
+        """Refuse a declaration whose name has data of another sort, such as a view that was a handler; None if it is
+        of the sort that it was."""
         reason = other_sort(refusal.name, refusal.sort, self.directory, self._known)
         if reason is None:
             return None
@@ -271,6 +290,11 @@ class Comparison:
             return replace(found, advice=REBUILD[found.kind], command=rebuild)
         return found
 
+    def rereads(self, handler: Handler) -> bool:
+        """Whether an edited `migrate` reads events that a handler has handled as something else."""
+        old = self._known.handlers.get(handler.name)
+        return old is not None and any(read_otherwise(old, self.declared.handlers[handler.name]))
+
     def require(self, node: View | Handler, plan: Callable[[], PlanPrint] | None = None) -> Verdict:
         """The verdict on a view or handler that may go on with the data that it has; raises the reason if it must not.
         A plan is made where the text of the view does not tell enough, and to be recorded."""
@@ -304,12 +328,13 @@ class Comparison:
         self._store(Prints(known.streams, known.views | {name: made_with}, known.handlers))
 
     def record_streams(self) -> None:
-        """Store the fingerprints of the streams that passed the comparison. Durable on return."""
+        """Store the fingerprints of the streams that passed the comparison. Durable on return. A stream whose file is
+        damaged keeps the one it has: the first name of its key is not known."""
         verdicts = {each.name: self.of_stream(each) for each in self.app.streams}
         sound = {
             name: self.declared.streams[name]
             for name, verdict in verdicts.items()
-            if verdict.kind is not Kind.incompatible
+            if verdict.kind is not Kind.incompatible and name in self._first_names
         }
         known = self._known
         self._store(Prints(known.streams | sound, known.views, known.handlers))

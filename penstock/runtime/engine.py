@@ -242,7 +242,8 @@ class Engine:
         ledger = open_ledger(handler, made, self.directory, self.own_log)
         kept = self._kept(handler) if isinstance(handler, Keeper) else None
         table = kept.table if kept is not None else None
-        Renewal(self.app, handler, ledger, self.directory, table).run(self.own_log, self.settings, self.code)
+        renewal = Renewal(self.app, handler, ledger, self.directory, table)
+        renewal.run(self.own_log, self.settings, self.code, reread=self.comparison.rereads(handler))
         if kept is not None:
             kept.committed()  # a rebuild changes rows without a batch
         self.comparison.record(handler)

@@ -75,13 +75,17 @@ def _sort(name: str, directory: DataDirectory, known: Prints) -> Sort:
 
 
 def other_sort(name: str, sort: Sort, directory: DataDirectory, known: Prints) -> str | None:
-    """Why a view cannot go on with what a handler of the same name has left, or the other way round: state, checkpoint
-    and batch numbers of the one mean nothing to the other. None if the name is of what it was."""
-    before = _computed_sort(name, directory, known)
-    if before in (None, sort) or name not in stored(directory):
+    """Return why a declaration cannot use the data stored under its name, if another sort of declaration left it.
+
+    State, checkpoint and batch numbers of a view mean nothing to a handler, and the events of a stream are not those
+    that a handler of the same name emits. None if the name has no data, or data of the same sort.
+    """
+    before = _sort(name, directory, known)
+    known_stream = sort == "stream" and name in known.streams
+    if before == sort or known_stream or name not in stored(directory):
         return None
-    kinds = {"view": "a view of Spark's", "handler": "a handler, such as windows or a rollup"}
-    return f"it was {kinds[str(before)]}, and is now {kinds[sort]}, which cannot go on with what that has"
+    kinds = {"stream": "a stream", "view": "a Spark view", "handler": "a handler (windows and rollups are handlers)"}
+    return f"it was {kinds[before]} and is now {kinds[sort]}, which cannot use the stored data"
 
 
 def _computed_sort(name: str, directory: DataDirectory, known: Prints) -> Sort | None:

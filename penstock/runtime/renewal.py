@@ -164,10 +164,12 @@ class Renewal:
         """The event classes by which it reads."""
         return input_shapes(self.app, self.handler.inputs)
 
-    def run(self, reader: EmbeddedLog, settings: Settings, code: str) -> None:
-        """Take over what was prepared for this code, or carry the state over to a class that has changed. If events are
-        read otherwise than before, by another class say, the handler begins anew with the state that it has: what led
-        to it could lead elsewhere now."""
+    def run(self, reader: EmbeddedLog, settings: Settings, code: str, *, reread: bool = False) -> None:
+        """Take over what was prepared for this code, or carry the state over to a class that has changed.
+
+        If events are read otherwise than before, by another version of their class or (`reread`) by an edited
+        `migrate`, the handler's state becomes its new origin: the same events could lead to another state now.
+        """
         self._clean()
         prepared, handled, name = _prepared(self.handler, self.directory, code), self.ledger.state, self.handler.name
         if prepared is not None and handled.entry is not None:
@@ -181,7 +183,7 @@ class Renewal:
         elif handled.shape != shape_of(self.handler.state):
             log.info("%s: carrying its state over to version %d", name, self.handler.state.__state_version__)
             self._adopt(self._carried(), handled.end, begins=True)
-        elif handled.entry is not None and _reads_otherwise(self.app, self.handler, handled, reader):
+        elif handled.entry is not None and (reread or _reads_otherwise(self.app, self.handler, handled, reader)):
             log.info("%s: beginning anew with its state, since its events are read otherwise than before", name)
             self._adopt(self._current(), handled.end, begins=True)
         elif handled.inputs != self.inputs or handled.padded:

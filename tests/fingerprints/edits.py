@@ -170,6 +170,24 @@ COMPATIBLE = [
         yes("tell", "what it emits"),
     ),
     Row(
+        "a key that is renamed",
+        [
+            ('time="at"):\n', 'time="at", renamed={"shop": "store"}):\n'),
+            ("    shop: str\n    amount: int\n    note", "    store: str\n    amount: int\n    note"),
+            ('Order, key="shop"', 'Order, key="store"'),
+            (BEST, '"SELECT store AS shop, max(amount) AS best, count(*) AS n FROM orders GROUP BY store"'),
+            (HOURS, HOURS.replace('"shop"', 'F.col("store").alias("shop")')),
+            ('"tell", reads=orders, key="shop"', '"tell", reads=orders, key="store"'),
+            ("order.shop", "order.store"),
+        ],
+        {
+            **yes("orders", "its field shop is now store"),
+            **yes("tell", "its code has changed"),
+            **dict.fromkeys(("best", "hours"), (Kind.incompatible, "its query has changed")),
+        },
+        watch="large",
+    ),
+    Row(
         "the id of a stream", [('Event, id="oid", time', "Event, time")], yes("orders", "its id was 'oid' and is None")
     ),
     Row("the id of a stream without events", [('Event, id="rid"', "Event")], SAME),
@@ -296,6 +314,28 @@ INCOMPATIBLE = [
             (LARGE, 'rows.where(F.col("price") > LIMIT * rates.FACTOR).select("oid", F.col("price").alias("amount"))'),
         ],
         {**yes("orders", "its field amount is now price"), **no("large", "its query has changed")},
+        watch="best",
+    ),
+    Row(
+        "another type of a field, and migrate",
+        [
+            ('time="at"):\n', 'time="at", version=2):\n'),
+            (
+                'amount: int\n    note: str = ""\n',
+                """amount: float
+    note: str = ""
+
+    @staticmethod
+    def migrate(version, fields):
+        return fields | {"amount": float(fields["amount"])}
+""",
+            ),
+        ],
+        {
+            **yes("orders", "its events are now of version 2"),
+            **yes("tell", "the stored events of orders are read as something else"),
+            **dict.fromkeys(("best", "hours", "gross", "large"), (Kind.incompatible, "another version")),
+        },
     ),
     Row(
         "a field that is renamed without saying so",
@@ -336,12 +376,12 @@ INCOMPATIBLE = [
     Row(
         "the key of a stream",
         [('Order, key="shop"', 'Order, key="oid"')],
-        no("orders", "its key was 'shop' and is 'oid'"),
+        no("orders", "its key was 'shop' and is 'oid', and stored events are placed by it"),
     ),
     Row(
         "the partitions of a stream",
         [('Order, key="shop"', 'Order, key="shop", partitions=4')],
-        no("orders", "its partitions was 2 and is 4"),
+        no("orders", "its partitions was 2 and is 4, and stored events are placed by it"),
     ),
     Row(
         "the key of a handler",

@@ -18,7 +18,7 @@ def main(targets: list[str]) -> None:
         app = load(target).app
         streams = (*app.streams, *app.outputs)
         found[target] = {
-            "streams": {each.name: msgspec.to_builtins(stream_print(each, Settings())) for each in app.streams},
+            "streams": {each.name: msgspec.to_builtins(stream_print(each, Settings(), {})) for each in app.streams},
             "views": {each.name: msgspec.to_builtins(view_print(app, each)) for each in app.queries},
             "handlers": {each.name: msgspec.to_builtins(handler_print(each, streams)) for each in app.handlers},
             "opaque": [handler_functions(each).opaque for each in app.handlers if handler_functions(each).opaque],

@@ -6,7 +6,7 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -29,20 +29,21 @@ from penstock.analyze.query import Query
 from penstock.analyze.source import read_stream, register
 from penstock.columns import to_batch
 from penstock.contracts import Output, StreamSpec
-from penstock.declared import View
+from penstock.declared import Handler, View
 from penstock.event_shape import event_spec
-from penstock.evolution import shape_of
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
 from penstock.runtime.clock import WallClock
 from penstock.runtime.comparison import Comparison, Plans
 from penstock.runtime.directory import DataDirectory, take
 from penstock.runtime.engine import Engine
-from penstock.runtime.events import stored_origins
+from penstock.runtime.events import event_classes, stored_origins
 from penstock.runtime.loading import Loaded, load
+from penstock.runtime.purge import Purge
 from penstock.runtime.rebuild import Rebuild
+from penstock.runtime.states import ShardOpener
 from penstock.settings import Settings
-from penstock.store import ViewSpec, ViewTable
-from tests.fingerprints.handled import handle_a_batch
+from penstock.store import ViewSpec, ViewTable, read_handled
+from tests.handlers.pipe import HandlerPipe
 
 FIRST, ALL = range(12), range(24)
 """The orders that a shop has at first, and all that it gets."""
@@ -159,15 +160,26 @@ def _load(file: Path) -> Loaded:
     return loaded
 
 
-def some_orders(app: App, numbers: range) -> list[Any]:
+def some_orders(app: App, numbers: Iterable[int]) -> list[Any]:
+    """Orders as the app's class has them, whatever its fields are called there."""
     order = next(stream.event for stream in app.streams if stream.name == "orders")
-    made = [
-        {"oid": str(number), "at": NOON + timedelta(minutes=number), "shop": f"s{number % 3}",
-         "amount": (number * 37) % 50, "price": (number * 37) % 50, "note": "n"}
+    return [
+        order(**{name: _value(name, number) for name in order.__struct_fields__ if name != "source"})
         for number in numbers
-    ]  # fmt: skip
-    names = [each for each in order.__struct_fields__ if each in made[0]]
-    return [order(**{name: each[name] for name in names}) for each in made]
+    ]
+
+
+def _value(field: str, number: int) -> Any:
+    match field:
+        case "oid":
+            return str(number)
+        case "at":
+            return NOON + timedelta(minutes=number)
+        case "shop" | "store":
+            return f"s{number % 3}"
+        case "amount" | "price":
+            return (number * 37) % 50
+    return "n"
 
 
 def fill(app: App, streams: Path, numbers: range, sequence: int) -> None:
@@ -178,7 +190,7 @@ def fill(app: App, streams: Path, numbers: range, sequence: int) -> None:
             log.declare(StreamSpec.of(stream.name, event_spec(stream.event), stream.partitions or 2))
         event = app.streams[0].event
         for partition in range(2):
-            events = [each for each in some_orders(app, numbers) if int(each.shop[1:]) % 2 == partition]
+            events = some_orders(app, [number for number in numbers if number % 3 % 2 == partition])
             nothing: list[str | None] = [None] * len(events)
             batch = to_batch(event, events, ids=nothing, keys=nothing, now=NOON)
             log.append("orders", partition, batch, producer="test", sequence=sequence)
@@ -188,7 +200,7 @@ def fill(app: App, streams: Path, numbers: range, sequence: int) -> None:
 
 def run_view(spark: SparkSession, app: App, view: View, streams: Path, directory: DataDirectory) -> list[Any]:
     """Run a view over all of a log, from where its checkpoint stands, as the engine does; gives its rows."""
-    register(spark, EmbeddedLogOpener(streams))
+    register(spark, EmbeddedLogOpener(streams, event_classes(app)))
     table = ViewTable(directory.view_file(view.name), _spec(view), clock=WallClock())
     query = Query(view, directory.checkpoint(view.name), table, 1)
 
@@ -215,10 +227,12 @@ def fresh_rows(app: App, view: View, numbers: range, folder: Path) -> list[Any]:
     return _rows(folder / "fresh.db")
 
 
-def rebuild(spark: SparkSession, file: Path, directory: DataDirectory, view: str) -> None:
-    """Prepare a view of an edited file, as `penstock rebuild` does."""
+def rebuild(spark: SparkSession, file: Path, directory: DataDirectory, name: str) -> None:
+    """Prepare a view or handler of an edited file, as `penstock rebuild` does."""
     loaded = _load(file)
-    made = Rebuild(loaded, str(file), directory.root, SETTINGS, [view_of(loaded.app, view)])
+    nodes: list[View | Handler] = [*loaded.app.queries, *loaded.app.handlers]
+    node = next(each for each in nodes if each.name == name)
+    made = Rebuild(loaded, str(file), directory.root, SETTINGS, [node])
     made._spark = spark
     try:
         made.prepare(lambda _: None, lambda _: None, kept=False)
@@ -243,6 +257,30 @@ def engine_rows(spark: SparkSession, file: Path, directory: DataDirectory, view:
         engine._stop(1)
         os.close(owned.descriptor)
     return _rows(directory.view_file(view))
+
+
+def purge(file: Path, directory: DataDirectory, command: str) -> None:
+    """Remove what a printed command removes: `penstock purge FILE NAMES --data DIR --yes`."""
+    names = command.removeprefix(f"penstock purge {file} ").partition(" --data")[0].split()
+    found = Purge(compare(file, load_app(file), directory), str(file))
+    found.require_purgeable(names)
+    found.run(names, lambda _: None)
+
+
+def run_handler(spark: SparkSession, file: Path, directory: DataDirectory) -> tuple[int, set[str]]:
+    """Run the handler over everything that there is; gives the digest of its state, and its keys."""
+    app = load_app(file)
+    handler = app.handlers[0]
+    pipe = HandlerPipe(spark, directory.root, app, file)
+    try:
+        pipe.run(handler)
+    finally:
+        pipe.close()
+    handled = read_handled(directory.handler_ledger(handler.name))
+    assert handled is not None
+    opened = ShardOpener(directory, handler.name)
+    shards = [opened(handled.generation, number).load(each.version) for number, each in handled.shards.items()]
+    return sum(shard.digest for shard in shards), {key for shard in shards for key in shard.records}
 
 
 def new_shop(file: Path, root: Path) -> DataDirectory:
@@ -307,6 +345,7 @@ def make_shop(spark: SparkSession, root: Path) -> Shop:
     directory = DataDirectory(root / "data")
     directory.make()
     fill(app, directory.streams, FIRST, 1)
+    run_handler(spark, file, directory)
     longer = root / "longer"
     shutil.copytree(directory.streams, longer)
     fill(app, longer, range(len(FIRST), len(ALL)), 2)
@@ -317,7 +356,4 @@ def make_shop(spark: SparkSession, root: Path) -> Shop:
         comparison.require(view, lambda view=view: plan_print(spark, app, view, {})[0])  # type: ignore[misc]
         comparison.record(view)
         run_view(spark, app, view, directory.streams, directory)
-    for handler in app.handlers:
-        comparison.record(handler)
-        handle_a_batch(directory, handler.name, shape_of(handler.state))
     return Shop(directory, longer)

@@ -9,13 +9,16 @@ import msgspec
 import pytest
 
 from penstock.access import KeyFile
+from penstock.contracts import StreamSpec
 from penstock.errors import Damaged, DeclarationError, HandlerError, NewerFormat, ViewError
+from penstock.event_shape import event_spec
 from penstock.evolution import shape_of
 from penstock.fingerprints.declared import classes_behind, view_print
 from penstock.fingerprints.stored import Versions, read_prints, write_prints
 from penstock.fingerprints.values import FORM
 from penstock.fingerprints.verdicts import Kind, Verdict, view_verdict
 from penstock.graph import order
+from penstock.queue import EmbeddedLog
 from penstock.runtime.affected import affected
 from penstock.runtime.changing import compared, lines, rebuilt_together, reported
 from penstock.runtime.directory import DataDirectory
@@ -157,7 +160,7 @@ def test_a_name_that_was_a_view_and_is_a_handler_is_refused_and_the_other_way_ro
     comparison = compare(file, data)
     found = {each.name: each for each in comparison.verdicts({"best": PLAN})}["best"]
     assert (found.kind, found.sort) == (Kind.incompatible, sort)
-    assert found.reason.startswith("it was a view of Spark's" if sort == "handler" else "it was a handler, such as")
+    assert found.reason.startswith("it was a Spark view" if sort == "handler" else "it was a handler (windows")
     assert found.advice == "Give it another name, or remove what it has"
     assert found.command == f"penstock purge {file} best rich --data {data.root} --yes"
     said: list[str] = []
@@ -368,3 +371,104 @@ def test_several_views_that_must_be_rebuilt_are_told_with_one_command_for_all() 
         "to rebuild them together: penstock rebuild app.py --view peak --view fixed --data elsewhere"
     ]
     assert rebuilt_together([refused[0], purged]) == []
+
+
+RENAMED_KEY = (
+    ("    shop: str", "    store: str"),
+    ('Order, key="shop"', 'Order, key="store"'),
+    (
+        "SELECT shop, max(amount) AS best FROM orders GROUP BY shop",
+        "SELECT store AS shop, max(amount) AS best FROM orders GROUP BY store",
+    ),
+    ('reads=orders, key="shop"', 'reads=orders, key="store"'),
+)
+SAYS_SO = ('id="oid"):', 'id="oid", renamed={"shop": "store"}):')
+
+
+def start(file: Path, data: DataDirectory) -> None:
+    """Record and declare what an app has that may go on, as its processes do when they start."""
+    comparison = compare(file, data)
+    comparison.record_streams()
+    log = EmbeddedLog(data.streams)
+    for stream in comparison.app.streams:
+        log.declare(StreamSpec.of(stream.name, event_spec(stream.event), 2))
+    log.close()
+    for handler in comparison.app.handlers:
+        comparison.record(handler)
+
+
+def test_a_key_that_is_renamed_goes_on(tmp_path: Path, data: DataDirectory) -> None:
+    """The values are the same, so events stay where they are, and state stays by the same keys."""
+    found = judged(tmp_path, data, SAYS_SO, *RENAMED_KEY)
+    assert found["orders"].kind is Kind.compatible
+    assert "its field shop is now store" in found["orders"].reason
+    assert "count" not in found
+    start(write(tmp_path, SAYS_SO, *RENAMED_KEY), data)
+    for later in ((SAYS_SO, *RENAMED_KEY), RENAMED_KEY):
+        assert {"orders", "count"}.isdisjoint(judged(tmp_path, data, *later))
+
+
+def test_a_new_field_under_the_former_name_of_the_key_is_another_key(tmp_path: Path, data: DataDirectory) -> None:
+    start(write(tmp_path, SAYS_SO, *RENAMED_KEY), data)
+    found = judged(tmp_path, data, ("    shop: str", '    store: str\n    shop: str = ""'))
+    assert found["orders"].kind is found["count"].kind is Kind.incompatible
+    assert "its key was 'shop' and is 'shop@3'" in found["orders"].reason
+    assert "its key was shop and is shop@3" in found["count"].reason
+
+
+SORTS = {
+    "a stream that becomes a view": (
+        "orders",
+        "it was a stream and is now a Spark view",
+        [
+            ('"orders", Order', '"sent", Order'),
+            ("FROM orders", "FROM sent"),
+            ('app.sql("best"', 'app.sql("orders"'),
+            ("FROM best", "FROM orders"),
+        ],
+    ),
+    "a stream that becomes a handler": (
+        "orders",
+        "it was a stream and is now a handler (windows and rollups are handlers)",
+        [
+            ('"orders", Order', '"sent", Order'),
+            ("FROM orders", "FROM sent"),
+            ('app.handler("count"', 'app.handler("orders"'),
+        ],
+    ),
+    "a view that becomes a stream": (
+        "best",
+        "it was a Spark view and is now a stream",
+        [
+            ('app.sql("best"', 'app.sql("top"'),
+            ("FROM best", "FROM top"),
+            ('app.sql("rich"', 'app.stream("best", Order)\napp.sql("rich"'),
+        ],
+    ),
+    "a handler that becomes a stream": (
+        "count",
+        "it was a handler (windows and rollups are handlers) and is now a stream",
+        [
+            ('app.handler("count"', 'app.handler("counts"'),
+            ('app.sql("rich"', 'app.stream("count", Order)\napp.sql("rich"'),
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize(("name", "reason", "edits"), SORTS.values(), ids=SORTS)
+def test_data_of_another_sort_of_declaration_is_refused(
+    tmp_path: Path, data: DataDirectory, name: str, reason: str, edits: list[tuple[str, str]]
+) -> None:
+    found = judged(tmp_path, data, *edits)[name]
+    assert found.kind is Kind.incompatible
+    assert found.reason == f"{reason}, which cannot use the stored data"
+    assert found.advice == "Give it another name, or remove what it has"
+    file = write(tmp_path, *edits)
+    command = str(found.command)
+    assert command.startswith(f"penstock purge {file} {name}")
+    purge = Purge(compare(file, data), str(file))
+    names = command.removeprefix(f"penstock purge {file} ").partition(" --data")[0].split()
+    purge.require_purgeable(names)
+    purge.run(names, lambda _: None)
+    assert judged(tmp_path, data, *edits)[name].kind is Kind.new

@@ -17,11 +17,14 @@ from tests.fingerprints.shop import (
     Shop,
     compare,
     engine_rows,
+    fill,
     fresh_rows,
     load_app,
     make_shop,
     new_shop,
+    purge,
     rebuild,
+    run_handler,
     run_view,
     spark_plans,
     view_of,
@@ -84,6 +87,48 @@ def test_a_view_that_is_refused_is_right_once_it_is_rebuilt(
     rebuild(spark, file, data, view)
     assert engine_rows(spark, file, data, view) == fresh
     assert fresh or row.name in ("emit", "the input of a view")  # nothing has closed yet; nothing is there to read
+
+
+EDITED = [row for row in ROWS if row.expected.get("tell", (Kind.removed, ""))[0] is not Kind.removed]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("row", EDITED, ids=lambda row: row.name)
+def test_an_edited_handler_is_right_once_the_printed_command_has_run(
+    row: Row, shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    file = write_app(tmp_path / "code", row.edits, row.rates)
+    data = shop.whole_copy(tmp_path / "data")
+    app = load_app(file)
+    command = str(compare(file, app, data).of_handler(app.handlers[0]).command)
+    if command.startswith("penstock purge"):
+        purge(file, data, command)
+    else:
+        assert command == f"penstock rebuild {file} --handler tell --data {data.root}"
+        rebuild(spark, file, data, "tell")
+    digest, keys = run_handler(spark, file, data)
+    assert (digest, keys) == run_handler(spark, file, new_shop(file, tmp_path / "fresh"))
+    assert keys or row.name == "the input of a handler"  # there are no refunds
+
+
+PLACED = [row for row in ROWS if "stored events are placed by it" in row.expected.get("orders", (None, ""))[1]]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("row", PLACED, ids=lambda row: row.name)
+def test_a_stream_is_right_once_it_was_removed_and_filled_again(
+    row: Row, shop: Shop, spark: SparkSession, tmp_path: Path
+) -> None:
+    file = write_app(tmp_path / "code", row.edits, row.rates)
+    data = shop.whole_copy(tmp_path / "data")
+    app = load_app(file)
+    purge(file, data, str(compare(file, app, data).of_stream(app.streams[0]).command))
+    fill(app, data.streams, ALL, 1)
+    fresh = new_shop(file, tmp_path / "fresh")
+    for view in ("best", "large"):
+        rows = engine_rows(spark, file, data, view)
+        assert rows == engine_rows(spark, file, fresh, view)
+        assert rows
 
 
 def _require_right(row: Row, shop: Shop, spark: SparkSession, tmp_path: Path) -> None:

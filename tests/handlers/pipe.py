@@ -19,6 +19,7 @@ from penstock.declared import Handler, Keeper
 from penstock.event_shape import event_spec
 from penstock.graph import change_streams
 from penstock.queue import EmbeddedLog
+from penstock.runtime.comparison import Comparison
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.events import event_classes
 from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
@@ -73,7 +74,9 @@ class HandlerPipe:
         if isinstance(handler, Keeper):
             kept = keep(handler, self.directory, self.settings, self.log, read=handler.name in change_streams(self.app))
         renewal = Renewal(self.app, handler, ledger, self.directory, kept.table if kept is not None else None)
-        renewal.run(self.log, self.settings, code_of(str(self.target)))
+        comparison = Comparison(self.app, str(self.target), self.directory, self.settings)
+        renewal.run(self.log, self.settings, code_of(str(self.target)), reread=comparison.rereads(handler))
+        comparison.record(handler)
         return HandlerSink(handler, made, ledger, self.log, kept)
 
     def run(self, handler: Handler, *, clean: bool = True) -> dict[str, Any]:

@@ -298,6 +298,22 @@ def test_a_crash_while_a_handler_begins_anew_changes_nothing(
     assert "50 events" in place.command("replay", second, "--verify").stdout
 
 
+def test_an_edited_migrate_is_a_new_beginning(place: Place, tmp_path: Path) -> None:
+    """It reads old events as something else, so what led to the state would lead elsewhere, though the version of the
+    events is the same."""
+    place.run(changed(tmp_path, EVOLVED, "second.py"), given(100, 20))
+    edited = changed(tmp_path, [*EVOLVED, ("watts / 1000}", "watts / 500}")], "third.py")
+    place.run(edited, given(120, 30))
+    assert place.folders == {"2"}
+    total = sum(range(100)) + 2 * sum(range(100, 150))
+    assert sum(each["total"] for each in place.states(edited).values()) == total
+    verified = place.command("replay", edited, "--verify")
+    assert "30 events" in verified.stdout, verified.stderr
+    assert "bit for bit" in verified.stdout, verified.stderr
+    place.run(edited, given(150, 1))
+    assert place.folders == {"2"}, "the same migrate again is no new beginning"
+
+
 @pytest.mark.parametrize(("edits", "anew"), [(DOUBLED, False), (EVOLVED, True)])
 def test_a_ledger_that_does_not_say_how_events_were_read_adopts_it(
     place: Place, tmp_path: Path, edits: list[tuple[str, str]], anew: bool
