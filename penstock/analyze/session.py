@@ -99,9 +99,16 @@ PYTHONPATH=$kept exec {python} "$@"
 
 
 def carry(module: ModuleType, file: Path) -> None:
-    """Let Spark's workers run functions of the user's module: they have no file to import it from."""
+    """Let Spark's workers run functions of the user's module, which they have no file to import from, and import the
+    files beside it."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(file.resolve().parent), os.environ.get("PYTHONPATH"))))
+    _put_on_path(str(file.resolve().parent), first=True)
+
+
+def _put_on_path(folder: str, *, first: bool) -> None:
+    """Set where Spark's Python processes look for modules."""
+    others = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != folder]
+    os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others] if first else [*others, folder])
 
 
 def start_session(
@@ -116,6 +123,8 @@ def start_session(
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch)  # it wins over `spark.local.dir`
     logs.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = _python(logs)
+    os.environ["PYTHONSAFEPATH"] = "1"  # or the working directory comes before the folder of the app
+    _put_on_path(str(Path.cwd()), first=False)
     os.environ[workers.VARIABLE] = str(_record_modules(logs))
     log4j = logs / "log4j2.properties"
     log4j.write_text(_LOG4J.format(directory=logs.resolve()))
@@ -154,11 +163,17 @@ def _python(folder: Path) -> str:
 
 
 def _record_modules(folder: Path) -> Path:
-    """Write down the local modules that this process has loaded, each with a digest of its file, for the workers."""
-    files = {getattr(each, "__file__", None) for each in list(sys.modules.values())}
-    local = sorted(os.path.realpath(each) for each in files if each and each.endswith(".py") and is_local(each))
+    """Write down the local modules that this process has loaded, with their files and digests of those, for the
+    workers."""
+    known = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+    files = {
+        name: os.path.realpath(file)
+        for name, file in sorted(known.items())
+        if file and file.endswith(".py") and is_local(file)
+    }
+    digests = {file: found for file in files.values() if (found := workers.digest_of(file)) is not None}
     record = folder.resolve() / "modules.json"
-    record.write_text(json.dumps({each: found for each in local if (found := workers.digest_of(each)) is not None}))
+    record.write_text(json.dumps({"files": files, "digests": digests}))
     return record
 
 

@@ -1,7 +1,8 @@
 """The process from which Spark forks its Python workers. They import local modules only as the engine has loaded them.
 
-Spark ends idle workers, and the next worker imports its modules from their files again. A module edited in between
-would compute with other code than the fingerprints were compared with, so importing it is an error.
+Spark ends idle workers, and the next worker imports its modules from their files again. A module edited in between, or
+another file of the same name, would compute with other code than the fingerprints were compared with, so importing it
+is an error.
 
 It imports nothing of ours: Spark starts several of these processes for each query.
 """
@@ -31,17 +32,23 @@ def digest_of(file: str) -> str | None:
 
 
 class LoadedModules:
-    """Finds modules as Python does, and refuses those whose file is not as it was recorded."""
+    """Finds modules as Python does, and refuses those that are not as they were recorded: `files` has the file of each
+    module by its name, `digests` the digest of each file."""
 
-    def __init__(self, recorded: Mapping[str, str]) -> None:
-        self._recorded = recorded
+    def __init__(self, files: Mapping[str, str], digests: Mapping[str, str]) -> None:
+        self._files, self._digests = files, digests
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         spec = PathFinder.find_spec(name, path, target)
-        known = self._recorded.get(os.path.realpath(spec.origin)) if spec is not None and spec.origin else None
-        if spec is not None and known is not None and digest_of(str(spec.origin)) != known:
+        if spec is None or not spec.origin:
+            return spec
+        file = os.path.realpath(spec.origin)
+        loaded = self._files.get(name, file)
+        if loaded != file:
+            raise ImportError(f"the app has loaded {name} from {loaded}, and a worker would from {file}", name=name)
+        if self._digests.get(file) not in (None, digest_of(file)):
             raise ImportError(f"{spec.origin} was changed while the app runs: restart the app", name=name)
         return spec
 
@@ -49,11 +56,9 @@ class LoadedModules:
 def main() -> None:
     from pyspark import daemon
 
-    if not __package__:  # run by its file: as `python -m` does
-        sys.path.insert(0, str(Path.cwd()))
     file = os.environ.get(VARIABLE)
     if file:
-        found = LoadedModules(json.loads(Path(file).read_text()))
+        found = LoadedModules(**json.loads(Path(file).read_text()))
         sys.meta_path.insert(sys.meta_path.index(PathFinder), found)  # Python's own modules come before it
     daemon.manager()
 

@@ -86,10 +86,10 @@ def _module_name(file: Path) -> str:
 
 
 def _allow_neighbours(file: Path) -> None:
-    """Let the file import what lies beside it, as with `python FILE`."""
+    """Let the file import what lies beside it, before anything else of the same name, as with `python FILE`."""
     folder = str(file.resolve().parent)
-    if folder not in sys.path:
-        sys.path.insert(0, folder)
+    if sys.path[:1] != [folder]:
+        sys.path[:] = [folder, *(each for each in sys.path if each != folder)]
 
 
 def absolute(target: str) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.analyze.workers import LoadedModules, digest_of
+from penstock.runtime.loading import load
 from tests.harness import ROOT
 
 APP = """
@@ -71,13 +72,16 @@ spark.stop()
 
 
 @pytest.mark.spark
-def test_a_neighbour_that_was_edited_since_the_app_was_loaded_is_run_by_no_worker(tmp_path: Path) -> None:
+def test_workers_import_neighbours_from_the_folder_of_the_app_and_none_that_was_edited(tmp_path: Path) -> None:
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "rates.py").write_text("def of(amount): return amount")
     (tmp_path / "tolls.py").write_text("TOLL = 3")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "tolls.py").write_text("TOLL = 100  # of other code, in the folder where the command is run")
     environ = os.environ | {"PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", RUN, str(tmp_path)]
-    done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environ, cwd=elsewhere, capture_output=True, text=True, check=False)
     assert done.stdout.splitlines() == ["view failed True", "handler failed True", "other gave 30"], done.stderr
 
 
@@ -87,9 +91,35 @@ def test_a_module_is_found_unless_its_file_is_not_as_it_was_recorded(
     monkeypatch.syspath_prepend(str(tmp_path))
     file = tmp_path / "rates.py"
     file.write_text("VAT = 1")
-    found = LoadedModules({str(file.resolve()): str(digest_of(str(file)))})
+    found = LoadedModules({"rates": str(file.resolve())}, {str(file.resolve()): str(digest_of(str(file)))})
     assert found.find_spec("rates") is not None
     assert found.find_spec("nowhere_to_be_found") is None
     file.write_text("VAT = 2")
     with pytest.raises(ImportError, match=r"rates.py was changed while the app runs: restart the app"):
         found.find_spec("rates")
+
+
+def test_a_module_that_is_found_in_another_file_than_the_app_has_loaded_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "rates.py").write_text("VAT = 1")
+    loaded = str(tmp_path / "app" / "rates.py")
+    with pytest.raises(ImportError, match=f"the app has loaded rates from {loaded}, and a worker would from "):
+        LoadedModules({"rates": loaded}, {}).find_spec("rates")
+
+
+def test_an_app_imports_the_file_beside_it_before_others_of_the_same_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the folder of the app is on the path already, behind the working directory."""
+    for folder, rate in (("old", 1), ("new", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "neighbour_rates.py").write_text(f"VAT = {rate}")
+        (tmp_path / folder / "priced.py").write_text(
+            "import neighbour_rates\nfrom penstock import App\nVAT = neighbour_rates.VAT\napp = App('priced')\n"
+        )
+    monkeypatch.setattr(sys, "path", [str(tmp_path / "old"), str(tmp_path / "new"), *sys.path])
+    monkeypatch.delitem(sys.modules, "neighbour_rates", raising=False)
+    assert load(str(tmp_path / "new" / "priced.py")).module.VAT == 2
+    monkeypatch.delitem(sys.modules, "neighbour_rates")
