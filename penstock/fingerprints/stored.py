@@ -67,7 +67,8 @@ class PlanPrint(msgspec.Struct, frozen=True):
 class ViewPrint(msgspec.Struct, frozen=True):
     """`surface` is a digest of the view's text and all that it refers to, exact for one set of versions; `source` is
     the same for any, None if it cannot be told, and `earlier` the same as fingerprints of the first form had it. If
-    `surface` is equal the plan is equal too, but for what a function reads while it runs, such as the environment."""
+    `surface` is equal the plan is equal too, but for what a function reads while it runs, such as the environment.
+    `generations` has the generation of each stream of the log that its data was computed from."""
 
     reads: tuple[str, ...]
     key: tuple[str, ...]
@@ -78,6 +79,7 @@ class ViewPrint(msgspec.Struct, frozen=True):
     readings: dict[str, str] = {}
     plan: PlanPrint | None = None
     earlier: str | None = None
+    generations: dict[str, int] = {}
 
     def source_for(self, other: Versions) -> str | None:
         """The digest that can be compared with `source` of a fingerprint that was made with other versions."""
@@ -88,7 +90,8 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     """`code`, `source` and `earlier` are digests of the functions that the user wrote. `keys` has, for each input, the
     first names of the fields of its key. By the names of what it reads, `where` has the conditions, `times` the event
     times and lateness that it goes by, and `readings` how events of earlier versions of their class are read. `columns`
-    has digests of the aggregates of windows and rollups.
+    has digests of the aggregates of windows and rollups, `generations` the generation of each stream of the log that it
+    has read.
     """
 
     reads: tuple[str, ...]
@@ -104,6 +107,7 @@ class HandlerPrint(msgspec.Struct, frozen=True):
     times: dict[str, str] = {}
     columns: dict[str, str] = {}
     earlier: str | None = None
+    generations: dict[str, int] = {}
 
     def source_for(self, other: Versions) -> str | None:
         """The digest that can be compared with `source` of a fingerprint that was made with other versions."""

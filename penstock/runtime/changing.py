@@ -99,7 +99,9 @@ def reported(verdicts: Sequence[Verdict], root: Path, say: Say) -> list[str]:
 
 def rebuilt_together(verdicts: Sequence[Verdict]) -> list[str]:
     """The one command that rebuilds everything that must be, as a line, if there are several: rebuilt one by one, each
-    waits for the others before it is taken over."""
+    waits for the others before it is taken over. None while a stream is refused: a rebuild would be, too."""
+    if any(each.sort == "stream" and each.kind is Kind.incompatible for each in verdicts):
+        return []
     refused = [each.command for each in verdicts if each.kind is Kind.incompatible and each.command is not None]
     commands = [each for each in refused if each.startswith("penstock rebuild ")]
     if len(commands) < 2:

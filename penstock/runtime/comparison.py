@@ -37,7 +37,7 @@ from penstock.fingerprints.verdicts import (
     stream_verdict,
     view_verdict,
 )
-from penstock.graph import downstream, is_derived
+from penstock.graph import downstream, is_derived, log_inputs
 from penstock.queue import EmbeddedLog
 from penstock.runtime.changestreams import arrow_types, changes_problems, has_changes
 from penstock.runtime.directory import DataDirectory
@@ -64,6 +64,8 @@ REBUILD = {
 }
 OTHER_NAME = "Give it another name, or remove what it has, with what was computed from its changes"
 FINISH = "Start the code that it was rebuilt with once, which finishes the rebuild; then rebuild it with this one"
+NO_STREAM = 0
+"""The generation of a stream that is not there."""
 Plans = Mapping[str, PlanPrint | str]
 """By the names of views. A text is the reason why there is none."""
 
@@ -219,6 +221,9 @@ class Comparison:
                 return replace(found, advice=FINISH)
         if old is None:
             return replace(verdict, kind=Kind.adopted)
+        gone = self._of_lost_inputs(view, old.generations, verdict)
+        if gone is not None:
+            return gone
         found = view_verdict(old, new, verdict, derived=derived)
         if found.kind is Kind.incompatible and derived:
             names = (view.name, *self._readers_with_data(view.name))
@@ -235,7 +240,7 @@ class Comparison:
 
     def view_print(self, view: View, plan: PlanPrint | None) -> ViewPrint:
         """The fingerprint of a view as it is declared, with its plan if that is known."""
-        return msgspec.structs.replace(self.declared.views[view.name], plan=plan)
+        return msgspec.structs.replace(self.declared.views[view.name], plan=plan, generations=self._generations(view))
 
     def _of_other_sort(self, refusal: Verdict) -> Verdict | None:
         """Refuse a declaration whose name has data of another sort, such as a view that was a handler; None if it is
@@ -266,6 +271,9 @@ class Comparison:
             return verdict
         rebuild = self._command("rebuild", f"--handler {handler.name}")
         old, new = self._known.handlers.get(handler.name), self.declared.handlers[handler.name]
+        gone = None if old is None else self._of_lost_inputs(handler, old.generations, verdict)
+        if gone is not None:
+            return gone
         if old is not None and is_moved(old, new):
             names = (handler.name, *self._readers_with_data(handler.name))
             advice = "Give it another name, or remove what it has"
@@ -288,6 +296,33 @@ class Comparison:
             found = replace(found, kind=Kind.compatible, reasons=(*found.reasons, carried))
         if found.kind is Kind.compatible:
             return replace(found, advice=REBUILD[found.kind], command=rebuild)
+        return found
+
+    def _of_lost_inputs(self, node: View | Handler, before: Mapping[str, int], verdict: Verdict) -> Verdict | None:
+        """Refuse a view or handler whose data was computed from a stream that was removed since: its positions are
+        those of another stream. None if all of its streams are those that it has read."""
+        now = self._generations(node)
+        lost = [name for name, known in before.items() if known != NO_STREAM and now.get(name, known) != known]
+        if not lost:
+            return None
+        reason = f"it was computed from events of {', '.join(lost)} that were removed"
+        command = self._purge(node.name, *self._readers_with_data(node.name))
+        return replace(
+            verdict, kind=Kind.incompatible, reasons=(reason,), advice="Have it begin again", command=command
+        )
+
+    def _generations(self, node: View | Handler) -> dict[str, int]:
+        """The generation of each stream of the log that a view or handler reads. One whose file is damaged is left out:
+        that is its own failure."""
+        found = {}
+        with closing(EmbeddedLog(self.directory.streams, read_only=True)) as log:
+            for name in log_inputs(self.app, node):
+                try:
+                    found[name] = log.generation(name)
+                except NotFound:
+                    found[name] = NO_STREAM
+                except StorageError:
+                    continue
         return found
 
     def rereads(self, handler: Handler) -> bool:
@@ -317,10 +352,12 @@ class Comparison:
         """Store the fingerprint of a node that passed the comparison. Durable on return."""
         if isinstance(node, Handler):
             known = self._known
-            handlers = known.handlers | {node.name: self.declared.handlers[node.name]}
+            made = msgspec.structs.replace(self.declared.handlers[node.name], generations=self._generations(node))
+            handlers = known.handlers | {node.name: made}
             self._store(Prints(known.streams, known.views, handlers))
         else:
-            self.record_view(node.name, self._with_known_plan(node.name))
+            made_with = self._with_known_plan(node.name)
+            self.record_view(node.name, msgspec.structs.replace(made_with, generations=self._generations(node)))
 
     def record_view(self, name: str, made_with: ViewPrint) -> None:
         """Store the fingerprint that the data of a view was made with, as when a rebuilt view was taken over."""

@@ -90,13 +90,14 @@ class _Line:
 
 
 def _process_signs(
-    now: float, processes: Mapping[str, Mapping[str, Any]], recovered_s: float
+    now: float, processes: Mapping[str, Mapping[str, Any]], recovered_s: float, *, engine_starts: bool
 ) -> Iterator[tuple[str, str, Level, str]]:
     """A process that died lately, by what the supervisor says: how often it was restarted, how it last ended, and when,
-    in monotonic time, which all processes of a machine share."""
+    in monotonic time, which all processes of a machine share. An engine has not recovered while it still starts."""
     for name, told in processes.items():
         died_at = told.get("died_at")
-        if died_at is not None and now - died_at <= recovered_s:
+        starts = name == "engine" and engine_starts
+        if died_at is not None and (starts or now - died_at <= recovered_s):
             times = "once" if told["restarts"] == 1 else f"{told['restarts']} times"
             yield "process", name, "amber", f"the {name} {told['ended']}; restarted {times} since the app started"
 
@@ -131,7 +132,8 @@ class Problems:
         for name, source in sources.items():
             connected, recovered_s = source.state == CONNECTED, self._settings.recovered_s
             self._lines.setdefault(name, _Line()).note(passed_s, connected=connected, recovered_s=recovered_s)
-        deaths = _process_signs(now, processes, self._settings.recovered_s)
+        engine_starts = engine.get("state", "starting") == "starting"
+        deaths = _process_signs(now, processes, self._settings.recovered_s, engine_starts=engine_starts)
         signs = [*deaths, *self._node_signs(), *self._event_signs(), *self._source_signs()]
         self._since = {(kind, name): self._begin(kind, name) for kind, name, _, _ in signs}
         self.found = [Problem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]

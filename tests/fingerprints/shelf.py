@@ -71,11 +71,6 @@ def stock(file: Path, root: Path, *, record: bool = True) -> DataDirectory:
     directory.make()
     comparison = compare(file, directory)
     app = comparison.app
-    if record:
-        comparison.record_streams()
-        for node in order(app):
-            comparison.require(node, lambda: PLAN)
-            comparison.record(node)
     log = EmbeddedLog(directory.streams)
     for stream in app.streams:
         log.declare(StreamSpec.of(stream.name, event_spec(stream.event), stream.partitions or 2))
@@ -83,6 +78,11 @@ def stock(file: Path, root: Path, *, record: bool = True) -> DataDirectory:
         batch = to_batch(stream.event, [event], ids=[None], keys=[None], now=NOW)
         log.append(stream.name, 0, batch, producer="test", sequence=1)
     log.close()
+    if record:
+        comparison.record_streams()
+        for node in order(app):
+            comparison.require(node, lambda: PLAN)
+            comparison.record(node)
     for view in app.queries:
         open_table(view, directory, Settings()).close()
         offsets = directory.checkpoint(view.name) / "offsets"

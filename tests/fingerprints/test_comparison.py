@@ -366,11 +366,13 @@ def test_several_views_that_must_be_rebuilt_are_told_with_one_command_for_all() 
         Verdict(Kind.incompatible, "view", name, command=f"penstock rebuild app.py --view {name} --data elsewhere")
         for name in ("peak", "fixed")
     ]
-    purged = Verdict(Kind.incompatible, "stream", "orders", command="penstock purge app.py orders")
+    purged = Verdict(Kind.incompatible, "handler", "count", command="penstock purge app.py count")
     assert rebuilt_together([*refused, purged]) == [
         "to rebuild them together: penstock rebuild app.py --view peak --view fixed --data elsewhere"
     ]
     assert rebuilt_together([refused[0], purged]) == []
+    stream = Verdict(Kind.incompatible, "stream", "orders", None, ("it cannot be read",))
+    assert rebuilt_together([stream, *refused]) == []
 
 
 RENAMED_KEY = (
@@ -472,3 +474,40 @@ def test_data_of_another_sort_of_declaration_is_refused(
     purge.require_purgeable(names)
     purge.run(names, lambda _: None)
     assert judged(tmp_path, data, *edits)[name].kind is Kind.new
+
+
+def test_what_was_computed_from_a_stream_that_was_removed_does_not_go_on(tmp_path: Path, data: DataDirectory) -> None:
+    """Its rows, state and positions are those of events that are gone, though it is not declared while they go."""
+    file = write(
+        tmp_path,
+        ("reads=orders", "reads=others"),
+        ('app.stream("orders", Order', 'others = app.stream("others", Order'),
+        ("FROM orders", "FROM others"),
+        ('app.sql("best"', 'app.sql("best2"'),
+        ("FROM best", "FROM best2"),
+        ('handler("count"', 'handler("count2"'),
+    )
+    purge = Purge(compare(file, data), str(file))
+    purge.require_purgeable(["orders"])
+    purge.run(["orders"], lambda _: None)
+    for found in (judged(tmp_path, data), judged_once_filled(tmp_path, data)):
+        assert found["best"].kind is found["count"].kind is Kind.incompatible
+        assert (
+            found["best"].reason == found["count"].reason == "it was computed from events of orders that were removed"
+        )
+        assert str(found["best"].command).endswith(f"shop.py best rich --data {data.root} --yes")
+    file = write(tmp_path)
+    purge = Purge(compare(file, data), str(file))
+    purge.require_purgeable(["best", "rich", "count"])
+    purge.run(["best", "rich", "count"], lambda _: None)
+    found = judged(tmp_path, data)
+    assert {found[name].kind for name in ("best", "rich", "count")} == {Kind.new}
+
+
+def judged_once_filled(tmp_path: Path, data: DataDirectory) -> dict[str, Verdict]:
+    """The verdicts once the stream is there again, as long as it was."""
+    log = EmbeddedLog(data.streams)
+    app = loaded(write(tmp_path))
+    log.declare(StreamSpec.of("orders", event_spec(app.streams[0].event), 2))
+    log.close()
+    return judged(tmp_path, data)

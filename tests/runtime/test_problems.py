@@ -54,14 +54,15 @@ def test_a_process_that_died_is_a_problem_until_it_has_lived_for_a_while() -> No
     engine = {"restarts": 2, "died_at": 100.0, "ended": "was ended by SIGKILL"}
     gateway = {"restarts": 0, "died_at": None, "ended": ""}
 
-    def at(now: float) -> list[tuple[str, str, str]]:
+    def at(now: float, state: str = "ready") -> list[tuple[str, str, str]]:
         problems = Problems(Settings(recovered_s=60))
-        problems.note(now, {}, {}, {"gateway": gateway, "engine": engine})
+        problems.note(now, {"state": state}, {}, {"gateway": gateway, "engine": engine})
         return found(problems)
 
     message = "the engine was ended by SIGKILL; restarted 2 times since the app started"
     assert at(101) == at(160) == [("process engine", "amber", message)]
     assert at(161) == []
+    assert at(161, "starting") == at(101), "an engine whose views still start has not recovered"
 
 
 def test_a_view_that_is_still_failed_while_the_engine_is_silent_stays_so() -> None:
