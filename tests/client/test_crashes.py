@@ -26,7 +26,7 @@ from tests.network import Proxy, listening
 
 PRODUCER = ("outbox.committed", "producer.sent", "producer.acknowledged")
 CONSUMER = ("consumer.received", "consumer.handled", "consumer.committed", "consumer.performed", "consumer.settled")
-DEADLINE_S = 100.0
+DEADLINE_S = 300.0
 CUTS = 5
 
 

@@ -39,7 +39,7 @@ from penstock.settings import Settings
 
 T = TypeVar("T")
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-DEADLINE_S = 60.0
+DEADLINE_S = 240.0
 QUICK = Settings(heartbeat_s=0.05)
 
 
