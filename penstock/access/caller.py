@@ -123,6 +123,11 @@ class Caller:
         """What the caller sees of the rows of a stream or view that it may read; None if it sees all of them."""
         return None if self._grants.admin else self._sight.rule(name)
 
+    @property
+    def sees_all_rows(self) -> bool:
+        """Whether no row rule applies to the caller, of whatever stream or view."""
+        return self._grants.admin or not self._sight.rules
+
     def may_read_all(self, name: str) -> bool:
         """Whether the caller may read it, and sees all of its rows."""
         return self.may("consume", name) and self.sees(name) is None

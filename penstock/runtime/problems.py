@@ -6,6 +6,7 @@ wrong. So a problem is there until there was no sign of it for some time (`recov
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,26 +20,54 @@ from penstock.settings import Settings
 Level = Literal["amber", "red"]
 """Amber: it runs, and needs someone to look at it. Red: some of it does not run."""
 CONNECTED = "connected"
+Sign = tuple[str, str, Level, str, str]
+"""The kind, the name, the level, the headline and the detail of a problem."""
+_coded = re.compile(
+    r"(?:[^:\n]*:\d+: (?:view|handler) [^:\s]+: )?(?:\[([A-Z0-9_.]+)\] |(\w+(?:\.\w+)*(?:Error|Exception)): )"
+).match
+
+
+def error_code(text: str) -> str:
+    """Return what kind of error a text begins with: Spark's error class or the class of an exception; else ""."""
+    found = _coded(text)
+    return "" if found is None else found[1] or found[2]
+
+
+def without_detail(text: str | None) -> str | None:
+    """Return an error for those who may not see all rows: the text may quote a value of any row."""
+    return None if text is None else error_code(text) or "failed"
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong, named as in `handler tell`; `message` says what, for people."""
+    """One thing that is wrong, named as in `handler tell`. `headline` says what, for people, and holds no value of a
+    row; `detail` says why, and may hold one."""
 
     kind: str
     name: str
     level: Level
-    message: str
+    headline: str
+    detail: str
     since: datetime
 
-    def told(self) -> dict[str, Any]:
+    @property
+    def message(self) -> str:
+        return f"{self.headline}: {self.detail}" if self.detail else self.headline
+
+    def text(self, *, details: bool) -> str:
+        """Return the message, or, without details, the headline with the class of the error."""
+        if details or not self.detail:
+            return self.message
+        return f"{self.headline} ({error_code(self.detail) or 'the log says why'})"
+
+    def told(self, *, details: bool = True) -> dict[str, Any]:
         """As `/v1/health` and `/v1/app` have it. `page` is where to look, in the dashboard."""
         page = f"#/{self.kind}s/{self.name}" if self.kind in ("view", "handler", "stream") else "#/"
         return {
             "kind": self.kind,
             "name": self.name,
             "level": self.level,
-            "message": self.message,
+            "message": self.text(details=details),
             "since": self.since,
             "page": page,
         }
@@ -91,7 +120,7 @@ class _Line:
 
 def _process_signs(
     now: float, processes: Mapping[str, Mapping[str, Any]], recovered_s: float, *, engine_starts: bool
-) -> Iterator[tuple[str, str, Level, str]]:
+) -> Iterator[Sign]:
     """A process that died lately, by what the supervisor says: how often it was restarted, how it last ended, and when,
     in monotonic time, which all processes of a machine share. An engine has not recovered while it still starts."""
     for name, told in processes.items():
@@ -99,7 +128,7 @@ def _process_signs(
         starts = name == "engine" and engine_starts
         if died_at is not None and (starts or now - died_at <= recovered_s):
             times = "once" if told["restarts"] == 1 else f"{told['restarts']} times"
-            yield "process", name, "amber", f"the {name} {told['ended']}; restarted {times} since the app started"
+            yield "process", name, "amber", f"the {name} {told['ended']}; restarted {times} since the app started", ""
 
 
 class Problems:
@@ -135,7 +164,7 @@ class Problems:
         engine_starts = engine.get("state", "starting") == "starting"
         deaths = _process_signs(now, processes, self._settings.recovered_s, engine_starts=engine_starts)
         signs = [*deaths, *self._node_signs(), *self._event_signs(), *self._source_signs()]
-        self._since = {(kind, name): self._begin(kind, name) for kind, name, _, _ in signs}
+        self._since = {(kind, name): self._begin(kind, name) for kind, name, *_ in signs}
         self.found = [Problem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]
 
     def _begin(self, kind: str, name: str) -> datetime:
@@ -156,27 +185,27 @@ class Problems:
             failures = self._failures.setdefault(name, _Failures(node["failed"]))
             failures.note(now, node["failed"], self._settings.recovered_s)
 
-    def _node_signs(self) -> Iterator[tuple[str, str, Level, str]]:
+    def _node_signs(self) -> Iterator[Sign]:
         for (kind, name), fault in self._faults.items():
             if fault.down:
-                yield kind, name, "red", f"{kind} {name} failed: {fault.error}"
+                yield kind, name, "red", f"{kind} {name} failed", fault.error
             elif fault.times:
                 times = "once" if fault.times == 1 else f"{fault.times} times"
-                yield kind, name, "amber", f"{kind} {name} runs again, after it failed {times}: {fault.error}"
+                yield kind, name, "amber", f"{kind} {name} runs again, after it failed {times}", fault.error
 
-    def _event_signs(self) -> Iterator[tuple[str, str, Level, str]]:
+    def _event_signs(self) -> Iterator[Sign]:
         known = {name for (kind, name), fault in self._faults.items() if kind == "handler" and fault.times}
         for name, failures in self._failures.items():
             if name not in known and failures.count >= self._settings.failed_amber:
                 level: Level = "red" if failures.count >= self._settings.failed_red else "amber"
                 events = "an event, which is" if failures.count == 1 else f"{failures.count:,} events, which are"
-                yield "handler", name, level, f"handler {name} failed on {events} in {name}.failed"
+                yield "handler", name, level, f"handler {name} failed on {events} in {name}.failed", ""
 
-    def _source_signs(self) -> Iterator[tuple[str, str, Level, str]]:
+    def _source_signs(self) -> Iterator[Sign]:
         for name, source in self._sources.items():
             line = self._lines[name]
             if source.state == "failed":
-                yield "source", name, "red", f"source {name} failed: {source.error}"
+                yield "source", name, "red", f"source {name} failed", source.error or ""
             elif line.down_s and line.down_s >= self._settings.source_down_s:
                 state = "is connected again, after it was cut off" if line.up_s else "is not connected"
-                yield "source", name, "amber", f"source {name} {state}{f': {source.error}' if source.error else ''}"
+                yield "source", name, "amber", f"source {name} {state}", source.error or ""

@@ -24,7 +24,7 @@ from penstock.rows import from_micros, to_micros
 from penstock.runtime import idling
 from penstock.runtime.directory import DataDirectory
 from penstock.runtime.pressure import Behind
-from penstock.runtime.problems import Problem, Problems
+from penstock.runtime.problems import Problem, Problems, without_detail
 from penstock.schema import fields, type_name
 from penstock.serve.connections import Connections
 from penstock.settings import Settings
@@ -36,6 +36,8 @@ HANDLER_FIGURES = (
     "delta_bytes", "snapshot_bytes", "replica_hits", "replica_catch_ups", "replica_loads", "rebuilt",
 )  # fmt: skip
 """What the engine tells of a handler, as `/v1/app` passes it on."""
+_KINDS = {"views": ("view", "handler"), "handlers": ("handler",), "sources": ("source",)}
+"""Of what kind the problems are that each part of `/v1/app` shows."""
 CUT_OFF = frozenset({"connecting", "waiting", "failed"})
 """States of a source in which the other side may keep events for us."""
 ENGINE_SILENT_S = 10.0
@@ -114,7 +116,19 @@ class Status:
         except PenstockError:
             return 0
 
-    def describe(self) -> dict[str, Any]:
+    def describe(self, *, details: bool = True) -> dict[str, Any]:
+        """The body of `/v1/app`. Without `details` errors are told by their class only: their text may quote a row."""
+        found = self._describe()
+        if details:
+            return found
+        for part in ("streams", "views", "handlers", "sources"):
+            for each in found[part]:
+                each["error"] = without_detail(each["error"])
+                if "problem" in each:
+                    each["problem"] = self._problem(each["name"], *_KINDS[part], details=False)
+        return found | {"problems": self.health(details=False)["problems"]}
+
+    def _describe(self) -> dict[str, Any]:
         engine = self._engine()
         health = self.health()
         views = [self._view(view, engine) for view in self.app.views]
@@ -148,9 +162,9 @@ class Status:
             "declared": str(feed.where),
         }
 
-    def health(self) -> dict[str, Any]:
+    def health(self, *, details: bool = True) -> dict[str, Any]:
         """Ready or not, and why not. `degraded` means that there are problems; if one of them is red, some of the app
-        does not run, and it is not ready."""
+        does not run, and it is not ready. `details` is as for `describe`."""
         engine = self._engine()
         reasons = []
         if self.stopping:
@@ -162,23 +176,25 @@ class Status:
         return {
             "ready": not reasons and all(each.level != "red" for each in problems),
             "state": state,
-            "reasons": [*reasons, *(each.message for each in problems)],
-            "problems": [each.told() for each in problems],
+            "reasons": [*reasons, *(each.text(details=details) for each in problems)],
+            "problems": [each.told(details=details) for each in problems],
         }
 
-    def _problem(self, name: str, *kinds: str) -> dict[str, Any] | None:
+    def _problem(self, name: str, *kinds: str, details: bool = True) -> dict[str, Any] | None:
         """What is wrong with a node, as far as it is not over in a moment."""
-        return next((each.told() for each in self.problems.found if each.name == name and each.kind in kinds), None)
+        found = (each for each in self.problems.found if each.name == name and each.kind in kinds)
+        return next((each.told(details=details) for each in found), None)
 
     def _own_problems(self) -> Iterator[Problem]:
         """What the gateway itself cannot do. It is seen at once, and gone as soon as it can."""
-        found = [("view", name, f"view {name}: {table.error}") for name, table in self.tables.items() if table.error]
-        found += [("stream", name, f"stream {name}: {error}") for name, error in self.door.broken.items()]
+        found = [("view", name, f"view {name}", table.error) for name, table in self.tables.items() if table.error]
+        found += [("stream", name, f"stream {name}", str(error)) for name, error in self.door.broken.items()]
         if self.webhooks_broken():
-            found.append(("webhooks", "", "there are no webhooks: their file cannot be used"))
-        for kind, name, message in found:
-            yield Problem(kind, name, "red", message, self._broken.setdefault((kind, name), datetime.now(UTC)))
-        for gone in self._broken.keys() - {(kind, name) for kind, name, _ in found}:
+            found.append(("webhooks", "", "there are no webhooks: their file cannot be used", ""))
+        for kind, name, headline, detail in found:
+            since = self._broken.setdefault((kind, name), datetime.now(UTC))
+            yield Problem(kind, name, "red", headline, detail, since)
+        for gone in self._broken.keys() - {(kind, name) for kind, name, *_ in found}:
             del self._broken[gone]
 
     def _stream(self, stream: Stream) -> dict[str, Any]:
@@ -245,7 +261,7 @@ class Status:
             "columns": told.get("columns", []),
             "state": told.get("state", "starting"),
             "error": told.get("error") or table.error,
-            "problem": self._problem(view.name, "view", "handler"),
+            "problem": self._problem(view.name, *_KINDS["views"]),
             "lag": self._lag(keeper or view, engine),
             "rate": self._rate(f"node {view.name}").value(),
             "rows": table.size,
@@ -273,7 +289,7 @@ class Status:
             "timers": sorted(handler.timers),
             "state": told.get("state", "starting"),
             "error": told.get("error"),
-            "problem": self._problem(handler.name, "handler"),
+            "problem": self._problem(handler.name, *_KINDS["handlers"]),
             "lag": self._lag(handler, engine),
             "rate": self._rate(f"node {handler.name}").value(),
             "batch_id": told.get("batch_id"),
@@ -367,7 +383,7 @@ class Status:
             "rate": self._rate(f"source {name}").value(),
             "reconnects": status.reconnects,
             "error": status.error,
-            "problem": self._problem(name, "source"),
+            "problem": self._problem(name, *_KINDS["sources"]),
         }
 
     def _processes(self, engine: dict[str, Any]) -> dict[str, Any]:

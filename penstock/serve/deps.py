@@ -26,17 +26,17 @@ KeyState = Callable[[str], Awaitable[bytes | None]]
 class Deps:
     """Channels by name, figures, and the event that is set when the gateway begins to stop.
 
-    `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. `events`
-    are the event classes for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or
-    None if it has none; `state_inputs` has, by handler, the streams whose events its state is made of. `acks` tells, of
-    an acknowledgement, what became of its events. `queries` answers ad-hoc queries. `rollups` has the units of those
-    views that are rollups.
+    `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. Both
+    take `details=False` for a caller who may not see all rows: an error may quote one. `events` are the event classes
+    for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or None if it has none;
+    `state_inputs` has, by handler, the streams whose events its state is made of. `acks` tells, of an acknowledgement,
+    what became of its events. `queries` answers ad-hoc queries. `rollups` has the units of views that are rollups.
     """
 
     streams: Mapping[str, Channel]
     views: Mapping[str, Channel]
-    describe: Callable[[], dict[str, Any]]
-    health: Callable[[], dict[str, Any]]
+    describe: Callable[..., dict[str, Any]]
+    health: Callable[..., dict[str, Any]]
     settings: Settings
     closing: asyncio.Event
     connections: Connections

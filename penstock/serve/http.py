@@ -96,21 +96,27 @@ def _ack(deps: Deps) -> Endpoint:
 
 def _app(deps: Deps) -> Endpoint:
     async def app(request: Request) -> Response:
-        caller_of(request.scope).require("consume", EVERYTHING)
+        caller = caller_of(request.scope)
+        caller.require("consume", EVERYTHING)
         parameters(request.query_params.multi_items())
-        return _json(_encode(deps.describe()))
+        return _json(_encode(deps.describe(**_details(caller))))
 
     return app
 
 
 def _health(deps: Deps) -> Endpoint:
     async def health(request: Request) -> Response:
-        found = deps.health()
-        if not caller_of(request.scope).may("consume", EVERYTHING):
+        caller = caller_of(request.scope)
+        found = deps.health(**_details(caller))
+        if not caller.may("consume", EVERYTHING):
             found = {"ready": found["ready"]}
         return _json(_encode(found), 200 if found["ready"] else 503)
 
     return health
+
+
+def _details(caller: Caller) -> dict[str, bool]:
+    return {} if caller.sees_all_rows else {"details": False}
 
 
 def _openapi(deps: Deps) -> Endpoint:

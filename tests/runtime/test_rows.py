@@ -15,6 +15,7 @@ from penstock import App, Context
 from penstock.access import Policy
 from penstock.columns import to_batch
 from penstock.contracts import StreamSpec
+from penstock.files import write_status
 from penstock.schema import Failed, Late, event_schema
 from tests.runtime.guarded import Made, Reading, Running, Seen, running
 
@@ -56,6 +57,23 @@ def test_each_sees_its_own_rows_and_an_admin_all(gateway: Running) -> None:
     assert get(gateway, "/v1/streams/b", ann).json()["events"] == [], "a claim that nobody has is equal to nothing"
     refused = get(gateway, "/v1/streams/a", ann, where="k = claim('sub')")
     assert (refused.status_code, refused.json()["code"]) == (400, "bad_expression")
+
+
+def test_the_text_of_a_failure_is_for_those_who_see_all_rows(gateway: Running) -> None:
+    """It may quote a value of any row; the class of the error does not."""
+    ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*")
+    view = {"state": "failed", "error": "app.py:7: view v: [CAST_INVALID_INPUT] The value 'boom' is malformed"}
+    handler = {"state": "failed", "error": "app.py:9: handler h: ValueError: boom (retrying in 1 s)", "failed": 0}
+    told = {"state": "ready", "views": {"v": view}, "handlers": {"h": handler}}
+    write_status(gateway.gateway.directory.engine_status, json.dumps(told).encode())
+    gateway.do(lambda: gateway.gateway.status.note_rates(1.0))
+    for path in ("/v1/health", "/v1/app"):
+        assert "boom" in get(gateway, path, ops).text
+        assert "boom" not in get(gateway, path, ann).text
+    health, app = get(gateway, "/v1/health", ann).json(), get(gateway, "/v1/app", ann).json()
+    assert health["reasons"] == ["view v failed (CAST_INVALID_INPUT)", "handler h failed (ValueError)"]
+    assert app["views"][0]["error"] == "CAST_INVALID_INPUT"
+    assert app["handlers"][0]["problem"]["message"] == "handler h failed (ValueError)"
 
 
 def test_a_cursor_of_another_shows_no_row_of_theirs(gateway: Running) -> None:
