@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
+import re
 import ssl
 from collections.abc import Mapping
 from typing import Any, NamedTuple
@@ -14,20 +16,30 @@ CERTIFIED = "penstock.certified"
 """Where the `Certified` of a client stands in the `state` of an ASGI scope."""
 HANDSHAKE_S = 10.0
 _TICKETS_NONE = 0
+_pem = re.compile(rb"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END [A-Z0-9 ]*CERTIFICATE-----").findall
 _KINDS = ("DNS", "URI", "email", "IP Address")
 
 
 class Certified(NamedTuple):
-    """What the certificate says that a client showed, and TLS has checked: its names, and when it ends."""
+    """What the certificate says that a client showed, and TLS has checked: its names, when it ends, and the context
+    that it was checked with."""
 
     names: tuple[str, ...] = ()
     until: float = math.inf
+    context: ssl.SSLContext | None = None
 
 
 NOT_CERTIFIED = Certified()
 
 
-def server_context(tls: Tls) -> ssl.SSLContext:
+class Secured(NamedTuple):
+    """A context to listen with, and the hash of each certificate that may have signed those of clients."""
+
+    context: ssl.SSLContext
+    authorities: frozenset[bytes] = frozenset()
+
+
+def secured(tls: Tls) -> Secured:
     """TLS 1.2 or newer, with the ciphers that Python chooses for servers. Reads the files, so not in the event loop.
 
     A certificate that was renewed takes a new context: one that is in use would be left without a key if certificate
@@ -39,8 +51,10 @@ def server_context(tls: Tls) -> ssl.SSLContext:
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except (OSError, ssl.SSLError) as error:
         raise DeclarationError(f"[tls] {tls.certificate} and {tls.key} cannot be used ({_reason(error)})") from None
+    authorities: list[bytes] = []
     if tls.clients is not None:
         try:
+            authorities = _pem(tls.clients.read_bytes())
             context.load_verify_locations(tls.clients)
         except (OSError, ssl.SSLError) as error:
             raise DeclarationError(f"[tls] clients: {tls.clients} cannot be used ({_reason(error)})") from None
@@ -49,7 +63,7 @@ def server_context(tls: Tls) -> ssl.SSLContext:
         # which is replaced when a file changes.
         context.options |= ssl.OP_NO_TICKET
         context.num_tickets = _TICKETS_NONE
-    return context
+    return Secured(context, frozenset(hashlib.sha256(each).digest() for each in authorities))
 
 
 def certified(transport: Any) -> Certified:
@@ -58,7 +72,7 @@ def certified(transport: Any) -> Certified:
     shown = None if connection is None else connection.getpeercert()
     if not shown:
         return NOT_CERTIFIED
-    return Certified(names(shown), float(ssl.cert_time_to_seconds(shown["notAfter"])))
+    return Certified(names(shown), float(ssl.cert_time_to_seconds(shown["notAfter"])), connection.context)
 
 
 def names(certificate: Mapping[str, Any]) -> tuple[str, ...]:

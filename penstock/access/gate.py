@@ -23,7 +23,7 @@ from typing import Any
 from weakref import WeakSet
 
 from penstock.access.caller import Bucket, Caller, Sight
-from penstock.access.certificates import NOT_CERTIFIED, Certified, server_context
+from penstock.access.certificates import NOT_CERTIFIED, Certified, Secured, secured
 from penstock.access.grants import ALL, Grants, known_grants
 from penstock.access.keys import Key, KeyFile, digest
 from penstock.access.policy import Policy
@@ -38,6 +38,7 @@ REMEMBERED_MAX = 10_000
 NO_POLICY = Policy()
 Stamp = tuple[int, ...] | None
 """What tells one version of a file from the next; None if there is no such file."""
+_NOT_TRUSTED = "an authority that was trusted when this connection was opened is not any more; connect again"
 _log = logging.getLogger("penstock.access")
 
 
@@ -48,7 +49,7 @@ class Changes:
     asked: bool = False
     keys: Sequence[Key] | None = None
     tokens: Tokens | None = None
-    tls: ssl.SSLContext | None = None
+    tls: Secured | None = None
 
 
 @dataclass
@@ -78,14 +79,18 @@ class Gate:
         self._rate = rate
         self._buckets: dict[str, Bucket] = {}
         self._remembered: dict[bytes, Caller] = {}
-        self._certificates: dict[str, Caller] = {}
         self._known = _Known()
         self._seen = self._stamps()
         """The files as they were when they were last read: noted before, and only if they could be read."""
         self._told: set[str] = set()
         self._tokens = None if policy.jwt is None else Tokens(policy.jwt)
         self._bearers: WeakSet[Caller] = WeakSet()
-        self.tls: ssl.SSLContext | None = None if policy.tls is None else server_context(policy.tls)
+        self._certified_callers: WeakSet[Caller] = WeakSet()
+        found = None if policy.tls is None else secured(policy.tls)
+        self._authorities: frozenset[bytes] = frozenset() if found is None else found.authorities
+        self._trusted: WeakSet[ssl.SSLContext] = WeakSet(() if found is None else (found.context,))
+        """The contexts whose authorities are all trusted still."""
+        self.tls: ssl.SSLContext | None = None if found is None else found.context
         """What the next connection is secured with. A session can be resumed with the context that it began with only,
         so that one which is replaced takes with it all who are no longer trusted."""
         self.is_open = not policy.authenticates and not (keys is not None and keys.exists())
@@ -97,6 +102,8 @@ class Gate:
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]], certified: Certified = NOT_CERTIFIED) -> Caller:
         """Who sends a request with these headers. Raises `Unauthorized`."""
+        if not self.admits(certified):
+            raise Unauthorized(_NOT_TRUSTED)
         if self.is_open:
             return self.anyone
         credential = _credential(headers)
@@ -110,17 +117,21 @@ class Gate:
             self._remembered[credential] = caller
         return caller
 
+    def admits(self, certified: Certified) -> bool:
+        """Whether a connection may still be used: one that must have a certificate may not, once an authority is gone
+        that was trusted when it was opened."""
+        tls = self._policy.tls
+        return tls is None or not tls.require or self.trusts(certified)
+
+    def trusts(self, certified: Certified) -> bool:
+        """Whether all authorities are trusted still that were when the client showed its certificate, if it did."""
+        return certified.context is None or certified.context in self._trusted
+
     def standing(self, name: str) -> Caller | None:
-        """Who has that name now, for work that goes on without a request; None if nobody has, or only a token can say
-        so. The same as long as nothing about them changes."""
+        """Who has that name now, for work that goes on without a request; None if nobody has, or only a token or a
+        certificate can say so. The same as long as nothing about them changes."""
         if not name:
             return self.anyone if self.is_open else None
-        kind, _, rest = name.partition(":")
-        if kind == "certificate" and rest in self._policy.clients:
-            if name not in self._certificates:
-                client = self._policy.clients[rest]
-                self._certificates[name] = self._make(name, client.grants, client.rate)
-            return self._certificates[name]
         found = (each for each in self._known.callers.values() if each.name == name and each.until > time.time())
         return next(found, None)
 
@@ -147,7 +158,7 @@ class Gate:
                 found.tokens = Tokens(policy.jwt) if is_new else None
         if policy.tls is not None:
             with self._reading(stamps, changed & set(policy.tls.files)) as is_new:
-                found.tls = server_context(policy.tls) if is_new else None
+                found.tls = secured(policy.tls) if is_new else None
         return found
 
     @contextmanager
@@ -175,8 +186,7 @@ class Gate:
             self._tokens = changes.tokens
             self._forget_tokens()
         if changes.tls is not None:
-            self.tls = changes.tls
-            _log.info("the certificates were renewed")
+            self._take_tls(changes.tls)
 
     def close(self) -> None:
         """From now on everybody is asked who they are."""
@@ -205,6 +215,18 @@ class Gate:
             if id(caller) not in kept:
                 caller.limit(0.0)
         self._remembered.clear()
+
+    def _take_tls(self, found: Secured) -> None:
+        """Secure the next connections with these. If an authority is gone, callers end whom only a certificate makes
+        known: which authority vouched for which of them is not kept. They connect again if they are trusted still."""
+        if not self._authorities <= found.authorities:
+            self._trusted.clear()
+            for caller in list(self._certified_callers):
+                caller.limit(0.0)
+            self._certified_callers.clear()
+        self._trusted.add(found.context)
+        self._authorities, self.tls = found.authorities, found.context
+        _log.info("the certificates were renewed")
 
     def _make(
         self,
@@ -248,13 +270,17 @@ class Gate:
         return known
 
     def _certified(self, certified: Certified) -> Caller:
-        names, until = certified
+        names, until, _ = certified
+        if not self.trusts(certified):
+            raise Unauthorized(_NOT_TRUSTED)
         if until < time.time():
             raise Unauthorized("the certificate of this connection has expired; connect again with a new one")
         for name in names:
             client = self._policy.clients.get(name)
             if client is not None:
-                return self._make(f"certificate:{name}", client.grants, client.rate, until)
+                caller = self._make(f"certificate:{name}", client.grants, client.rate, until)
+                self._certified_callers.add(caller)
+                return caller
         if names:
             raise Unauthorized(f"a certificate of {names[0][:80]!r} is not enough here; send a key as well")
         raise Unauthorized("a key is needed: send `Authorization: Bearer KEY`; `penstock keys add` makes one")

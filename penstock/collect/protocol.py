@@ -124,7 +124,7 @@ class PostProtocol(BoundedHttp):
     def _is_plain(self) -> bool:
         """Whether the head of a request leaves nothing to decide."""
         # Who leaves answers unread is made to wait by uvicorn, which reads no further. We only ever write.
-        if not self._is_free() or self.flow.write_paused:
+        if not self._is_free() or self.flow.write_paused or not self.gate.admits(self.certified):
             return False
         if self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
             return False

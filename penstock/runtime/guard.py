@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from starlette.websockets import WebSocket
 
 from penstock import dashboard
-from penstock.access import ANYONE, CALLER, CERTIFIED, NOT_CERTIFIED, Caller, Gate, Grants
+from penstock.access import ANYONE, CALLER, CERTIFIED, NOT_CERTIFIED, Caller, Certified, Gate, Grants
 from penstock.errors import Forbidden, NotFound, PenstockError, Unauthorized
 from penstock.runtime.arriving import Body, CallerWatch
 from penstock.runtime.origins import Receive, Scope, Send, is_preflight, marked, origin_of, preflight
@@ -64,7 +64,7 @@ def guarded(application: Asgi, gate: Gate, origins: frozenset[str] = frozenset()
             else:
                 await application(scope, Body(receive, caller, watch), send)
         except PenstockError as error:
-            await _refuse(error, scope, receive, send)
+            await _refuse(error, scope, receive, send, close=not gate.trusts(_certified(scope)))
 
     return answer
 
@@ -75,7 +75,7 @@ def _caller(scope: Scope, gate: Gate) -> Caller:
     if scope["type"] == "http" and (path in DASHBOARD or path.startswith(ASSETS)):
         return ANYONE
     try:
-        caller = gate.caller(scope["headers"], scope["state"].get(CERTIFIED, NOT_CERTIFIED))
+        caller = gate.caller(scope["headers"], _certified(scope))
     except Unauthorized:
         if path == HEALTH:
             return NOBODY
@@ -84,6 +84,11 @@ def _caller(scope: Scope, gate: Gate) -> Caller:
         caller.require_room()
         caller.spend(1)
     return caller
+
+
+def _certified(scope: Scope) -> Certified:
+    found: Certified = scope["state"].get(CERTIFIED, NOT_CERTIFIED)
+    return found
 
 
 def _require_plain(path: str) -> None:
@@ -134,8 +139,10 @@ async def _part(scope: Scope, send: Send) -> None:
             await send(last)
 
 
-async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Send) -> None:
+async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Send, *, close: bool) -> None:
     response = problem_response(error)
+    if close:
+        response.headers["connection"] = "close"
     if scope["type"] == "http":
         await response(scope, receive, send)
     else:

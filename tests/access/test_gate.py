@@ -133,6 +133,13 @@ def test_a_certificate_gives_what_its_name_is_granted(tmp_path: Path, names: tup
     assert gate.caller([], Certified(names)).wait_s() > 100, "its rate goes on with the next connection"
 
 
+def test_a_certificate_is_good_for_work_without_a_request_only_as_long_as_it_lasts() -> None:
+    """What it has registered is its caller's, which ends with it; its name alone gives nothing."""
+    gate = Gate(Policy(clients={"sensor.example": Client(grants(["consume:a"]))}))
+    assert gate.caller([], Certified(("sensor.example",), 4e9)).until == 4e9
+    assert gate.standing("certificate:sensor.example") is None
+
+
 def test_a_key_counts_before_a_certificate(file: KeyFile) -> None:
     _, text = file.add("bob", ["consume:b"])
     gate = Gate(Policy(clients={"sensor.example": Client(grants(["admin"]))}), file)

@@ -333,6 +333,52 @@ def test_those_who_sign_certificates_can_be_changed_while_it_runs(
         assert not refused(gateway, trusting(authority, other.issue_cert("sensor.example")))
 
 
+@pytest.mark.parametrize("require", ["true", "false"])
+def test_connections_do_not_outlive_an_authority_that_is_removed(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA, require: str
+) -> None:
+    """An open WebSocket is closed and the next request refused; one more authority, or a new certificate of the
+    gateway, ends nothing."""
+    other = trustme.CA()
+    context = trusting(authority, clients.issue_cert("sensor.example"))
+    with served(tmp_path, authority, clients, require=require) as gateway:
+        url = f"wss://127.0.0.1:{gateway.port}/v1/streams/a/publish"
+        options: Any = {"ssl": context, "server_hostname": "localhost", "proxy": None}
+
+        async def until_closed() -> int:
+            async with connect(url, **options) as live:
+                (tmp_path / "ca.pem").write_bytes(clients.cert_pem.bytes() + other.cert_pem.bytes())
+                write(tmp_path, authority.issue_cert("localhost", "127.0.0.1"))
+                await asyncio.to_thread(gateway.reload)
+                await (await live.ping())
+                other.cert_pem.write_to_path(tmp_path / "ca.pem")
+                await asyncio.to_thread(gateway.reload)
+                await asyncio.wait_for(live.wait_closed(), 20)
+                return live.close_code or 0
+
+        with connected(gateway, context) as connection:
+            assert ask(connection) == 200
+            assert asyncio.run(until_closed()) == 1008
+            assert ask(connection) == 401
+
+
+def test_a_key_does_not_keep_a_connection_whose_certificate_is_not_trusted_any_more(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA
+) -> None:
+    """Where a certificate is required, on the short way of a POST too."""
+    context = trusting(authority, clients.issue_cert("nobody.example"))
+    with (
+        served(tmp_path, authority, clients) as gateway,
+        gateway.client(gateway.add("bob", "admin"), verify=context) as bob,
+    ):
+        for _ in range(2):
+            assert bob.post("/v1/streams/a", json={"k": "v"}).status_code == 200
+        trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+        gateway.reload()
+        answer = bob.post("/v1/streams/a", json={"k": "v"})
+        assert (answer.status_code, answer.headers["connection"]) == (401, "close")
+
+
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
 def test_a_session_does_not_outlive_those_who_signed_its_certificate(
     tmp_path: Path, authority: trustme.CA, clients: trustme.CA, version: ssl.TLSVersion

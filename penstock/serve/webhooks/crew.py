@@ -66,7 +66,10 @@ class Crew:
         found = entry.bearer or self.around.standing(hook.owner) or NOBODY
         if found.until <= time.time() or not hook.belongs_to(found):
             who = hook.owner or "whoever registered it, when nobody was asked who they are,"
-            raise Halt(State.STOPPED, f"{who} may do nothing here any more: the key or token is revoked or expired")
+            raise Halt(
+                State.STOPPED,
+                f"{who} may do nothing here any more: the key, token or certificate is revoked or expired",
+            )
         if not found.may("consume", hook.of):
             raise Halt(State.STOPPED, f"{hook.owner} may not consume {hook.of!r} any more")
         return found

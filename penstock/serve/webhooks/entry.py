@@ -18,8 +18,8 @@ Behind = Callable[[str, str, str], int | None]
 
 @dataclass
 class Entry:
-    """`bearer` is the caller who registered it, if only a token says who that is; `given` are the secrets of one that
-    the app declares. Neither is kept in the file. `lock` is held by whoever changes its state."""
+    """`bearer` is the caller who registered it, if only a token or certificate says who that is; `given` are secrets of
+    one that the app declares. Neither is kept in the file. `lock` is held by whoever changes its state."""
 
     hook: Hook
     at_rest: Known

@@ -243,7 +243,7 @@ class Registry:
         return entry.bearer is None or entry.hook.owner != caller.name
 
     def _bearer(self, caller: Caller) -> Caller | None:
-        """Someone whom only a token makes known is kept for as long as this process runs; the token is not."""
+        """Someone whom only a token or certificate makes known is kept for as long as this process runs, not longer."""
         return caller if self._around.standing(caller.name) is None else None
 
     async def _cursor(self, caller: Caller, hook: Hook, since: str) -> str:
