@@ -215,6 +215,43 @@ def other_writers(path: Path) -> str | None:
     return None
 
 
+def movable_above(path: Path) -> str | None:
+    """Say that others may rename a directory on the way to `path`, and the command that fixes it; None if only its
+    owner and its group may. In a directory with the sticky bit, as /tmp, only owners may."""
+    for above in path.resolve().parents:
+        mode = above.stat().st_mode
+        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
+            return f"other users may rename what is in {above}, and so put another {path}; run: chmod +t {above}"
+    return None
+
+
+def read_own(path: Path) -> bytes:
+    """Read a file that no other user may write to. Raises `StorageError`, with the command that fixes it, if one may;
+    `OSError` if it cannot be read."""
+    with open(path, "rb") as file:
+        problem = _others_write(path, os.fstat(file.fileno()))
+        if problem is not None:
+            raise StorageError(problem)
+        return file.read()
+
+
+def require_own(path: Path) -> None:
+    """Raise as `read_own`, of a file that someone else will open."""
+    problem = _others_write(path, path.stat())
+    if problem is not None:
+        raise StorageError(problem)
+
+
+def _others_write(path: Path, found: os.stat_result) -> str | None:
+    """As `another_owner` and `other_writers`. What is mounted may be anyone's for root, as in a container."""
+    mounted = os.geteuid() == 0 and (os.path.ismount(path) or os.path.ismount(path.parent))
+    if found.st_uid not in (os.geteuid(), 0) and not mounted:
+        return f"{path} belongs to user {found.st_uid}, who could change it; run: chown {os.geteuid()} {path}"
+    if found.st_mode & stat.S_IWOTH or (found.st_mode & stat.S_IWGRP and found.st_gid != os.getegid()):
+        return f"other users may write to {path}; run: chmod go-w {path}"
+    return None
+
+
 def sync_directory(path: Path) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:

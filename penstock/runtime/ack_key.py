@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from penstock.errors import NewerFormat, StorageError
-from penstock.files import disk_errors, write_atomic
+from penstock.files import disk_errors, read_own, write_atomic
 
 FORMAT = 1
 KEY_BYTES = 32
@@ -34,7 +34,7 @@ def read_or_create_key(path: Path) -> bytes:
     not start. Raises `NewerFormat` or `StorageError`.
     """
     try:
-        data = path.read_bytes()
+        data = read_own(path)
     except FileNotFoundError:
         return _create(path)
     except OSError as error:

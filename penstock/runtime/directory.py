@@ -18,7 +18,7 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import AlreadyRunning, Damaged, NewerFormat, StorageError
-from penstock.files import another_owner, other_writers, sync_directory, write_atomic
+from penstock.files import another_owner, movable_above, other_writers, sync_directory, write_atomic
 
 FORMAT = 1
 ORPHANS_S = 30.0
@@ -153,6 +153,8 @@ class DataDirectory:
             sync_directory(self.root)
             for each in (self.root, *parts):
                 self._require_own(each)
+            if (problem := movable_above(self.root)) is not None:
+                raise StorageError(problem)
         except OSError as error:
             raise StorageError(f"cannot use {self.root} as the data directory: {error.strerror}") from error
 

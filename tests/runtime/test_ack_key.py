@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from penstock.cursor import MAC_BYTES, Ack, AckSigner, Span
-from penstock.errors import DiskFull, NewerFormat
+from penstock.errors import DiskFull, NewerFormat, StorageError
 from penstock.runtime import ack_key
 from penstock.runtime.ack_key import KEY_BYTES, read_or_create_key
 from tests.runtime.guarded import Running, running
@@ -92,3 +92,11 @@ def test_only_what_the_gateway_has_signed_is_answered_also_after_a_restart(tmp_p
     with running(tmp_path / "other") as gateway:
         gateway.post("a")
         assert asked(gateway, ack)[0] == 404
+
+
+def test_a_key_that_others_may_write_to_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "ack_key.json"
+    read_or_create_key(path)
+    path.chmod(0o666)
+    with pytest.raises(StorageError, match=f"run: chmod go-w {path}"):
+        read_or_create_key(path)

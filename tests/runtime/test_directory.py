@@ -157,6 +157,22 @@ def test_a_directory_of_another_user_is_refused_with_the_command_that_fixes_it(t
         take(directory, "fleet")
 
 
+@pytest.mark.parametrize("below", ["data", "more/data"])
+def test_a_directory_that_others_may_rename_is_refused_with_the_command_that_fixes_it(
+    tmp_path: Path, below: str
+) -> None:
+    """Who may write to a directory above could put another data directory in its place, with keys of their own."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    directory = DataDirectory(shared / below)
+    directory.make()
+    shared.chmod(0o777)
+    with pytest.raises(StorageError, match=f"chmod \\+t {shared}$"):
+        take(directory, "fleet")
+    shared.chmod(0o1777)
+    os.close(take(directory, "fleet").descriptor)
+
+
 def test_the_group_of_the_process_may_write_and_no_other(tmp_path: Path) -> None:
     """With a umask of 002 a directory is made so, for a group with one member."""
     directory = DataDirectory(tmp_path / "data")
