@@ -14,12 +14,11 @@ import logging
 import math
 import ssl
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 from weakref import WeakSet
 
 from penstock.access.caller import Bucket, Caller, Sight
@@ -28,7 +27,7 @@ from penstock.access.grants import ALL, Grants, known_grants
 from penstock.access.keys import Key, KeyFile, digest
 from penstock.access.policy import Policy
 from penstock.access.tokens import Tokens, looks_like
-from penstock.errors import PenstockError, Unauthorized
+from penstock.errors import Busy, PenstockError, StorageError, Unauthorized
 
 SUBPROTOCOL = "penstock.v1"
 """What a WebSocket is opened for, by clients that name a protocol."""
@@ -36,10 +35,20 @@ SUBPROTOCOL_KEY = "penstock.key."
 """The beginning of a second protocol that such a client names: the rest is its key or token."""
 REMEMBERED_MAX = 10_000
 NO_POLICY = Policy()
+T = TypeVar("T")
 Stamp = tuple[int, ...] | None
 """What tells one version of a file from the next; None if there is no such file."""
+_KEY = "key:"
 _NOT_TRUSTED = "an authority that was trusted when this connection was opened is not any more; connect again"
 _log = logging.getLogger("penstock.access")
+
+
+@dataclass
+class Read(Generic[T]):
+    """What files say that have changed: their stamps from before they were read, and the value, or what is wrong."""
+
+    stamps: Mapping[Path, Stamp]
+    found: T | PenstockError
 
 
 @dataclass
@@ -47,9 +56,9 @@ class Changes:
     """What was found changed on disk, each whole, and None where nothing changed; and whether keys are asked for."""
 
     asked: bool = False
-    keys: Sequence[Key] | None = None
-    tokens: Tokens | None = None
-    tls: Secured | None = None
+    keys: Read[Sequence[Key]] | None = None
+    tokens: Read[Tokens] | None = None
+    tls: Read[Secured] | None = None
 
 
 @dataclass
@@ -81,7 +90,9 @@ class Gate:
         self._remembered: dict[bytes, Caller] = {}
         self._known = _Known()
         self._seen = self._stamps()
-        """The files as they were when they were last read: noted before, and only if they could be read."""
+        """The files as they were when what they say was last brought into effect."""
+        self.keys_error: str | None = None
+        """Why no key is accepted: the file of keys cannot be used."""
         self._told: set[str] = set()
         self._tokens = None if policy.jwt is None else Tokens(policy.jwt)
         self._bearers: WeakSet[Caller] = WeakSet()
@@ -129,9 +140,12 @@ class Gate:
 
     def standing(self, name: str) -> Caller | None:
         """Who has that name now, for work that goes on without a request; None if nobody has, or only a token or a
-        certificate can say so. The same as long as nothing about them changes."""
+        certificate can say so. The same as long as nothing about them changes. Raises `Busy` while the file of keys
+        cannot be used."""
         if not name:
             return self.anyone if self.is_open else None
+        if self.keys_error is not None and name.startswith(_KEY):
+            raise Busy(f"it is not known which keys are valid: {self.keys_error}")
         found = (each for each in self._known.callers.values() if each.name == name and each.until > time.time())
         return next(found, None)
 
@@ -144,49 +158,64 @@ class Gate:
         return caller
 
     def look(self) -> Changes:
-        """Read again what has changed on disk since the last time. Blocks; `take` brings it into effect. What cannot be
-        read is logged, and the gate goes on with what it knows."""
-        stamps = self._stamps()
-        changed = {path for path in stamps if stamps[path] != self._seen.get(path)}
-        found, policy, file = Changes(), self._policy, self._file
+        """Read again what has changed on disk since it was last taken. Blocks; `take` brings it into effect."""
+        stamps, policy, file = self._stamps(), self._policy, self._file
+        found, jwt, tls = Changes(), policy.jwt, policy.tls
         if file is not None:
             found.asked = stamps[file.path] is not None
-            with self._reading(stamps, changed & {file.path}) as is_new:
-                found.keys = file.keys() if is_new else None
-        if policy.jwt is not None:
-            with self._reading(stamps, changed & {policy.jwt.keys}) as is_new:
-                found.tokens = Tokens(policy.jwt) if is_new else None
-        if policy.tls is not None:
-            with self._reading(stamps, changed & set(policy.tls.files)) as is_new:
-                found.tls = secured(policy.tls) if is_new else None
+            found.keys = self._read(stamps, [file.path], file.keys)
+        if jwt is not None:
+            found.tokens = self._read(stamps, [jwt.keys], lambda: Tokens(jwt))
+        if tls is not None:
+            found.tls = self._read(stamps, tls.files, lambda: secured(tls))
         return found
 
-    @contextmanager
-    def _reading(self, stamps: Mapping[Path, Stamp], files: Set[Path]) -> Iterator[bool]:
-        """Read files in the block, if there are any. What goes wrong is logged, once, and changes nothing; then they
-        count as changed until they can be read."""
+    def _read(self, stamps: Mapping[Path, Stamp], files: Sequence[Path], read: Callable[[], T]) -> Read[T] | None:
+        changed = {path: stamps[path] for path in files if stamps[path] != self._seen.get(path)}
+        if not changed:
+            return None
         try:
-            yield bool(files)
+            return Read(changed, read())
         except PenstockError as error:
-            if error.message not in self._told:
-                self._told.add(error.message)
-                _log.error("access goes on as it was: %s", error)
-            return
-        self._seen = {**self._seen, **{path: stamps[path] for path in files}}
-        if files:
-            self._told.clear()
+            return Read(changed, error)
+        except Exception as error:  # nothing in one file may hide what has changed in another
+            return Read(changed, StorageError(f"{files[0]} cannot be read: {type(error).__name__}: {error}"))
 
     def take(self, changes: Changes) -> None:
-        """Bring changes into effect: who has lost a key is let go at once."""
+        """Bring changes into effect: who has lost a key is let go at once. Of tokens and TLS that cannot be used, what
+        was known before goes on; of keys, none is accepted. What went wrong is logged, once, and tried again."""
         if changes.asked:
             self.close()
-        if changes.keys is not None:
-            self._take_keys(changes.keys)
-        if changes.tokens is not None:
-            self._tokens = changes.tokens
-            self._forget_tokens()
-        if changes.tls is not None:
-            self._take_tls(changes.tls)
+        wrong = self._take(changes.keys, self._take_keys)
+        if wrong is not None and not isinstance(wrong, Busy):
+            self._tell("no key is accepted until this is fixed: %s", wrong)
+            self._take_keys(())
+            self.keys_error = wrong.message
+        elif wrong is not None:
+            self._tell("access goes on as it was: %s", wrong)
+        for wrong in (self._take(changes.tokens, self._take_tokens), self._take(changes.tls, self._take_tls)):
+            if wrong is not None:
+                self._tell("access goes on as it was: %s", wrong)
+
+    def _take(self, read: Read[T] | None, take: Callable[[T], None]) -> PenstockError | None:
+        """Take one part. Only then do its files count as seen: what fails is read again at the next look."""
+        if read is None:
+            return None
+        if isinstance(read.found, PenstockError):
+            return read.found
+        try:
+            take(read.found)
+        except Exception as error:
+            _log.exception("a change of access was not taken")
+            return StorageError(f"{next(iter(read.stamps))} cannot be used: {type(error).__name__}: {error}")
+        self._seen = {**self._seen, **read.stamps}
+        self._told.clear()
+        return None
+
+    def _tell(self, text: str, error: PenstockError) -> None:
+        if error.message not in self._told:
+            self._told.add(error.message)
+            _log.error(text, error)
 
     def close(self) -> None:
         """From now on everybody is asked who they are."""
@@ -206,7 +235,7 @@ class Gate:
                     found.callers[secret.sha256] = old
                 else:
                     found.callers[secret.sha256] = self._make(
-                        f"key:{key.name}", known_grants(key.grants), key.rate, until, key_added=key.created
+                        f"{_KEY}{key.name}", known_grants(key.grants), key.rate, until, key_added=key.created
                     )
                 found.keys[secret.sha256] = key
         self._known = found
@@ -215,6 +244,7 @@ class Gate:
             if id(caller) not in kept:
                 caller.limit(0.0)
         self._remembered.clear()
+        self.keys_error = None
 
     def _take_tls(self, found: Secured) -> None:
         """Secure the next connections with these. If an authority is gone, callers end whom only a certificate makes
@@ -285,8 +315,9 @@ class Gate:
             raise Unauthorized(f"a certificate of {names[0][:80]!r} is not enough here; send a key as well")
         raise Unauthorized("a key is needed: send `Authorization: Bearer KEY`; `penstock keys add` makes one")
 
-    def _forget_tokens(self) -> None:
-        """They were checked with keys that may be no longer good."""
+    def _take_tokens(self, tokens: Tokens) -> None:
+        """Check tokens with new keys. Those of before were checked with keys that may be no longer good."""
+        self._tokens = tokens
         for caller in list(self._bearers):
             caller.limit(0.0)
         self._bearers.clear()
@@ -333,4 +364,4 @@ def _stamp(path: Path) -> Stamp:
         found = path.stat()
     except OSError:
         return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
+    return found.st_mtime_ns, found.st_size, found.st_ino, found.st_mode, found.st_uid

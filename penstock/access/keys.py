@@ -6,6 +6,7 @@ from an unknown one without a look into the file. So much randomness needs no sl
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import os
@@ -21,12 +22,15 @@ from typing import Annotated
 import msgspec
 
 from penstock.access.grants import grants
-from penstock.errors import Damaged, DeclarationError, NewerFormat, StorageError
-from penstock.files import disk_errors, write_atomic
+from penstock.errors import Busy, Damaged, DeclarationError, NewerFormat, StorageError
+from penstock.files import disk_errors, read_own, write_atomic
 
 FORMAT = 1
 PREFIX = "penstock_"
 SECRET_DIGITS, CHECK_DIGITS = 48, 8
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+"""A time with its offset. One without is refused: it would be another moment on another machine."""
+_SHORTAGES = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 _name = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@\-]{0,63}").fullmatch
 
 
@@ -35,7 +39,7 @@ class Secret(msgspec.Struct, frozen=True):
 
     sha256: str
     ending: str
-    until: datetime | None = None
+    until: Moment | None = None
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -44,10 +48,10 @@ class Key(msgspec.Struct, frozen=True):
     name: str
     grants: Sequence[str]
     secrets: Sequence[Secret]
-    created: datetime
+    created: Moment
     rate: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    expires: datetime | None = None
-    revoked: datetime | None = None
+    expires: Moment | None = None
+    revoked: Moment | None = None
 
     def is_valid(self, now: datetime) -> bool:
         return self.revoked is None and (self.expires is None or now < self.expires)
@@ -69,14 +73,17 @@ class KeyFile:
         return self.path.exists()
 
     def keys(self) -> Sequence[Key]:
-        """All of them, also those that are revoked. Raises `StorageError`, `Damaged` or `NewerFormat`."""
+        """All of them, also those that are revoked. Raises `StorageError`, `Damaged` or `NewerFormat`; `Busy` if the
+        machine is short of memory or descriptors, which says nothing of the file."""
         try:
-            content = msgspec.json.decode(self.path.read_bytes(), type=_Content)
+            content = msgspec.json.decode(read_own(self.path), type=_Content)
         except FileNotFoundError:
             return ()
         except OSError as error:
+            if error.errno in _SHORTAGES:
+                raise Busy(f"{self.path} cannot be read just now: {error.strerror}") from None
             raise StorageError(f"{self.path} cannot be read: {error.strerror}") from None
-        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Damaged(f"{self.path} cannot be read: {error}") from None
         if content.format > FORMAT:
             raise NewerFormat(f"{self.path} was written by a newer Penstock")

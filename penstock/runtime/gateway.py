@@ -163,6 +163,7 @@ class Gateway:
             **{name: each.describe for name, each in self.views.items()},
         }
         self.status.webhooks = self.webhooks.describe
+        self.status.keys_error = lambda: self.gate.keys_error
         self.status.webhooks_broken = lambda: self.webhooks.broken is not None
 
     def _table(self, view: View) -> LiveTable:

@@ -82,6 +82,7 @@ class Status:
     """How each stream and view is read."""
     webhooks: Callable[[], list[dict[str, Any]]] = list
     webhooks_broken: Callable[[], bool] = bool
+    keys_error: Callable[[], str | None] = lambda: None
     _told: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -191,6 +192,8 @@ class Status:
         found += [("stream", name, f"stream {name}", str(error)) for name, error in self.door.broken.items()]
         if self.webhooks_broken():
             found.append(("webhooks", "", "there are no webhooks: their file cannot be used", ""))
+        if (error := self.keys_error()) is not None:
+            found.append(("access", "", "no key is accepted", error))
         for kind, name, headline, detail in found:
             since = self._broken.setdefault((kind, name), datetime.now(UTC))
             yield Problem(kind, name, "red", headline, detail, since)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import math
 import resource
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,6 +19,8 @@ import pytest
 from penstock.access import Gate, KeyFile, Policy
 from penstock.access.policy import Jwt
 from penstock.access.tokens import LEEWAY_S, Tokens
+from penstock.errors import Busy
+from penstock.files import write_atomic
 from tests.access.support import OTHER, SECRET, bearer, known, refusal, reload, signed
 from tests.access.test_tokens import AUDIENCE, ISSUER
 from tests.collect.support import in_loop, until
@@ -55,21 +59,71 @@ def test_a_first_file_that_cannot_be_read_closes_the_gate(
     file.path.write_bytes(content)
     reload(gate)
     assert not gate.is_open
-    assert "access goes on as it was" in caplog.text
+    assert "no key is accepted until this is fixed" in caplog.text
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.write_text("{"), lambda path: (path.unlink(), path.mkdir())])
-def test_a_file_that_is_spoilt_later_changes_nothing(
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_text("{"),
+        lambda path: path.write_text('{"keys":' * 50_000),
+        lambda path: (path.unlink(), path.mkdir()),
+        lambda path: path.chmod(0o666),
+    ],
+)
+def test_no_key_is_accepted_while_the_file_cannot_be_used(
     file: KeyFile, spoil: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Which of them were removed cannot be known. They are valid again as soon as it can."""
     _, text = file.add("bob", ["admin"])
     gate = Gate(keys=file)
+    caller, content = known(gate, text), file.path.read_bytes()
     spoil(file.path)
-    reload(gate)
-    assert known(gate, text).name == "key:bob"
-    assert "access goes on as it was" in caplog.text
-    reload(gate)
+    for _ in range(2):
+        reload(gate)
+        assert caller.until == 0.0
+        assert "not known here" in refusal(gate, bearer(text))
+        assert str(file.path) in (gate.keys_error or "")
+        with pytest.raises(Busy):
+            gate.standing("key:bob")
     assert len(caplog.records) == 1, "it is told once"
+    assert "no key is accepted until this is fixed" in caplog.text
+    shutil.rmtree(file.path) if file.path.is_dir() else file.path.unlink()
+    write_atomic(file.path, content, durable=False)
+    reload(gate)
+    assert (known(gate, text).name, gate.keys_error) == ("key:bob", None)
+
+
+def test_a_time_without_its_offset_is_refused_and_no_removed_key_stays(file: KeyFile) -> None:
+    _, gone = file.add("bob", ["admin"])
+    file.add("eve", ["admin"], lifetime=timedelta(days=1))
+    gate = Gate(keys=file)
+    bob = known(gate, gone)
+    content = json.loads(file.path.read_text())
+    content["keys"] = [each | {"expires": "2099-01-01T00:00:00"} for each in content["keys"] if each["name"] == "eve"]
+    file.path.write_text(json.dumps(content))
+    reload(gate)
+    assert bob.until == 0.0
+    assert "timezone" in (gate.keys_error or "")
+
+
+def test_what_cannot_be_taken_is_tried_again_and_hides_nothing(
+    tokens: Policy, file: KeyFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, text = file.add("bob", ["admin"])
+    gate = Gate(tokens, file)
+    known(gate, text)
+    file.revoke("bob")
+    assert tokens.jwt is not None
+    tokens.jwt.keys.write_text(OTHER)
+    with monkeypatch.context() as patched:
+        patched.setattr("penstock.access.gate.known_grants", lambda words: 1 / 0)
+        _, new = file.add("eve", ["admin"])
+        reload(gate)
+        assert "not known here" in refusal(gate, bearer(text))
+    assert gate.caller([bearer(signed(OTHER))])
+    reload(gate)
+    assert known(gate, new).name == "key:eve"
 
 
 def test_a_file_that_is_deleted_revokes_all_and_opens_nothing(file: KeyFile) -> None:

@@ -196,3 +196,12 @@ def test_a_mistyped_key_is_told_by_its_checksum(file: KeyFile) -> None:
 def test_what_is_written_is_read_again(file: KeyFile) -> None:
     made = [file.add("one", ["admin"], rate=2.5, lifetime=HOUR)[0], file.add("two", ["consume:a", "produce:b*"])[0]]
     assert msgspec.json.encode(file.keys()) == msgspec.json.encode(made)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to someone else")
+def test_a_file_of_another_user_is_refused_with_the_command_that_fixes_it(file: KeyFile) -> None:
+    """Also if it is put there while the app runs: it is looked at with each read."""
+    file.add("bob", ["admin"])
+    os.chown(file.path, 12345, -1)
+    with pytest.raises(StorageError, match=f"belongs to user 12345, who could change it; run: chown 0 {file.path}"):
+        file.keys()

@@ -322,3 +322,17 @@ def test_who_is_refused_leaves_no_line_in_the_log(gateway: Running, caplog: pyte
         assert gateway.get(path).status_code == 401
     assert gateway.post("a").status_code == 401
     assert caplog.text == ""
+
+
+def test_keys_that_cannot_be_read_are_a_problem_until_they_can(gateway: Running) -> None:
+    key = gateway.add("ops", "admin")
+    content = gateway.keys.path.read_bytes()
+    gateway.keys.path.write_text("{")
+    gateway.reload()
+    assert gateway.get("/v1/app", key).status_code == 401
+    told = gateway.do(gateway.gateway.status.health)["problems"]
+    assert [(each["kind"], each["level"]) for each in told] == [("access", "red")]
+    assert "no key is accepted: " in told[0]["message"]
+    gateway.keys.path.write_bytes(content)
+    gateway.reload()
+    assert gateway.get("/v1/app", key).json()["problems"] == []

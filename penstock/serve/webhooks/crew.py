@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from penstock.access import Caller, Grants
 from penstock.access.grants import ALL
 from penstock.contracts import Channel
-from penstock.errors import Damaged, PenstockError, StorageError
+from penstock.errors import Busy, Damaged, PenstockError, StorageError
 from penstock.serve.webhooks.address import endpoint
 from penstock.serve.webhooks.challenge import challenge
 from penstock.serve.webhooks.courier import Courier
@@ -204,6 +204,8 @@ class Crew:
         elif entry.hook.state == State.ACTIVE:
             try:
                 self.owner(entry)
+            except Busy:  # it is not known just now whether the key is valid; nothing is sent until it is
+                return
             except Halt as halt:
                 async with entry.lock:
                     if entry.hook.state == State.ACTIVE:
