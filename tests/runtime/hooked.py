@@ -27,12 +27,14 @@ QUICK = Settings(
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """Answers challenges; `status` is what it says to messages. `bodies` are those that were signed with a secret."""
+    """Answers challenges, with `said` if that is given; `status` is what it says to messages. `bodies` are those that
+    were signed with a secret."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
         self.status = 200
         self.willing = True
+        self.said: bytes | None = None
         self.secrets: list[str] = []
         self.bodies: list[Any] = []
         self.signatures: list[str] = []
@@ -53,7 +55,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         body, answer, status = json.loads(raw), b"", self.server.status
         if body["type"] == "webhook.challenge":
             said = body["data"]["challenge"] if self.server.willing else "no"
-            answer, status = json.dumps({"challenge": said}).encode(), 200
+            answer, status = self.server.said or json.dumps({"challenge": said}).encode(), 200
         else:
             verify(self.server.secrets, dict(self.headers), raw)
             self.server.signatures.append(self.headers["webhook-signature"])

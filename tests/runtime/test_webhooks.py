@@ -70,6 +70,31 @@ def test_a_webhook_waits_until_its_address_answers_the_challenge(gateway: Runnin
         ask("POST", f"/{told['id']}/verify", expect=409)
 
 
+def test_an_address_that_has_not_agreed_is_not_asked_as_often_as_someone_likes(
+    gateway: Running, receiver: Receiver
+) -> None:
+    """By `verify`, nor by `pause` and `resume`: the owner is told when the next challenge may be sent."""
+    receiver.willing = False
+    with asking(gateway) as ask:
+        id = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)["id"]
+        wait_for(lambda: "another challenge" in (ask("GET", f"/{id}")["reason"] or ""))
+        for _ in range(2):
+            ask("POST", f"/{id}/verify")
+        for _ in range(20):
+            refused = ask("POST", f"/{id}/verify", expect=429)
+        assert (refused["code"], refused["retry_after_s"] > 0) == ("rate_limited", True)
+        ask("POST", f"/{id}/pause")
+        assert ask("POST", f"/{id}/resume", expect=429)["code"] == "rate_limited"
+
+
+def test_an_answer_that_is_too_deep_to_be_read_is_no_agreement(gateway: Running, receiver: Receiver) -> None:
+    receiver.said = b'{"x":' + b"[" * 60_000
+    with asking(gateway) as ask:
+        id = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)["id"]
+        told = ask("POST", f"/{id}/verify")
+        assert (told["state"], "is not" in told["reason"]) == ("pending", True)
+
+
 def test_dead_letters_are_shown_and_sent_again(gateway: Running, receiver: Receiver) -> None:
     receiver.status = 500
     with asking(gateway) as ask:

@@ -37,6 +37,6 @@ async def challenge(transport: Transport, target: Endpoint, hook: str, given: Se
         return f"it answered {answer.status}"
     try:
         said = msgspec.json.decode(answer.body, type=_Answer).challenge
-    except (msgspec.MsgspecError, UnicodeDecodeError):
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return 'its answer is not {"challenge": "..."} in JSON'
     return None if hmac.compare_digest(said.encode(), text.encode()) else "it answered another challenge"

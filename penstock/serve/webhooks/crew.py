@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 from penstock.access import Caller, Grants
 from penstock.access.grants import ALL
 from penstock.contracts import Channel
-from penstock.errors import Busy, Damaged, PenstockError, StorageError
+from penstock.errors import Busy, Damaged, PenstockError, RateLimited, StorageError
 from penstock.serve.webhooks.address import endpoint
 from penstock.serve.webhooks.challenge import challenge
 from penstock.serve.webhooks.courier import Courier
@@ -143,6 +144,17 @@ class Crew:
                 entry.at_rest = await self.office.store.read(lambda: self.office.store.known(entry.hook.id))
 
     # challenges
+
+    def require_turn(self, entry: Entry) -> None:
+        """Count a challenge that the owner asks for. Raises `RateLimited` if it comes too soon: whoever is at the
+        address has not agreed to be called. The second may follow at once; each one after waits twice as long."""
+        now = time.monotonic()
+        if now < entry.request_at:
+            wait_s = math.ceil(entry.request_at - now)
+            raise RateLimited("the address of this webhook was asked just now", retry_after_s=wait_s)
+        entry.requested += 1
+        if entry.requested > 1:
+            entry.request_at = now + min(CHALLENGE_S_MAX, 2.0**entry.requested)
 
     async def challenge(self, entry: Entry) -> None:
         """Ask the address of a pending webhook; it is active, or the reason says why it is not."""

@@ -30,6 +30,10 @@ class Entry:
     asking: asyncio.Task[None] | None = None
     challenges: int = 0
     challenge_at: float = 0.0
+    requested: int = 0
+    """Challenges that its owner asked for."""
+    request_at: float = 0.0
+    """When the owner may ask for the next one."""
     error: str | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 

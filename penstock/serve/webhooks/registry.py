@@ -152,6 +152,8 @@ class Registry:
         crew, entry = self._ready(), self._entry(caller, id)
         caller.require("consume", entry.hook.of)
         async with entry.lock:
+            if not entry.hook.verified or entry.hook.state == State.DISABLED:
+                crew.require_turn(entry)
             await crew.rest(entry)
             verified = entry.hook.verified and entry.hook.state != State.DISABLED
             entry.hook = replace(entry.hook, verified=verified)
@@ -168,6 +170,7 @@ class Registry:
         crew, entry = self._ready(), self._entry(caller, id)
         if entry.hook.state != State.PENDING:
             raise Conflict(f"the webhook is {entry.hook.state.value}: only a pending one can be verified")
+        crew.require_turn(entry)
         await crew.challenge(entry)
         return self._told(entry)
 
