@@ -46,6 +46,9 @@ class Bucket:
     def take(self, count: int) -> None:
         self._left -= max(1, count)
 
+    def give_back(self, count: int) -> None:
+        self._left = min(self._most, self._left + count)
+
 
 @dataclass(frozen=True)
 class RowRule:
@@ -162,6 +165,19 @@ class Caller:
     def spend(self, count: int) -> None:
         """Count a request with so many events against the rate."""
         if self._bucket is not None:
+            self._bucket.take(count)
+
+    def reserve(self, count: int) -> int:
+        """Count a request before it is taken, so that others that come meanwhile see it. Raises as `require_room`.
+        Returns what was counted, for `settle`."""
+        self.require_room()
+        self.spend(count)
+        return max(1, count)
+
+    def settle(self, reserved: int, count: int) -> None:
+        """Count a request with so many events, of which some were reserved."""
+        if self._bucket is not None:
+            self._bucket.give_back(reserved)
             self._bucket.take(count)
 
     def scoped(self, key: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from functools import partial
 from typing import Any
@@ -43,14 +43,23 @@ class Entrance:
         self._large_bytes_max = large_bytes_max
         self._large_bytes = 0
 
-    async def post(self, body: bytes, *, lines: bool, durable: bool, key: str | None = None) -> Receipt:
+    async def post(
+        self,
+        body: bytes,
+        *,
+        lines: bool,
+        durable: bool,
+        key: str | None = None,
+        admit: Callable[[int], None] = lambda count: None,
+    ) -> Receipt:
         """Take one request body. With `durable`, returns once its events and dead letters are; else at once. `key` is
-        as for `StreamIntake.offer`.
+        as for `StreamIntake.offer`. `admit` is called with the number of events before any is taken, and may raise.
 
         Raises `InvalidEvents` if every event was rejected and `MalformedBody` if the body is no JSON, both after the
         dead letters are kept; `TooLarge` for too many events; `Busy` or `StorageError` if nothing could be written.
         """
         decoded = await self.decode(body, lines=lines)
+        admit(len(decoded.events) + len(decoded.rejections))
         if decoded.rejections:
             return await self._post_partly(decoded, len(body), durable, key)
         request = Request(decoded.events, len(body), POST if durable else ONE_WAY, key=key)

@@ -69,6 +69,12 @@ class PostEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request. A client that goes away before its body is complete leaves nothing behind."""
         stream, caller = scope["path"].removeprefix(PREFIX), caller_of(scope)
+        reserved = 0
+
+        def admit(count: int) -> None:
+            nonlocal reserved
+            reserved = caller.reserve(count)  # others of the caller may have come first while this body was on its way
+
         try:
             caller.require("produce", stream)
             entrance = self._door.entrance(stream)
@@ -76,10 +82,12 @@ class PostEndpoint:
             wish = self._wish(scope["query_string"], stream, caller)
             caller.require_room()
             body = await self._read(receive, encoding, caller.name)
-            caller.require_room()  # others of the caller may have come first while this body was on its way
+            caller.require_room()
             key = None if key is None else caller.scoped(key)
-            receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key)
-            caller.spend(receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0))
+            receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key, admit=admit)
+            taken = receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0)
+            caller.settle(reserved, taken)
+            reserved = 0
             answer = encode(receipt) if wish.reply is None else await self._reply(receipt, wish, caller)
         except Disconnected:
             return
@@ -89,10 +97,11 @@ class PostEndpoint:
         except RateLimited as error:
             await _refuse(error, send)  # counting it would make a lie of how long to wait
         except PenstockError as error:
-            caller.spend(error.fields.get("rejected", 1))
+            caller.settle(reserved, error.fields.get("rejected", 1))
             await _refuse(error, send)
         except Exception as error:
             _log.exception("a request to %s failed", scope["path"][:200])
+            caller.settle(reserved, 1)
             await _refuse(StorageError(f"the request failed: {type(error).__name__}"), send)
         else:
             failpoints.reach("collect.before_answer")

@@ -133,17 +133,21 @@ class _Session:
         while True:
             while len(self._pending) >= window:
                 await self._news()
-            while wait_s := self._caller.wait_s():
-                await asyncio.sleep(wait_s)
+            await self._room()
             received = await self._receive()
             if received["type"] == "websocket.disconnect":
                 raise _Gone
             await self._take(received.get("bytes") or (received.get("text") or "").encode())
 
+    async def _room(self) -> None:
+        while wait_s := self._caller.wait_s():
+            await asyncio.sleep(wait_s)
+
     async def _take(self, raw: bytes) -> None:
         message = self._parsed(raw)
         body = bytes(message.events or message.event)
         decoded = await self._entrance.decode(body)
+        await self._room()  # other connections of the caller may have used it up while this message was on its way
         self._caller.spend(len(decoded.events) + len(decoded.rejections))
         kept = taken = None
         if decoded.rejections:

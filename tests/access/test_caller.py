@@ -192,3 +192,15 @@ def test_work_of_a_caller_goes_on_in_one_loop_after_another_and_ends_with_the_ca
             await waiting
 
     asyncio.run(ended())
+
+
+def test_what_was_reserved_and_not_used_is_given_back() -> None:
+    caller = Caller("key:bob", Grants(), Bucket(10.0, lambda: 0.0))
+    reserved = caller.reserve(1000)
+    assert caller.wait_s() > 90
+    with pytest.raises(RateLimited):
+        caller.reserve(1)
+    caller.settle(reserved, 5)
+    assert caller.wait_s() == 0
+    caller.spend(15)
+    assert caller.wait_s() > 0, "20 in all: no more came back than was taken"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import select
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from datetime import timedelta
@@ -20,6 +23,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
 from penstock.settings import Settings
+from tests.collect.fakes import DEADLINE_S
 from tests.collect.support import body
 from tests.harness import wait_for
 from tests.runtime.guarded import Running, running
@@ -322,6 +326,32 @@ def test_who_is_refused_leaves_no_line_in_the_log(gateway: Running, caplog: pyte
         assert gateway.get(path).status_code == 401
     assert gateway.post("a").status_code == 401
     assert caplog.text == ""
+
+
+def test_a_rate_is_not_got_around_by_many_requests_at_once(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are counted before they are taken: here the first waits for its commit while the others come."""
+    key = gateway.add("bob", "produce:a", rate=0.001)
+    entrance = gateway.gateway.door.entrance("a")
+    offer, held, go = entrance.intake.offer, threading.Event(), threading.Event()
+
+    def slow(request: Any) -> Any:
+        async def later() -> Any:
+            held.set()
+            await asyncio.to_thread(go.wait, DEADLINE_S)
+            return await offer(request)
+
+        return later()
+
+    monkeypatch.setattr(entrance.intake, "offer", slow)
+    events = [EVENT] * 1000
+    with ThreadPoolExecutor(1) as threads:
+        first = threads.submit(gateway.post, "a", key, events, **{"Idempotency-Key": "1"})
+        try:
+            assert held.wait(DEADLINE_S)
+            statuses = [gateway.post("a", key, events, **{"Idempotency-Key": "2"}).status_code for _ in range(3)]
+        finally:
+            go.set()
+        assert (first.result(DEADLINE_S).status_code, statuses) == (200, [429, 429, 429])
 
 
 def test_keys_that_cannot_be_read_are_a_problem_until_they_can(gateway: Running) -> None:
