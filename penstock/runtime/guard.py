@@ -152,13 +152,18 @@ async def _refuse(error: PenstockError, scope: Scope, receive: Receive, send: Se
 def require_own_page(scope: Scope, *, is_open: bool, origins: frozenset[str] = frozenset()) -> None:
     """Raise `Forbidden` for a request of a page of another site, unless it is one of `origins`. The files of the
     dashboard are for every page, so that links to it work."""
-    found = {name: value.decode("latin-1") for name, value in scope["headers"] if name in _TELLING}
+    told = [(name, value.decode("latin-1")) for name, value in scope["headers"] if name in _TELLING]
+    found = dict(told)
+    if len(found) < len(told):
+        raise Forbidden(
+            "Host, Origin and Sec-Fetch-Site may each be there once: which of two counts is not for us to say"
+        )
     host, origin, site = found.get(b"host", ""), found.get(b"origin"), found.get(b"sec-fetch-site", "none")
     if is_open and not names_loopback(host):
         raise Forbidden(f"the Host {host[:80]!r} is not an address of this gateway; use 127.0.0.1 or localhost")
     if not _is_api(scope["path"]) or origin in origins:
         return
-    if origin is not None and not same_host(origin, host):
+    if origin is not None and not same_site(origin, host, secure=scope.get("scheme") in ("https", "wss")):
         raise Forbidden(f"a page of {origin[:80]!r} may not use this API; the access file lists the pages that may")
     if site not in OWN_SITES:
         raise Forbidden(f"a page of another site ({site[:80]!r}) may not use this API")
@@ -177,8 +182,10 @@ def names_loopback(host: str) -> bool:
         return False
 
 
-def same_host(origin: str, host: str) -> bool:
+def same_site(origin: str, host: str, *, secure: bool) -> bool:
+    """Whether an Origin is the gateway's own. Without TLS here, a proxy may have it, so `https` is ours too."""
     try:
-        return urlsplit(origin).netloc.lower() == host.lower()
+        parts = urlsplit(origin)
     except ValueError:
         return False
+    return parts.scheme in (("https",) if secure else ("http", "https")) and parts.netloc.lower() == host.lower()

@@ -65,3 +65,39 @@ def test_programs_people_and_our_own_pages_get_an_answer(path: str, told: dict[s
 @pytest.mark.parametrize("path", ["/", "/penstock.js", "/assets/app.js"])
 def test_a_link_of_another_site_opens_the_dashboard(path: str) -> None:
     assert refusal(request("GET", "http", path, host="127.0.0.1:8080", site="cross-site")) is None
+
+
+@pytest.mark.parametrize(
+    ("scheme", "origin", "is_ours"),
+    [
+        ("https", "https://plant.example", True),
+        ("wss", "https://plant.example", True),
+        ("https", "http://plant.example", False),
+        ("wss", "http://plant.example", False),
+        ("https", "ftp://plant.example", False),
+        ("http", "ftp://plant.example", False),
+        ("http", "//plant.example", False),
+        ("http", "http://plant.example", True),
+        ("http", "https://plant.example", True),
+    ],
+)
+def test_a_page_of_the_same_host_by_another_scheme_is_another_page(scheme: str, origin: str, is_ours: bool) -> None:
+    """Whoever is between can write a page that comes without TLS. Behind a proxy that has TLS the gateway has none."""
+    scope = request(host="plant.example", origin=origin) | {"scheme": scheme}
+    assert (refusal(scope, is_open=False) is None) == is_ours
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        (b"origin", (b"http://evil.example", b"http://127.0.0.1:8080")),
+        (b"sec-fetch-site", (b"cross-site", b"same-origin")),
+        (b"host", (b"evil.example", b"127.0.0.1:8080")),
+    ],
+)
+def test_a_header_that_stands_twice_is_refused(name: bytes, values: tuple[bytes, bytes]) -> None:
+    for pair in (values, values[::-1], values[1:] * 2):
+        scope = request() | {
+            "headers": [(b"host", b"127.0.0.1:8080")] * (name != b"host") + [(name, each) for each in pair]
+        }
+        assert "may each be there once" in (refusal(scope) or "")
