@@ -242,6 +242,14 @@ def require_own(path: Path) -> None:
         raise StorageError(problem)
 
 
+def other_readers(path: Path) -> str | None:
+    """Say that others may read a file with a secret, and the command that fixes it; None if only this user may."""
+    found = path.stat()
+    if found.st_mode & stat.S_IROTH or (found.st_mode & stat.S_IRGRP and found.st_gid != os.getegid()):
+        return f"other users may read {path}, which is secret; run: chmod go-r {path}"
+    return None
+
+
 def _others_write(path: Path, found: os.stat_result) -> str | None:
     """As `another_owner` and `other_writers`. What is mounted may be anyone's for root, as in a container."""
     mounted = os.geteuid() == 0 and (os.path.ismount(path) or os.path.ismount(path.parent))

@@ -10,14 +10,20 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from penstock.access.policy import Tls
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, StorageError
+from penstock.files import require_own
 
 CERTIFIED = "penstock.certified"
 """Where the `Certified` of a client stands in the `state` of an ASGI scope."""
 HANDSHAKE_S = 10.0
 _TICKETS_NONE = 0
 _pem = re.compile(rb"-----BEGIN [A-Z0-9 ]*CERTIFICATE-----[A-Za-z0-9+/=\s]+-----END [A-Z0-9 ]*CERTIFICATE-----").findall
-_KINDS = ("DNS", "URI", "email", "IP Address")
+_is_dns = re.compile(r"(?!.*\.[0-9]+$)(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*").fullmatch
+_is_uri = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+|urn:.+", re.IGNORECASE).fullmatch
+_is_email = re.compile(r"[^@:/]+@[^@:/]+").fullmatch
+_is_ip = re.compile(r"[0-9]+(\.[0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*").fullmatch
+_SHAPES = {"DNS": _is_dns, "URI": _is_uri, "email": _is_email, "IP Address": _is_ip}
+"""What a name of each kind looks like. No name looks like two of them, so `[clients.NAME]` means one kind."""
 
 
 class Certified(NamedTuple):
@@ -47,6 +53,7 @@ def secured(tls: Tls) -> Secured:
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    _require_own(tls)
     try:
         context.load_cert_chain(tls.certificate, tls.key, password=_no_password)
     except (OSError, ssl.SSLError) as error:
@@ -76,10 +83,24 @@ def certified(transport: Any) -> Certified:
 
 
 def names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those that it is made for; the common name counts only if there is no other, as RFC 6125 has it."""
-    others = tuple(value for kind, value in certificate.get("subjectAltName", ()) if kind in _KINDS)
+    """Those that it is made for, each only if it looks like its kind: an authority that signs any text as an email
+    address has not vouched for a host. The common name counts only if there is no other, as RFC 6125 has it."""
+    others = certificate.get("subjectAltName", ())
+    if others:
+        return tuple(value for kind, value in others if kind in _SHAPES and _SHAPES[kind](value))
     common = (value for part in certificate.get("subject", ()) for kind, value in part if kind == "commonName")
-    return others or tuple(common)
+    return tuple(common)
+
+
+def _require_own(tls: Tls) -> None:
+    """Raise `DeclarationError` if another user may change a file. One that is missing is met when it is opened."""
+    for path in tls.files:
+        try:
+            require_own(path)
+        except StorageError as error:
+            raise DeclarationError(f"[tls] {error}") from None
+        except OSError:
+            continue
 
 
 def _no_password() -> str:

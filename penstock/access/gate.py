@@ -28,6 +28,7 @@ from penstock.access.keys import Key, KeyFile, digest
 from penstock.access.policy import Policy
 from penstock.access.tokens import Tokens, looks_like
 from penstock.errors import Busy, PenstockError, StorageError, Unauthorized
+from penstock.files import other_readers
 
 SUBPROTOCOL = "penstock.v1"
 """What a WebSocket is opened for, by clients that name a protocol."""
@@ -110,6 +111,9 @@ class Gate:
         """The caller of all requests, in that case."""
         if keys is not None:
             self._take_keys(keys.keys())
+        for path in policy.secrets:
+            if (shown := other_readers(path)) is not None:
+                _log.warning("%s", shown)
 
     def caller(self, headers: Iterable[tuple[bytes, bytes]], certified: Certified = NOT_CERTIFIED) -> Caller:
         """Who sends a request with these headers. Raises `Unauthorized`."""

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 
 from penstock.access.grants import Grants, grants
-from penstock.errors import DeclarationError
+from penstock.errors import DeclarationError, StorageError
+from penstock.files import read_own
 
 ASYMMETRIC = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512", "EdDSA")
 SHARED = ("HS256", "HS384", "HS512")
@@ -75,6 +76,13 @@ class Policy:
         """Whether somebody can prove who they are by it."""
         return self.jwt is not None or bool(self.clients)
 
+    @property
+    def secrets(self) -> list[Path]:
+        """The files that only this user should be able to read."""
+        shared = self.jwt is not None and self.jwt.algorithms[0] in SHARED
+        found = [None if self.tls is None else self.tls.key, self.jwt.keys if shared and self.jwt is not None else None]
+        return [each for each in found if each is not None]
+
 
 class _Tls(msgspec.Struct, forbid_unknown_fields=True):
     certificate: str
@@ -115,11 +123,13 @@ def read_policy(path: Path | None) -> Policy:
     if path is None:
         return Policy()
     try:
-        content = msgspec.convert(tomllib.loads(path.read_text()), _File)
+        content = msgspec.convert(tomllib.loads(read_own(path).decode()), _File)
         clients = {name: Client(grants(each.grants), _rate(each.rate)) for name, each in content.clients.items()}
         origins = frozenset() if content.pages is None else frozenset(map(_origin, content.pages.origins))
         tls, jwt = _tls(path.parent, content.tls), _jwt(path.parent, content.jwt)
         policy = Policy(tls, jwt, clients, content.rows, origins)
+    except StorageError as error:
+        raise DeclarationError(f"the access file cannot be trusted: {error}") from None
     except OSError as error:
         raise DeclarationError(f"{path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:

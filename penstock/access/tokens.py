@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 from penstock.access.grants import Grants, known_grants
 from penstock.access.policy import SHARED, Jwt
-from penstock.errors import DeclarationError, MissingTool, Unauthorized
+from penstock.errors import DeclarationError, MissingTool, StorageError, Unauthorized
+from penstock.files import read_own
 
 LEEWAY_S = 30
 """By how much the clocks of the issuer and of this machine may differ."""
@@ -89,7 +90,9 @@ class Tokens:
         """The keys by their ids; under None the only one, if it has none."""
         policy = self._policy
         try:
-            content = policy.keys.read_bytes()
+            content = read_own(policy.keys)
+        except StorageError as error:
+            raise DeclarationError(f"[jwt] keys: {error}") from None
         except OSError as error:
             raise DeclarationError(f"[jwt] keys: {policy.keys} cannot be read: {error.strerror}") from None
         if policy.algorithms[0] in SHARED:

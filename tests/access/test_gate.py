@@ -9,6 +9,7 @@ import pytest
 
 from penstock.access import EVERYTHING, Certified, Gate, KeyFile, Policy, subprotocol
 from penstock.access import gate as gates
+from penstock.access.certificates import names
 from penstock.access.grants import grants
 from penstock.access.policy import Client, Tls
 from tests.access.support import OTHER, bearer, known, protocols, refusal, signed
@@ -150,3 +151,22 @@ def test_a_key_counts_before_a_certificate(file: KeyFile) -> None:
 def test_certificates_alone_ask_nobody_for_a_name(tmp_path: Path) -> None:
     """Encryption is no proof of who someone is; unless some are granted something by name."""
     assert not Policy(tls=Tls(tmp_path / "c", tmp_path / "k")).authenticates
+
+
+@pytest.mark.parametrize(
+    ("kind", "value"),
+    [
+        ("DNS", "truck.example"),
+        ("URI", "spiffe://example/reader"),
+        ("URI", "urn:device:7"),
+        ("email", "ops@plant.example"),
+        ("IP Address", "10.0.0.1"),
+        ("IP Address", "2001:DB8:0:0:0:0:0:1"),
+    ],
+)
+def test_a_name_in_a_certificate_counts_as_its_own_kind_only(kind: str, value: str) -> None:
+    """An email address `truck.example` is not the host of that name, though it reads the same."""
+    for other in ("DNS", "URI", "email", "IP Address", "othername", "Registered ID"):
+        found = names({"subject": ((("commonName", value),),), "subjectAltName": ((other, value),)})
+        assert found == ((value,) if other == kind else ())
+    assert names({"subject": ((("commonName", value),),)}) == (value,)

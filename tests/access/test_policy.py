@@ -193,3 +193,36 @@ def test_a_key_with_a_password_is_told_and_nobody_is_asked_for_it(tmp_path: Path
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden))
     with pytest.raises(DeclarationError, match="the key is encrypted; give one that is not"):
         Gate(read_policy(certified))
+
+
+@pytest.mark.parametrize("name", ["access.toml", "c.pem", "k.pem", "ca.pem"])
+def test_a_file_that_others_may_write_to_is_refused_with_the_command_that_fixes_it(
+    tmp_path: Path, certified: Path, name: str
+) -> None:
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    path = certified if name == "access.toml" else tmp_path / name
+    path.chmod(0o666)
+    with pytest.raises(DeclarationError, match=f"other users may write to {path}; run: chmod go-w {path}"):
+        Gate(read_policy(certified))
+    path.chmod(0o600)
+    Gate(read_policy(certified))
+
+
+def test_keys_of_an_issuer_that_others_may_write_to_are_refused(tokens: Policy) -> None:
+    assert tokens.jwt is not None
+    tokens.jwt.keys.chmod(0o666)
+    with pytest.raises(DeclarationError, match=r"\[jwt\] keys: other users may write to"):
+        Gate(tokens)
+
+
+def test_a_private_key_that_others_may_read_is_told(
+    tmp_path: Path, certified: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is no error: secrets that are mounted into a container are often so."""
+    trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+    (tmp_path / "k.pem").chmod(0o600)
+    Gate(read_policy(certified))
+    assert caplog.text == ""
+    (tmp_path / "k.pem").chmod(0o644)
+    Gate(read_policy(certified))
+    assert f"run: chmod go-r {tmp_path / 'k.pem'}" in caplog.text
