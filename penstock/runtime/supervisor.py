@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -216,6 +217,7 @@ class Supervisor:
             status = process.popen.poll()
             if status is not None:
                 self._bury(process, status, now)
+            turn_over(self._log(process))
 
     def _give_way(self) -> None:
         """If another file is to go on, end both children in good order and start them with that one. Clients find the
@@ -277,10 +279,9 @@ class Supervisor:
         return self.directory.logs / f"{process.name}.log"
 
     def _open_log(self, process: Process) -> IO[bytes]:
-        """The child's log, kept to two files of bounded size: it is turned over between runs, when it is long."""
+        """The child's log, to which it appends."""
         path = self._log(process)
-        if path.exists() and path.stat().st_size > LOG_BYTES_MAX:
-            path.replace(path.with_suffix(".old.log"))
+        turn_over(path)
         return open(path, "ab")
 
     def _publish(self) -> None:
@@ -323,6 +324,19 @@ class Supervisor:
             end_group(process.popen.pid)
             process.popen.wait()
         return all(status in IN_ORDER for status in statuses)
+
+
+def turn_over(log: Path) -> None:
+    """Keep a log to two files of bounded size: copy one that is long, and empty it. The process that writes it has it
+    open and appends, so it goes on at the beginning; what it writes between the two steps is lost. A disk without room
+    for the copy gets none."""
+    with contextlib.suppress(OSError):
+        if log.stat().st_size <= LOG_BYTES_MAX:
+            return
+        try:
+            shutil.copyfile(log, log.with_suffix(".old.log"))
+        finally:
+            os.truncate(log, 0)
 
 
 def end_group(leader: int) -> None:

@@ -99,3 +99,14 @@ def test_that_a_process_died_is_said_by_the_supervisor_alone_and_its_recovery_on
 def test_an_app_that_starts_with_a_problem_is_not_said_to_be_ready(told: Told) -> None:
     assert told.look("degraded", RED)[-1] == "running after 0 s, with a problem: http://127.0.0.1:1"
     assert told.look("ready") == ["view sales has recovered", "ready: http://127.0.0.1:1"]
+
+
+def test_a_log_is_turned_over_while_its_process_appends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervisor, "LOG_BYTES_MAX", 10)
+    path = tmp_path / "gateway.log"
+    with open(path, "ab", buffering=0) as file:
+        for line, expected in ((b"first\n", b"first\n"), (b"second\n", b""), (b"third\n", b"third\n")):
+            file.write(line)
+            supervisor.turn_over(path)
+            assert path.read_bytes() == expected
+    assert (tmp_path / "gateway.old.log").read_bytes() == b"first\nsecond\n"
