@@ -68,6 +68,8 @@ class BodyDecoder:
     def __init__(self, cls: type[Event], *, event_bytes_max: int, events_max: int, ahead: Ahead | None = None) -> None:
         wire: Any = wire_class(cls)
         self._wire = wire
+        self.has_ids = cls.__id_field__ is not None
+        """Whether a field identifies an event: then anyone's event of the same id is a duplicate."""
         self._opaque = cls is Raw
         self._checks = checks(cls) if ahead is None else (*checks(cls), ahead.check)
         self._ahead = ahead

@@ -88,6 +88,8 @@ class PostEndpoint:
             taken = receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0)
             caller.settle(reserved, taken)
             reserved = 0
+            if receipt.duplicates and entrance.decoder.has_ids and caller.sees(stream) is not None:
+                receipt = msgspec.structs.replace(receipt, ack=None)  # it would tell of an event that may be hidden
             answer = encode(receipt) if wish.reply is None else await self._reply(receipt, wish, caller)
         except Disconnected:
             return

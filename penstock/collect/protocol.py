@@ -141,7 +141,7 @@ class PostProtocol(BoundedHttp):
                 caller = gate.remembered(value[len(_BEARER) :])
                 if caller is None:
                     return False
-        if caller is None or caller.wait_s():
+        if caller is None or caller.wait_s() or not caller.sees_all_rows:
             return False
         self._caller = caller
         return self.parser.should_keep_alive()

@@ -3,25 +3,33 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from http.client import HTTPResponse
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from penstock import App, Context
+from penstock import App, Context, Event
 from penstock.access import Policy
 from penstock.columns import to_batch
 from penstock.contracts import StreamSpec
 from penstock.files import write_status
 from penstock.schema import Failed, Late, event_schema
+from tests.collect.fakes import DEADLINE_S
 from tests.runtime.guarded import Made, Reading, Running, Seen, running
 
 RULES = {"a": "k = claim('sub') OR n IN (claim('numbers'))", "b*": "k = claim('nothing')"}
 
 NOW = datetime.now(UTC)
+
+
+class Order(Event, id="id"):
+    id: str
+    k: str
 
 
 @pytest.fixture
@@ -74,6 +82,32 @@ def test_the_text_of_a_failure_is_for_those_who_see_all_rows(gateway: Running) -
     assert health["reasons"] == ["view v failed (CAST_INVALID_INPUT)", "handler h failed (ValueError)"]
     assert app["views"][0]["error"] == "CAST_INVALID_INPUT"
     assert app["handlers"][0]["problem"]["message"] == "handler h failed (ValueError)"
+
+
+def test_an_id_that_was_used_before_gives_no_acknowledgement_to_those_with_a_rule(tmp_path: Path) -> None:
+    """It would tell when the event was logged that they may not see. On the short way, too; not of their own."""
+    app = App("orders")
+    app.stream("a", Order, key="k")
+    with running(tmp_path, policy=Policy(rows={"a": "k = claim('sub')"}), app=app) as gateway:
+        ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "produce:a")
+        hidden, own = {"id": "1", "k": "bob"}, {"id": "2", "k": "ann"}
+
+        def posted(key: str, *events: dict[str, str]) -> dict[str, Any]:
+            content = json.dumps(events).encode()
+            head = f"POST /v1/streams/a HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n"
+            with socket.create_connection(("127.0.0.1", gateway.port), DEADLINE_S) as connection:
+                connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
+                with HTTPResponse(connection) as answer:
+                    answer.begin()
+                    found: dict[str, Any] = json.loads(answer.read())
+                    return found
+
+        assert posted(ops, hidden)["ack"] is not None
+        assert posted(ops, hidden)["ack"] is not None, "who sees all is told"
+        assert posted(ann, own)["ack"] is not None
+        for events in ([hidden], [hidden, {"id": "3", "k": "ann"}]):
+            told = posted(ann, *events)
+            assert (told["duplicates"], told["ack"]) == (1, None)
 
 
 def test_a_cursor_of_another_shows_no_row_of_theirs(gateway: Running) -> None:
