@@ -10,7 +10,7 @@ from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal
 from enum import Enum
 from functools import lru_cache
-from itertools import accumulate, chain
+from itertools import accumulate, chain, islice, pairwise
 from operator import attrgetter
 from typing import Any, Literal, NamedTuple, TypedDict, get_origin
 from uuid import UUID
@@ -189,6 +189,11 @@ def _json_object(names: tuple[str, ...]) -> Callable[..., Any]:
         return lambda *values: dict(zip(names, values, strict=True))
 
 
+def forget_json_objects() -> None:
+    """Empty the cache of what makes JSON objects. Called after rows whose columns a client has named."""
+    _json_object.cache_clear()
+
+
 def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     """The values of a column, each as something that encodes to its JSON. Times are formatted by Arrow, a hundred times
     as fast as by way of Python's datetime, also where they stand in a struct such as a window."""
@@ -200,17 +205,42 @@ def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
         return _json_structs(column)
     if pa.types.is_decimal(column.type):
         return _json_decimals(column)
-    if pa.types.is_nested(column.type):
-        nested = list(column.to_pylist(maps_as_pydicts="strict"))
-        return list(map(decimals_as_text, nested)) if _holds_decimals(column.type) else nested
-    return list(column.to_pylist())  # without that argument ten times as fast
+    try:
+        if pa.types.is_nested(column.type):
+            nested = list(column.to_pylist(maps_as_pydicts="strict"))
+            return list(map(decimals_as_text, nested)) if _holds_decimals(column.type) else nested
+        return list(column.to_pylist())  # without that argument ten times as fast
+    except (OverflowError, ValueError):  # a time that Python has not
+        return _json_far_values(column)
+
+
+def _json_far_values(column: pa.Array) -> list[Any]:
+    """The same without Python's dates, which end with the year 9999: dates are text of Arrow, lists and maps are taken
+    apart."""
+    kind = column.type
+    if pa.types.is_date(kind):
+        return list(_in_range(column.cast(pa.string())).to_pylist())
+    if pa.types.is_map(kind):
+        pairs = list(zip(_json_values(column.keys), _json_values(column.items), strict=True))
+        spans = zip(column.is_valid().to_pylist(), pairwise(column.offsets.to_pylist()), strict=True)
+        return [dict(pairs[start:end]) if there else None for there, (start, end) in spans]
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
+        values = iter(_json_values(column.flatten()))
+        sizes = pc.if_else(column.is_valid(), pc.list_value_length(column), None).to_pylist()
+        return [None if size is None else list(islice(values, size)) for size in sizes]
+    return list(column.to_pylist())
+
+
+def _in_range(text: pa.Array) -> pa.Array:
+    """Times as text, null for those that Arrow does not write: infinity, and years from about 32,768 on."""
+    return pc.if_else(pc.starts_with(text, "<"), None, text)
 
 
 def _rfc3339(times: pa.Array) -> list[str | None]:
     """Casting to a type without a zone gives the time in UTC."""
     zone = times.type.tz
     utc = times.cast(pa.timestamp("us", zone), safe=False).cast(pa.timestamp("us"))
-    text = pc.replace_substring(utc.cast(pa.string()), " ", "T")
+    text = pc.replace_substring(_in_range(utc.cast(pa.string())), " ", "T")
     whole = pc.replace_substring(text, ".000000", "")
     return list((pc.binary_join_element_wise(whole, "Z", "") if zone else whole).to_pylist())
 

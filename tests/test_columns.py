@@ -219,3 +219,25 @@ def test_what_does_not_fit_its_column_is_null_and_the_rest_is_read(kind: pa.Data
     schema = pa.schema([("changed", kind), ("same", pa.int64())])
     rows = [json.dumps({"changed": value, "same": 1}).encode(), b'{"same":2}']
     assert from_json_rows(rows, schema).to_pylist() == [{"changed": None, "same": 1}, {"changed": None, "same": 2}]
+
+
+def test_times_that_python_has_not_are_text_or_null_at_any_depth() -> None:
+    """Python's dates end with the year 9999, Arrow's text about 22,000 years later."""
+    days = pa.array([2**31 - 1, None, 3_000_000, 0], pa.int32()).cast(pa.date32())
+    text = [None, None, "10183-09-21", "1970-01-01"]
+    offsets = pa.array([0, None, 2, 4], pa.int32())
+    listed = pa.ListArray.from_arrays(offsets, days)
+    mapped = pa.MapArray.from_arrays(offsets, pa.array(list("abcd")), days)
+    sized = pa.FixedSizeListArray.from_arrays(days, 2)
+
+    def seen(column: pa.Array) -> list[object]:
+        return [msgspec.json.decode(row)["x"] for row in json_rows(pa.table({"x": column}))]
+
+    assert seen(days) == text
+    assert seen(listed) == [text[:2], None, text[2:]]
+    assert seen(listed.slice(1)) == [None, text[2:]]
+    assert seen(mapped) == [{"a": None, "b": None}, None, {"c": text[2], "d": text[3]}]
+    assert seen(mapped.slice(2)) == [{"c": text[2], "d": text[3]}]
+    assert seen(sized) == [text[:2], text[2:]]
+    assert seen(pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), listed)) == [[text[:2], None, text[2:]]]
+    assert seen(pa.array([2**63 - 1], pa.timestamp("us", "UTC"))) == [None]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
@@ -14,7 +12,7 @@ from penstock.serve.body import read_body
 from penstock.serve.connections import while_heard
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.problems import HEADERS
-from penstock.serve.query.answers import Answer
+from penstock.serve.query.answers import Format
 from penstock.serve.sliced import answered
 
 ARROW = "application/vnd.apache.arrow.stream"
@@ -25,7 +23,7 @@ class Asked(msgspec.Struct, forbid_unknown_fields=True):
 
     sql: str
     limit: int | None = None
-    format: Literal["json", "arrow"] | None = None
+    format: Format | None = None
 
 
 _decode = msgspec.json.Decoder(Asked).decode
@@ -43,13 +41,11 @@ class QueryEndpoint:
         caller.spend(1)
         parameters(request.query_params.multi_items())
         asked = await self._asked(request)
-        if (asked.format or _accepted(request)) == "arrow":
-            form, media_type = Answer.arrow, ARROW
-        else:
-            form, media_type = Answer.json, "application/json"
-        work = self._deps.asked.answer(asked.sql, caller, form, asked.limit)
-        body = await while_heard(work, request, self._deps.closing)
-        return answered(body, self._deps.connections, HEADERS, media_type=media_type)
+        format = asked.format or _accepted(request)
+        work = self._deps.asked.answer(asked.sql, caller, format, asked.limit)
+        answer = await while_heard(work, request, self._deps.closing)
+        end, media_type = (b"", ARROW) if format == "arrow" else (answer.json_end, "application/json")
+        return answered(answer.data, self._deps.connections, HEADERS, end=end, media_type=media_type)
 
     async def _asked(self, request: Request) -> Asked:
         most = 8 * self._deps.settings.query_text_max + 1024
@@ -60,5 +56,5 @@ class QueryEndpoint:
             raise MalformedBody(f'a query is a JSON object, {{"sql": "SELECT ..."}}: {error}') from None
 
 
-def _accepted(request: Request) -> str:
+def _accepted(request: Request) -> Format:
     return "arrow" if ARROW in request.headers.get("accept", "").lower() else "json"

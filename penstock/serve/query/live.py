@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Hashable, Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
@@ -25,20 +25,9 @@ from penstock.settings import Settings
 
 SHARE = 4
 """A query rests this many times as long as it took, so that none takes more than a fifth of a processor."""
-Run = Callable[[Plan, Callable[[Answer], "_Rows"]], Awaitable["_Rows"]]
+Run = Callable[[Plan], Awaitable[Answer]]
 RequireSpace = Callable[["_Kept", int], None]
 Versions = Callable[[tuple[str, ...]], Awaitable[tuple[object, ...]]]
-
-
-class _Rows(NamedTuple):
-    """Columns and rows as members of a JSON object, and how long they took."""
-
-    body: bytes
-    took_s: float
-
-
-def _rows(answer: Answer) -> _Rows:
-    return _Rows(answer.rows(), answer.took_s)
 
 
 class LiveQueries:
@@ -87,10 +76,10 @@ class LiveQueries:
         if size + sum(each.size for each in self._kept.values() if each is not kept) > most:
             raise QueryTooLarge(f"the results of all live queries together may have {most // 2**20} MiB")
 
-    async def _in_turn(self, plan: Plan, form: Callable[[Answer], _Rows]) -> _Rows:
+    async def _in_turn(self, plan: Plan) -> Answer:
         """Run a query when it is its turn. Live ones take half of the places at most: who asks once is not held up."""
         async with self._turns:
-            return await self._run(plan, form)
+            return await self._run(plan)
 
 
 class _Kept:
@@ -146,13 +135,13 @@ class _Kept:
         versions = await self._versions(self._asked.checked.reads)
         if versions == self._seen:
             return 0.0
-        found = await self._run(self._asked, _rows)
+        found = await self._run(self._asked)
         key = blake2b(self._asked.checked.sql.encode(), digest_size=32).digest()
-        cursor = encode(QueryCursor(blake2b(found.body, digest_size=15, key=key).digest()))
+        cursor = encode(QueryCursor(blake2b(found.data, digest_size=15, key=key).digest()))
         self._seen = versions
         if self.latest is None or self.latest.cursor != cursor:
-            self._require_space(self, len(found.body))
-            self.latest = Delivery("snapshot", b"{" + found.body + b"}", cursor)
+            self._require_space(self, len(found.data))
+            self.latest = Delivery("snapshot", found.data + b"}", cursor)
             self._tell()
         return found.took_s
 

@@ -8,15 +8,16 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import msgspec
 
 from penstock.errors import PenstockError, QueryTooLarge, QueryTooSlow
 from penstock.serve.query import worker
+from penstock.serve.query.answers import Format
 from penstock.serve.query.turns import Turns
 from penstock.settings import Settings
 
@@ -39,7 +40,6 @@ class Reply(msgspec.Struct):
     ready: bool = False
     rows: int = 0
     truncated: bool = False
-    types: list[str] = []
     error: str | None = None
     message: str = ""
 
@@ -48,13 +48,21 @@ _decode = msgspec.json.Decoder(Reply).decode
 
 
 @dataclass(frozen=True)
+class Request:
+    """A query that was checked: its text, the most rows, the format of its result, and the cursors of what it reads,
+    which an Arrow stream has in its schema."""
+
+    sql: str
+    rows: int
+    format: Format = "json"
+    cursors: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Result:
-    """What a query gave: an Arrow stream, the engine's names of its types, whether there are more rows, and how long it
-    ran: without the wait for its turn, or for a process."""
+    """The encoded result of a query, and how long it ran: without the wait for its turn, or for a process."""
 
     data: bytes
-    types: Sequence[str]
-    truncated: bool
     seconds: float
 
 
@@ -95,9 +103,9 @@ class Worker:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    async def run(self, sql: str, files: Sequence[int], rows: int, seconds: float) -> Reply | Result:
+    async def run(self, asked: Request, files: Sequence[int], seconds: float) -> Reply | Result:
         """Run one query. If this is cancelled, or the process does not heed its time, it is killed."""
-        request = msgspec.json.encode({"sql": sql, "rows": rows, "seconds": seconds})
+        request = msgspec.json.encode({**asdict(asked), "seconds": seconds})
         began = asyncio.get_running_loop().time()
         try:
             socket.send_fds(self._channel, [request], list(files))
@@ -109,7 +117,7 @@ class Worker:
             raise
         try:
             took_s = asyncio.get_running_loop().time() - began
-            return reply if reply.error else Result(_read(results[0]), reply.types, reply.truncated, took_s)
+            return reply if reply.error else Result(_read(results[0]), took_s)
         finally:
             for each in results:
                 os.close(each)
@@ -171,7 +179,7 @@ class Pool:
         and what it gives are held in its turn only, so that their memory is bounded."""
         return self._turns.one(who)
 
-    async def run(self, sql: str, files: Sequence[int], rows: int) -> Result:
+    async def run(self, asked: Request, files: Sequence[int]) -> Result:
         """Run a query that was checked, in a turn. `files` are open files with its tables, as Arrow streams.
 
         `Wrong` if the engine does not take it; `QueryTooSlow` or `QueryTooLarge` if it is over its limits.
@@ -180,14 +188,14 @@ class Pool:
         chosen = rested or await Worker.start(self._settings)
         seconds, began = self._settings.query_s_max, clock()
         try:
-            reply = await chosen.run(sql, files, rows, seconds)
+            reply = await chosen.run(asked, files, seconds)
         except _Gone:
             took_s = clock() - began
             if rested is not None and took_s < SUDDEN_S:
-                return await self.run(sql, files, rows)  # it may have been killed before it saw the query
+                return await self.run(asked, files)  # it may have been killed before it saw the query
             # out of memory is what ends a process before its time
             raise (self._too_slow() if took_s >= seconds else self._too_large()) from None
-        if isinstance(reply, Result) or reply.error in ("wrong", "slow"):
+        if isinstance(reply, Result) or reply.error in ("wrong", "slow", "long"):
             self._rest(chosen)
         else:
             chosen.kill()
@@ -209,6 +217,8 @@ class Pool:
             return Wrong(reply.message)
         if reply.error == "slow":
             return self._too_slow()
+        if reply.error == "long":
+            return QueryTooLarge(f"the answer is longer than the {RESULT_BYTES_MAX // 2**20} MiB that it may have")
         if reply.error == "large":
             return self._too_large()
         _log.error("a query failed: %s", reply.message)

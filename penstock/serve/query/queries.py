@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
 from penstock.access import Caller, RowRule
 from penstock.errors import BadParameter, BadQuery, Forbidden, QueryRefused
 from penstock.serve.channels.threads import for_reader
-from penstock.serve.query.answers import Answer, tidied
+from penstock.serve.query.answers import Answer, Format
 from penstock.serve.query.check import Checked, check
 from penstock.serve.query.live import LiveQueries, QueryChannel
 from penstock.serve.query.plan import Plan
-from penstock.serve.query.pool import Pool, Wrong
+from penstock.serve.query.pool import Pool, Request, Wrong
 from penstock.serve.query.relations import Relation
 from penstock.serve.query.sources import Extract, Source
 from penstock.serve.query.turns import Turns
@@ -30,7 +29,6 @@ CHECKS_MAX = 2
 """Texts that are parsed at once, in the four threads for readers; callers take turns."""
 CHECKS_WAITING_MAX = 1_000
 """Texts that wait to be parsed: all followers of live queries come back at once when the gateway has restarted."""
-T = TypeVar("T")
 _quoted = re.compile(r"[\"']([^\"']{1,200})[\"']").findall
 _input = re.compile(r"(?:temp\.main\.)?input_(\d+)")
 
@@ -48,9 +46,9 @@ class Queries:
         self._live = LiveQueries(self.run, self._versions, settings)
         self._forgetting: asyncio.TimerHandle | None = None
 
-    async def answer(self, text: str, caller: Caller, form: Callable[[Answer], T], limit: int | None = None) -> T:
-        """The answer to a query, in the form that is sent. Raises what `plan` and `run` do."""
-        return await self.run(await self.plan(text, caller, limit), form, caller.name)
+    async def answer(self, text: str, caller: Caller, format: Format = "json", limit: int | None = None) -> Answer:
+        """The answer to a query. Raises what `plan` and `run` do."""
+        return await self.run(await self.plan(text, caller, limit), format, caller.name)
 
     def channel(self, text: str, caller: Caller) -> QueryChannel:
         """The query as something to be followed. Callers who ask for the same share the work. What is wrong with it is
@@ -84,24 +82,18 @@ class Queries:
             raise Forbidden(f"{caller.name} sees some rows of {whole} only; ask for those instead of {name}")
         return rule
 
-    async def run(self, plan: Plan, form: Callable[[Answer], T], who: str = LIVE) -> T:
-        """Run a query when it is the caller's turn. What it needs is read then, which does not count as its time; and
-        what it gives has its form before the next one's turn."""
+    async def run(self, plan: Plan, format: Format = "json", who: str = LIVE) -> Answer:
+        """Run a query when it is the caller's turn. What it needs is read then, which does not count as its time."""
         checked = plan.checked
         async with self._pool.turn(who):
             extracts, read_s = await self._extracts(plan)
+            cursors = _cursors(checked, extracts)
             files = [each.file.descriptor for each in extracts]
             try:
-                result = await self._pool.run(checked.sql, files, checked.rows_max)
+                result = await self._pool.run(Request(checked.sql, checked.rows_max, format, cursors), files)
             except Wrong as error:
                 raise _explained(str(error), checked) from None
-
-            def formed() -> T:
-                table, types = tidied(result.data, result.types)
-                seconds = read_s + result.seconds
-                return form(Answer(table, types, _cursors(checked, extracts), result.truncated, seconds))
-
-            return await for_reader(formed)
+            return Answer(result.data, cursors, read_s + result.seconds)
 
     async def _extracts(self, plan: Plan) -> tuple[list[Extract], float]:
         """The tables of a query, and how long it took to read them."""

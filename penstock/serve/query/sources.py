@@ -12,6 +12,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
+from fcntl import F_ADD_SEALS, F_SEAL_GROW, F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_WRITE, fcntl
 from mmap import PROT_READ, mmap
 
 import msgspec
@@ -30,13 +31,15 @@ _log = logging.getLogger("penstock.serve")
 
 
 class SharedFile:
-    """A table in memory, to be read by other processes. Goes with the last one who knows it."""
+    """A table in memory, to be read by other processes: it is sealed, so that none of them can change it. Goes with the
+    last one who knows it."""
 
     def __init__(self, table: pa.Table) -> None:
-        self.descriptor = os.memfd_create("table", os.MFD_CLOEXEC)
+        self.descriptor = os.memfd_create("table", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with open(self.descriptor, "wb", closefd=False) as file, pa.ipc.new_stream(file, table.schema) as writer:
             writer.write_table(table)
             self.size = file.tell()
+        fcntl(self.descriptor, F_ADD_SEALS, F_SEAL_WRITE | F_SEAL_GROW | F_SEAL_SHRINK | F_SEAL_SEAL)
 
     def table(self) -> pa.Table:
         """What is in it, not copied."""

@@ -1,17 +1,19 @@
-"""A process that runs queries, one at a time, and may be killed at any time. It imports nothing of ours.
+"""A process that runs queries, one at a time, and may be killed at any time. Of ours it imports the encoding alone.
 
 DuckDB is in a process of its own because its limits do not hold in all cases: a function of one row, such as
 `repeat('x', 1000000000)`, cannot be interrupted and is not counted against its memory. Here the kernel sees to both:
-a limit on what the process may allocate, and an alarm that ends it. What it reads comes as open files in memory, of
-which it sees the pages that are there already; it is given no path, no connection and no environment.
+a limit on what the process may allocate, and an alarm that ends it. The answer is encoded here too, under the same
+limits: a small result may have a long JSON. What it reads comes as open files in memory, which are sealed; it is given
+no path, no connection and no environment.
 
 A request is one message on the socket: JSON, with an open file for each table. The answer is one as well: JSON, with an
-open file that has the rows as an Arrow stream, if there are any.
+open file that has the encoded result, if there is one.
 """
 
 from __future__ import annotations
 
 import errno
+import gc
 import json
 import mmap
 import os
@@ -22,6 +24,7 @@ import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 MESSAGE_BYTES_MAX = 192 * 1024
@@ -82,8 +85,10 @@ def tables(files: Sequence[int]) -> Iterator[Any]:
 
 
 def run(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, Any], int]:
-    """Run a query; the answer, and the open file with its rows."""
+    """Run a query; the answer, and the open file with its result."""
     import duckdb
+
+    from penstock.serve.query import encoding
 
     statements = connection.extract_statements(request["sql"])
     if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
@@ -92,9 +97,25 @@ def run(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple
         connection.register(f"input_{number}", table)
     found = connection.sql(request["sql"])
     types = [str(each) for each in found.types]
+    reader = found.to_arrow_reader(BATCH_ROWS)
+    encoding.distinct_names(reader.schema.names)  # before anything is read that cannot be encoded
     result = os.memfd_create("result", os.MFD_CLOEXEC)
-    rows, truncated = write(found.to_arrow_reader(BATCH_ROWS), result, request["rows"])
-    return {"rows": rows, "truncated": truncated, "types": types}, result
+    gathered = os.memfd_create("gathered", os.MFD_CLOEXEC)
+    try:
+        rows, truncated = write(reader, gathered, request["rows"])
+        [table] = tables([gathered])
+        tidy, kinds = encoding.tidied(table, types)
+        with open(result, "wb", closefd=False) as file:
+            if request["format"] == "arrow":
+                encoding.write_arrow(file, tidy, request["cursors"], truncated=truncated)
+            else:
+                encoding.write_json(file, tidy, kinds, truncated=truncated)
+    except BaseException:
+        os.close(result)
+        raise
+    finally:
+        os.close(gathered)
+    return {"rows": rows, "truncated": truncated}, result
 
 
 def write(reader: Any, result: int, rows_max: int) -> tuple[int, bool]:
@@ -116,25 +137,30 @@ def answer(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tu
     this process is not to be used again."""
     import duckdb
 
+    from penstock.serve.query.encoding import UnfitResult
+
     try:
         found, result = run(connection, request, files)
         return found, [result]
     except duckdb.InterruptException:
         return {"error": "slow"}, []
+    except UnfitResult as error:
+        return {"error": "wrong", "message": str(error)[:MESSAGE_LENGTH_MAX]}, []
     except Exception as error:
         told = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH_MAX]
-        if is_of_memory(error, told):
+        if isinstance(error, OSError) and error.errno == errno.EFBIG:
+            return {"error": "long"}, []
+        if is_of_memory(told):
             return {"error": "large"}, []
         if isinstance(error, duckdb.Error) and not isinstance(error, duckdb.InternalException):
             return {"error": "wrong", "message": str(error)[:MESSAGE_LENGTH_MAX]}, []
         return {"error": "failed", "message": told}, []
 
 
-def is_of_memory(error: Exception, told: str) -> bool:
-    """Whether something was refused its memory: the answer is too large for its file, or an allocation has failed. That
-    has a class of its own only where DuckDB counts."""
+def is_of_memory(told: str) -> bool:
+    """Whether an allocation has failed. That has a class of its own only where DuckDB counts."""
     words = ("OutOfMemory", "Out of Memory", "out of memory", "bad_alloc", "MemoryError", "malloc", "llocation failure")
-    return (isinstance(error, OSError) and error.errno == errno.EFBIG) or any(word in told for word in words)
+    return any(word in told for word in words)
 
 
 def serve(channel: socket.socket, memory_bytes: int, result_bytes: int) -> None:
@@ -152,6 +178,7 @@ def serve(channel: socket.socket, memory_bytes: int, result_bytes: int) -> None:
         for file in [*files, *results]:
             os.close(file)
         connection.close()
+        gc.collect()  # what encodes a row of the client's columns is a class, which refers to itself
         connection = connect(memory_bytes)
 
 
@@ -161,8 +188,12 @@ def warm_up(memory_bytes: int) -> None:
 
     connection = connect(memory_bytes)
     connection.register("input_0", pa.table({"x": [1]}))
-    connection.sql("SELECT x FROM input_0").to_arrow_reader(1).read_all()
+    request = {"sql": "SELECT x FROM input_0", "rows": 1, "format": "json"}
+    for result in answer(connection, request, [])[1]:
+        os.close(result)
     connection.close()
+    gc.collect()
+    gc.freeze()  # the collections between queries look at nothing of this
 
 
 def in_time(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
@@ -178,7 +209,16 @@ def in_time(connection: Any, request: dict[str, Any], files: Sequence[int]) -> t
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def bare_package() -> None:
+    """Make the modules of `penstock` importable without its `__init__`, which imports most of them: they would take
+    time at each start, and memory."""
+    package = ModuleType("penstock")
+    package.__path__ = [str(Path(__file__).resolve().parents[2])]
+    sys.modules["penstock"] = package
+
+
 def main() -> None:
+    bare_package()
     descriptor, memory_bytes, result_bytes = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(socket.socket(fileno=descriptor), memory_bytes, result_bytes)

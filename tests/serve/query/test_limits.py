@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from penstock.access import ANYONE
+from penstock.serve.query.encoding import distinct_names
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, run, serving, until
 from tests.serve.query.support import SETTINGS, Typed, ask, asking, queried, workers
@@ -44,7 +45,14 @@ BOMBS = [
     'SELECT median(a.v) FROM "by-key" a, "by-key" b, "by-key" c, "by-key" d',
     "SELECT sum(x) OVER (ORDER BY x DESC) FROM range(1000000000) r(x) ORDER BY 1",
     "SELECT repeat('z', 100000) FROM range(10000)",
+    "SELECT list(true) FROM range(20000000)",
 ]
+NAME = "a" * 9_000
+LONG = [
+    f'SELECT *, *, *, *, *, * FROM (SELECT true AS "{NAME}" FROM range(10000))',
+    f"SELECT list_transform(range(20000), x -> {{'{NAME}': true}}) AS l",
+]
+"""Small results with a long JSON."""
 
 
 def memory_of(process: int) -> int:
@@ -89,6 +97,63 @@ def test_a_query_that_would_take_everything_ends_with_a_clear_error_while_others
             assert await served(client, 'SELECT count(*) AS n FROM "by-key"') == [{"n": 3_000}]
 
     run(main())
+
+
+@pytest.mark.parametrize("sql", LONG)
+def test_the_bound_on_an_answer_holds_for_its_json(sql: str) -> None:
+    """As it does for Arrow, in which these results are small."""
+
+    async def main() -> None:
+        async with queried(settings=replace(SETTINGS, query_s_max=30.0)) as deps, asking(deps) as client:
+            response = await client.post("/v1/query", json={"sql": sql})
+            assert response.status_code == 422, response.text[:300]
+            assert response.json()["code"] == "query_too_large"
+            arrow = await client.post("/v1/query", json={"sql": sql, "format": "arrow"})
+            assert arrow.status_code == 200
+
+    run(main())
+
+
+def test_a_result_has_a_bounded_number_of_columns_and_length_of_names() -> None:
+    async def main() -> None:
+        wide = ", ".join(f"{number} AS c{number}" for number in range(100))
+        longest = ", ".join(f"1 AS {'n' * 80}{number}" for number in range(90))
+        async with queried() as deps, asking(deps) as client:
+            for sql in (
+                f"SELECT {', '.join('*' * 11)} FROM (SELECT {wide})",
+                f"SELECT {', '.join('*' * 9)} FROM (SELECT {longest})",
+            ):
+                for form in ("json", "arrow"):
+                    response = await client.post("/v1/query", json={"sql": sql, "format": form})
+                    assert (response.status_code, response.json()["code"]) == (400, "bad_query")
+                    assert "column" in response.json()["detail"]
+            answer = await ask(client, f"SELECT {', '.join('*' * 10)} FROM (SELECT {wide})")
+            assert len(answer["rows"][0]) == 1_000
+
+    run(main())
+
+
+def test_many_columns_of_one_name_are_numbered_in_one_pass() -> None:
+    """Each name is compared with few others, however many there are."""
+    compared = 0
+
+    class Counted(str):
+        __slots__ = ()
+
+        def __eq__(self, other: object) -> bool:
+            nonlocal compared
+            compared += 1
+            return str.__eq__(self, other)
+
+        __hash__ = str.__hash__
+
+    names = distinct_names([Counted("n") for _ in range(1_000)])
+    assert names == ["n", *(f"n_{number}" for number in range(2, 1_001))]
+    assert compared < 10_000
+
+
+def test_a_number_that_is_another_columns_name_is_left_out() -> None:
+    assert distinct_names(["a", "a", "a_2", "a", "a_2"]) == ["a", "a_3", "a_2", "a_4", "a_2_2"]
 
 
 async def served(client: httpx.AsyncClient, sql: str) -> Any:

@@ -17,7 +17,9 @@ from penstock.contracts import Channel, Delivery
 from penstock.cursor import view_cursor
 from penstock.errors import BadCursor, BadExpression, Busy, QueryTooLarge
 from penstock.serve.connections import following
+from penstock.serve.query.answers import Answer
 from penstock.serve.query.live import QueryChannel
+from penstock.serve.query.plan import Plan
 from tests.serve.clients import Received, hear, open_socket, read_events, say
 from tests.serve.fakes import FakeLog, run, serving, until
 from tests.serve.query.support import SETTINGS, Typed, asking, queried
@@ -124,10 +126,10 @@ def test_followers_of_the_same_query_share_its_evaluation() -> None:
             asked = deps.asked
             count, run_once = 0, asked.run
 
-            async def counted(plan, form):  # type: ignore[no-untyped-def]
+            async def counted(plan: Plan) -> Answer:
                 nonlocal count
                 count += 1
-                return await run_once(plan, form)
+                return await run_once(plan)
 
             asked._live._run = counted
             texts = [TOP, TOP.lower().replace("select", "SELECT"), TOP.replace(" WHERE", "\n  WHERE /* more */")]

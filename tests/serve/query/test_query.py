@@ -203,6 +203,13 @@ VALUES: list[tuple[str, str, Any]] = [
     ("encode('ab')", "BLOB", "YWI="),
     ("date_trunc('hour', TIMESTAMPTZ '2024-05-01 12:34:00Z')", "TIMESTAMP WITH TIME ZONE", "2024-05-01T12:00:00Z"),
     ("strftime(TIMESTAMPTZ '2024-05-01 23:34:00+02:00', '%H')", "VARCHAR", "21"),
+    ("make_date(12000, 1, 1)", "DATE", "12000-01-01"),
+    ("make_date(200000, 1, 1)", "DATE", None),
+    ("DATE 'infinity'", "DATE", None),
+    ("TIMESTAMP 'infinity'", "TIMESTAMP", None),
+    ("[TIMESTAMP 'infinity', TIMESTAMP '2024-05-01']", "TIMESTAMP[]", [None, "2024-05-01T00:00:00"]),
+    ("{'a': DATE '-infinity'}", "STRUCT(a DATE)", {"a": None}),
+    ("TIME '24:00:00'", "TIME", "24:00:00"),
 ]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import socket
 from pathlib import Path
@@ -11,6 +12,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
+from penstock import columns
 from penstock.serve.query import worker
 from penstock.serve.query.sources import SharedFile
 
@@ -46,7 +48,7 @@ def test_the_database_reaches_nothing_outside_and_its_settings_stay(sql: str) ->
 def test_only_one_select_is_run(sql: str) -> None:
     connection = worker.connect(SPACE)
     try:
-        reply, files = worker.answer(connection, {"sql": sql, "rows": 10}, [])
+        reply, files = worker.answer(connection, {"sql": sql, "rows": 10, "format": "json"}, [])
     finally:
         connection.close()
     assert reply["error"] in ("failed", "wrong")
@@ -58,12 +60,38 @@ def test_rows_are_cut_where_they_should_be() -> None:
     connection = worker.connect(SPACE)
     try:
         for rows, count, more in ((10, 10, True), (5_000, 5_000, False), (4_999, 4_999, True), (9_999, 5_000, False)):
-            request = {"sql": "SELECT x FROM temp.main.input_0", "rows": rows}
+            request = {"sql": "SELECT x FROM temp.main.input_0", "rows": rows, "format": "arrow", "cursors": {}}
             reply, (result,) = worker.answer(connection, request, [table.descriptor])
             assert (reply["rows"], reply["truncated"]) == (count, more)
             os.lseek(result, 0, os.SEEK_SET)
             with open(result, "rb") as file:
                 assert pa.ipc.open_stream(file).read_all().num_rows == count
+    finally:
+        connection.close()
+
+
+def test_the_tables_of_a_query_cannot_be_changed() -> None:
+    """Not by a process that has broken out of the engine either: the same pages are read by the next query."""
+    table = SharedFile(pa.table({"x": [1]}))
+    for change in (
+        lambda: os.pwrite(table.descriptor, b"y", 0),
+        lambda: os.ftruncate(table.descriptor, 0),
+        lambda: os.ftruncate(table.descriptor, table.size + 1),
+        lambda: mmap.mmap(table.descriptor, 0, prot=mmap.PROT_WRITE),
+    ):
+        with pytest.raises(PermissionError):
+            change()
+    assert table.table().to_pylist() == [{"x": 1}]
+
+
+def test_a_long_run_of_queries_leaves_nothing_of_their_columns_behind() -> None:
+    connection = worker.connect(SPACE)
+    try:
+        for number in range(3):
+            request = {"sql": f"SELECT {{'m{number}': 1}} AS c{number}", "rows": 1, "format": "json"}
+            _, (result,) = worker.answer(connection, request, [])
+            os.close(result)
+        assert columns._json_object.cache_info().currsize == 0
     finally:
         connection.close()
 
