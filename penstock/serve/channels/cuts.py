@@ -154,9 +154,11 @@ class Cuts(Generic[T]):
         self._making: dict[_Name, asyncio.Task[T]] = {}
         self.bytes = 0
 
-    async def get(self, lens: Lens, generation: int, version: int, rows: int, make: Callable[[], T]) -> T:
-        """What was made for this lens and version; else it is made, in a thread if there are many rows. It goes on
-        though the one who asked goes: others may wait for it."""
+    async def get(
+        self, lens: Lens, generation: int, version: int, rows: int, make: Callable[[], T], who: str = ""
+    ) -> T:
+        """What was made for this lens and version; else it is made, in a thread if there are many rows, in a turn of
+        the caller who was first. It goes on though the one who asked goes: others may wait for it."""
         name = (lens, generation, version)
         found = self._made.get(name)
         if found is not None:
@@ -165,12 +167,12 @@ class Cuts(Generic[T]):
         if name not in self._making:
             if rows <= INLINE_ROWS:
                 return self._keep(name, *self._sized(make))
-            self._making[name] = asyncio.create_task(self._make(name, make))
+            self._making[name] = asyncio.create_task(self._make(name, make, who))
         return await asyncio.shield(self._making[name])
 
-    async def _make(self, name: _Name, make: Callable[[], T]) -> T:
+    async def _make(self, name: _Name, make: Callable[[], T], who: str) -> T:
         try:
-            return self._keep(name, *await for_reader(self._sized, make))
+            return self._keep(name, *await for_reader(who, self._sized, make))
         finally:
             del self._making[name]
 

@@ -149,9 +149,9 @@ class StreamChannel:
             raise BadParameter("a stream has no end: limit must be a whole number", parameter="limit")
         clock = asyncio.get_running_loop().time
         deadline = clock() + wait_s
-        found = await for_reader(self._find, EARLIEST if since is None else since, limit)
+        found = await for_reader(self._who, self._find, EARLIEST if since is None else since, limit)
         while not found.rows and found.more and not found.gone and clock() < deadline:
-            found = await for_reader(self._find, stream_cursor(found.generation, found.after), limit)
+            found = await for_reader(self._who, self._find, stream_cursor(found.generation, found.after), limit)
         if found.rows or found.gone or clock() >= deadline:
             return found.page()
         return await self._awaited(_Place(found.generation, found.after), limit, deadline)
@@ -166,7 +166,7 @@ class StreamChannel:
                 if delivery.kind == "change" and delivery.count <= limit:
                     return _page(delivery.data[:-1], delivery.cursor)
                 if delivery.kind != "stall" and delivery.kind != "progress":
-                    return (await for_reader(self._find, cursor, limit)).page()
+                    return (await for_reader(self._who, self._find, cursor, limit)).page()
                 if clock() >= deadline:
                     return _page(b'{"events":[]', place.cursor)
 
@@ -209,7 +209,7 @@ class StreamChannel:
                 return rows, start
 
     async def last(self, limit: int) -> Page:
-        return (await for_reader(self._find_last, limit)).page()
+        return (await for_reader(self._who, self._find_last, limit)).page()
 
     def _find_last(self, limit: int) -> _Found:
         """The last events that are seen among the latest of each partition."""

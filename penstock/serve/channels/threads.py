@@ -1,23 +1,65 @@
 """Threads for work that one reader asks for: a page, a look through a filter at all rows, a change of long ago.
 
 They are few, and not those in which streams and views are followed: however many ask, and however much for, what is new
-goes out to all the others.
+goes out to all the others. Callers take turns, and one with a name has half of the threads at most.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
+
+from penstock.serve.channels.turns import Turns
 
 THREADS = 4
-_threads = ThreadPoolExecutor(THREADS, "readers")
+WAITING_MAX = 1_000
+"""Pages and the like that wait for a thread, of one caller half of that; a further one is refused. All followers of a
+view through filters of their own come back at once when the gateway has restarted."""
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
-async def for_reader(work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """Do blocking work in one of the threads, in turn. What has not begun is left undone if nobody waits for it."""
-    return await asyncio.get_running_loop().run_in_executor(_threads, partial(work, *given, **named))
+class FairThreads:
+    """A few threads in which callers take turns. One pool for the process, with turns for each event loop."""
+
+    def __init__(self, threads: int, waiting_max: int, *, name: str, what: str) -> None:
+        """`what` names those who wait, for the error."""
+        self._pool = ThreadPoolExecutor(threads, name)
+        self._threads, self._waiting_max, self._what = threads, waiting_max, what
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+
+    async def run(self, who: str, work: Callable[[], T]) -> T:
+        """Do blocking work in one of the threads when it is the caller's turn. `Overloaded` if too many wait.
+
+        If this is cancelled, work that has not begun is left undone; what has begun keeps its place until it ends.
+        """
+        loop, turns = asyncio.get_running_loop(), self._turns()
+        await turns.take(who)
+
+        def free(_: Future[T]) -> None:
+            with suppress(RuntimeError):  # the event loop is closed, and its turns are over
+                loop.call_soon_threadsafe(turns.give_back, who)
+
+        running = self._pool.submit(work)
+        running.add_done_callback(free)
+        return await asyncio.wrap_future(running)
+
+    def _turns(self) -> Turns:
+        loop = asyncio.get_running_loop()
+        if loop not in self._by_loop:
+            share = max(1, self._threads // 2)
+            self._by_loop[loop] = Turns(self._threads, self._waiting_max, each_max=share, what=self._what)
+        return self._by_loop[loop]
+
+
+_readers = FairThreads(THREADS, WAITING_MAX, name="readers", what="pages")
+
+
+async def for_reader(who: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """Do blocking work for a caller in one of the threads, in turn. `Overloaded` if too many wait."""
+    return await _readers.run(who, partial(work, *given, **named))

@@ -176,7 +176,7 @@ class ViewChannel:
         generation = self._view.generation
         version, rows = await self._seen_rows()
         if order is not None:
-            rows = await for_reader(ordered, rows, self._lens_on().shown, order)
+            rows = await for_reader(self._who, ordered, rows, self._lens_on().shown, order)
         cursor = view_cursor(generation, version, self._lens.sight)
         listed = b'{"rows":' + join(rows[:limit])
         more = limit is not None and len(rows) > limit
@@ -188,7 +188,9 @@ class ViewChannel:
         """All rows that are seen, encoded once for all who ask for them at the same version."""
         generation = self._view.generation
         version, rows = await self._seen_rows()
-        whole = await self._shared.wholes.get(self._lens, generation, version, len(rows), lambda: _Whole.of(rows))
+        whole = await self._shared.wholes.get(
+            self._lens, generation, version, len(rows), lambda: _Whole.of(rows), self._who
+        )
         cursor = view_cursor(generation, version, self._lens.sight)
         marks = b',"reset":true' if reset else b""
         end = b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}"
@@ -207,9 +209,11 @@ class ViewChannel:
             return [row for row in lens.json_rows(rows) if row is not None]
 
         if self._range is not None:
-            return snapshot.version, await for_reader(look)
+            return snapshot.version, await for_reader(self._who, look)
         generation = self._view.generation
-        return snapshot.version, await self._shared.rows.get(lens, generation, snapshot.version, len(rows), look)
+        return snapshot.version, await self._shared.rows.get(
+            lens, generation, snapshot.version, len(rows), look, self._who
+        )
 
     async def _cut_all(self, changes: Sequence[Change], generation: int) -> list[Change]:
         """What is seen of changes, which are of this making of the view, though by now there may be another. A single
@@ -221,12 +225,12 @@ class ViewChannel:
         if len(changes) == 1:
             (change,) = changes
             seen = await self._shared.changes.get(
-                lens, generation, change.version, cost, lambda: cut(change, lens, key)
+                lens, generation, change.version, cost, lambda: cut(change, lens, key), self._who
             )
             return [] if seen is None else [seen]
         if cost <= INLINE_ROWS:
             return cut_all(Offered(changes), lens, key)
-        return await for_reader(lambda: cut_all(Offered(changes), lens, key))
+        return await for_reader(self._who, lambda: cut_all(Offered(changes), lens, key))
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         """As the contract says. The first delivery comes at once: a snapshot, a change, or else a progress mark."""
@@ -323,7 +327,7 @@ class ViewChannel:
         if len(seen) < 2:
             return seen[0].data if seen else b""
         self._shared.lenses.merges += 1
-        return await for_reader(merge, seen, self._shared.key)
+        return await for_reader(self._who, merge, seen, self._shared.key)
 
     async def _snapshot(self, place: _Place) -> Delivery:
         """All rows that are seen, encoded once for all who see the same at the same version."""
@@ -335,7 +339,7 @@ class ViewChannel:
             return self._shared.encoded
         version, rows = await self._seen_rows()
         data = await self._shared.snapshots.get(
-            self._lens, place.generation, version, len(rows), lambda: b'{"rows":' + join(rows) + b"}"
+            self._lens, place.generation, version, len(rows), lambda: b'{"rows":' + join(rows) + b"}", self._who
         )
         place.version, place.lost = version, False
         return Delivery("snapshot", data, place.cursor)

@@ -16,9 +16,9 @@ from pathlib import Path
 import msgspec
 
 from penstock.errors import PenstockError, QueryTooLarge, QueryTooSlow
+from penstock.serve.channels.turns import Turns
 from penstock.serve.query import worker
 from penstock.serve.query.answers import Format
-from penstock.serve.query.turns import Turns
 from penstock.settings import Settings
 
 RESULT_BYTES_MAX = 32 * 1024 * 1024

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from penstock.access import Caller, RowRule
 from penstock.errors import BadParameter, BadQuery, Forbidden, QueryRefused
 from penstock.serve.channels.threads import for_reader
+from penstock.serve.channels.turns import Turns
 from penstock.serve.query.answers import Answer, Format
 from penstock.serve.query.check import Checked, check
 from penstock.serve.query.live import LiveQueries, QueryChannel
@@ -16,7 +17,6 @@ from penstock.serve.query.plan import Plan
 from penstock.serve.query.pool import Pool, Request, Wrong
 from penstock.serve.query.relations import Relation
 from penstock.serve.query.sources import Extract, Source
-from penstock.serve.query.turns import Turns
 from penstock.settings import Settings
 
 FORGET_S = 60.0
@@ -72,7 +72,7 @@ class Queries:
             raise BadQuery(f"there is no stream or view {name[:80]!r}{_listed(allowed)}", position=place)
 
         async with self._checks.one(caller.name):
-            checked = await for_reader(check, text, resolve, limit or most)
+            checked = await for_reader(caller.name, check, text, resolve, limit or most)
         return Plan(checked, tuple(self._rule(name, caller) for name in checked.reads))
 
     def _rule(self, name: str, caller: Caller) -> RowRule | None:
@@ -86,7 +86,7 @@ class Queries:
         """Run a query when it is the caller's turn. What it needs is read then, which does not count as its time."""
         checked = plan.checked
         async with self._pool.turn(who):
-            extracts, read_s = await self._extracts(plan)
+            extracts, read_s = await self._extracts(plan, who)
             cursors = _cursors(checked, extracts)
             files = [each.file.descriptor for each in extracts]
             try:
@@ -95,11 +95,11 @@ class Queries:
                 raise _explained(str(error), checked) from None
             return Answer(result.data, cursors, read_s + result.seconds)
 
-    async def _extracts(self, plan: Plan) -> tuple[list[Extract], float]:
+    async def _extracts(self, plan: Plan, who: str) -> tuple[list[Extract], float]:
         """The tables of a query, and how long it took to read them."""
         reads, clock = plan.checked.reads, asyncio.get_running_loop().time
         began = clock()
-        found = [await self._sources[name].extract(rule) for name, rule in zip(reads, plan.rules, strict=True)]
+        found = [await self._sources[name].extract(rule, who) for name, rule in zip(reads, plan.rules, strict=True)]
         self._make_room(reads)
         self._forget_later()
         return found, clock() - began

@@ -72,17 +72,18 @@ class Source:
             return self._relation.version()
         return await asyncio.to_thread(self._relation.version)
 
-    async def extract(self, rule: RowRule | None = None) -> Extract:
-        """The rows now, as far as the rule lets them be seen. Those who ask while they are being made get the same."""
+    async def extract(self, rule: RowRule | None = None, who: str = "") -> Extract:
+        """The rows now, as far as the rule lets them be seen, made in a turn of the caller. Those who ask while they are
+        being made get the same."""
         async with self._making:
             if self._made is None or self._made.version != await self.version():
                 self._limited.clear()
-                self._made = await for_reader(self._make, self._relation.prepare())
+                self._made = await for_reader(who, self._make, self._relation.prepare())
             if rule is None:
                 return self._made
             key = rule_key(rule)
             if key not in self._limited:
-                self._limited[key] = await for_reader(self._make_limited, self._made, rule)
+                self._limited[key] = await for_reader(who, self._make_limited, self._made, rule)
             self._limited.move_to_end(key)
             while len(self._limited) > LIMITED_MAX:
                 self._limited.popitem(last=False)

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from penstock.access import Caller
 from penstock.access.grants import ALL
 from penstock.errors import Overloaded
+from penstock.serve.channels.turns import Turns
 from penstock.serve.query.answers import Answer
 from penstock.serve.query.queries import Queries
 from penstock.serve.query.relations import ViewRelation
-from penstock.serve.query.turns import Turns
 from tests.serve.fakes import run, until
 from tests.serve.query.support import SETTINGS, Typed
 
@@ -103,6 +103,41 @@ def test_one_who_gives_up_in_the_moment_of_its_turn_passes_it_on() -> None:
         assert waiting.cancelled()
         async with asyncio.timeout(60), turns.one("third"):
             pass
+
+    run(main())
+
+
+def test_one_who_gives_up_just_before_its_turn_does_not_take_the_place_along() -> None:
+    async def main() -> None:
+        turns = Turns(1, 4)
+        async with turns.one("first"):
+            waiting = [asyncio.create_task(turns.one(who).__aenter__()) for who in ("second", "third")]
+            await asyncio.sleep(0)
+            waiting[0].cancel()  # it does not know yet when the place is free
+        await asyncio.gather(*waiting, return_exceptions=True)
+        assert waiting[0].cancelled()
+        assert waiting[1].exception() is None
+        turns.give_back("third")
+        async with asyncio.timeout(60), turns.one("fourth"):
+            pass
+
+    run(main())
+
+
+def test_one_caller_holds_no_more_places_than_it_may() -> None:
+    async def main() -> None:
+        turns = Turns(3, 10, each_max=1)
+        await turns.take("greedy")
+        waiting = asyncio.create_task(turns.take("greedy"))
+        await asyncio.sleep(0)
+        await turns.take("other")
+        await turns.take("")
+        assert not waiting.done()
+        turns.give_back("other")
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        turns.give_back("greedy")
+        await waiting
 
     run(main())
 
