@@ -9,6 +9,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from penstock.access import caller_of
+from penstock.errors import Unauthorized
 from penstock.serve.connections import SLICE_BYTES, Connections, no_room
 
 _log = logging.getLogger("penstock.serve")
@@ -30,7 +31,7 @@ def answered(
 
 class _Sliced(Response):
     """A long answer. It counts as a live connection, and its bytes as held for a client: clients that do not read hold
-    no more than the bound, and are let go."""
+    no more than the bound, and are let go. So is one whose key is revoked or expires."""
 
     def __init__(
         self, body: bytes, end: bytes, connections: Connections, headers: Mapping[str, str], media_type: str
@@ -40,12 +41,16 @@ class _Sliced(Response):
         self._body, self._end, self._connections = body, end, connections
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Raises `Busy` before anything is sent, if there is no place or no room."""
-        who = caller_of(scope).name
+        """Raises `Busy` before anything is sent, if there is no place or no room. Broken off when the caller ends."""
+        caller = caller_of(scope)
+        who = caller.name
         with self._connections.one(who), self._connections.held.keep(who, self._body) as kept:
             if not kept:
                 raise no_room()
-            await self._send(send)
+            try:
+                await caller.while_valid(self._send(send), "the key of a long answer is revoked or expired")
+            except Unauthorized as error:  # the status is sent already: the connection ends without the rest
+                _log.info("%s; it was broken off", error)
 
     async def _send(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
