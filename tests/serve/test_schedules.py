@@ -22,7 +22,7 @@ from penstock.errors import Busy
 from penstock.schema import event_schema
 from penstock.serve.channels import cuts, front, stream, tail, view
 from penstock.serve.channels.stream import StreamChannel
-from penstock.serve.channels.threads import for_reader
+from penstock.serve.channels.threads import for_follower, for_reader
 from penstock.serve.channels.view import ViewChannel
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, run, until
@@ -173,6 +173,8 @@ def slow_threads(monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None
     monkeypatch.setattr(asyncio, "to_thread", _late(asyncio.to_thread, chance))
     for module in (cuts, stream, view):
         monkeypatch.setattr(module, "for_reader", _late(for_reader, chance))
+    for module in (stream, tail):
+        monkeypatch.setattr(module, "for_follower", _late(for_follower, chance))
 
 
 def _late(work: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
@@ -332,7 +334,8 @@ def test_who_follows_a_stream_hears_all_that_its_filter_shows_once(seed: int, mo
         async with asyncio.TaskGroup() as tasks:
             for number in range(10):
                 where, select, sight = SEEN[number % len(SEEN)]
-                seen = channel.limited(where, {}) if number >= len(SEEN) and where else channel.through(where, None)
+                asked = channel.asked_by(f"caller {number % 3}")
+                seen = asked.limited(where, {}) if number >= len(SEEN) and where else asked.through(where, None)
                 followers.append(Heard(log, sight, stream_cursor(1, {0: 0, 1: 0})))
                 work = follow_stream(
                     seen.through(None, select), followers[-1], random.Random(seed * 100 + number), over

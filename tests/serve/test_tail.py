@@ -5,16 +5,19 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import Counter
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
+from penstock.contracts import Delivery
 from penstock.cursor import stream_cursor
 from penstock.schema import event_schema
 from penstock.serve.channels import tail as tail_module
+from penstock.serve.channels.pieces import read_piece
 from penstock.serve.channels.stream import StreamChannel
-from penstock.serve.channels.tail import change_of
+from penstock.serve.channels.tail import Entry, change_of
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, Reading, numbers, run, until
 
@@ -114,3 +117,66 @@ def test_those_who_come_back_at_once_with_the_same_filter_share_its_work(monkeyp
             assert looks[0] == 1
 
     run(main())
+
+
+def test_filters_of_one_caller_delay_neither_those_without_one_nor_the_filters_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There are more of them than threads, and none ends before the others have their events."""
+    costly, go = set[Any](), threading.Event()
+
+    def held(generation: int, piece: Any, lens: Any) -> Any:
+        if lens in costly:
+            assert go.wait(60)
+        return change_of(generation, piece, lens)
+
+    monkeypatch.setattr(tail_module, "change_of", held)
+
+    async def main() -> None:
+        log = FakeLog(1)
+        source = channel(log)
+        slow = [source.asked_by("ann").through(f"n > {-number}", None) for number in range(1, 9)]
+        shared = [source.asked_by(who).through("n < 100", None) for who in ("ann", "bob")]
+        costly.update(each._lens for each in slow)
+        streams = [each.follow("latest") for each in (*slow, *shared, source)]
+        for each in streams:
+            await anext(each)
+        await until(lambda: source._tail.now is not None)
+        first = [asyncio.create_task(_changes(each, 3)) for each in streams]
+        for number in range(3):
+            before = source._tail.next
+            log.write(0, number)
+            source.wake()
+            await until(lambda before=before: source._tail.next > before)  # type: ignore[misc]
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*first[len(slow) :]) == [[0, 1, 2]] * 3
+        assert not any(each.done() for each in first[: len(slow)])
+        go.set()
+        assert await asyncio.gather(*first) == [[0, 1, 2]] * len(first)
+        for each in streams:
+            await each.aclose()  # type: ignore[attr-defined]
+
+    try:
+        run(main())
+    finally:
+        go.set()
+
+
+async def _changes(deliveries: AsyncIterator[Delivery], events: int) -> list[int]:
+    """So many events of one who follows."""
+    found = list[int]()
+    while len(found) < events:
+        delivery = await anext(deliveries)
+        found += numbers(delivery) if delivery.kind == "change" else []
+    return found
+
+
+def test_a_turn_ends_with_the_first_filter_that_is_done_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    log = FakeLog(1)
+    log.write(0, 5)
+    lenses = [channel(log).through(f"n > {number}", None)._lens for number in range(3)]
+    entry = Entry(1, read_piece(log, "x", {0: 0}, {0: 1}, events_max=10, bytes_max=10_000))
+    monkeypatch.setattr(tail_module, "TURN_S", 600)
+    assert len(entry.make(lenses)) == 3
+    monkeypatch.setattr(tail_module, "TURN_S", 0)
+    assert len(entry.make(lenses)) == 1

@@ -149,22 +149,30 @@ class InUse:
     def one(self, lens: Lens, who: str) -> Iterator[None]:
         """Look through a lens while in the block. `Busy` if it is another one than those in use, and too many, or half
         of what may be are this caller's: there is always room for another. One without a name has no share."""
-        own = self._own.setdefault(who, Counter()) if lens and who else Counter[Lens]()
+        own = self._own.setdefault(who, Counter()) if lens else Counter[Lens]()
         try:
-            self._require_room(lens, own)
+            self._require_room(lens, own, who)
             with _counted(self._readers, lens), _counted(own, lens):
                 yield
         finally:
             if not own and self._own.get(who) is own:
                 del self._own[who]
 
-    def _require_room(self, lens: Lens, own: Counter[Lens]) -> None:
+    def callers(self) -> list[str]:
+        """Those who look through filters."""
+        return list(self._own)
+
+    def used_by(self, who: str) -> list[Lens]:
+        """The filters of a caller."""
+        return list(self._own.get(who, ()))
+
+    def _require_room(self, lens: Lens, own: Counter[Lens], who: str) -> None:
         if not lens:
             return
         if lens not in self._readers and sum(map(bool, self._readers)) >= self._most:
             raise Busy(f"all {self._most} filters that may be in use on {self._of} are taken", retry_after_s=5)
         share = max(1, self._most // 2)
-        if lens not in own and len(own) >= share:
+        if who and lens not in own and len(own) >= share:
             raise Busy(f"you use {share} filters on {self._of}, and no one may use more", retry_after_s=5)
 
 

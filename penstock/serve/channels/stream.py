@@ -28,7 +28,7 @@ from penstock.serve.channels.pieces import (
     read_piece,
 )
 from penstock.serve.channels.tail import Tail, change_of
-from penstock.serve.channels.threads import for_reader
+from penstock.serve.channels.threads import for_follower, for_reader
 from penstock.serve.channels.waiting import Take
 from penstock.settings import Settings
 
@@ -41,8 +41,6 @@ STALL_EVENTS = 10_000
 """How far behind the end a follower is told so."""
 BEHIND_BYTES_MAX = 256 * 1024
 """A piece for one who is behind the tail: it holds that alone until it has taken it, and there may be a thousand."""
-READS_MAX = 2
-"""Threads that those behind the tail may use at once: the tail itself must not wait for them."""
 TRIES_MAX = 3
 """A read can lose its range to retention between the look and the read; each retry looks again."""
 
@@ -91,7 +89,6 @@ class _Shared:
         self.name, self.log, self.settings = name, log, settings
         entries, events, filters = settings.buffered_changes, settings.page_events, settings.filters_max
         self.tail = Tail(log, name, entries_max=entries, events_max=events, filters_max=filters)
-        self.reads = asyncio.Semaphore(READS_MAX)
 
 
 class StreamChannel:
@@ -284,7 +281,9 @@ class StreamChannel:
             entry = None if place.number is None else tail.entry(place.number)
             if entry is None or place.number is None:
                 return await self._catch_up(place, deadline)
-            change = await tail.look(entry, self._lens)
+            if tail.is_coming(place.number, self._lens, self._who):
+                return None
+            change = await tail.look(entry, self._lens, self._who)
             place.offsets, place.number = entry.after, place.number + 1
             if change is not None:
                 return change
@@ -313,8 +312,7 @@ class StreamChannel:
             if place.offsets == target:
                 place.number = number
                 return await self._step(place, deadline)
-            async with self._shared.reads:
-                found = await asyncio.to_thread(self._read, place, target)
+            found = await for_follower(self._who, self._read, place, target)
             if isinstance(found, Extent):
                 return self._start_over(place, found, "the events after this position are no longer kept")
             place.offsets, change = found

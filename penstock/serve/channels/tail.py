@@ -1,11 +1,17 @@
-"""The tail of a stream: each new piece is read and encoded once, for all who follow it."""
+"""The tail of a stream: each new piece is read and encoded once, for all who follow it.
+
+Those who see everything get it first. What filters show of it is made after that, in turns of the callers who use them:
+one whose filters take long delays nobody but itself.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Protocol
 
 from penstock.contracts import Delivery, LogReader
@@ -13,12 +19,15 @@ from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor
 from penstock.serve.channels.lens import InUse, Lens
 from penstock.serve.channels.pieces import Extent, Offsets, Piece, extent, join, read_piece
+from penstock.serve.channels.threads import for_follower
 from penstock.serve.channels.waiting import Take, Waiting
 
 POLL_S = 0.25
 """Another process may write the stream, and then nobody calls `wake`."""
 PIECE_BYTES_MAX = 1024 * 1024
 RING_BYTES_MAX = 16 * 1024 * 1024
+TURN_S = 0.05
+"""A caller's turn of a thread ends with the first filter that is done after so long."""
 
 
 def change_of(generation: int, piece: Piece, lens: Lens) -> Delivery | None:
@@ -62,16 +71,28 @@ class Entry:
         """Whether there is no event in it: ticks alone are no change."""
         return not self._piece.events
 
+    def make(self, lenses: Sequence[Lens]) -> list[_Made]:
+        """Make what is seen through the first of the lenses, at least one, until a turn is over. Called in a thread."""
+        made, over = list[_Made](), time.monotonic() + TURN_S
+        for lens in lenses:
+            made.append(self._make(lens))
+            if time.monotonic() >= over:
+                break
+        return made
+
+    def keep(self, lens: Lens, made: _Made) -> None:
+        """Keep what was made, unless it was made twice."""
+        if lens not in self._changes:
+            self._keep(lens, made)
+
     def made(self, lens: Lens) -> _Made:
         """What is seen through a lens, if it was made before; an error if it was not, or could not be."""
         return self._changes.get(lens, _NOT_MADE)
 
-    async def change(self, lens: Lens) -> Delivery | None:
-        """What is seen through a lens: at once if it was made before."""
+    async def change(self, lens: Lens, who: str) -> Delivery | None:
+        """What is seen through a lens: at once if it was made before, else in a turn of the caller."""
         if lens not in self._changes:
-            made = await asyncio.shield(self._making.get(lens) or self._begin(lens))
-            if lens not in self._changes:
-                self._keep(lens, made)
+            self.keep(lens, await asyncio.shield(self._making.get(lens) or self._begin(lens, who)))
         found = self._changes[lens]
         if isinstance(found, Exception):
             raise found
@@ -80,8 +101,8 @@ class Entry:
     def forget(self, lens: Lens) -> None:
         self.size -= _size(self._changes.pop(lens, None))
 
-    def _begin(self, lens: Lens) -> asyncio.Task[_Made]:
-        task = self._making[lens] = asyncio.create_task(asyncio.to_thread(self._make, lens))
+    def _begin(self, lens: Lens, who: str) -> asyncio.Task[_Made]:
+        task = self._making[lens] = asyncio.create_task(for_follower(who, self._make, lens))
         task.add_done_callback(lambda _: self._making.pop(lens))
         return task
 
@@ -101,6 +122,19 @@ def _size(made: _Made) -> int:
     return len(made.data) if isinstance(made, Delivery) else 0
 
 
+@dataclass
+class _Lane:
+    """How far the filters of one caller have come on the ring: the entry that is looked at, and the filters through
+    which that has yet to be done."""
+
+    number: int
+    left: list[Lens]
+    task: asyncio.Task[None] | None = None
+
+    def is_to_make(self, number: int, lens: Lens) -> bool:
+        return self.number < number or (self.number == number and lens in self.left)
+
+
 class Tail:
     """A bounded ring of the latest pieces, numbered without gaps, filled only while someone follows.
 
@@ -117,12 +151,17 @@ class Tail:
         self._pump_task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._waiting: dict[Lens, Waiting[Place]] = {}
+        self._lanes: dict[str, _Lane] = {}
         self._looked = asyncio.Event()
         self.first = self.next = 0
         self._forget()
 
     def _forget(self) -> None:
         self._looked.clear()
+        for lane in self._lanes.values():
+            if lane.task is not None:
+                lane.task.cancel()
+        self._lanes = {}
         self.now: Extent | None = None
         self.error: Exception | None = None
         self.position: Offsets = {}
@@ -188,7 +227,8 @@ class Tail:
         while True:
             self._woken.clear()
             try:
-                now, entry = await asyncio.to_thread(self._advance, self.now, self.position, list(self.lenses))
+                everything = [lens for lens in self.lenses if not lens]
+                now, entry = await asyncio.to_thread(self._advance, self.now, self.position, everything)
             except Exception as error:
                 self.error = error
                 self._tell()
@@ -231,11 +271,18 @@ class Tail:
         self.next += 1
         self._shrink()
 
-    async def look(self, entry: Entry, lens: Lens) -> Delivery | None:
+    def is_coming(self, number: int, lens: Lens, who: str) -> bool:
+        """Whether a caller's filter is about to be applied to an entry. Then those who wait are handed it."""
+        entry, lane = self.entry(number), self._lanes.get(who)
+        if entry is None or lane is None or entry.made(lens) is not _NOT_MADE:
+            return False
+        return lane.is_to_make(number, lens)
+
+    async def look(self, entry: Entry, lens: Lens, who: str) -> Delivery | None:
         """What is seen of an entry. It grows when it is seen through another lens."""
         size = entry.size
         try:
-            return await entry.change(lens)
+            return await entry.change(lens, who)
         finally:
             if entry.size > size:
                 self._shrink()
@@ -248,26 +295,70 @@ class Tail:
             self.first += 1
 
     def _hand_out(self, entry: Entry) -> None:
-        """Give the latest entry to all who wait for it, in one pass."""
+        """Give the latest entry to all who see everything, and have it looked at for the others."""
         self._looked.set()
-        number, now = self.next - 1, asyncio.get_running_loop().time()
-        for lens, waiting in tuple(self._waiting.items()):
-            change = entry.made(lens)
-            if isinstance(change, Exception):
-                waiting.wake()
+        number = self.next - 1
+        for lens in tuple(self._waiting):
+            self._give(entry, number, lens)
+        for who in self.lenses.callers():
+            if who not in self._lanes:
+                lane = self._lanes[who] = _Lane(number, self.lenses.used_by(who))
+                lane.task = asyncio.create_task(self._run(lane, who), name=f"filters on {self._stream}")
+
+    def _give(self, entry: Entry, number: int, lens: Lens) -> None:
+        """Give an entry to all who wait for it and look through a lens, in one pass. Others who are behind look for
+        themselves."""
+        change, now = entry.made(lens), asyncio.get_running_loop().time()
+        for waiter in self._waiting.get(lens, ()):
+            place = waiter.place
+            if place.number is not None and place.number > number:
                 continue
-            for waiter in waiting:
-                place = waiter.place
-                if place.number != number or (change and not waiter.takes((change,))):
-                    waiter.wake()
-                    continue
-                place.offsets, place.number = entry.after, number + 1
-                place.given_at = now if change else place.given_at
+            if change is _NOT_MADE and lens and place.number == number:
+                continue
+            if place.number != number or isinstance(change, Exception) or (change and not waiter.takes((change,))):
+                waiter.wake()
+                continue
+            place.offsets, place.number = entry.after, number + 1
+            place.given_at = now if change else place.given_at
+
+    async def _run(self, lane: _Lane, who: str) -> None:
+        """Look at the entries through the filters of a caller until there is no further one."""
+        try:
+            while lane.number < self.next:
+                entry = self.entry(lane.number)
+                if entry is not None and await self._look_through(entry, lane, who):
+                    lane.number += 1
+                else:
+                    lane.number = max(self.first, lane.number)
+                    self._wake(self.lenses.used_by(who))
+        finally:
+            if self._lanes.get(who) is lane:
+                del self._lanes[who]
+
+    async def _look_through(self, entry: Entry, lane: _Lane, who: str) -> bool:
+        """Look at one entry through the filters of a caller, turn by turn, and give it out; False if it has left the
+        ring before that was done. Those who wait for it read the log then."""
+        lane.left = [lens for lens in self.lenses.used_by(who) if entry.made(lens) is _NOT_MADE]
+        while lane.left:
+            if self.entry(lane.number) is not entry:
+                return False
+            made = await for_follower(who, entry.make, tuple(lane.left))
+            done, lane.left = lane.left[: len(made)], [each for each in lane.left[len(made) :] if each in self.lenses]
+            for lens, change in zip(done, made, strict=True):
+                if lens in self.lenses:
+                    entry.keep(lens, change)
+                    self._give(entry, lane.number, lens)
+            self._shrink()
+        return True
+
+    def _wake(self, lenses: Sequence[Lens]) -> None:
+        for lens in lenses:
+            if lens in self._waiting:
+                self._waiting[lens].wake()
 
     def _tell(self) -> None:
         self._looked.set()
-        for waiting in self._waiting.values():
-            waiting.wake()
+        self._wake(tuple(self._waiting))
 
     async def _rest(self) -> None:
         try:

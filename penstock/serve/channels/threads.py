@@ -1,12 +1,13 @@
-"""Threads for work that one reader asks for: a page, a look through a filter at all rows, a change of long ago.
+"""Threads for work that one reader asks for: a page, a look through a filter, a change of long ago.
 
-They are few, and not those in which streams and views are followed: however many ask, and however much for, what is new
-goes out to all the others. Callers take turns, and one with a name has half of the threads at most.
+They are few, and not those in which streams and views are read for all who follow: however many ask, and however much
+for, what is new goes out to the others. Callers take turns, and one with a name has half of the threads at most.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -17,7 +18,7 @@ from weakref import WeakKeyDictionary
 from penstock.serve.channels.turns import Turns
 
 THREADS = 4
-WAITING_MAX = 1_000
+WAITING_MAX = 2_000
 """Pages and the like that wait for a thread, of one caller half of that; a further one is refused. All followers of a
 view through filters of their own come back at once when the gateway has restarted."""
 P = ParamSpec("P")
@@ -57,9 +58,16 @@ class FairThreads:
         return self._by_loop[loop]
 
 
+_followers = FairThreads(THREADS, sys.maxsize, name="followers", what="followers")
+"""Followers are bounded by the connections, and each waits for one thing at a time."""
 _readers = FairThreads(THREADS, WAITING_MAX, name="readers", what="pages")
 
 
 async def for_reader(who: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """Do blocking work for a caller in one of the threads, in turn. `Overloaded` if too many wait."""
     return await _readers.run(who, partial(work, *given, **named))
+
+
+async def for_follower(who: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
+    """The same for one who follows a stream through a filter, or is behind: in other threads, and never refused."""
+    return await _followers.run(who, partial(work, *given, **named))

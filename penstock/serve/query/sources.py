@@ -73,8 +73,8 @@ class Source:
         return await asyncio.to_thread(self._relation.version)
 
     async def extract(self, rule: RowRule | None = None, who: str = "") -> Extract:
-        """The rows now, as far as the rule lets them be seen, made in a turn of the caller. Those who ask while they are
-        being made get the same."""
+        """The rows now, as far as the rule lets them be seen, made in a turn of the caller. Those who ask while they
+        are being made get the same."""
         async with self._making:
             if self._made is None or self._made.version != await self.version():
                 self._limited.clear()
