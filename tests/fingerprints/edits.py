@@ -393,7 +393,15 @@ INCOMPATIBLE = [
         [('"tell", reads=orders', '"tell", reads=refunds')],
         no("tell", "it read orders and now reads refunds"),
     ),
-    Row("the type of a field of a state", [("count: int = 0", "count: str = ''")], no("tell", "raise the version")),
+    Row(
+        "the type of a field of a state",
+        [
+            ("count: int = 0", "count: str = ''"),
+            ("state.count += STEP", "state.count += 'x'"),
+            ("count=state.count", "count=len(state.count)"),
+        ],
+        no("tell", "raise the version"),
+    ),
 ]
 
 TOGETHER = [
