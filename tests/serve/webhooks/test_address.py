@@ -164,8 +164,9 @@ def test_a_name_that_changes_its_address_between_tries_is_checked_on_each(tmp_pa
             settings = replaced(webhook_private="198.18.0.0/15", webhook_tries_max=3)
             async with rigged(tmp_path, settings, transport=transport) as rig:
                 url = f"https://rebinding.example:{port}/"
-                told, _ = await rig.registry.register(ANYONE, wanted(url), "latest")
-                reasons = [(await rig.registry.verify(ANYONE, told["id"]))["reason"] for _ in range(4)]
+                told = [(await rig.registry.register(ANYONE, wanted(url), "latest"))[0] for _ in range(2)]
+                twice = [each["id"] for each in told for _ in range(2)]  # a third time would have to wait
+                reasons = [(await rig.registry.verify(ANYONE, id))["reason"] for id in twice]
                 assert any("not public" in reason for reason in reasons)
                 assert not all("not public" in reason for reason in reasons)
             assert len(asked) >= 4
