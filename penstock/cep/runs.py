@@ -21,8 +21,8 @@ SPARE = 64
 
 Name = tuple[int, int, tuple[int, ...], datetime | None]
 """Tells the runs of a key apart."""
-Group = tuple[int, int, bool]
-"""What decides about a run but for its events: what it waits for, what has passed, and whether an absence is off."""
+Group = tuple[int, int]
+"""What decides about a run but for its events: what it waits for, and what has passed."""
 
 
 class Runs(list[Run]):
@@ -251,7 +251,7 @@ def name_of(run: Run) -> Name:
 
 
 def _group(run: Run) -> Group:
-    return run.wait, run.past, run.due is None
+    return run.wait, run.past
 
 
 def _moment(run: Run) -> datetime | None:

@@ -147,7 +147,7 @@ def _called_off(run: Run, past: int, silences: list[tuple[int, Absence]]) -> Run
     before = min((each.time for bit, each in silences if not run.past & bit), default=None)
     after = min((each.time for bit, each in silences if not past & bit), default=None)
     run = msgspec.structs.replace(run, past=past)
-    if before is None or before == after:
+    if before is None:
         return run
     return due_later(run, None if after is None else after - before)
 
