@@ -231,13 +231,11 @@ class Turn:
                 if not self.engine.search.every:
                     self._end()
                     return
-                before = max(before, self._skipped(match))
+                before = self._skipped(match)
                 self._skip_to(before)
             place += 1
-        if place:
-            end = max(place, bisect_left(complete, before, key=_began))
-            self._let_go(complete[:end])
-            del complete[:end]
+        self._let_go(complete[:place])
+        del complete[:place]
 
     def _skip_to(self, before: int) -> None:
         """Give up the partial matches that began before an event."""
@@ -280,12 +278,6 @@ class PreferringTurn(Turn):
     def __init__(self, *given: Any) -> None:
         super().__init__(*given)
         self._won: set[int] = set()
-
-    def follow(self, run: Run, outcome: Decided) -> None:
-        if run.path[1] in self._won:
-            self.gone.append(run)
-        else:
-            super().follow(run, outcome)
 
     def spawn(self, place: Place, run: Run | None, path: tuple[int, ...], began: datetime) -> None:
         if path[1] not in self._won:
