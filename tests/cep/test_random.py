@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import permutations
 from random import Random
 from typing import Any
 from unittest.mock import patch
@@ -24,7 +25,6 @@ from penstock.cep.memory import memory_class
 from penstock.cep.pattern import Absent, AllOf, On, Pattern, Repeated
 from penstock.cep.plan import taking
 from penstock.cep.problems import problems
-from penstock.cep.runs import events_of
 from penstock.cep.search import Search
 from tests.cep.brute import Brute, Found, Numbered, told
 from tests.cep.letters import BEGIN, Letter, letters
@@ -54,9 +54,9 @@ class Shapes:
     def __init__(self, choose: Choose) -> None:
         self.choose, self.count = choose, 0
 
-    def single(self) -> On:
+    def single(self, kinds: str | None = None) -> On:
         self.count += 1
-        return step(f"s{self.count}", self.choose(KINDS), self.choose(range(6)) == 0)
+        return step(f"s{self.count}", kinds or self.choose(KINDS), self.choose(range(6)) == 0)
 
     def silence(self) -> Pattern:
         made = cep.absent(self.single(), for_=self.choose(range(1, 5)) * S)
@@ -89,13 +89,15 @@ class Shapes:
         if kind == "alternatives":
             made = self.alternatives()
             if self.choose(range(4)):
-                made = (self.greedy() if self.choose(range(4)) == 0 else self.single()).then(made)
+                before = self.before_alternatives()
+                made = self.linked(before, made) if self.choose(range(4)) == 0 else before.then(made)
             return made if self.choose(range(2)) == 0 else self.sequence(depth, made)
         if kind == "every" and self.choose(range(2)) == 0:
             return self.sequence(depth, self.every())
         steps = [self.single() for _ in range(self.choose([1, 1, 2]))]
         if kind == "absent first":
-            return self.sequence(depth, cep.all_of(cep.absent(self.single()), *steps))
+            unwanted = [cep.absent(self.single()) for _ in range(self.choose([1, 1, 2]))]
+            return self.sequence(depth, cep.all_of(*unwanted, *steps))
         silent = [self.absent() for _ in range(2)]
         part = self.every() if kind == "every" else cep.all_of(*silent, *steps[1:])
         before = self.single() if self.choose(range(3)) else self.sequence(1)
@@ -122,6 +124,10 @@ class Shapes:
         made = self.optional()
         for _ in range(self.choose([1, 1, 2])):
             made = self.linked(made, self.single() if self.choose(range(3)) == 0 else self.optional())
+        if self.choose(range(4)) == 0:
+            return self.linked(self.optional(), made)
+        if self.choose(range(4)) == 0:
+            return self.linked(made, cep.any_of(self.single(), self.alternative("until")))
         return made
 
     def optional(self) -> Pattern:
@@ -142,11 +148,29 @@ class Shapes:
 
     def alternatives(self) -> Pattern:
         """Parts of which each can be called off, and it alone."""
-        made = [self.alternative(self.choose(["silence", "silence", "absent", "until", "step"])) for _ in range(2)]
         if self.choose(range(3)) == 0:
-            made.append(self.alternative("silence"))
+            return cep.any_of(*self.silences())
+        kinds = ["silence", "silence", "absent", "until", "step", "any_of"]
+        made = [self.alternative(self.choose(kinds)) for _ in range(2)]
+        if self.choose(range(3)) == 0:
+            made.append(self.alternative(self.choose(["silence", "absent"])))
         whole = cep.any_of(*made)
-        return whole.times(2) if self.choose(range(5)) == 0 else whole
+        kind = self.choose(["once", "once", "once", "times", "until"])
+        return whole if kind == "once" else whole.times(2) if kind == "times" else self.until(whole.times(1, 2))
+
+    def before_alternatives(self) -> Pattern:
+        """A part that leaves more for the next events to decide, or after which the same is waited for repeatedly."""
+        kind = self.choose(["step", "step", "greedy", "greedy", "silence"])
+        made: Pattern = self.greedy() if kind == "greedy" else self.single()
+        if kind == "silence":
+            return made.then(cep.absent(self.single(), for_=S).at_least(1))
+        return made.not_next(self.single()) if self.choose(range(3)) == 0 else made
+
+    def silences(self) -> list[Pattern]:
+        """Absences of different events for different times: when the first is called off, the next is due later."""
+        kinds, times = self.choose([*permutations("abc")]), self.choose([*permutations(range(2, 5))])
+        made = [cep.absent(self.single(kind), for_=time * S) for kind, time in zip(kinds, times, strict=True)]
+        return [each.then(self.single()) if self.choose(range(3)) == 0 else each for each in made]
 
     def alternative(self, kind: str) -> Pattern:
         made: Pattern = self.single()
@@ -156,6 +180,8 @@ class Shapes:
             made = cep.all_of(made, cep.absent(self.single()), *([self.single()] if self.choose(range(3)) == 0 else ()))
         elif kind == "until":
             made = self.until(made.at_least(self.choose([1, 2])))
+        elif kind == "any_of":
+            made = self.until(cep.any_of(made, self.alternative(self.choose(["absent", "until"]))).times(1, 2))
         return made.then(self.single()) if self.choose(range(3)) == 0 else made
 
     def pattern(self, depth: int) -> Pattern:
@@ -257,6 +283,11 @@ def indexed(is_indexed: bool) -> Iterator[None]:
     few = 0 if is_indexed else 16
     with patch("penstock.cep.runs.FEW", few), patch("penstock.cep.engine.FEW", few):
         yield
+
+
+def taken_by(path: tuple[int, ...]) -> list[int]:
+    """The events that steps have taken; a first silence is counted from one that none has."""
+    return [event for step, event in zip(path[::2], path[1::2], strict=True) if step >= 0]
 
 
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
@@ -419,5 +450,5 @@ def test_no_more_is_kept_than_may_be_and_no_event_that_nothing_has(
         lost += len(found.lost) if found is not None else 0
         kept = [*memory.runs, *memory.complete]
         assert len(kept) <= 3
-        assert set(memory.held_0) == {number for each in kept for number in events_of(each.path)}
+        assert set(memory.held_0) == {number for each in kept for number in taken_by(each.path)}
     assert memory.lost == lost
