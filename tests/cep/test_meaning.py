@@ -16,12 +16,16 @@ from penstock.cep.search import Search
 from penstock.errors import DeclarationError
 from tests.cep.letters import Letter, found, letters, on, second, shown
 
-a, b, c, d, e = on("a"), on("b"), on("c"), on("d"), on("e")
+a, b, c, d, e, f = on("a"), on("b"), on("c"), on("d"), on("e"), on("f")
 S = timedelta(seconds=1)
 
 
 def is_d(event: Letter, match: cep.Match) -> bool:
     return event.kind == "d"
+
+
+def is_first(event: Letter, match: cep.Match) -> bool:
+    return event.number == 1
 
 
 CONTIGUITY = [
@@ -88,6 +92,9 @@ OPTIONAL = [
     (c.next(a.optional().then(b)), "c d a b", ["c b"]),
     (c.then(a.optional().next(b)), "c d b", []),
     (c.then(a.optional().next(b)), "c d a b", ["c a b"]),
+    # nor what is left out at the beginning of a group in a group
+    (c.next(a.optional().next(b.optional().then(d))), "c x d", ["c d"]),
+    (c.then(a.optional().next(b.optional().greedy().then(on("bd", "bd")))), "c x b", ["c b"]),
 ]
 
 GREEDY = [
@@ -156,7 +163,7 @@ NEGATION_AFTER_REPETITION = [
     (a.then(c).times(2).not_then(d).then(b), "a1 c1 d a2 c2 b", []),
     (a.then(c).times(2).not_then(d).then(b), "a1 c1 a2 d c2 b", ["a1 c1 a2 c2 b"]),
     # the repetition may be the last part of a group
-    (c.then(cep.all_of(a, b).then(on("e").times(2))).not_then(d).then(on("f")), "c a b e1 d e2 f", []),
+    (c.then(cep.all_of(a, b).then(e.times(2))).not_then(d).then(f), "c a b e1 d e2 f", []),
     (cep.any_of(a.times(2), c).not_then(d).then(b), "a1 d a2 b", []),
     (a.times(2).then(c).not_then(d).then(b), "a1 d a2 c b", ["a1 a2 c b"]),  # it is not what stands before not_then
 ]
@@ -224,9 +231,12 @@ REPEATED_ABSENCE = [
     (a.then(silent(b, 2).at_least(1)), 7, "a@0", ["a", "a", "a"]),
     (a.then(silent(b, 2).at_least(1)), 7, "a@0 b@4", ["a", "a"]),
     (a.then(silent(b, 2).at_least(1)).then(c), 7, "a@0 c@5", ["a c"]),  # however often there was silence
+    (a.then(silent(b, 1).at_least(1)).then(silent(c, 2)), 5, "a@0", ["a", "a", "a"]),  # at 3, at 4 and at 5
     (a.then(silent(b, 2).then(c)).times(2), None, "a1@0 c1@3 a2@4 c2@6", ["a1 c1 a2 c2"]),
 ]
 
+ONCE_OR_MORE = a.at_least(1).greedy()
+UNTIL_FIRST = cep.any_of(a.at_least(1).until(is_first), e)
 ABSENCE_OR = [
     (a.then(cep.any_of(silent(b, 5), c)), None, "a@0 c@4", ["a c"]),
     (a.then(cep.any_of(silent(b, 5), c)), None, "a@0 c@5", ["a"]),  # the absence is there first
@@ -245,16 +255,32 @@ ABSENCE_OR = [
     (a.then(cep.any_of(silent(b, 5), silent(c, 3), d)), None, "a@0 c@1 b@2 d@9", ["a d"]),
     (a.then(cep.any_of(silent(b, 3).then(d), silent(c, 3).then(e))), 20, "a@0 e@4 d@5", ["a e", "a d"]),  # both at once
     (a.then(cep.any_of(silent(b, 5), silent(c, 3)).times(2)), None, "a@0 c@4", ["a"]),  # at 3, then from there b's at 8
+    # each time that the first is called off, the next one is due at its own time
+    (a.then(cep.any_of(silent(b, 7), silent(c, 3), silent(d, 5))).then(e), 20, "a@0 c@1 d@2 e1@6 e2@8", ["a e2"]),
     # an absence without a time is of its alternative alone, and so is an `until`
     (d.then(cep.any_of(cep.all_of(cep.absent(a), b), c)), None, "d a b c", ["d c"]),
     (d.then(cep.any_of(cep.all_of(cep.absent(a), b), c)), None, "d b c", ["d b"]),
     (d.then(cep.any_of(cep.all_of(cep.absent(a), b), cep.all_of(cep.absent(c), e))), None, "d a c b e", []),
+    # and remains called off when another one is
+    (d.then(cep.any_of(cep.all_of(cep.absent(a), b), cep.all_of(cep.absent(c), e), f)), None, "d a c b f", ["d f"]),
     # what was called off after the first second is waited for again after the second
     (a.then(silent(b, 1).at_least(1)).then(cep.any_of(cep.all_of(cep.absent(c), d), e)), 9, "a@0 c@1.5 d@2.5", ["a d"]),
     (c.then(cep.any_of(a.at_least(1).until(is_d), b)), None, "c d a b", ["c b"]),
     (c.then(cep.any_of(a.at_least(1).until(is_d), b)), None, "c a1 b a2 d a3", ["c a1", "c a1 a2"]),
     (c.then_any(cep.any_of(a.at_least(2).until(is_d), b)), None, "c d a1 a2 b1 b2", ["c b1", "c b2"]),
     (c.next(cep.any_of(a.at_least(1).until(is_d), b)), None, "c x b", []),
+    # an `until` of all alternatives ends each of them
+    (c.then(cep.any_of(UNTIL_FIRST.at_least(1).until(is_d), b)), None, "c d e b", ["c b"]),
+    (UNTIL_FIRST.at_least(1).until(is_first), None, "e1 e2", ["e2"]),
+    # what is called off is apart from what else an event decides: a `not_next`, a greedy repetition
+    (a.not_next(e).then(cep.any_of(cep.all_of(cep.absent(b), c), d)), None, "a x c", ["a c"]),
+    (a.not_next(e).then(cep.any_of(cep.all_of(cep.absent(b), c), d)), None, "a b c d", ["a d"]),
+    (ONCE_OR_MORE.consecutive().then(cep.any_of(cep.all_of(cep.absent(b), c), d)), None, "a x c", ["a c"]),
+    (ONCE_OR_MORE.consecutive().then(cep.any_of(cep.all_of(cep.absent(b), c), d)), None, "a b c d", ["a d"]),
+    (ONCE_OR_MORE.then(cep.any_of(cep.all_of(cep.absent(b), c), on("ad", "ad"))), None, "a1 b a2", []),
+    # after a step that is left out they follow as they are written, and give way to it if it is greedy
+    (a.next(b.optional().then(cep.any_of(c.at_least(1).until(is_d), e))), None, "a x c", ["a c"]),
+    (a.then(b.optional().greedy().then(cep.any_of(c.at_least(1).until(is_d), on("be", "be")))), None, "a b", []),
 ]
 
 ABSENCE_AND = [
@@ -279,6 +305,8 @@ ABSENCE_FIRST = [
     (cep.any_of(silent(a, 5), b), None, "a@0 b@2 b@3", ["b", "b", ""]),  # each begins a match of its own
     (cep.any_of(silent(a, 5), silent(b, 3)), None, "c@0 b@2 a@3", ["", ""]),  # at 5, of b, and at 8
     (cep.any_of(cep.all_of(cep.absent(a), b), c), None, "b1 a b2 c", ["b1", "c"]),
+    (cep.all_of(cep.absent(a), cep.absent(c), b), None, "b1 a b2", ["b1"]),
+    (cep.all_of(cep.absent(a), cep.absent(c), b), None, "b1 c b2", ["b1"]),
     # with others in any order: counted from the last one that it does not want, or the first event of the key
     (cep.all_of(silent(a, 5), b), None, "a@0 b@2", ["b"]),
     (cep.all_of(silent(a, 5), b), None, "a@0 b@7", ["b"]),
@@ -423,6 +451,10 @@ def test_a_match_that_waits_for_an_earlier_one_is_told_after_the_list_unless_tim
     assert found(pattern, "a@0 b@1 c@2", until=second(11), **after) == ["b c"]
 
 
+def test_a_match_does_not_wait_for_a_longer_one_with_the_same_first_event() -> None:
+    assert found(AB, "a@0 b@1", skip=skip.to_next, until=second(1)) == ["a b"]
+
+
 def test_once_is_the_first_match_and_no_more() -> None:
     assert found(a.then(b), "a1 a2 b1 a3 b2", every=False) == ["a1 b1"]
     assert found(a.then_any(b), "a1 b1 b2", every=False, skip=skip.past_last) == ["a1 b1"]
@@ -476,6 +508,12 @@ def test_a_final_not_next_that_no_event_decides_in_time_is_a_partial_match_whose
     assert cep.find(a.not_next(b), letters("a@0 b@10"), within=10 * S, timed_out=True) == []
 
 
+@pytest.mark.parametrize("before", [a, a.not_next(e), ONCE_OR_MORE.consecutive()])
+def test_alternatives_that_were_all_called_off_have_not_timed_out(before: cep.Pattern) -> None:
+    pattern = before.then(cep.any_of(silent(b, 5), silent(c, 3)))
+    assert found(pattern, "a@0 b@1 c@2", within=10 * S, timed_out=True) == []
+
+
 def test_silences_in_any_of_that_were_called_off_have_timed_out_when_within_is_over() -> None:
     pattern = a.then(cep.any_of(silent(b, 5), silent(c, 3), d))
     [match] = cep.find(pattern, letters("a@0 b@1 c@2 d@11"), within=10 * S, timed_out=True)
@@ -522,8 +560,11 @@ def test_time_after_the_list_goes_on_until_it_is_told_to_stop() -> None:
     assert found(pattern, "a@0", until=second(5)) == ["a"]
 
 
+@pytest.mark.parametrize("is_choice", [False, True])
 @pytest.mark.parametrize("look", [False, True])
-def test_partial_matches_that_wait_for_the_same_are_asked_together_unless_they_are_looked_at(look: bool) -> None:
+def test_partial_matches_that_wait_for_the_same_are_asked_together_unless_they_are_looked_at(
+    look: bool, is_choice: bool
+) -> None:
     asked = 0
 
     def fits(event: Letter, match: cep.Match) -> bool:
@@ -533,7 +574,8 @@ def test_partial_matches_that_wait_for_the_same_are_asked_together_unless_they_a
 
     many = 500
     events = [*letters(" ".join(f"a{number}" for number in range(many))), Letter(at=second(many), kind="b")]
-    matches = cep.find(a.then(cep.on("b", Letter, fits)), events)
+    wanted: cep.Pattern = cep.on("b", Letter, fits)
+    matches = cep.find(a.then(cep.any_of(wanted, c.at_least(1).until(is_d)) if is_choice else wanted), events)
     assert len(matches) == (many // 2 if look else many)
     assert asked < 20 * many  # by each for itself: 125,000 times
 
