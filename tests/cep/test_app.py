@@ -13,6 +13,7 @@ import pytest
 from penstock import App, Event, cep
 from penstock.cep import skip
 from penstock.cep.engine import Engine
+from penstock.cep.memory import TICK
 from penstock.cep.runs import FEW
 from penstock.cep.search import Search
 from penstock.declared import Matcher
@@ -21,11 +22,11 @@ from penstock.graph import check
 from penstock.machine import Machine
 from penstock.rows import Inputs, Place, to_micros
 from penstock.shard import Changes, Shard
-from penstock.testing import CRASH, Fault, Result, run, tick
+from penstock.testing import CRASH, STEP, Fault, Result, run, tick
 from tests.cep.letters import BEGIN, Letter, letters, on, second, shown
 
 S = timedelta(seconds=1)
-a, b, c = on("a"), on("b"), on("c")
+a, b, c, d = on("a"), on("b"), on("c"), on("d")
 
 
 class Hit(Event):
@@ -103,6 +104,16 @@ def test_the_absence_that_is_left_in_any_of_is_told_by_log_time_when_no_event_co
     assert texts(run(app, {"letters": [*letters("a@0 b@2"), tick(ticks_s * S)]})) == expected
 
 
+@pytest.mark.parametrize(("began_s", "ends_s"), [(2, 4), (4, 2)])
+def test_within_is_over_by_log_time_though_another_absence_in_any_of_is_due_later(began_s: int, ends_s: int) -> None:
+    pattern = a.then(c).then(cep.any_of(cep.absent(b, for_=3 * S), cep.absent(d, for_=5 * S)))
+    events = letters(f"a@0 c@{began_s} b@{began_s + 1}")
+    passes = ends_s * S - STEP  # it counts from c, and b has come since
+    for ticks, expected in ((passes - TICK, []), (passes, ["a c"])):
+        app, _ = app_with(pattern, within=6 * S, timeouts=Over)
+        assert texts(run(app, {"letters": [*events, tick(ticks)]}), "hits.timeout") == expected
+
+
 @pytest.mark.parametrize(("ticks_s", "expected"), [(4, []), (5, ["b1"])])
 def test_a_silence_with_others_at_the_beginning_is_told_by_log_time_when_no_event_comes(
     ticks_s: int, expected: list[str]
@@ -115,6 +126,13 @@ def test_a_silence_with_others_at_the_beginning_is_told_by_log_time_when_no_even
 def test_log_time_allows_for_events_that_may_still_come(ticks_s: int, expected: list[str]) -> None:
     app, _ = app_with(a.not_then(b), within=5 * S, late_after=S)
     events = [*letters("a"), tick(ticks_s * S), tick(timedelta(0))]
+    assert texts(run(app, {"letters": events})) == expected
+
+
+@pytest.mark.parametrize(("ticks", "expected"), [(7, []), (8, ["a"])])
+def test_log_time_allows_for_late_events_once_however_many_absences_follow(ticks: int, expected: list[str]) -> None:
+    app, _ = app_with(a.then(cep.absent(b, for_=2 * S).times(3)), late_after=S)
+    events = [*letters("a"), *[tick(S)] * ticks, tick(timedelta(0))]
     assert texts(run(app, {"letters": events})) == expected
 
 
@@ -235,6 +253,7 @@ MANY: list[tuple[cep.Pattern, dict[str, Any]]] = [
     (a.then_any(b.at_least(1).consecutive()).then(c), {"within": 300 * S}),
     (a.then_any(b).then(cep.absent(c, for_=90 * S)), {"within": 300 * S, "skip": skip.to_next}),
     (a.then_any(b).not_next(c).then(on("x")), {"within": 300 * S, "bounds": cep.Bounds(partial=40)}),
+    (a.then_any(b).then(cep.absent(c, for_=2 * S)).then(on("x")), {"within": 300 * S}),
 ]
 
 
@@ -306,6 +325,13 @@ def test_complete_matches_that_wait_for_an_earlier_one_are_bounded_with_the_part
     missed = result.emitted("hits.missed")
     assert [each.reason for each in missed] == ["full"]
     assert [each["kind"] + str(each["number"] or "") for each in json.loads(missed[0].events)] == lost
+
+
+def test_no_more_is_given_up_than_what_complete_matches_wait_for_if_those_make_room() -> None:
+    pattern = cep.any_of(d.then(c), a.next(b), on("e").then(c), on("e", "also").then(c))
+    app, hits = app_with(pattern, within=60 * S, skip=skip.past_last, bounds=cep.Bounds(partial=3))
+    result = run(app, {"letters": letters("d a1 b1 a2 b2 e")})
+    assert (texts(result), result.states(hits)["k"].lost) == (["a1 b1", "a2 b2"], 1)
 
 
 def test_a_partial_match_of_too_many_events_is_given_up_and_told() -> None:
