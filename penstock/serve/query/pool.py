@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -87,8 +88,12 @@ class Worker:
         for end in (ours, theirs):
             for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
                 end.setsockopt(socket.SOL_SOCKET, option, 2 * worker.MESSAGE_BYTES_MAX)
-        with theirs:
-            found = cls(await asyncio.to_thread(_spawn, theirs, settings), ours)
+        spawning = asyncio.get_running_loop().run_in_executor(None, _spawn, theirs, settings)
+        try:
+            found = cls(await asyncio.shield(spawning), ours)
+        except BaseException:
+            spawning.add_done_callback(partial(_abandon, ours))
+            raise
         try:
             reply, _ = await found._hear(START_S)
         except BaseException as error:
@@ -145,17 +150,27 @@ class Worker:
         asyncio.get_running_loop().run_in_executor(None, self._process.wait)
 
 
+def _abandon(ours: socket.socket, spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
+    """End a process whose query was given up before it was there."""
+    if spawning.cancelled() or spawning.exception() is not None:
+        ours.close()
+    else:
+        Worker(spawning.result(), ours).kill()
+
+
 def _spawn(theirs: socket.socket, settings: Settings) -> subprocess.Popen[bytes]:
-    limits = [theirs.fileno(), settings.query_memory_bytes, RESULT_BYTES_MAX]
-    return subprocess.Popen(
-        [sys.executable, "-P", str(Path(worker.__file__).resolve()), *map(str, limits)],
-        pass_fds=[theirs.fileno()],
-        env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _QUIET,
-        cwd="/",
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
+    """Start a process, and close its end of the channel here."""
+    with theirs:
+        limits = [theirs.fileno(), settings.query_memory_bytes, RESULT_BYTES_MAX]
+        return subprocess.Popen(
+            [sys.executable, "-P", str(Path(worker.__file__).resolve()), *map(str, limits)],
+            pass_fds=[theirs.fileno()],
+            env={name: os.environ[name] for name in _ENVIRONMENT if name in os.environ} | _QUIET,
+            cwd="/",
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
 
 
 def _read(file: int) -> bytes:

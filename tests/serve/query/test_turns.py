@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import socket
+import subprocess
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +19,11 @@ from penstock.access import Caller
 from penstock.access.grants import ALL
 from penstock.errors import Overloaded
 from penstock.serve.channels.turns import Turns
+from penstock.serve.query import pool
 from penstock.serve.query.answers import Answer
 from penstock.serve.query.queries import Queries
 from penstock.serve.query.relations import ViewRelation
+from penstock.settings import Settings
 from tests.serve.fakes import run, until
 from tests.serve.query.support import SETTINGS, Typed
 
@@ -177,3 +183,28 @@ def test_no_place_is_lost_and_none_is_given_twice(asked: list[tuple[str, int, bo
                 await each.__aenter__()
 
     run(main())
+
+
+def test_a_query_that_is_given_up_while_its_process_starts_leaves_none_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The channel is closed too: an open one is a warning, and so a failure."""
+    spawn, begun, go_on = pool._spawn, threading.Event(), threading.Event()
+    spawned: list[subprocess.Popen[bytes]] = []
+
+    def held(theirs: socket.socket, settings: Settings) -> subprocess.Popen[bytes]:
+        begun.set()
+        assert go_on.wait(60)
+        spawned.append(spawn(theirs, settings))
+        return spawned[0]
+
+    async def main() -> None:
+        starting = asyncio.create_task(pool.Worker.start(Settings()))
+        await until(begun.is_set)
+        starting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await starting
+        go_on.set()
+        await until(lambda: bool(spawned) and spawned[0].returncode is not None)
+
+    monkeypatch.setattr(pool, "_spawn", held)
+    run(main())
+    gc.collect()
