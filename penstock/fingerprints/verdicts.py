@@ -226,6 +226,14 @@ def read_otherwise(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
             yield name
 
 
+def edited_migrations(old: HandlerPrint, new: HandlerPrint) -> Iterator[str]:
+    """The streams whose `migrate` was edited while the version of their class stayed the same."""
+    for name in read_otherwise(old, new):
+        before, after = old.readings.get(name), new.readings.get(name)
+        if before and after and _version(before) == _version(after):
+            yield name
+
+
 def _listed(names: tuple[str, ...]) -> str:
     return ", ".join(names) or "nothing"
 

@@ -31,9 +31,9 @@ from penstock.fingerprints.stored import (
 from penstock.fingerprints.verdicts import (
     Kind,
     Verdict,
+    edited_migrations,
     handler_verdict,
     is_moved,
-    read_otherwise,
     stream_verdict,
     view_verdict,
 )
@@ -326,9 +326,10 @@ class Comparison:
         return found
 
     def rereads(self, handler: Handler) -> bool:
-        """Whether an edited `migrate` reads events that a handler has handled as something else."""
+        """Whether an edited `migrate` reads events that a handler has handled as something else. The ledger knows by
+        itself of another version of their class."""
         old = self._known.handlers.get(handler.name)
-        return old is not None and any(read_otherwise(old, self.declared.handlers[handler.name]))
+        return old is not None and any(edited_migrations(old, self.declared.handlers[handler.name]))
 
     def require(self, node: View | Handler, plan: Callable[[], PlanPrint] | None = None) -> Verdict:
         """The verdict on a view or handler that may go on with the data that it has; raises the reason if it must not.
