@@ -4,7 +4,8 @@ A view has 10,000 rows. Ten times a second, a request updates 100 of them, and a
 number, which rises: a change of any view above says by its highest number which requests it has. Time runs from the
 moment that a request is due to the moment that the change is read.
 Baseline: the same app with the view of the stream alone, measured first, in the same run. The bar is (depth + 1) times
-its p50; the diamond's depth is 2. With 100,000 rows there is no bar, and each is measured for a fifth of the time.
+its p50; the diamond's depth is 2. Shapes with 100,000 rows have no bar and are
+measured for a fifth of the time.
 `BENCH_SECONDS` shortens the five minutes that are measured of each.
 """
 

@@ -23,12 +23,11 @@ _is_uri = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://.+|urn:.+", re.IGNORECASE).full
 _is_email = re.compile(r"[^@:/]+@[^@:/]+").fullmatch
 _is_ip = re.compile(r"[0-9]+(\.[0-9]+){3}|[0-9A-Fa-f]*:[0-9A-Fa-f:.]*").fullmatch
 _SHAPES = {"DNS": _is_dns, "URI": _is_uri, "email": _is_email, "IP Address": _is_ip}
-"""What a name of each kind looks like. No name looks like two of them, so `[clients.NAME]` means one kind."""
+"""Patterns for the names of each kind. No name matches two of them, so `[clients.NAME]` means one kind."""
 
 
 class Certified(NamedTuple):
-    """What the certificate says that a client showed, and TLS has checked: its names, when it ends, and the context
-    that it was checked with."""
+    """A client certificate that TLS has checked: its names, when it expires, and the context that checked it."""
 
     names: tuple[str, ...] = ()
     until: float = math.inf
@@ -83,8 +82,9 @@ def certified(transport: Any) -> Certified:
 
 
 def names(certificate: Mapping[str, Any]) -> tuple[str, ...]:
-    """Those that it is made for, each only if it looks like its kind: an authority that signs any text as an email
-    address has not vouched for a host. The common name counts only if there is no other, as RFC 6125 has it."""
+    """Return the names of a certificate, each only if it matches the pattern of its kind: an authority that signs any
+    text as an email address has not vouched for a host. The common name counts only if there is no other, as in
+    RFC 6125."""
     others = certificate.get("subjectAltName", ())
     if others:
         return tuple(value for kind, value in others if kind in _SHAPES and _SHAPES[kind](value))

@@ -46,7 +46,7 @@ _log = logging.getLogger("penstock.access")
 
 @dataclass
 class Read(Generic[T]):
-    """What files say that have changed: their stamps from before they were read, and the value, or what is wrong."""
+    """Result of reading changed files: their stamps from before the read, and the value or the error."""
 
     stamps: Mapping[Path, Stamp]
     found: T | PenstockError

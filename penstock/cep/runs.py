@@ -22,7 +22,7 @@ SPARE = 64
 Name = tuple[int, int, tuple[int, ...], datetime | None]
 """Tells the runs of a key apart."""
 Group = tuple[int, int]
-"""What decides about a run but for its events: what it waits for, and what has passed."""
+"""State that decides about a run, besides its events: what it waits for, and what has passed."""
 
 
 class Runs(list[Run]):
