@@ -101,8 +101,10 @@ def silent(attack: Attack) -> None:
 def _drip(attack: Attack, who: str, count: int, begin: bytes, *, half: bool = False) -> None:
     while not attack.over.is_set():
         with contextlib.ExitStack() as stack:
-            clients = [stack.enter_context(attack.running.connect()) for _ in range(count)]
-            for client in clients:
+            clients = []
+            for _ in range(count):
+                client = stack.enter_context(attack.running.connect())
+                clients.append(client)
                 with contextlib.suppress(OSError):
                     client.sendall(begin)
                     if half:
