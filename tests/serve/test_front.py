@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 import json
 import random
-from collections.abc import Sequence
+import threading
+from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
 from penstock.contracts import Change, Channel, Delivery, Style
 from penstock.schema import event_schema
 from penstock.serve.channels import front as front_module
-from penstock.serve.channels.cuts import Offered, cut_all
+from penstock.serve.channels.cuts import INLINE_ROWS, Offered, cut_all
 from penstock.serve.channels.lens import Lens
 from penstock.serve.channels.stream import StreamChannel
+from penstock.serve.channels.threads import THREADS
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import SLICE_BYTES, following
 from penstock.serve.frames import IDS_MAX, LARGE, delivered, frame
@@ -23,6 +25,8 @@ from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, body, numbers, run, until
 
 CALM = Settings(heartbeat_s=600, buffered_changes=16)
+LARGE_CHANGE = INLINE_ROWS + 1
+"""So many rows are not looked at in the event loop."""
 
 
 def channel(view: FakeView, settings: Settings = CALM) -> ViewChannel:
@@ -141,6 +145,126 @@ def test_a_filter_that_fails_fails_for_those_who_look_through_it(monkeypatch: py
                 await anext(one)
 
     run(main())
+
+
+def test_filters_of_one_caller_delay_neither_those_without_one_nor_the_filters_of_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """There are more of them than threads, and none ends before the others have their changes."""
+    costly, go = set[Lens](), threading.Event()
+
+    def held(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change]:
+        if lens in costly:
+            assert go.wait(60)
+        return cut_all(offered, lens, key)
+
+    monkeypatch.setattr(front_module, "cut_all", held)
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view)
+        slow = [source.asked_by("ann").through(f"v > {-number}", None) for number in range(1, 9)]
+        shared = [source.asked_by(who).through("v < 100", None) for who in ("ann", "bob")]
+        costly.update(each._lens for each in slow)
+        followers = [each.follow("latest") for each in (*slow, *shared, source)]
+        for each in followers:
+            await anext(each)
+        first = [asyncio.create_task(_values(each, 3 * LARGE_CHANGE)) for each in followers]
+        fronts = source._shared.fronts
+        for number in range(3):
+            view.put({f"{each}": number for each in range(LARGE_CHANGE)})
+            await until(lambda: fronts._reached == view.version)
+        expected = [number for number in range(3) for _ in range(LARGE_CHANGE)]
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*first[len(slow) :]) == [expected] * 3
+        assert not any(each.done() for each in first[: len(slow)])
+        go.set()
+        assert await asyncio.gather(*first) == [expected] * len(first)
+        for each in followers:
+            await each.aclose()  # type: ignore[attr-defined]
+        assert fronts._lanes == {}
+
+    try:
+        run(main())
+    finally:
+        go.set()
+
+
+async def _values(deliveries: AsyncIterator[Delivery], count: int) -> list[int]:
+    """So many values of one who follows."""
+    found = list[int]()
+    while len(found) < count:
+        found += values([await anext(deliveries)])
+    return found
+
+
+def test_a_filter_that_many_callers_use_is_looked_through_by_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose turn comes later finds it done."""
+    looked = list[Lens]()
+
+    def counted(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change]:
+        looked.append(lens)
+        return cut_all(offered, lens, key)
+
+    monkeypatch.setattr(front_module, "cut_all", counted)
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view)
+        followers = [source.asked_by(f"{who}").through("v < 100", None).follow("latest") for who in range(200)]
+        for each in followers:
+            await anext(each)
+        first = [asyncio.create_task(_values(each, LARGE_CHANGE)) for each in followers]
+        view.put({f"{each}": 1 for each in range(LARGE_CHANGE)})
+        assert await asyncio.gather(*first) == [[1] * LARGE_CHANGE] * len(followers)
+        assert 1 <= len(looked) <= 2 * THREADS  # a place is free a moment before what was done in it is handed out
+        for each in followers:
+            await each.aclose()  # type: ignore[attr-defined]
+
+    run(main())
+
+
+def test_filters_that_fall_behind_what_is_kept_are_told_and_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its reader reads for itself then: what it has missed comes as one change."""
+    begun, go = threading.Event(), threading.Event()
+
+    def held(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change]:
+        begun.set()
+        assert go.wait(60)
+        return cut_all(offered, lens, key)
+
+    monkeypatch.setattr(front_module, "cut_all", held)
+
+    async def main() -> None:
+        view = FakeView()
+        source = channel(view)
+        follower = source.asked_by("ann").through("v < 100", None).follow("latest")
+        await anext(follower)
+        arriving = asyncio.create_task(_until_value(follower, 2 * CALM.buffered_changes))
+        for number in range(2 * CALM.buffered_changes + 1):
+            view.put({f"{each}": number for each in range(LARGE_CHANGE)})
+            await until(lambda: source._shared.fronts._reached == view.version)
+        await until(begun.is_set)
+        go.set()
+        kinds = await arriving
+        assert "stall" in kinds
+        assert kinds.count("change") < CALM.buffered_changes
+        await follower.aclose()  # type: ignore[attr-defined]
+
+    try:
+        run(main())
+    finally:
+        go.set()
+
+
+async def _until_value(deliveries: AsyncIterator[Delivery], last: int) -> list[str]:
+    """The kinds of deliveries until a value has come."""
+    kinds = list[str]()
+    async for each in deliveries:
+        kinds.append(each.kind)
+        if last in values([each]):
+            return kinds
+    raise AssertionError("a follower does not end")
 
 
 def test_changes_that_nobody_filters_are_not_taken_apart(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from penstock.serve.channels import tail as tail_module
 from penstock.serve.channels.pieces import read_piece
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.tail import Entry, change_of
+from penstock.serve.channels.threads import THREADS
 from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, Reading, numbers, run, until
 
@@ -169,6 +170,34 @@ async def _changes(deliveries: AsyncIterator[Delivery], events: int) -> list[int
         delivery = await anext(deliveries)
         found += numbers(delivery) if delivery.kind == "change" else []
     return found
+
+
+def test_a_filter_that_many_callers_use_is_looked_through_by_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose turn comes later finds it done."""
+    looked = list[Any]()
+
+    def counted(generation: int, piece: Any, lens: Any) -> Any:
+        looked.append(lens)
+        return change_of(generation, piece, lens)
+
+    monkeypatch.setattr(tail_module, "change_of", counted)
+
+    async def main() -> None:
+        log = FakeLog(1)
+        source = channel(log)
+        followers = [source.asked_by(f"{who}").through("n < 100", None).follow("latest") for who in range(200)]
+        for each in followers:
+            await anext(each)
+        await until(lambda: source._tail.now is not None)
+        first = [asyncio.create_task(_changes(each, 1)) for each in followers]
+        log.write(0, 7)
+        source.wake()
+        assert await asyncio.gather(*first) == [[7]] * len(followers)
+        assert 1 <= len(looked) <= 2 * THREADS  # a place is free a moment before what was done in it is handed out
+        for each in followers:
+            await each.aclose()  # type: ignore[attr-defined]
+
+    run(main())
 
 
 def test_a_turn_ends_with_the_first_filter_that_is_done_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:

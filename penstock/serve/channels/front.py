@@ -1,21 +1,28 @@
 """The front of a view: each new change is cut once for each filter in use, and goes to all who wait for it in one pass.
 
-Nobody else looks at a change that a filter does not show, so a thousand readers with ten filters cost ten looks. Who is
-behind the front reads for itself until it meets it.
+Nobody else looks at a change that a filter does not show, so a thousand readers with ten filters cost ten looks. A
+reader that is behind the front reads for itself until it meets it.
+
+If there is much to look at, those who see everything get it first. What filters show of it is made after that, in turns
+of the callers who use them: one whose filters take long delays nobody but itself.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from penstock.contracts import Change, Delivery, LiveView
 from penstock.cursor import view_cursor
 from penstock.serve.channels.cuts import INLINE_ROWS, Offered, Unknown, cut_all, looks
 from penstock.serve.channels.lens import InUse, Lens
+from penstock.serve.channels.threads import TURN_S, in_turn
 from penstock.serve.channels.waiting import Waiting
 
 CHECK_S = 1.0
@@ -100,9 +107,31 @@ class Front:
             del self._versions[:gone], self._deliveries[:gone]
 
 
+@dataclass
+class _Look:
+    """Changes, and the fronts that they are the next for, all of which have reached the same version."""
+
+    generation: int
+    start: int
+    changes: Sequence[Change]
+    fronts: Sequence[Front]
+    seen: list[list[Change] | Exception] = field(default_factory=list)
+    """What the first of the fronts show."""
+
+    def through_all(self, key: tuple[str, ...], turn_s: float = float("inf")) -> _Look:
+        """Look through the lens of each front until the turn is over, and at least through one. May take long."""
+        over = time.monotonic() + turn_s
+        offered = Offered(self.changes if any(front.lens for front in self.fronts) else ())  # else all is as it is
+        for front in self.fronts:
+            self.seen.append(_seen(offered, front.lens, key) if front.lens else list(self.changes))
+            if time.monotonic() >= over:
+                break
+        return self
+
+
 class Fronts:
-    """The fronts of one view, one for each lens in use, moved on together while someone follows. Belongs to the view's
-    event loop."""
+    """The fronts of one view, one for each lens in use, moved on while someone follows. Belongs to the view's event
+    loop."""
 
     def __init__(self, name: str, view: LiveView, key: tuple[str, ...], lenses: InUse, *, kept_max: int) -> None:
         self._name, self._view, self._key = name, view, key
@@ -110,6 +139,8 @@ class Fronts:
         self._lenses = lenses
         self._fronts: dict[Lens, Front] = {}
         self._pump_task: asyncio.Task[None] | None = None
+        self._lanes: dict[str, asyncio.Task[None]] = {}
+        """By caller: brings its filters up to what has been reached."""
         self._generation = self._reached = 0
 
     @contextmanager
@@ -119,7 +150,7 @@ class Fronts:
         try:
             with self._lenses.one(lens, who):
                 if self._pump_task is None or self._pump_task.done():
-                    self._fronts = {}
+                    self._stop()
                     self._generation, self._reached = self._view.generation, self._view.version
                     self._pump_task = asyncio.create_task(self._pump(), name=f"front of {self._name}")
                 if lens not in self._fronts:
@@ -128,41 +159,48 @@ class Fronts:
         finally:
             if lens not in self._lenses:
                 self._fronts.pop(lens, None)
-            if not self._lenses.readers and self._pump_task is not None:
-                self._pump_task.cancel()
-                self._pump_task = None
+            if not self._lenses.readers:
+                self._stop()
+
+    def _stop(self) -> None:
+        for task in (self._pump_task, *self._lanes.values()):
+            if task is not None:
+                task.cancel()
+        self._pump_task, self._lanes, self._fronts = None, {}, {}
 
     async def _pump(self) -> None:
         try:
             while True:
                 if self._view.generation == self._generation:
                     await self._view.wait(self._reached, CHECK_S)
-                await self._advance()
+                self._advance()
                 await asyncio.sleep(0)  # for those who read for themselves
         except Exception as error:
-            for front in self._fronts.values():
-                front.fail(error)
+            _fail(self._fronts.values(), error)
 
-    async def _advance(self) -> None:
-        """Look at the next changes through every lens."""
-        view, generation = self._view, self._view.generation
-        changes = self._next_changes() if generation == self._generation else None
+    def _advance(self) -> None:
+        """Hand the next changes to those who see everything, and to all if there is little to look at."""
+        if self._view.generation != self._generation:
+            self._skip()
+            return
+        changes = self._changes(self._reached, self._view.version)
         if changes is None:
             self._skip()
         elif changes:
-            seen = await self._cut(changes, list(self._fronts))
-            if view.generation != generation:
-                return
-            self._reached = changes[-1].version
-            self._hand_out(seen)
+            abreast = [front for front in self._fronts.values() if front.reached == self._reached and not front.error]
+            filters = sum(bool(front.lens) for front in abreast)
+            if sum(map(looks, changes)) * filters > INLINE_ROWS:
+                abreast = [front for front in abreast if not front.lens]
+            start, self._reached = self._reached, changes[-1].version
+            self._hand_out(_Look(self._generation, start, changes, abreast).through_all(self._key))
+            self._start_lanes()
 
-    def _next_changes(self) -> Sequence[Change] | None:
-        """The next changes, as many as the bound on bytes allows; None if they are not to be had, or it is too far
-        behind to go through them."""
-        behind = self._view.version - self._reached
-        if behind == 0:
+    def _changes(self, start: int, end: int) -> Sequence[Change] | None:
+        """The changes between two versions, as many as the bound on bytes allows; None if they are not to be had, or
+        too many to go through."""
+        if start == end:
             return ()
-        changes = self._view.changes(self._reached, self._kept_max) if 0 < behind <= self._kept_max else None
+        changes = self._view.changes(start, end - start) if start < end <= start + self._kept_max else None
         if not changes:
             return None
         size = len(changes[0].data)
@@ -177,27 +215,73 @@ class Fronts:
         for front in self._fronts.values():
             front.skip(self._generation, self._reached)
 
-    async def _cut(self, changes: Sequence[Change], lenses: Sequence[Lens]) -> Mapping[Lens, list[Change] | Exception]:
-        """What is seen of changes through each lens: in a thread if there are many rows, or many lenses."""
+    def _start_lanes(self) -> None:
+        """Have the fronts brought up that are behind. A lane that runs sees by itself that there is more."""
+        if not any(self._is_behind(front) for front in self._fronts.values()):
+            return
+        for who in self._lenses.callers():
+            if who not in self._lanes and self._behind(who):
+                self._lanes[who] = asyncio.create_task(self._run(who), name=f"filters on {self._name}")
 
-        def look() -> dict[Lens, list[Change] | Exception]:
-            offered = Offered(changes if any(lenses) else ())  # without a filter nothing is to be taken apart
-            return {lens: _seen(offered, lens, self._key) if lens else list(changes) for lens in lenses}
+    async def _run(self, who: str) -> None:
+        """Bring the filters of a caller up to what has been reached, turn by turn."""
+        try:
+            while self._behind(who):
+                look = await in_turn(who, lambda: self._next_look(who))
+                if look is not None:
+                    self._hand_out(look)
+        except Exception as error:
+            _fail(self._behind(who), error)
+        finally:
+            if self._lanes.get(who) is asyncio.current_task():
+                del self._lanes[who]
 
-        rows = sum(map(looks, changes)) * sum(map(bool, lenses))
-        return look() if rows <= INLINE_ROWS else await asyncio.to_thread(look)
+    def _behind(self, who: str) -> list[Front]:
+        """Those of a caller's fronts that are furthest behind. None if the view is another by now: all begin again."""
+        if self._view.generation != self._generation:
+            return []
+        fronts = [self._fronts[lens] for lens in self._lenses.used_by(who) if lens in self._fronts]
+        behind = [front for front in fronts if self._is_behind(front)]
+        last = min((front.reached for front in behind), default=0)
+        return [front for front in behind if front.reached == last]
 
-    def _hand_out(self, seen: Mapping[Lens, list[Change] | Exception]) -> None:
-        now = asyncio.get_running_loop().time()
-        share = FILTERS_KEPT * KEPT_BYTES_MAX // max(FILTERS_KEPT, len(self._fronts))
-        for lens, front in tuple(self._fronts.items()):
-            found = seen.get(lens)
-            if found is None or isinstance(found, Unknown):
+    def _is_behind(self, front: Front) -> bool:
+        return front.error is None and front.reached < self._reached
+
+    def _next_look(self, who: str) -> Callable[[], _Look] | None:
+        """The work of a caller's turn. None if another who has the same filters has done it meanwhile, or if it
+        can't be done: those who wait read for themselves then."""
+        behind = self._behind(who)
+        if not behind:
+            return None
+        start = behind[0].reached
+        changes = self._changes(start, self._reached)
+        if not changes:
+            for front in behind:
                 front.skip(self._generation, self._reached)
+            return None
+        return partial(_Look(self._generation, start, changes, behind).through_all, self._key, TURN_S)
+
+    def _hand_out(self, look: _Look) -> None:
+        """Give what was seen to those who wait, unless it was done before, or all has begun again."""
+        if self._view.generation != look.generation:
+            return
+        now, reached = asyncio.get_running_loop().time(), look.changes[-1].version
+        share = FILTERS_KEPT * KEPT_BYTES_MAX // max(FILTERS_KEPT, len(self._fronts))
+        for front, found in zip(look.fronts, look.seen, strict=False):
+            if (front.generation, front.reached) != (look.generation, look.start):
+                continue
+            if isinstance(found, Unknown):
+                front.skip(look.generation, reached)
             elif isinstance(found, Exception):
                 front.fail(found)
             else:
-                front.add(self._reached, found, now, share)
+                front.add(reached, found, now, share)
+
+
+def _fail(fronts: Iterable[Front], error: Exception) -> None:
+    for front in fronts:
+        front.fail(error)
 
 
 def _seen(offered: Offered, lens: Lens, key: tuple[str, ...]) -> list[Change] | Exception:

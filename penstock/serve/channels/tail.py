@@ -9,9 +9,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from penstock.contracts import Delivery, LogReader
@@ -19,15 +20,13 @@ from penstock.cursor import stream_cursor
 from penstock.errors import BadCursor
 from penstock.serve.channels.lens import InUse, Lens
 from penstock.serve.channels.pieces import Extent, Offsets, Piece, extent, join, read_piece
-from penstock.serve.channels.threads import for_follower
+from penstock.serve.channels.threads import TURN_S, for_follower, in_turn
 from penstock.serve.channels.waiting import Take, Waiting
 
 POLL_S = 0.25
 """Another process may write the stream, and then nobody calls `wake`."""
 PIECE_BYTES_MAX = 1024 * 1024
 RING_BYTES_MAX = 16 * 1024 * 1024
-TURN_S = 0.05
-"""A caller's turn of a thread ends with the first filter that is done after so long."""
 
 
 def change_of(generation: int, piece: Piece, lens: Lens) -> Delivery | None:
@@ -338,16 +337,22 @@ class Tail:
     async def _look_through(self, entry: Entry, lane: _Lane, who: str) -> bool:
         """Look at one entry through the filters of a caller, turn by turn, and give it out; False if it has left the
         ring before that was done. Those who wait for it read the log then."""
-        lane.left = [lens for lens in self.lenses.used_by(who) if entry.made(lens) is _NOT_MADE]
+        lane.left = self.lenses.used_by(who)
+
+        def next_work() -> Callable[[], list[_Made]] | None:
+            """What others who have the same filters have not made meanwhile."""
+            lane.left = [lens for lens in lane.left if lens in self.lenses and entry.made(lens) is _NOT_MADE]
+            return partial(entry.make, tuple(lane.left)) if lane.left else None
+
         while lane.left:
             if self.entry(lane.number) is not entry:
                 return False
-            made = await for_follower(who, entry.make, tuple(lane.left))
-            done, lane.left = lane.left[: len(made)], [each for each in lane.left[len(made) :] if each in self.lenses]
-            for lens, change in zip(done, made, strict=True):
+            made = await in_turn(who, next_work) or []
+            for lens, change in zip(lane.left, made, strict=False):
                 if lens in self.lenses:
                     entry.keep(lens, change)
                     self._give(entry, lane.number, lens)
+            lane.left = lane.left[len(made) :]
             self._shrink()
         return True
 

@@ -18,6 +18,8 @@ from weakref import WeakKeyDictionary
 from penstock.serve.channels.turns import Turns
 
 THREADS = 4
+TURN_S = 0.05
+"""A caller's turn with several filters ends with the first of them that is done after so long."""
 WAITING_MAX = 2_000
 """Pages and the like that wait for a thread, of one caller half of that; a further one is refused. All followers of a
 view through filters of their own come back at once when the gateway has restarted."""
@@ -39,8 +41,27 @@ class FairThreads:
 
         If this is cancelled, work that has not begun is left undone; what has begun keeps its place until it ends.
         """
-        loop, turns = asyncio.get_running_loop(), self._turns()
+        turns = self._turns()
         await turns.take(who)
+        return await self._do(turns, who, work)
+
+    async def run_found(self, who: str, find: Callable[[], Callable[[], T] | None]) -> T | None:
+        """The same for work that `find` gives when the turn has come; None if nothing is left to do by then."""
+        turns = self._turns()
+        await turns.take(who)
+        try:
+            work = find()
+        except BaseException:
+            turns.give_back(who)
+            raise
+        if work is None:
+            turns.give_back(who)
+            return None
+        return await self._do(turns, who, work)
+
+    async def _do(self, turns: Turns, who: str, work: Callable[[], T]) -> T:
+        """Use a turn that was taken."""
+        loop = asyncio.get_running_loop()
 
         def free(_: Future[T]) -> None:
             with suppress(RuntimeError):  # the event loop is closed, and its turns are over
@@ -71,3 +92,9 @@ async def for_reader(who: str, work: Callable[P, T], *given: P.args, **named: P.
 async def for_follower(who: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
     """The same for one who follows a stream through a filter, or is behind: in other threads, and never refused."""
     return await _followers.run(who, partial(work, *given, **named))
+
+
+async def in_turn(who: str, find: Callable[[], Callable[[], T] | None]) -> T | None:
+    """The same for work that is looked for when the turn has come: another caller with the same filters may have done
+    it by then. None if there is nothing to do."""
+    return await _followers.run_found(who, find)
