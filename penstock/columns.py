@@ -40,6 +40,9 @@ from penstock.schema import (
 _PLAIN = (str, int, float, bool, bytes, datetime, date, Decimal)
 _KEPT = (bytes, datetime, date, Decimal)
 _encode_json = msgspec.json.Encoder().encode
+STRUCTS_KEPT = 256
+STRUCT_MEMBERS_MAX, STRUCT_CHARS_MAX = 256, 8192
+"""What is kept for rows of so many members, with names of so many characters, is some 180 KB."""
 Column = Callable[[list[Any]], pa.Array]
 
 
@@ -178,10 +181,17 @@ def require_one_row_each(view: str, keys: Sequence[str]) -> None:
     )
 
 
-@lru_cache(maxsize=1024)
 def _json_object(names: tuple[str, ...]) -> Callable[..., Any]:
-    """Makes, of a row's values, what encodes to a JSON object with these members. A struct is faster to make and to
-    encode than a dict, but refuses a few names, such as one with a quote in it."""
+    """Makes, of a row's values, what encodes to a JSON object with these members: for very many names a dict, since
+    structs are kept, and a client may choose the names."""
+    if len(names) > STRUCT_MEMBERS_MAX or sum(map(len, names)) > STRUCT_CHARS_MAX:
+        return lambda *values: dict(zip(names, values, strict=True))
+    return _json_struct(names)
+
+
+@lru_cache(maxsize=STRUCTS_KEPT)
+def _json_struct(names: tuple[str, ...]) -> Callable[..., Any]:
+    """A struct is faster to make and to encode than a dict, but refuses a few names, such as one with a quote in it."""
     members = {f"_{index}": name for index, name in enumerate(names)}
     try:
         return msgspec.defstruct("JsonObject", [(each, Any) for each in members], rename=members, gc=False)
@@ -191,7 +201,7 @@ def _json_object(names: tuple[str, ...]) -> Callable[..., Any]:
 
 def forget_json_objects() -> None:
     """Empty the cache of what makes JSON objects. Called after rows whose columns a client has named."""
-    _json_object.cache_clear()
+    _json_struct.cache_clear()
 
 
 def _json_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from penstock import columns
 from penstock.columns import event_rows, from_json_rows, json_rows, tick_batch, to_batch
 from penstock.schema import Event, event_schema
 
@@ -241,3 +242,13 @@ def test_times_that_python_has_not_are_text_or_null_at_any_depth() -> None:
     assert seen(sized) == [text[:2], text[2:]]
     assert seen(pa.ListArray.from_arrays(pa.array([0, 3], pa.int32()), listed)) == [[text[:2], None, text[2:]]]
     assert seen(pa.array([2**63 - 1], pa.timestamp("us", "UTC"))) == [None]
+
+
+@pytest.mark.parametrize("names", [[f"c{number}" for number in range(2_000)], ["x" * 20_000]], ids=["many", "long"])
+def test_names_that_a_client_may_choose_are_not_kept_if_they_are_large(names: list[str]) -> None:
+    columns.forget_json_objects()
+    table = pa.table({name: [1] for name in names})
+    assert [msgspec.json.decode(row) for row in json_rows(table)] == [dict.fromkeys(names, 1)]
+    nested = pa.table({"x": pa.StructArray.from_arrays([pa.array([1])] * len(names), names)})
+    assert [msgspec.json.decode(row) for row in json_rows(nested)] == [{"x": dict.fromkeys(names, 1)}]
+    assert columns._json_struct.cache_info().currsize == 1, "for the outer object of the second"

@@ -91,7 +91,7 @@ def test_a_long_run_of_queries_leaves_nothing_of_their_columns_behind() -> None:
             request = {"sql": f"SELECT {{'m{number}': 1}} AS c{number}", "rows": 1, "format": "json"}
             _, (result,) = worker.answer(connection, request, [])
             os.close(result)
-        assert columns._json_object.cache_info().currsize == 0
+        assert columns._json_struct.cache_info().currsize == 0
     finally:
         connection.close()
 
