@@ -37,6 +37,12 @@ def values(deliveries: Sequence[Delivery]) -> list[int]:
     return [row["v"] for each in deliveries for row in body(each).get("upserts", ())]
 
 
+def shown_values(deliveries: Sequence[Delivery]) -> list[int]:
+    """Those of a first snapshot, too."""
+    first = [row["v"] for each in deliveries[:1] for row in body(each).get("rows", ())]
+    return first + values(deliveries)
+
+
 def events(deliveries: Sequence[Delivery]) -> list[int]:
     return [number for each in deliveries if each.kind == "change" for number in numbers(each)]
 
@@ -220,6 +226,39 @@ def test_a_filter_that_many_callers_use_is_looked_through_by_few_of_them(monkeyp
         assert 1 <= len(looked) <= 2 * THREADS  # a place is free a moment before what was done in it is handed out
         for each in followers:
             await each.aclose()  # type: ignore[attr-defined]
+
+    run(main())
+
+
+@pytest.mark.parametrize("seed", random.sample(range(10**6), 3))
+def test_what_callers_look_at_in_turns_comes_to_each_reader_once_and_in_order(seed: int) -> None:
+    """Large changes and small ones, filters that callers share, and readers that come while others are behind."""
+
+    async def main() -> None:
+        source = random.Random(seed)
+        view = FakeView()
+        whole = channel(view, Settings(heartbeat_s=600, buffered_changes=1_000))
+        filters = {f"v % {number} <> 1": number for number in (2, 3, 5)}
+        tasks, chosen, readers = list[asyncio.Task[None]](), list[int](), list[Reader]()
+        for number in range(201):
+            if number % 10 == 0:
+                where = source.choice(list(filters))
+                shown = whole.asked_by(source.choice(["ann", "bob", "cid"])).through(where, None)
+                readers.append(Reader(source.random(), source))
+                chosen.append(filters[where])
+                tasks.append(asyncio.create_task(readers[-1].follow(shown, "earliest")))
+            size = source.choice([1, 1, LARGE_CHANGE])
+            view.put({f"{number}-{each}": number for each in range(size)})
+            for _ in range(source.randrange(3)):
+                await asyncio.sleep(0)
+        view.put({"last": 6_000})
+        await until(lambda: all(shown_values(reader.got)[-1:] == [6_000] for reader in readers))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        expected = [row["v"] for change in view.changes(0, 1_000) or () for row in json.loads(change.data)["upserts"]]
+        for reader, divisor in zip(readers, chosen, strict=True):
+            assert shown_values(reader.got) == [number for number in expected if number % divisor != 1]
 
     run(main())
 
