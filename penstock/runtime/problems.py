@@ -20,8 +20,10 @@ from penstock.settings import Settings
 Level = Literal["amber", "red"]
 """Amber: it runs, and needs someone to look at it. Red: some of it does not run."""
 CONNECTED = "connected"
-Sign = tuple[str, str, Level, str, str]
-"""The kind, the name, the level, the headline and the detail of a problem."""
+Cause = Literal["failed", "events", "disconnected", "died", "recovering"]
+"""`events`: a handler runs, and fails on some of them. `recovering`: it is well again, but was not a while ago."""
+Sign = tuple[str, str, Cause, Level, str, str]
+"""The kind, the name, the cause, the level, the headline and the detail of a problem."""
 _coded = re.compile(
     r"(?:[^:\n]*:\d+: (?:view|handler) [^:\s]+: )?(?:\[([A-Z0-9_.]+)\] |(\w+(?:\.\w+)*(?:Error|Exception)): )"
 ).match
@@ -45,6 +47,7 @@ class Problem:
 
     kind: str
     name: str
+    cause: Cause
     level: Level
     headline: str
     detail: str
@@ -66,6 +69,7 @@ class Problem:
         return {
             "kind": self.kind,
             "name": self.name,
+            "cause": self.cause,
             "level": self.level,
             "message": self.text(details=details),
             "since": self.since,
@@ -128,7 +132,14 @@ def _process_signs(
         starts = name == "engine" and engine_starts
         if died_at is not None and (starts or now - died_at <= recovered_s):
             times = "once" if told["restarts"] == 1 else f"{told['restarts']} times"
-            yield "process", name, "amber", f"the {name} {told['ended']}; restarted {times} since the app started", ""
+            yield (
+                "process",
+                name,
+                "died",
+                "amber",
+                f"the {name} {told['ended']}; restarted {times} since the app started",
+                "",
+            )
 
 
 class Problems:
@@ -163,7 +174,7 @@ class Problems:
             self._lines.setdefault(name, _Line()).note(passed_s, connected=connected, recovered_s=recovered_s)
         engine_starts = engine.get("state", "starting") == "starting"
         deaths = _process_signs(now, processes, self._settings.recovered_s, engine_starts=engine_starts)
-        signs = [*deaths, *self._node_signs(), *self._event_signs(), *self._source_signs()]
+        signs = [*deaths, *self._node_signs(), *self._source_signs()]
         self._since = {(kind, name): self._begin(kind, name) for kind, name, *_ in signs}
         self.found = [Problem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]
 
@@ -186,26 +197,32 @@ class Problems:
             failures.note(now, node["failed"], self._settings.recovered_s)
 
     def _node_signs(self) -> Iterator[Sign]:
+        """The worst that is known of each view and handler."""
         for (kind, name), fault in self._faults.items():
             if fault.down:
-                yield kind, name, "red", f"{kind} {name} failed", fault.error
+                yield kind, name, "failed", "red", f"{kind} {name} failed", fault.error
+            elif kind == "handler" and (sign := self._event_sign(name)) is not None:
+                yield sign
             elif fault.times:
                 times = "once" if fault.times == 1 else f"{fault.times} times"
-                yield kind, name, "amber", f"{kind} {name} runs again, after it failed {times}", fault.error
+                headline = f"{kind} {name} runs again, after it failed {times}"
+                yield kind, name, "recovering", "amber", headline, fault.error
 
-    def _event_signs(self) -> Iterator[Sign]:
-        known = {name for (kind, name), fault in self._faults.items() if kind == "handler" and fault.times}
-        for name, failures in self._failures.items():
-            if name not in known and failures.count >= self._settings.failed_amber:
-                level: Level = "red" if failures.count >= self._settings.failed_red else "amber"
-                events = "an event, which is" if failures.count == 1 else f"{failures.count:,} events, which are"
-                yield "handler", name, level, f"handler {name} failed on {events} in {name}.failed", ""
+    def _event_sign(self, name: str) -> Sign | None:
+        """That a handler has lately failed on more than a few events."""
+        count = self._failures[name].count if name in self._failures else 0
+        if not count or count < self._settings.failed_amber:
+            return None
+        level: Level = "red" if count >= self._settings.failed_red else "amber"
+        events = "an event, which is" if count == 1 else f"{count:,} events, which are"
+        return "handler", name, "events", level, f"handler {name} failed on {events} in {name}.failed", ""
 
     def _source_signs(self) -> Iterator[Sign]:
         for name, source in self._sources.items():
             line = self._lines[name]
             if source.state == "failed":
-                yield "source", name, "red", f"source {name} failed", source.error or ""
+                yield "source", name, "failed", "red", f"source {name} failed", source.error or ""
             elif line.down_s and line.down_s >= self._settings.source_down_s:
+                cause: Cause = "recovering" if line.up_s else "disconnected"
                 state = "is connected again, after it was cut off" if line.up_s else "is not connected"
-                yield "source", name, "amber", f"source {name} {state}", source.error or ""
+                yield "source", name, cause, "amber", f"source {name} {state}", source.error or ""

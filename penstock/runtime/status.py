@@ -196,7 +196,7 @@ class Status:
             found.append(("access", "", "no key is accepted", error))
         for kind, name, headline, detail in found:
             since = self._broken.setdefault((kind, name), datetime.now(UTC))
-            yield Problem(kind, name, "red", headline, detail, since)
+            yield Problem(kind, name, "failed", "red", headline, detail, since)
         for gone in self._broken.keys() - {(kind, name) for kind, name, *_ in found}:
             del self._broken[gone]
 

@@ -16,7 +16,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -77,7 +77,8 @@ class News:
         self._began = self._looked_at = time.monotonic()
         self._up = self._was_ready = False
         self._doing = ""
-        self._problems: dict[tuple[str, str], set[str]] = {}
+        self._problems: dict[tuple[str, str], set[tuple[str, str]]] = {}
+        """By what has a problem: of which causes and levels it was since it was last well."""
 
     def look(self) -> None:
         """Called many times a second; reads what the others say about twice."""
@@ -109,9 +110,9 @@ class News:
         problems = {(each["kind"], each["name"]): each for each in found}
         for subject, each in problems.items():
             said = self._problems.setdefault(subject, set())
-            if each["kind"] != "process" and each["level"] not in said and "red" not in said:
+            if each["kind"] != "process" and _is_news(each["cause"], each["level"], said):
                 self.say(f"{each['message']}; see {self.address}/{each['page']}")
-            said.add(each["level"])
+            said.add((each["cause"], each["level"]))
         for kind, name in self._problems.keys() - problems.keys():
             del self._problems[kind, name]
             self.say(f"{'the' if kind == 'process' else kind} {name} has recovered".replace("  ", " "))
@@ -122,6 +123,13 @@ class News:
             self.say(f"running after {took_s:.0f} s, with {counted}: {self.address}")
         else:
             self.say(f"ready after {took_s:.0f} s: {self.address}")
+
+
+def _is_news(cause: str, level: str, said: Collection[tuple[str, str]]) -> bool:
+    """Whether a person is to hear of a problem: of each cause once, and again if it turns red."""
+    if cause == "recovering":
+        return not said
+    return (cause, level) not in said and (cause, "red") not in said
 
 
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:

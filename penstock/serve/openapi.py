@@ -383,10 +383,14 @@ _SCHEMAS: Object = {
                 "type": "array",
                 "items": {
                     "type": "object",
-                    "required": ["kind", "name", "level", "message", "since", "page"],
+                    "required": ["kind", "name", "cause", "level", "message", "since", "page"],
                     "properties": {
                         "kind": {"type": "string"},
                         "name": {"type": "string"},
+                        "cause": {
+                            "type": "string",
+                            "enum": ["failed", "events", "disconnected", "died", "recovering"],
+                        },
                         "level": {"type": "string", "enum": ["amber", "red"]},
                         "message": {"type": "string"},
                         "since": {"type": "string", "format": "date-time"},

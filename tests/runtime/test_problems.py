@@ -87,6 +87,23 @@ def test_a_handler_that_fails_on_events_is_told_until_it_has_not_for_a_while() -
     assert after(64, 1_006) == []
 
 
+def test_events_that_a_handler_fails_on_are_told_though_it_has_failed_itself_before() -> None:
+    """What happens now comes before what is over, and that it does not run at all before both."""
+    problems = Problems(Settings(recovered_s=60, failed_amber=1, failed_red=5))
+
+    def after(now: float, state: str, failed: int) -> list[tuple[str, str]]:
+        problems.note(now, {"handlers": {"h": node(state, "no memory", failed)}}, {})
+        return [(each.cause, each.level) for each in problems.found]
+
+    assert after(0, "running", 0) == []
+    assert after(1, "failed", 0) == [("failed", "red")]
+    assert after(2, "running", 0) == [("recovering", "amber")]
+    assert after(3, "running", 1) == [("events", "amber")]
+    assert after(4, "running", 9) == [("events", "red")]
+    assert after(5, "failed", 9) == [("failed", "red")]
+    assert after(64.5, "running", 9) == [("recovering", "amber")]
+
+
 def test_a_source_is_told_once_it_was_cut_off_for_some_time_and_until_it_stays_connected() -> None:
     problems, source = Problems(Settings(recovered_s=60, source_down_s=10)), SourceStatus()
     seen = []

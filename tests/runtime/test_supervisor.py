@@ -49,10 +49,10 @@ class Told:
         self.directory, self.said = directory, list[str]()
         self.news = News(directory, "http://127.0.0.1:1", self.said.append)
 
-    def look(self, state: str, *problems: tuple[str, str, str]) -> list[str]:
+    def look(self, state: str, *problems: tuple[str, str, str, str]) -> list[str]:
+        names = ("kind", "cause", "level", "message")
         listed = [
-            {"kind": kind, "name": "sales", "level": level, "message": message, "page": f"#/{kind}s/sales"}
-            for kind, level, message in problems
+            {"name": "sales", "page": f"#/{each[0]}s/sales", **dict(zip(names, each, strict=True))} for each in problems
         ]
         self.directory.health_status.write_text(json.dumps({"state": state, "problems": listed}))
         self.said.clear()
@@ -60,8 +60,8 @@ class Told:
         return list(self.said)
 
 
-RED = ("view", "red", "view sales failed: no such column")
-AMBER = ("view", "amber", "view sales runs again")
+RED = ("view", "failed", "red", "view sales failed: no such column")
+AMBER = ("view", "recovering", "amber", "view sales runs again")
 
 
 def test_a_person_hears_what_the_start_is_at_and_once_that_it_is_ready(told: Told) -> None:
@@ -89,8 +89,18 @@ def test_a_person_hears_that_a_problem_gets_worse(told: Told) -> None:
     assert told.look("degraded", RED) == ["view sales failed: no such column; see http://127.0.0.1:1/#/views/sales"]
 
 
+def test_a_person_hears_of_events_that_a_handler_fails_on_though_it_has_failed_itself_before(told: Told) -> None:
+    few = ("handler", "events", "amber", "handler sales failed on an event")
+    many = ("handler", "events", "red", "handler sales failed on 100 events")
+    assert told.look("degraded", ("handler", "failed", "red", "handler sales failed: no memory"))
+    assert told.look("degraded", ("handler", "recovering", "amber", "handler sales runs again")) == []
+    assert told.look("degraded", few) == ["handler sales failed on an event; see http://127.0.0.1:1/#/handlers/sales"]
+    assert [each.partition(";")[0] for each in told.look("degraded", many)] == ["handler sales failed on 100 events"]
+    assert told.look("degraded", few) == []
+
+
 def test_that_a_process_died_is_said_by_the_supervisor_alone_and_its_recovery_once(told: Told) -> None:
-    died = ("process", "amber", "the engine was ended by SIGKILL")
+    died = ("process", "died", "amber", "the engine was ended by SIGKILL")
     assert told.look("ready") == ["ready after 0 s: http://127.0.0.1:1"]
     assert told.look("degraded", died) == []
     assert told.look("ready") == ["the sales has recovered", "ready: http://127.0.0.1:1"]
