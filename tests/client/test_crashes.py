@@ -140,7 +140,9 @@ def check(folder: Path, taken: list[str], logged: Counter[str], rounds: int) -> 
     assert again >= rounds, "a kill between an effect and its note makes the call again, with the same id"
 
 
-@pytest.mark.parametrize(("transport", "way"), [("websocket", "post"), ("sse", "websocket")])
+@pytest.mark.parametrize(
+    ("transport", "way"), [pytest.param("websocket", "post", marks=pytest.mark.soak), ("sse", "websocket")]
+)
 @in_loop
 async def test_each_event_is_sent_once_handled_once_and_has_its_effect_once(
     tmp_path: Path, transport: str, way: str

@@ -17,10 +17,11 @@ TRANSPORTS = {
     "poll": ["poll"],
     "any": ["websocket", "sse", "poll"],
 }
+ALONE = ("websocket", "sse", "poll")
 ROUNDS = ["kill", "kill", "load", "load", "catch up", "catch up", "catch up", "nothing"]
 
 
-@pytest.mark.parametrize("transport", TRANSPORTS)
+@pytest.mark.parametrize("transport", [*(pytest.param(each, marks=pytest.mark.soak) for each in ALONE), "any"])
 def test_a_page_ends_with_exactly_what_happened_whatever_breaks(transport: str, page: Page, tmp_path: Path) -> None:
     """Connections are cut at any byte, the gateway is killed with -9, the page is loaded again: nothing is missed,
     nothing comes twice, and a page that is loaded again shows what it had before it has a connection."""

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -113,14 +112,14 @@ def test_the_purge_that_a_plan_names_can_be_pasted_into_a_shell(tmp_path: Path) 
     assert names(data) == {"orders", "best", "count"}
 
 
-def points() -> Iterator[str]:
-    """Every point at which the purge of two views can end: before, between and after their files."""
-    yield "purge.intended"
-    yield from (f"purge.removing@{number}" for number in range(1, 7))
-    yield "purge.forgotten"
+POINTS = ["purge.intended", *(f"purge.removing@{number}" for number in range(1, 7)), "purge.forgotten"]
+"""Every point at which the purge of two views can end: before, between and after their files."""
+QUICK = {"purge.intended", "purge.removing@4", "purge.forgotten"}
 
 
-@pytest.mark.parametrize("point", list(points()))
+@pytest.mark.parametrize(
+    "point", [pytest.param(each, marks=() if each in QUICK else pytest.mark.soak) for each in POINTS]
+)
 def test_a_purge_that_is_killed_is_completed_by_the_next_one(tmp_path: Path, data: DataDirectory, point: str) -> None:
     arguments = ("purge", "shop.py", "best", "rich", "--data", "data", "--yes")
     killed = penstock(tmp_path, *arguments, **{VARIABLE: f"{point}=kill"})

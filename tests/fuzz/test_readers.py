@@ -55,7 +55,7 @@ def orders(mark: int) -> list[dict[str, object]]:
     return [{"order": f"{mark}-{number}", "buyer": "x" * SIZE} for number in range(BATCH)]
 
 
-@pytest.mark.parametrize("transport", ["sse", "websocket"])
+@pytest.mark.parametrize("transport", [pytest.param("sse", marks=pytest.mark.soak), "websocket"])
 def test_a_hundred_that_never_read_cost_little_and_nobody_else(served: RunningGateway, transport: str) -> None:
     """A reader beside them gets every event, in order, and a producer every answer."""
     served.post("orders", json.dumps(orders(-1)).encode())

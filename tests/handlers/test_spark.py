@@ -51,7 +51,7 @@ def copied(pipe: HandlerPipe, root: Path) -> HandlerPipe:
     return HandlerPipe(pipe.spark, root, pipe.app, pipe.target, handler_events_max=pipe.settings.handler_events_max)
 
 
-@pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (5, 37)])
+@pytest.mark.parametrize(("partitions", "batch"), [pytest.param(1, 1000, marks=pytest.mark.soak), (5, 37)])
 def test_spark_and_plain_python_come_to_the_same(
     spark: SparkSession, tmp_path: Path, partitions: int, batch: int
 ) -> None:
@@ -135,7 +135,7 @@ def test_a_ledger_and_a_checkpoint_that_do_not_belong_together_are_refused(pipe:
     assert pipe.sink(geofence).describe()["digest"] == run(app, {fixes: given[:100]}).digest(geofence)
 
 
-@pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (3, 7), (4, 50)])
+@pytest.mark.parametrize(("partitions", "batch"), [(1, 1000), (3, 7), pytest.param(4, 50, marks=pytest.mark.soak)])
 def test_streams_that_are_not_placed_as_the_handler_is_are_run_in_log_order(
     spark: SparkSession, tmp_path: Path, partitions: int, batch: int
 ) -> None:
