@@ -51,8 +51,8 @@ def misfit(old: Shape, state: type[State]) -> str | None:
         taken[called] = field
         if called not in new.fields:
             return (
-                f"its state has a field {field!r} and {name} has not: say what became of it, "
-                f"class {name}(State, dropped=[{field!r}]) or renamed={{{field!r}: NEW_NAME}}"
+                f"its state has a field {field!r} and {name} has not: say what became of it, with "
+                f"dropped=[{field!r}] or renamed={{{field!r}: NEW_NAME}} in the statement `class {name}(...)`"
             )
         if called == DECLARED and kind != new.fields[called]:
             return "its state was made by another declaration: keep that one under this name, and this under another"
@@ -63,7 +63,8 @@ def misfit(old: Shape, state: type[State]) -> str | None:
                 )
             return (
                 f"{name}.{called} was {kind} and is {new.fields[called]}: raise the version, "
-                f"class {name}(State, version={old.version + 1}), and give it a static method migrate(version, fields)"
+                f"version={old.version + 1} in the statement `class {name}(...)`, and give it a static method "
+                "migrate(version, fields)"
             )
     return None
 

@@ -357,8 +357,9 @@ def view_problems(app: App, view: View) -> Iterator[Problem]:
     if not view.reads:
         found = syntax_problem(view.query) if view.query is not None else None
         yield problem("it reads nothing" if found is None else f"its SQL cannot be read: {found}")
+    known = streams | views | changes
     for name in view.reads:
-        if name not in streams | views | changes:
+        if name not in known:
             others = [each for each in sorted(streams | views) if not _is_of(view, each)]
             near = get_close_matches(name, others, 1)
             hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(others) or 'no others'}"
@@ -367,7 +368,7 @@ def view_problems(app: App, view: View) -> Iterator[Problem]:
             yield problem(f"write {name} in backticks: `{name}`")
     if is_derived(app, view):
         yield from map(problem, _derived(view))
-    else:
+    elif known.issuperset(view.reads):
         yield from map(problem, _mixed(view, views))
     if view.emit not in ("change", "close"):
         yield problem(f"emit is {view.emit!r}; use 'change' or 'close'")

@@ -148,7 +148,7 @@ class Strict(State):
     ("state", "reason"),
     [
         (Shorter, "its state has a field 'name' and Shorter has not: say what became of it"),
-        (Other, "Other.count was int and is str: raise the version, class Other(State, version=2)"),
+        (Other, "Other.count was int and is str: raise the version, version=2 in the statement `class Other(...)`"),
         (Narrower, "Narrower.kind was 'a' | 'b' and is 'a'"),
         (Strict, "Strict.where was struct<lat: float> | null and is struct<lat: float>"),
     ],

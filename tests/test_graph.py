@@ -387,6 +387,14 @@ MIXED = (
 )
 
 
+def test_a_view_that_reads_what_is_gone_is_told_that_alone() -> None:
+    """And not that it mixes a stream with the rows of a view."""
+    app = on_views()
+    app.sql("v", "SELECT * FROM speeds JOIN removed USING (vehicle)", key="vehicle")
+    (problem,) = check(app)
+    assert "it reads 'removed', which is not a stream or view of this app" in problem.message
+
+
 @pytest.mark.parametrize(
     ("declare", "told"),
     [

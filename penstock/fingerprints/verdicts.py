@@ -64,12 +64,19 @@ def stream_verdict(old: StreamPrint, new: StreamPrint, verdict: Verdict) -> Verd
         return replace(verdict, kind=Kind.incompatible, reasons=tuple(hard))
     soft = []
     if old.id != new.id:
-        soft.append(f"its id was {old.id!r} and is {new.id!r}: an event sent before is not known as a duplicate by it")
+        soft.append(_other_id(old.id, new.id))
     if old.time != new.time:
         soft.append(f"its event time was {old.time!r} and is {new.time!r}, for events from now on")
     if old.reading and old.reading != new.reading and _version(old.reading) == _version(new.reading):
         soft.append("its events of earlier versions are read as something else: migrate has changed")
     return replace(verdict, kind=Kind.compatible if soft else Kind.unchanged, reasons=tuple(soft))
+
+
+def _other_id(old: str | None, new: str | None) -> str:
+    if new is None:
+        return f"its id was {old!r} and it has none now: an event that is sent again is stored again"
+    before = "it had no id" if old is None else f"its id was {old!r}"
+    return f"{before} and is {new!r} now: an event that was stored before is not known as a duplicate by it"
 
 
 def _version(reading: str | None) -> str:
@@ -86,7 +93,8 @@ def view_verdict(old: ViewPrint, new: ViewPrint, verdict: Verdict, *, derived: b
     soft = tuple(_view_notes(old, new))
     told = replace(verdict, kind=Kind.compatible if soft else Kind.unchanged, reasons=soft)
     if derived:
-        return told if old.surface == new.surface else _changed_query(told, "its text has changed; it is recomputed")
+        reason = "its text, or a function that it uses, has changed; it is recomputed"
+        return told if old.surface == new.surface else _changed_query(told, reason)
     if old.versions != new.versions:
         return _across_versions(old, new, told)
     if new.plan is None:

@@ -143,7 +143,9 @@ class Upcaster:
         try:
             own = migration.migrate(batch.take(pa.array(rows, pa.int64())))
         except RowError as error:
-            raise self._unreadable(version, at.after(rows[error.row]), str(error)) from error.__cause__
+            given = ", ".join(name for name in batch.schema.names if name not in SYSTEM_COLUMNS)
+            hint = f"; its fields are {given}" if isinstance(error.__cause__, KeyError) else ""
+            raise self._unreadable(version, at.after(rows[error.row]), f"{error}{hint}") from error.__cause__
         numbers: list[int | None] = [None] * batch.num_rows
         for number, row in enumerate(rows):
             numbers[row] = number

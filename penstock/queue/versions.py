@@ -160,7 +160,8 @@ def _remade(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterato
 def _unsaid(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterator[str]:
     """What has changed, and is not said in the class statement."""
     before, name, number = _columns(history[-1]), spec.name, history[-1].number + 1
-    migrate = f"raise the version, class {name}(Event, version={number}), and give it a static migrate(version, fields)"
+    statement = f"in the statement `class {name}(...)`"
+    migrate = f"raise the version, version={number} {statement}, and give it a static migrate(version, fields)"
     taken: dict[str, str] = {}
     vanished = []
     for old, kind in before.items():
@@ -184,9 +185,9 @@ def _unsaid(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterato
         if like is not None:
             missing.remove(like)
         yield (
-            f"its events have a field {old!r} and {name} has not: say what became of it, "
-            f"class {name}(Event, renamed={{{old!r}: {like or 'NEW_NAME'!r}}}) or dropped=[{old!r}]. If this is an "
-            "earlier version of the app, run the newer one"
+            f"its events have a field {old!r} and {name} has not: say what became of it, with "
+            f"renamed={{{old!r}: {like or 'NEW_NAME'!r}}} or dropped=[{old!r}] {statement}. If this is an earlier "
+            "version of the app, run the newer one"
         )
     for new in missing:
         yield f"{name}.{new} is new, and its events have no value for it: give it a default; or {migrate}"

@@ -216,7 +216,7 @@ class Comparison:
         if rebuilt is not None:
             found = view_verdict(rebuilt.made_with, new, verdict)
             if found.kind is not Kind.incompatible:
-                return found
+                return found if prepared.is_taken() else _taken_over(found)
             if prepared.is_taken():
                 return replace(found, advice=FINISH)
         if old is None:
@@ -466,6 +466,14 @@ class Comparison:
 
     def _command(self, command: str, *arguments: str) -> str:
         return command_line(self.target, self.directory, command, *arguments)
+
+
+def _taken_over(found: Verdict) -> Verdict:
+    """The verdict on a view that was rebuilt with this code, and has the rows of another still."""
+    kind = Kind.compatible if found.kind is Kind.unchanged else found.kind
+    return replace(
+        found, kind=kind, reasons=("it was rebuilt: its new rows are taken over at the start", *found.reasons)
+    )
 
 
 def command_line(target: str, directory: DataDirectory, command: str, *arguments: str) -> str:

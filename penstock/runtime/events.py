@@ -76,7 +76,7 @@ def stream_problems(log: EmbeddedLog, stream: Stream) -> list[str]:
         if not reasons and spec.load is not None and log.is_evolved(stream.name):
             _try_some(log, stream.name)
     except EventUnreadable as error:
-        return [error.message]
+        return [error.message.removeprefix(f"stream {stream.name}: ")]
     except StorageError:
         return []
     return reasons

@@ -188,7 +188,9 @@ COMPATIBLE = [
         watch="large",
     ),
     Row(
-        "the id of a stream", [('Event, id="oid", time', "Event, time")], yes("orders", "its id was 'oid' and is None")
+        "the id of a stream",
+        [('Event, id="oid", time', "Event, time")],
+        yes("orders", "its id was 'oid' and it has none now"),
     ),
     Row("the id of a stream without events", [('Event, id="rid"', "Event")], SAME),
     Row(

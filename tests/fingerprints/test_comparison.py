@@ -22,6 +22,7 @@ from penstock.queue import EmbeddedLog
 from penstock.runtime.affected import affected
 from penstock.runtime.changing import compared, lines, rebuilt_together, reported
 from penstock.runtime.directory import DataDirectory
+from penstock.runtime.nextview import NextView, PreparedView
 from penstock.runtime.purge import Purge
 from penstock.serve.webhooks.model import Hook, Place
 from penstock.serve.webhooks.store import WebhookStore
@@ -83,6 +84,24 @@ def test_a_changed_query_is_undecided_without_spark_and_refused_by_its_plan(
     assert compare(file, data).require(best, lambda: PLAN).kind is Kind.unchanged
 
 
+def test_a_rebuilt_view_that_waits_to_be_taken_over_is_told(tmp_path: Path, data: DataDirectory) -> None:
+    """Its rows change at the next start, though nothing has been edited since the rebuild."""
+    file = write(tmp_path, ("max(amount)", "min(amount)"))
+    other = msgspec.structs.replace(PLAN, query="another plan")
+    comparison = compare(file, data)
+    best = comparison.app.queries[0]
+    files = NextView(data, "best")
+    files.begin()
+    files.mark(PreparedView("one", "[]", comparison.view_print(best, other)))
+    found = {each.name: each for each in compare(file, data).verdicts({"best": other})}["best"]
+    assert (found.kind, found.reason) == (
+        Kind.compatible,
+        "it was rebuilt: its new rows are taken over at the start",
+    )
+    before = {each.name: each for each in compare(write(tmp_path), data).verdicts({"best": PLAN})}["best"]
+    assert before.kind is Kind.unchanged, "the code from before goes on with its own rows"
+
+
 def test_a_function_that_reads_the_environment_is_noticed_by_the_engine(tmp_path: Path) -> None:
     sql = '"SELECT shop, max(amount) AS best FROM orders GROUP BY shop", key="shop")'
     reading = "import os\nfrom penstock"
@@ -127,7 +146,7 @@ def test_a_changed_key_of_a_stream_is_refused_with_the_commands_that_resolve_it(
 def test_a_derived_view_whose_query_changed_goes_on(tmp_path: Path, data: DataDirectory) -> None:
     (found,) = judged(tmp_path, data, ("best > 10", "best > 20")).values()
     assert (found.kind, found.name) == (Kind.compatible, "rich")
-    assert found.reason == "its text has changed; it is recomputed"
+    assert found.reason == "its text, or a function that it uses, has changed; it is recomputed"
     comparison = compare(tmp_path / "shop.py", data)
     assert comparison.require(comparison.app.queries[1]).kind is Kind.compatible
 
@@ -260,7 +279,7 @@ def test_a_field_that_is_renamed_without_saying_so_asks_for_that_and_for_no_rebu
     comparison = compare(write(tmp_path, *RENAMED), data)
     verdicts = {each.name: each for each in comparison.verdicts({"best": OTHER_PLAN})}
     assert verdicts["orders"].kind is Kind.incompatible
-    assert "say what became of it, class Order(Event, renamed={'amount': 'price'}) or" in verdicts["orders"].reason
+    assert "say what became of it, with renamed={'amount': 'price'} or dropped=['amount']" in verdicts["orders"].reason
     assert verdicts["best"] == Verdict(
         Kind.undecided,
         "view",

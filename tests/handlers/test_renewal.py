@@ -358,7 +358,7 @@ def test_a_migrate_that_fails_is_known_before_anything_starts(place: Place, tmp_
     broken = [*EVOLVED, ('fields.pop("watts")', 'fields.pop("what")')]
     made = place.command("run", changed(tmp_path, broken), "--port", "0")
     assert made.returncode == 1
-    says = "stream readings: the event at partition 0, offset 0, which is of version 1, cannot be read as Reading"
+    says = "the event at partition 0, offset 0, which is of version 1, cannot be read as Reading"
     assert f"{says}, version 2: KeyError: 'what'" in made.stderr
     rebuilt = place.command("rebuild", changed(tmp_path, broken))
     assert rebuilt.returncode == 1
