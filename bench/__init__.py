@@ -1,1 +1,2 @@
-"""Benchmarks: each figure beside its baseline from the same run. `python -m bench [NAME ...]`, or `make bench`."""
+"""Benchmarks that compare each figure with a baseline from the same run. `python -m bench [NAME ...]`, or `make
+bench`."""

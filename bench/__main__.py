@@ -1,4 +1,4 @@
-"""`python -m bench [NAME...]`: run the benchmarks, or those that are named, and print a table."""
+"""`python -m bench [NAME...]`: runs all benchmarks, or only the named ones, and prints a table."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ NAMES = (
     "latency", "start", "idle", "fanout",
 )  # fmt: skip
 LONG = ("layers", "memory", "nexmark")
-"""Run only if they are named."""
+"""Benchmarks that run only if they are named."""
 
 
 def main(chosen: list[str]) -> int:
     unknown = [name for name in chosen if name not in (*NAMES, *LONG)]
     if unknown:
-        print(f"there is no benchmark {unknown[0]!r}; there are {', '.join((*NAMES, *LONG))}", file=sys.stderr)
+        print(f"there is no benchmark {unknown[0]!r}; choose from {', '.join((*NAMES, *LONG))}", file=sys.stderr)
         return 1
     print(f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {machine()}\n\n{HEADER}", flush=True)
     for name in chosen or NAMES:

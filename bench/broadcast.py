@@ -1,8 +1,9 @@
-"""The two servers of the fan-out benchmark, each a process: `python -m bench.broadcast gateway|bare FOLDER`.
+"""The two servers for the fan-out benchmark, each in its own process: `python -m bench.broadcast gateway|bare FOLDER`.
 
-The gateway serves a view that another process writes. The bare one, with the same server and the same protocol, does
-nothing but send the same bytes to the same number of connections. Prints its port, and serves until its standard input
-ends; each line there, two numbers, asks the bare one for so many changes a second for so many seconds.
+The gateway serves a view that another process writes. The bare server uses the same HTTP server and protocol, but only
+sends the same bytes to the same number of connections. Each prints its port and serves until its standard input is
+closed. A line with two numbers on standard input asks the bare server for that many changes per second for that many
+seconds.
 """
 
 from __future__ import annotations
@@ -21,10 +22,11 @@ import uvicorn
 import uvloop
 
 from bench.changes import app, city, row
-from penstock.cursor import view_cursor
-from penstock.runtime.directory import DataDirectory
+from penstock.core.cursor import view_cursor
+from penstock.core.settings import from_environment
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.gateway import SWITCH_INTERVAL_S, Gateway, server_config
-from penstock.settings import from_environment
 
 BACKLOG = 1024
 
@@ -32,16 +34,17 @@ BACKLOG = 1024
 async def gateway(listener: socket.socket, folder: Path) -> None:
     directory = DataDirectory(folder)
     directory.make()
-    found = Gateway(app, directory, from_environment())
-    serving = asyncio.create_task(found.run(listener))
+    gateway = Gateway(app, EmbeddedStorage(directory), from_environment())
+    serving = asyncio.create_task(gateway.run(listener))
     while await asyncio.to_thread(sys.stdin.readline):
         print("done", flush=True)
-    found.stop()
+    gateway.stop()
     await serving
 
 
 class Bare:
-    """Sends each change to those who asked for its city, in a loop: the least that a broadcast does."""
+    """Sends each change in a loop to the connections that asked for its city. This is the least that a broadcast has to
+    do."""
 
     def __init__(self) -> None:
         self._senders: dict[str, list[Any]] = defaultdict(list)
@@ -63,7 +66,8 @@ class Bare:
         chosen.remove((send, make))
 
     async def broadcast(self, per_second: float, seconds: float) -> float:
-        """Broadcast for so long, at that pace or as fast as it can; returns how many changes a second that were."""
+        """Broadcast for `seconds` seconds at the given rate, or as fast as possible if that is slower. Return the
+        number of changes per second."""
         began, first = time.monotonic(), self._count
         while time.monotonic() - began < seconds:
             await asyncio.sleep(max(0.0, began + (self._count - first) / per_second - time.monotonic()))
@@ -71,9 +75,9 @@ class Bare:
             cursor, data = view_cursor(1 << 60, self._count), {"upserts": [row(self._count)], "deletes": []}
             encoded = msgspec.json.encode(data)
             hearers = tuple(self._senders[city(self._count)])
-            made = {make: make(cursor, encoded) for _, make in hearers}
+            frames = {make: make(cursor, encoded) for _, make in hearers}
             for send, make in hearers:
-                await send(made[make])
+                await send(frames[make])
         return (self._count - first) / (time.monotonic() - began)
 
 

@@ -1,4 +1,4 @@
-"""A real Mosquitto for the benchmarks, and a client that publishes to it."""
+"""A real Mosquitto broker for the benchmarks, and a client for publishing to it."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def program() -> str | None:
 
 @contextlib.contextmanager
 def broker(folder: Path) -> Iterator[int]:
-    """Keeps all in memory, and whatever is published for one who is away; gives its port."""
-    found, port = program(), free_port()
-    assert found is not None
+    """Run a broker that keeps everything in memory, including messages for disconnected clients. Yield its port."""
+    executable, port = program(), free_port()
+    assert executable is not None
     config = folder / "mosquitto.conf"
     config.write_text("\n".join([f"listener {port} 127.0.0.1", *OPTIONS, ""]))
-    with subprocess.Popen([found, "-c", str(config)], stderr=subprocess.DEVNULL) as process:
+    with subprocess.Popen([executable, "-c", str(config)], stderr=subprocess.DEVNULL) as process:
         deadline = time.monotonic() + START_S
         while True:
             with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
@@ -49,7 +49,7 @@ def broker(folder: Path) -> Iterator[int]:
 
 
 class Publisher:
-    """Sends, and waits for the broker to have it."""
+    """Publishes messages, and waits until the broker has received them."""
 
     def __init__(self, port: int) -> None:
         from paho.mqtt import client as paho
@@ -74,8 +74,8 @@ class Publisher:
 
 @contextlib.contextmanager
 def publisher(port: int) -> Iterator[Publisher]:
-    found = Publisher(port)
+    publisher = Publisher(port)
     try:
-        yield found
+        yield publisher
     finally:
-        found.close()
+        publisher.close()

@@ -1,7 +1,8 @@
 """The view of the fan-out benchmark, and the process that changes it: `python -m bench.changes FOLDER`.
 
-Each line on standard input, two numbers, asks for so many changes a second for so many seconds; it is answered with a
-line when they are all in the file. A change is a version of one row, committed as the engine commits.
+A line with two numbers on standard input asks for that many changes per second for that many seconds. When all of them
+are in the file, the process prints a line. Each change is a version with a single row, committed in the same way as by
+the engine.
 """
 
 from __future__ import annotations
@@ -14,16 +15,16 @@ import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from penstock import App, Event
-from penstock.contracts import Output
-from penstock.runtime.clock import WallClock
-from penstock.runtime.directory import DataDirectory
-from penstock.settings import Settings
+from penstock.core.clock import WallClock
+from penstock.core.contracts import Output
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
 from penstock.store import ViewSpec, ViewTable
 
 VIEW = "fixes"
 KEYS = 1_000
 CITIES = 10
-"""As many as there are filters: each change is seen through one of them."""
+"""The number of filters. Each change passes exactly one of them."""
 PADDING = "x" * 64
 
 
@@ -57,7 +58,7 @@ def city(number: int) -> str:
 
 
 def row(number: int) -> dict[str, object]:
-    """The row of a change, with the time at which it was made, by the clock that all processes share."""
+    """Return the row for a change. It contains the current time, according to a clock that all processes share."""
     return {
         "vehicle": f"vehicle{number % KEYS:04}",
         "city": city(number),

@@ -1,9 +1,9 @@
-"""What it takes to remember ten million event ids: memory, disk, and time when a writer starts.
+"""The cost of remembering ten million event ids: memory, disk space and startup time.
 
-Each step runs in a process of its own. Memory is what the process has more than one whose stream remembers nothing,
-with the same events; the baseline is a bare Python set of the same ids. For a restart it is the most that the process
-ever had. Disk is what an event takes that is nothing but
-its id, which stands there twice: as its field, and as the id by which it is known.
+Each step runs in a separate process. The memory figure is the difference from a process that handles the same events
+but remembers no ids; the baseline is a plain Python set that contains the same ids. For a restart, the figure is the
+peak memory of the process. The disk figure is the size of an event that contains only its id, which is stored twice: as
+a field, and as the id for de-duplication.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from bench.report import Figure
-from penstock.columns import to_batch
-from penstock.contracts import StreamSpec
+from penstock.core.columns import to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import Event, event_schema
 from penstock.queue import EmbeddedLog
-from penstock.schema import Event, event_schema
 
 IDS = 10_000_000
 PIECE = 20_000
@@ -49,7 +49,7 @@ def run() -> Iterator[Figure]:
 
 
 def _asked(*arguments: str) -> tuple[float, float]:
-    """What a process says of its memory and its time."""
+    """Run a step in a new process, and return the memory and time that it reports."""
     done = subprocess.run(
         [sys.executable, "-m", "bench.dedupe", *arguments], check=True, capture_output=True, text=True
     )
@@ -62,7 +62,7 @@ def _ids(number: int) -> list[str]:
 
 
 def _memory(what: str) -> int:
-    """`VmRSS` is what the process has, `VmHWM` the most that it had."""
+    """Return a memory figure for this process: `VmRSS` for the current size, or `VmHWM` for the peak."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith(what):
             return int(line.split()[1]) * 1024
@@ -72,7 +72,7 @@ def _memory(what: str) -> int:
 def main(action: str, folder: str, remembered: str) -> None:
     began, before = time.perf_counter(), _memory("VmRSS")
     if action == "set":
-        held = {each for number in range(IDS // PIECE) for each in _ids(number)}
+        held = {event_id for number in range(IDS // PIECE) for event_id in _ids(number)}
         print(_memory("VmRSS") - before, len(held))
         return
     log = EmbeddedLog(Path(folder))
@@ -80,7 +80,7 @@ def main(action: str, folder: str, remembered: str) -> None:
     if action == "fill":
         for number in range(IDS // PIECE):
             ids = _ids(number)
-            events = [Seen(seen=each) for each in ids]
+            events = [Seen(seen=event_id) for event_id in ids]
             at = NOW + timedelta(seconds=number)
             log.admit("seen", {0: to_batch(Seen, events, ids=ids, keys=[None] * PIECE, now=at)})
     seconds = time.perf_counter() - began

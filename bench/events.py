@@ -1,4 +1,4 @@
-"""The events that the benchmarks of ingest send: some 120 bytes each, each with an id of its own."""
+"""The events used in the ingest benchmarks. Each has about 120 bytes and a unique id."""
 
 from __future__ import annotations
 

@@ -1,8 +1,10 @@
-"""One view, a thousand subscribers: deliveries a second, their age, memory, and what one that stops reading does.
+"""One view with a thousand subscribers: deliveries per second, their age, memory, and the effect of a subscriber that
+stops reading.
 
-Baseline: a bare broadcast of the same bytes with the same server and protocol, paced the same. The subscribers are raw
-sockets in a process of their own, the changes are written by a third one, into the file that the gateway follows. The
-age of a delivery counts from just before its change is committed; a bare one's from just before it is sent.
+The baseline is a bare broadcast of the same bytes at the same rate, with the same server and protocol. The subscribers
+are raw sockets in a separate process. A third process writes the changes to the file that the gateway follows. The age
+of a delivery is measured from just before its change is committed, or, for the bare server, from just before it is
+sent.
 """
 
 from __future__ import annotations
@@ -22,12 +24,12 @@ from urllib.parse import quote, urlencode
 
 from bench.changes import CITIES, VIEW, city
 from bench.report import Absent, Figure
-from bench.subscribers import HEAD, Running, Told, Wish, allow_many_files, frame, subscribing
+from bench.subscribers import HEAD, Report, Running, Wish, allow_many_files, frame, subscribing
 
 SUBSCRIBERS = 1_000
 PER_SECOND = 1_000.0
 CALM_PER_SECOND = 300.0
-"""What both servers keep up with, so that the age of a delivery says something."""
+"""A rate that both servers can sustain, so that the age of a delivery is meaningful."""
 SECONDS = 8.0
 WARM_S = 2.0
 DEAF_IDS = 60
@@ -52,7 +54,7 @@ PATHS = [path(number) for number in range(CITIES)]
 
 
 class Child:
-    """A process that answers each line with a line."""
+    """A child process that responds to each line of input with a line of output."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -71,14 +73,14 @@ class Child:
 
     @property
     def busy_s(self) -> float:
-        """Processor time so far."""
+        """The processor time that the process has used so far."""
         fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     @property
     def resident_kib(self) -> float:
-        found = Path(f"/proc/{self.pid}/status").read_text().split("VmRSS:")[1].split()[0]
-        return float(found)
+        kib = Path(f"/proc/{self.pid}/status").read_text().split("VmRSS:")[1].split()[0]
+        return float(kib)
 
 
 @contextlib.contextmanager
@@ -98,39 +100,39 @@ def child(*command: str) -> Iterator[Child]:
 
 @dataclass
 class Side:
-    """One of the two servers: who makes the changes of it, and who hears them."""
+    """One of the two servers, with the process that makes its changes and the process of its subscribers."""
 
     server: Child
     maker: Child
     port: int
 
     def measure(self, crowd: Running, per_second: float, seconds: float = SECONDS) -> Measured:
-        """Make changes, let it warm up, and tell what came in the time after."""
+        """Make changes, and return a report of the deliveries after the warm-up."""
         self.maker.say(f"{per_second} {WARM_S + seconds + 1}")
         time.sleep(WARM_S)
-        crowd.told()
+        crowd.report()
         busy = self.server.busy_s
         time.sleep(seconds)
-        told, busy = crowd.told(), self.server.busy_s - busy
-        made = float(self.maker.read())
+        report, busy = crowd.report(), self.server.busy_s - busy
+        made_per_second = float(self.maker.read())
         time.sleep(0.5)
-        return Measured(told, busy, made)
+        return Measured(report, busy, made_per_second)
 
 
 @dataclass(frozen=True)
 class Measured:
-    told: Told
+    report: Report
     busy_s: float
     made_per_second: float
 
     @property
     def per_second(self) -> float:
-        return self.told.messages / self.told.elapsed_s
+        return self.report.messages / self.report.elapsed_s
 
     @property
     def each_us(self) -> float:
-        """Processor time of the server for a delivery."""
-        return self.busy_s * 1e6 / max(1, self.told.messages)
+        """The server's processor time for one delivery."""
+        return self.busy_s * 1e6 / max(1, self.report.messages)
 
 
 @contextlib.contextmanager
@@ -147,7 +149,8 @@ def side(kind: str) -> Iterator[Side]:
 
 
 class Deaf:
-    """A subscriber to everything, under many ids, who reads nothing: the kernel takes no more for it after a second."""
+    """A client that subscribes to everything under many ids and reads nothing. After a second, the kernel's buffers for
+    it are full."""
 
     def __init__(self, port: int) -> None:
         self.socket = socket.socket()
@@ -161,24 +164,24 @@ class Deaf:
 
     @property
     def queued_bytes(self) -> int:
-        """What waits for it in the server's kernel."""
-        port, own = (f":{each[1]:04X}" for each in (self.socket.getpeername(), self.socket.getsockname()))
+        """The number of bytes waiting for this client in the kernel on the server's side."""
+        port, own = (f":{address[1]:04X}" for address in (self.socket.getpeername(), self.socket.getsockname()))
         for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
             _, local, remote, _, queues, *_ = line.split()
             if local.endswith(port) and remote.endswith(own):
                 return int(queues.partition(":")[0], 16)
-        raise AssertionError("the one that reads nothing was let go too early")
+        raise AssertionError("the subscriber that reads nothing was disconnected too early")
 
 
 def beside_one_that_is_deaf(ours: Side, hearers: Running) -> tuple[Measured, int]:
-    """What comes while one reads nothing, and the bytes that wait for that one: as many before as after, so that the
-    server could send it nothing at all."""
+    """Measure the deliveries while one subscriber reads nothing. Also return the number of bytes that are waiting for
+    it. This number is compared before and after, to prove that the server could not send it anything."""
     deaf = Deaf(ours.port)
     with deaf.socket:
         ours.measure(hearers, CALM_PER_SECOND, WARM_S)
         full = deaf.queued_bytes
         beside = ours.measure(hearers, CALM_PER_SECOND)
-        assert deaf.queued_bytes == full > 0, "the one that reads nothing was not stuck"
+        assert deaf.queued_bytes == full > 0, "the subscriber that reads nothing was not blocked"
     return beside, full
 
 
@@ -201,9 +204,9 @@ def run() -> Iterator[Figure | Absent]:
             beside, queued = beside_one_that_is_deaf(ours, hearers)
             yield Figure(
                 "fanout: the same p99, beside one that reads nothing",
-                beside.told.age(0.99),
+                beside.report.age(0.99),
                 "ms",
-                alone.told.age(0.99),
+                alone.report.age(0.99),
                 "without it",
                 "the same",
             )
@@ -214,12 +217,12 @@ def run() -> Iterator[Figure | Absent]:
 
 
 def _by_events() -> Iterator[Figure]:
-    """The same by server-sent events."""
-    found = []
+    """Measure the same with server-sent events."""
+    measured = []
     for kind in ("bare", "gateway"):
-        with side(kind) as each, crowd(each.port, SUBSCRIBERS, PATHS) as hearers:
-            found.append(each.measure(hearers, PER_SECOND))
-    bare, ours = found
+        with side(kind) as server, crowd(server.port, SUBSCRIBERS, PATHS) as hearers:
+            measured.append(server.measure(hearers, PER_SECOND))
+    bare, ours = measured
     name, against = "fanout: the same by server-sent events", "bare, same bytes"
     yield Figure(f"{name}, deliveries", ours.per_second, "deliveries/s", bare.per_second, against)
     yield Figure(f"{name}, processor time", ours.each_us, "us", bare.each_us, against)
@@ -230,8 +233,8 @@ def _busy(ours: Measured, bare: Measured) -> Iterator[Figure]:
     yield Figure(f"{name}, deliveries", ours.per_second, "deliveries/s", bare.per_second, against, "70%")
     yield Figure("fanout: a delivery, processor time of the server", ours.each_us, "us", bare.each_us, against)
     yield Figure("fanout: changes made meanwhile", ours.made_per_second, "changes/s", bare.made_per_second, against)
-    yield Figure("fanout: marks other than changes meanwhile, of 50", ours.told.others, "messages")
-    share, base = (each.told.busy_s / each.told.elapsed_s * 100 for each in (ours, bare))
+    yield Figure("fanout: marks other than changes meanwhile, of 50", ours.report.others, "messages")
+    share, base = (measured.report.busy_s / measured.report.elapsed_s * 100 for measured in (ours, bare))
     yield Figure("fanout: a core's time that the subscribers' process took", share, "%", base, against)
 
 
@@ -240,23 +243,23 @@ def _ages(ours: Measured, bare: Measured) -> Iterator[Figure]:
     for name, share in (("p50", 0.5), ("p99", 0.99)):
         yield Figure(
             f"fanout: {name} from change to receipt, {CALM_PER_SECOND:.0f} changes/s",
-            ours.told.age(share),
+            ours.report.age(share),
             "ms",
-            bare.told.age(share),
+            bare.report.age(share),
             against,
         )
     yield Figure("fanout: deliveries then", ours.per_second, "deliveries/s", bare.per_second, against)
 
 
 def _idle() -> Iterator[Figure]:
-    """Connections that hear nothing for a while."""
+    """Measure the cost of connections that receive nothing for a while."""
     with side("gateway") as ours:
         before = ours.server.resident_kib
         with crowd(ours.port, IDLE):
             time.sleep(2.0)
-            each = (ours.server.resident_kib - before) / IDLE
+            connection_kib = (ours.server.resident_kib - before) / IDLE
             busy = ours.server.busy_s
             time.sleep(5.0)
             share = (ours.server.busy_s - busy) / 5.0 * 100
-        yield Figure(f"fanout: {IDLE:,} idle connections, memory for one", each, "KiB")
+        yield Figure(f"fanout: {IDLE:,} idle connections, memory for one", connection_kib, "KiB")
         yield Figure("fanout: the same, processor", share, "% of a core")

@@ -1,4 +1,5 @@
-"""The events that are measured: fixes of vehicles, a partition at a time, as the front door would have written them."""
+"""The events used in the benchmarks: vehicle positions, one partition at a time, as the gateway would have written
+them."""
 
 from __future__ import annotations
 
@@ -8,8 +9,8 @@ from functools import cache
 import pyarrow as pa
 
 from bench.fleet import Fix
-from penstock.columns import place
-from penstock.schema import event_schema
+from penstock.core.columns import partition_of
+from penstock.core.schema import event_schema
 
 PARTITIONS = 2
 PIECE = 10_000
@@ -17,7 +18,8 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def piece(partition: int, number: int, vehicles: int) -> pa.RecordBatch:
-    """Fixes of the vehicles of one partition. One in fifty crosses the fence, and comes back with the next."""
+    """Return fixes for the vehicles in one partition. One fix in fifty is across the fence, and the next one is back on
+    the other side."""
     first = number * PIECE
     chosen = names(partition, vehicles)
     mine = [chosen[(first + index) % len(chosen)] for index in range(PIECE)]
@@ -41,4 +43,4 @@ def piece(partition: int, number: int, vehicles: int) -> pa.RecordBatch:
 @cache
 def names(partition: int, vehicles: int) -> list[str]:
     every = (f"vehicle-{number}" for number in range(vehicles))
-    return [name for name in every if place(name, PARTITIONS) == partition]
+    return [name for name in every if partition_of(name, PARTITIONS) == partition]

@@ -1,4 +1,5 @@
-"""The handler that is measured: a geofence. Vehicles report where they are; crossing a depot's fence is an alert."""
+"""The handler that is measured: a geofence. Vehicles report their positions, and crossing a depot's fence raises an
+alert."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""Events a second, a core, through a geofence: from typed events in the log to durable state and output, exactly once.
+"""Events per second and core through a geofence, from typed events in the log to durable state and output, exactly
+once.
 
-Baselines, in the same run: a bare Python loop that calls the same function on the same events, already made and in
-memory, with a dict of states: the limit of what Python can do on a core; and Spark's own `transformWithState`, with the
-same state as a row and its output dropped.
+There are two baselines in the same run. The first is a plain Python loop that calls the same function on the same
+events, already decoded and in memory, with a dict of states; this is the upper limit for Python on one core. The second
+is Spark's own `transformWithState`, which stores the same state as a row and discards its output.
 """
 
 from __future__ import annotations
@@ -27,22 +28,24 @@ from pyspark.sql.types import StructType
 from bench.fixes import PARTITIONS, PIECE, piece
 from bench.fleet import Fix, Vehicle, app, geofence
 from bench.report import Figure
+from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.handled import handler_frame, register_handlers
-from penstock.analyze.query import Query
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
-from penstock.contracts import StreamSpec
-from penstock.cursor import source_positions
+from penstock.analyze.streaming_query import SparkQuery
+from penstock.core.contracts import StreamSpec
+from penstock.core.cursor import source_positions
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
+from penstock.handlers.rows import to_events
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.rows import to_events
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.handlers import HandlerSink, open_ledger, plan, source
-from penstock.schema import event_schema
-from penstock.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
+from penstock.runtime.handlers import HandlerSink, open_handler, plan, source
 
 EVENTS = 40_000_000
 WARM = 6_000_000
-"""Events before the clock starts: so many that batches have grown to their full size."""
+"""Number of events before the clock starts, enough for batches to reach their full size."""
 LOOP_EVENTS = 200_000
 LOOP_TURNS = 8
 STATEFUL_BATCHES = 4
@@ -64,7 +67,8 @@ def run() -> Iterator[Figure]:
 
 @cache
 def ours(vehicles: int) -> float:
-    """Events a second, a core. Measured once in a run: the peers are set against the same figure."""
+    """Return events per second and core. This is measured only once per run, and the peers are compared with the same
+    figure."""
     with filled(vehicles, EVENTS) as directory, session(directory) as spark:
         return measure_ours(spark, directory) / cores()
 
@@ -75,7 +79,7 @@ def cores() -> int:
 
 @contextmanager
 def filled(vehicles: int, events: int) -> Iterator[DataDirectory]:
-    """A data directory with events in its log, for the length of a block."""
+    """Create a data directory with events in its log, which exists for the duration of the block."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         directory = DataDirectory(Path(folder))
         directory.make()
@@ -93,7 +97,7 @@ def session(directory: DataDirectory) -> Iterator[SparkSession]:
 
 
 def fill(directory: DataDirectory, vehicles: int, events: int) -> None:
-    """Put so many events into the log, the same number into each partition."""
+    """Append `events` events to the log, the same number for each partition."""
     log = EmbeddedLog(directory.streams)
     log.declare(StreamSpec("fixes", event_schema(Fix), PARTITIONS))
     for number in range(events // PIECE // PARTITIONS):
@@ -104,7 +108,7 @@ def fill(directory: DataDirectory, vehicles: int, events: int) -> None:
 
 
 def measure_loop(vehicles: int) -> float:
-    """The same function on one partition's events, a batch at a time; the typical batch counts."""
+    """Run the same function on one partition's events, batch by batch, and use the median batch."""
     states: dict[str, Vehicle] = {}
     steps = []
     gc.disable()
@@ -126,33 +130,34 @@ def measure_loop(vehicles: int) -> float:
 
 def measure_ours(spark: SparkSession, directory: DataDirectory) -> float:
     settings = Settings(partitions=PARTITIONS)
-    made = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), directory, settings)
-    register_handlers(spark, {geofence.name: source(made, directory, settings, 0.01)})
+    storage = EmbeddedStorage(directory)
+    handler_plan = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), storage, settings)
+    register_handlers(spark, {geofence.name: source(handler_plan, storage, settings, 0.01)})
     log = EmbeddedLog(directory.streams)
     for output in geofence.outputs:
-        log.declare(StreamSpec(output.name, event_schema(output.event), made.shards))
-    sink = HandlerSink(geofence, made, open_ledger(geofence, made, directory, log), log)
+        log.declare(StreamSpec(output.name, event_schema(output.event), handler_plan.shards))
+    sink = HandlerSink(geofence, handler_plan, storage, open_handler(geofence, handler_plan, storage, log))
     finished: list[tuple[float, int]] = []
 
     def note(*_: Any) -> None:
-        finished.append((time.perf_counter(), _rows(sink.ledger.state.end)))
+        finished.append((time.perf_counter(), _rows(sink.opened.handled.end)))
 
-    query = Query(geofence, directory.checkpoint(geofence.name), sink, 1, note)
+    query = SparkQuery(geofence, Checkpoint(directory.checkpoint(geofence.name)), sink, 1, note)
     query.start(handler_frame(spark, geofence.name), trigger_ms=0, clean=True)
     assert query.query is not None
     query.query.processAllAvailable()
     query.stop()
     log.close()
-    (began, before), (ended, after) = next(each for each in finished if each[1] >= WARM), finished[-1]
+    (began, before), (ended, after) = next(sample for sample in finished if sample[1] >= WARM), finished[-1]
     return (after - before) / (ended - began)
 
 
 def _rows(end: str) -> int:
-    return sum(sum(each.values()) for each in source_positions(end).values())
+    return sum(sum(offsets.values()) for offsets in source_positions(end).values())
 
 
 class Geofence(StatefulProcessor):
-    """The same logic for `transformWithState`."""
+    """The same logic, written for `transformWithState`."""
 
     def init(self, handle: StatefulProcessorHandle) -> None:
         schema = "inside boolean, fixes long, fastest double, distance double, lat double, lon double"
@@ -162,8 +167,8 @@ class Geofence(StatefulProcessor):
         known = self.state.get()
         vehicle = Vehicle(**dict(zip(Vehicle.__struct_fields__, known, strict=True))) if known else Vehicle()
         for row in rows:
-            for each in geofence.function(vehicle, row, None):
-                yield Row(vehicle=each.vehicle, entered=each.entered, at=each.at, speed=each.speed)
+            for crossing in geofence.function(vehicle, row, None):
+                yield Row(vehicle=crossing.vehicle, entered=crossing.entered, at=crossing.at, speed=crossing.speed)
         self.state.update(tuple(getattr(vehicle, name) for name in Vehicle.__struct_fields__))
 
     def close(self) -> None:

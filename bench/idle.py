@@ -1,4 +1,5 @@
-"""What an idle app costs, and what an import costs. Baseline of the import: the interpreter alone."""
+"""The cost of an idle app, and the cost of importing `penstock`. The baseline for the import is starting the
+interpreter."""
 
 from __future__ import annotations
 
@@ -27,7 +28,7 @@ def run() -> Iterator[Figure]:
         before = used_s()
         time.sleep(SECONDS)
         share = (used_s() - before) / SECONDS * 100
-    yield Figure("idle: one view", share, "% of a core", bar="< 5 %")
+    yield Figure("idle: one view", share, "% of a core", bar="< 5%")
 
 
 def elapsed_ms(code: str) -> float:
@@ -37,7 +38,7 @@ def elapsed_ms(code: str) -> float:
 
 
 def used_s() -> float:
-    """Processor time of every process below this one."""
+    """Return the processor time of all descendants of this process."""
     ticks = 0
     for pid in descendants(os.getpid()):
         try:

@@ -1,7 +1,9 @@
-"""Durable single-event POSTs a second, and NDJSON events a second; then what comes by other ways (`bench.ways`).
+"""Durable single-event POSTs per second, and NDJSON events per second, followed by the other ingestion paths
+(`bench.ways`).
 
-Baseline: a bare echo on the same server, fed with the same bodies by the same generator. Each event has an id and is
-checked, de-duplicated, committed with fsync and only then answered. The two take turns, three times; the median counts.
+The baseline is a bare echo on the same server, with the same bodies from the same generator. Each event has an id and
+is checked, de-duplicated and committed with fsync before the response is sent. The two are measured alternately, three
+times each, and the median is used.
 """
 
 from __future__ import annotations

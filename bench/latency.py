@@ -1,10 +1,10 @@
-"""From POST to server-sent change, at 1,000 events a second.
+"""The time from a POST to the server-sent change, at 1,000 events per second.
 
-Each event carries a number that rises; the view keeps the highest of each sensor, so a change says by itself which
-events it has. Time runs from the moment that a request is sent to the moment that the change is read.
-Baseline: bare Spark with the same settings, from its own rate source at the same rate, through the same aggregation,
-to the rows in a Python function: no log, no front door, no store, no server.
-Both are measured after a minute under load, when Java has compiled what runs often.
+Each event contains an increasing number, and the view keeps the highest number for each sensor, so every change shows
+which events it includes. The time is measured from when a request is due until the change has been read. The baseline
+is bare Spark with the same settings, from its own rate source at the same rate, through the same aggregation, until the
+rows are in a Python function, without a log, gateway, store or server. Both are measured after a minute under load,
+when Java has compiled the hot code.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from bench.report import Figure
 from bench.running import app_process
 from penstock.analyze.session import start_session
-from penstock.settings import Settings
+from penstock.core.settings import Settings
 
 RATE = 1_000
 REQUESTS = 100
@@ -49,7 +49,7 @@ def run() -> Iterator[Figure]:
 
 
 class Tally:
-    """When each event was sent, by sensor, and how long its change took."""
+    """Records when each event was sent, by sensor, and how long it took until a change included it."""
 
     def __init__(self) -> None:
         self.sent: dict[str, list[tuple[int, float]]] = {str(sensor): [] for sensor in range(SENSORS)}
@@ -79,13 +79,14 @@ def measure_ours() -> list[float]:
 
 
 def produce(url: str, tally: Tally, seconds: float) -> None:
-    """`REQUESTS` a second, paced by the clock: a slow answer delays the next one, which counts as its latency."""
-    began, number, each = time.perf_counter(), 0, RATE // REQUESTS
+    """Send `REQUESTS` requests per second on a fixed schedule. If a slow response delays the next request, the delay
+    counts as part of that request's latency."""
+    began, number, batch_size = time.perf_counter(), 0, RATE // REQUESTS
     with httpx.Client() as client:
         for turn in range(int(seconds * REQUESTS)):
             due = began + turn / REQUESTS
             time.sleep(max(0.0, due - time.perf_counter()))
-            events = [reading(number + index) for index in range(each)]
+            events = [reading(number + index) for index in range(batch_size)]
             with tally.lock:
                 for event in events:
                     tally.sent[str(event["sensor"])].append((int(str(event["number"])), due))
@@ -93,8 +94,8 @@ def produce(url: str, tally: Tally, seconds: float) -> None:
             answer = client.post(
                 f"{url}/v1/streams/readings", content=body, headers={"content-type": "application/x-ndjson"}
             )
-            assert answer.json()["accepted"] == each, answer.text
-            number += each
+            assert answer.json()["accepted"] == batch_size, answer.text
+            number += batch_size
 
 
 def reading(number: int) -> dict[str, object]:

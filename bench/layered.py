@@ -1,4 +1,4 @@
-"""The app that `bench layers` measures: a view of a stream, and derived views above it. `BENCH_SHAPE` says which: the
+"""The app that `bench layers` measures: a view of a stream, and derived views above it. `BENCH_SHAPE` selects the
 number of derived views in a chain, or `diamond`."""
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""From POST to the change of a view on top of views, with derived views in chains and as a diamond.
+"""The time from a POST to the change in a view that is built on other views, for chains of derived views and for a
+diamond.
 
-A view has 10,000 rows. Ten times a second, a request updates 100 of them, and all of its events carry the request's
-number, which rises: a change of any view above says by its highest number which requests it has. Time runs from the
-moment that a request is due to the moment that the change is read.
-Baseline: the same app with the view of the stream alone, measured first, in the same run. The bar is (depth + 1) times
-its p50; the diamond's depth is 2. Shapes with 100,000 rows have no bar and are
-measured for a fifth of the time.
-`BENCH_SECONDS` shortens the five minutes that are measured of each.
+A view has 10,000 rows. Ten times a second, a request updates 100 of them. All events in a request contain the request's
+number, which increases, so in a change to any view above, the highest number shows which requests are included. The
+time is measured from when a request is due until the change has been read. The baseline is the same app with only the
+view of the stream, measured first in the same run. The target is (depth + 1) times its p50; the diamond's depth is 2.
+Shapes with 100,000 rows have no target and are measured for a fifth of the time. By default each shape is measured for
+five minutes; set `BENCH_SECONDS` to a shorter time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def run() -> Iterator[Figure]:
 
 
 class Seen:
-    """When each request was due, and how long it took until a change had it."""
+    """Records when each request was due, and how long it took before a change included it."""
 
     def __init__(self) -> None:
         self.due: deque[tuple[int, float]] = deque()
@@ -65,7 +65,7 @@ class Seen:
 
 
 def measure(shape: str, top: str, rows: int, seconds: float) -> list[float]:
-    """The milliseconds from each request to the change of the view `top`."""
+    """Return, for each request, the time in milliseconds until the change in the view `top`."""
     seen = Seen()
     os.environ["BENCH_SHAPE"] = shape
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder, app_process(Path(folder), APP) as url:
@@ -94,11 +94,11 @@ def produce(url: str, rows: int, seen: Seen, seconds: float) -> None:
             due = began + turn / TURNS_A_SECOND
             time.sleep(max(0.0, due - time.perf_counter()))
             seen.due.append((turn + 1, due))
-            send(client, url, [(turn * ROWS_A_TURN + each) % rows for each in range(ROWS_A_TURN)], turn + 1)
+            send(client, url, [(turn * ROWS_A_TURN + index) % rows for index in range(ROWS_A_TURN)], turn + 1)
 
 
 def send(client: httpx.Client, url: str, items: Iterator[int] | range | list[int], number: int) -> None:
-    body = "\n".join(json.dumps({"item": f"{each:06d}", "number": number}) for each in items)
+    body = "\n".join(json.dumps({"item": f"{item:06d}", "number": number}) for item in items)
     answer = client.post(f"{url}/v1/streams/updates", content=body, headers={"content-type": "application/x-ndjson"})
     assert answer.status_code == 200, answer.text
 
@@ -114,7 +114,7 @@ def follow(address: str, seen: Seen) -> None:
 
 
 def main() -> None:
-    """Measure one shape, for a look while working: `python -m bench.layers SHAPE ROWS`."""
+    """Measure a single shape during development: `python -m bench.layers SHAPE ROWS`."""
     import sys
 
     shape, rows = sys.argv[1], int(sys.argv[2])

@@ -1,7 +1,8 @@
-"""A closed-loop HTTP/1.1 load generator: each connection sends its next request when it has the last one's answer.
+"""A closed-loop HTTP/1.1 load generator: each connection sends its next request after it has received the last
+response.
 
-Lean enough to outrun the server it measures: no HTTP library, one protocol object a connection, a histogram instead of
-a list of times. Run it in another process than the server, or it measures itself.
+It is faster than the server it measures, because it uses no HTTP library, one protocol object per connection, and a
+histogram instead of a list of times. Run it in a separate process; otherwise it measures itself.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ STALL_S = 10.0
 
 @dataclass(frozen=True)
 class Result:
-    """What one run measured. `errors` are answers other than 2xx and connections that broke."""
+    """The result of one run. `errors` is the number of responses other than 2xx and of broken connections."""
 
     requests: int
     errors: int
@@ -56,7 +57,8 @@ class _Tally:
 
 
 class _Connection(asyncio.Protocol):
-    """One keep-alive connection. Without chunked answers and pipelining, an answer is a head and `content-length`."""
+    """One keep-alive connection. There are no chunked responses and no pipelining, so a response is a head followed by
+    `content-length` bytes."""
 
     def __init__(self, head: bytes, bodies: Iterator[bytes], tally: _Tally, until: float) -> None:
         self._head = head
@@ -68,7 +70,7 @@ class _Connection(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not declare itself as one
         self._send(time.perf_counter())
 
     def data_received(self, data: bytes) -> None:
@@ -116,7 +118,8 @@ def run(
     seconds: float,
     content_type: str = "application/json",
 ) -> Result:
-    """POST bodies over so many connections for so long, or until there are no more. Blocks; starts its own loop."""
+    """POST bodies over `connections` connections for `seconds` seconds, or until there are no more bodies. Blocks, and
+    runs its own event loop."""
     lines = [f"POST {path} HTTP/1.1", f"Host: {host}:{port}", f"Content-Type: {content_type}", "Content-Length: "]
     head = "\r\n".join(lines).encode()
     return uvloop.run(_run(host, port, head, bodies, connections, seconds))

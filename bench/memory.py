@@ -1,8 +1,9 @@
-"""Whether the gateway's memory stays the same: `python -m bench memory`, six minutes in which events come by POST,
+"""Check that the gateway's memory does not grow: `python -m bench memory`, six minutes in which events arrive by POST,
 WebSocket, MQTT and UDP together at a steady rate.
 
-Few ids are remembered, so that what remembers them does not grow. The slope is that of a straight line through what the
-process had in the last five minutes: in the first, threads are started, and buffers and caches fill.
+Only a few ids are remembered, so that they do not use more and more memory. The slope is that of a straight line fitted
+to the size of the process over the last five minutes. The first minute does not count, because threads are started and
+buffers and caches fill up.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from bench.running import free_port
 MINUTES = 6.0
 WARM_S = 60.0
 PER_SECOND = 500
-"""Events a second by each of the four ways."""
+"""Events per second on each of the four ingestion paths."""
 EVERY_S = 0.1
 SAMPLE_S = 10.0
 IDS = 10_000
@@ -55,23 +56,24 @@ def run() -> Iterator[Figure | Absent]:
                 assert is_sending(), "a sender broke"
                 samples.append((time.monotonic() - began, _resident_mib(receiver.pid)))
                 yield Figure(f"memory: after {samples[-1][0]:.0f} s", samples[-1][1], "MiB")
-            taken = receiver.told().count
-    later = [each for each in samples if each[0] >= WARM_S]
-    slope = statistics.linear_regression([each[0] for each in later], [each[1] for each in later]).slope
+            taken = receiver.report().count
+    later = [sample for sample in samples if sample[0] >= WARM_S]
+    slope = statistics.linear_regression([sample[0] for sample in later], [sample[1] for sample in later]).slope
     yield Figure("memory: slope after the first minute", slope * 60 * 1024, "KiB a minute")
     yield Figure("memory: events taken in that time", taken, "events")
 
 
 @contextlib.contextmanager
 def _sending(wish: Wish) -> Iterator[Callable[[], bool]]:
-    """All senders, in a thread; gives whether they still send. The first that fails ends them all."""
+    """Run all senders in a thread, and yield a function that returns True while they are still sending. The first
+    failure stops all of them."""
     stop = asyncio.Event()
     loops: list[asyncio.AbstractEventLoop] = []
 
     async def send() -> None:
         loops.append(asyncio.get_running_loop())
         ways = (_posting(wish.http), _publishing(wish.http), _by_mqtt(wish.mqtt), _by_udp(wish.udp), stop.wait())
-        tasks = [asyncio.create_task(each) for each in ways]
+        tasks = [asyncio.create_task(way) for way in ways]
         done, others = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         for task in others:
             task.cancel()
@@ -90,7 +92,7 @@ def _sending(wish: Wish) -> Iterator[Callable[[], bool]]:
 
 
 async def _steadily(send: Callable[[int], Coroutine[Any, Any, None]]) -> None:
-    """Call with the number of events that are due, a few times a second, for ever."""
+    """A few times a second, call `send` with the number of events that are due. Never returns."""
     began, sent = time.monotonic(), 0
     while True:
         due = int((time.monotonic() - began) * PER_SECOND) - sent
@@ -103,7 +105,7 @@ async def _posting(port: int) -> None:
     async with httpx.AsyncClient(timeout=30) as client:
 
         async def send(count: int) -> None:
-            """As lines, ten in a request: one by one they would keep the client too busy."""
+            """Send lines, ten per request, because sending them one by one would keep the client too busy."""
             for begin in range(0, count, 10):
                 lines = b"\n".join(event() for _ in range(min(10, count - begin)))
                 headers = {"content-type": "application/x-ndjson"}

@@ -1,7 +1,7 @@
-"""Events a second through each query of Nexmark, from the log to its result, one query of Spark after the other.
+"""Events per second through each Nexmark query, from the log to the result, one Spark query at a time.
 
-All kinds of events count, as the benchmark has it, also for a query that reads bids only. There is no baseline: the
-figures of other systems are of other machines.
+As in the benchmark, all kinds of events count, even if a query reads only bids. There is no baseline, because figures
+for other systems come from other machines.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from examples.nexmark import QUERIES, app_for
 from examples.nexmark_queries.events import Bid
 from examples.nexmark_queries.generator import Generator
 from penstock.analyze.session import start_session
-from penstock.app import App
-from penstock.filters import compiled
+from penstock.app.app import App
+from penstock.core.filters import compiled
+from penstock.core.schema import event_schema, shown
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
-from penstock.runtime.directory import DataDirectory
-from penstock.schema import event_schema, shown
-from penstock.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
 
 EVENTS = 500_000
 PER_SECOND = 2_000
-"""Of event time: so there are four minutes of it."""
+"""Events per second of event time, so that the run covers four minutes of event time."""
 PIECE = 25_000
 WARM = ("q0", "q17")
 TARGET = Path(__file__).parent.parent / "examples/nexmark.py"
@@ -63,7 +63,8 @@ def tell(what: str) -> None:
 
 
 def fill(streams: Path, events: Generator) -> None:
-    """Put the events into the log, each piece at the time of its first. A last tick ends all that waits for time."""
+    """Append the events to the log in pieces, each at the time of its first event. A final tick completes everything
+    that is still waiting."""
     log, happening = NexmarkLog(streams), iter(events)
     while piece := list(islice(happening, PIECE)):
         log.append(piece, piece[0].dateTime)
@@ -72,7 +73,7 @@ def fill(streams: Path, events: Generator) -> None:
 
 
 def measure(spark: SparkSession, root: Path, name: str) -> tuple[float, int]:
-    """The time that a query takes for all events, and how many rows it gives."""
+    """Return how long a query takes for all events, and how many rows it has."""
     app = app_for(name)
     if app.feeds:
         return measure_feed(root / "streams", app)
@@ -90,24 +91,24 @@ def measure(spark: SparkSession, root: Path, name: str) -> tuple[float, int]:
 
 
 def count(directory: DataDirectory, app: App, name: str) -> int:
-    """The rows of the view of that name, or the events of the stream."""
+    """Return the number of rows in the view, or of events in the stream, with that name."""
     if name in {view.name for view in app.views}:
         with closing(sqlite3.connect(directory.view_file(name))) as file:
             return int(file.execute("SELECT count(*) FROM rows").fetchone()[0])
     log = EmbeddedLog(directory.streams, read_only=True)
-    found = sum(log.ends(name).values())
+    total = sum(log.ends(name).values())
     log.close()
-    return found
+    return total
 
 
 def measure_feed(streams: Path, app: App) -> tuple[float, int]:
-    """One reader of a feed: the log through its filter."""
+    """Measure one reader of a feed, which reads the log through the feed's filter."""
     (feed,) = app.feeds
-    made = compiled(shown(event_schema(Bid)), feed.condition, feed.select)
+    row_filter = compiled(shown(event_schema(Bid)), feed.condition, feed.select)
     log = EmbeddedLog(streams, read_only=True)
     began, rows = time.perf_counter(), 0
     for partition, end in log.ends(feed.of).items():
         for batch in log.read(feed.of, partition, 0, end):
-            rows += made.project(batch.filter(made.mask(batch))).num_rows
+            rows += row_filter.project(batch.filter(row_filter.mask(batch))).num_rows
     log.close()
     return time.perf_counter() - began, rows

@@ -1,4 +1,4 @@
-"""The events of Nexmark in a log, as the front door would have written them, and its queries run on them one by one."""
+"""Writes Nexmark events to a log, as the gateway would have written them, and runs queries on them one by one."""
 
 from __future__ import annotations
 
@@ -13,23 +13,24 @@ from pyspark.sql import SparkSession
 from examples.nexmark import app_for
 from examples.nexmark_queries.generator import Happening, apart
 from penstock.analyze.runner import Runner
-from penstock.app import App
-from penstock.columns import place, text_of, tick_batch, to_batch
-from penstock.contracts import StreamSpec
-from penstock.declared import Handler, Stream, View
-from penstock.graph import order
+from penstock.app.app import App
+from penstock.app.declared import Handler, Stream, View
+from penstock.app.graph import order
+from penstock.core.columns import partition_of, text_of, tick_batch, to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.engine import Engine
-from penstock.schema import event_schema
-from penstock.settings import Settings
 
 PARTITIONS = 2
 TRIES = 10
 
 
 class NexmarkLog:
-    """Writes the three streams. `number` is that of the last append."""
+    """Writes to the three streams. `number` is the number of the last append."""
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -40,14 +41,14 @@ class NexmarkLog:
         self.number = 0
 
     def append(self, events: Sequence[Happening], now: datetime) -> None:
-        """Events that came together, at that log time."""
+        """Append events that arrived together at the given log time."""
         self.number += 1
-        for name, each in apart(events).items():
-            for partition, batch in _batches(self.streams[name], each, now).items():
+        for name, stream_events in apart(events).items():
+            for partition, batch in _batches(self.streams[name], stream_events, now).items():
                 self.log.append(name, partition, batch, producer="nexmark", sequence=self.number)
 
     def tick(self, now: datetime) -> None:
-        """Let all streams know that log time has come so far."""
+        """Record in all streams that log time has advanced to `now`."""
         self.number += 1
         for name, stream in self.streams.items():
             for partition in range(PARTITIONS):
@@ -63,25 +64,25 @@ def _batches(stream: Stream, events: list[Happening], now: datetime) -> dict[int
     identity = stream.event.__id_field__
     parts: dict[int, list[Happening]] = {}
     for event in events:
-        parts.setdefault(place(text_of(getattr(event, stream.key)), PARTITIONS), []).append(event)
-    made = {}
-    for partition, each in parts.items():
-        ids = [text_of(getattr(event, identity)) if identity else None for event in each]
-        keys = [text_of(getattr(event, stream.key)) for event in each]
-        made[partition] = to_batch(stream.event, each, ids=ids, keys=keys, now=now)
-    return made
+        parts.setdefault(partition_of(text_of(getattr(event, stream.key)), PARTITIONS), []).append(event)
+    batches = {}
+    for partition, part in parts.items():
+        ids = [text_of(getattr(event, identity)) if identity else None for event in part]
+        keys = [text_of(getattr(event, stream.key)) for event in part]
+        batches[partition] = to_batch(stream.event, part, ids=ids, keys=keys, now=now)
+    return batches
 
 
 def engine_for(app: App, target: str, directory: DataDirectory, spark: SparkSession) -> Engine:
-    """An engine on a Spark that is there already."""
+    """Create an engine on an existing Spark session."""
     directory.make()
-    engine = Engine(app, target, directory, Settings(partitions=PARTITIONS), 1)
+    engine = Engine(app, target, EmbeddedStorage(directory), Settings(partitions=PARTITIONS), 1)
     engine.spark = spark
     return engine
 
 
 def run_each(engine: Engine) -> Iterator[View | Handler]:
-    """Run the queries of an app one after the other, each until it has read all that there is."""
+    """Run an app's queries one after another, each until it has read everything."""
     for node in order(engine.app):
         engine._start(node, clean=False)
         _finish(engine.runners[node.name])
@@ -89,7 +90,7 @@ def run_each(engine: Engine) -> Iterator[View | Handler]:
 
 
 def _finish(runner: Runner) -> None:
-    """Let a query come to its end; one that fails on a busy machine is started again, as the engine would."""
+    """Run a query until it has finished. If it fails, as it may on a busy machine, restart it, as the engine would."""
     for tries_left in reversed(range(TRIES)):
         if runner.query is None or runner.query.query is None:
             raise RuntimeError(runner.error)

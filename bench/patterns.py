@@ -1,14 +1,14 @@
-"""Events a second, a core, through a pattern of three steps: cards that are tried with small sums, then used for large
-ones. One event in ten fits a step; the others are looked at and passed over.
+"""Events a second per core through a pattern of three steps: cards that are tested with small sums, then used for large
+ones. One event in ten matches a step; the others are only checked.
 
-It is the machine that is measured, as it runs in a worker: typed events in memory, their keys' state decoded at the
-start of a batch and sealed at its end. Time is that of the processor, so that what runs beside it does not count.
-Baseline, in the same run: a bare loop that looks each event's key up in a dict and asks the first step's predicate,
-which is the least that anyone must do.
+The benchmark measures the pattern handler as it runs in a worker: typed events are in memory, and the state of their
+keys is decoded at the start of each batch and encoded at its end. The time is processor time, so other load does not
+matter. The baseline, in the same run, is a plain loop that looks up each event's key in a dict and calls the first
+step's predicate, which is the least that has to be done.
 
-Another figure is what an event costs when thousands of partial matches of its key are open, all waiting for the same.
-Its baseline is half as many: the same rate means that the cost of an event does not depend on how many there are. The
-time that all of the events take is printed beside it, as a multiple of the time that half of them take: 2 is ideal.
+Another figure is the cost of an event when its key has thousands of open partial matches that are all waiting for the
+same step. The baseline has half as many partial matches. If the rates are equal, the cost of an event does not depend
+on their number. The time for all events is also shown as a multiple of the time for half of them; 2 is ideal.
 """
 
 from __future__ import annotations
@@ -23,15 +23,17 @@ from typing import Any
 
 from bench.report import Figure
 from penstock import App, Event, cep
-from penstock.declared import Matcher
-from penstock.machine import Machine
-from penstock.rows import Inputs, Place, to_micros
-from penstock.shard import Shard
+from penstock.app.declared import Matcher
+from penstock.core.times import to_micros
+from penstock.handlers.machine import Machine
+from penstock.handlers.rows import Inputs, LogPosition
+from penstock.handlers.shard import Shard
 
 KEYS = 10_000
 EVENTS = 200_000
 WARM, TURNS = 3, 7
-"""Batches; the clock starts after some, when there are as many partial matches as there will be: some two a key."""
+"""The number of batches. The clock starts after the first few, when the number of partial matches is stable at about
+two per key."""
 SELECTED = 0.1
 OPEN = 8_000
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -54,7 +56,8 @@ again = cep.on("again", Payment, lambda p, m: p.amount < 2 and p.country == m["p
 spend = cep.on("spend", Payment, lambda p, m: p.amount > 500 and p.country != m["probe"].country)
 
 LATE_AFTER = timedelta(minutes=1)
-"""So some six events of each card wait for their turn, in order of their times."""
+"""With this value, about six events of each card are held back, so that they can be processed in order of event
+time."""
 
 
 def card_testing(late_after: timedelta | None) -> Matcher:
@@ -87,7 +90,7 @@ def run() -> Iterator[Figure]:
 
 
 def measure_open(count: int) -> float:
-    """Events a second of a key whose events each begin a match that nothing ends."""
+    """Return events per second for a key if each of its events begins a match that never completes."""
     events = [
         Payment(at=BEGIN + timedelta(seconds=number), card="4711", amount=0.5, country="DE") for number in range(count)
     ]
@@ -100,8 +103,9 @@ def measure_open(count: int) -> float:
     return count / median(times)
 
 
-def made(random: Random, first: int) -> list[Payment]:
-    """Payments a millisecond apart, so that a card has one in ten seconds; one in ten fits a step."""
+def random_events(random: Random, first: int) -> list[Payment]:
+    """Generate payments one millisecond apart, so that each card has one every ten seconds. One payment in ten fits a
+    step."""
     events = []
     for number in range(EVENTS):
         at = BEGIN + timedelta(milliseconds=first + number)
@@ -112,13 +116,13 @@ def made(random: Random, first: int) -> list[Payment]:
 
 
 def measure(late_after: timedelta | None) -> tuple[float, float]:
-    """Both on the same events, a batch at a time; the typical batch counts."""
+    """Measure both on the same events, batch by batch, and use the median batch."""
     random = Random(1)
     machine, shard, known = Machine(card_testing(late_after)), Shard(), dict[str, int]()
     loops, steps, matches = [], [], 0
     gc.disable()
     for turn in range(TURNS):
-        events = made(random, turn * EVENTS)
+        events = random_events(random, turn * EVENTS)
         rows = _rows(events)
         began = time.process_time()
         _loop(events, known)
@@ -148,5 +152,5 @@ def _rows(events: list[Payment]) -> Inputs:
         events,
         [to_micros(event.at) for event in events],
         lambda row: None,
-        lambda row: Place("payments", 0, 0, row),
+        lambda row: LogPosition("payments", 0, 0, row),
     )

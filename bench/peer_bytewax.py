@@ -1,11 +1,12 @@
-"""The geofence in bytewax: `python -m bench.peer_bytewax VEHICLES on|off PARTITION [LOG]` prints events a second.
+"""The geofence in bytewax: `python -m bench.peer_bytewax VEHICLES on|off PARTITION [LOG]` prints events per second.
 
-One worker, the only process on its core, with the keys that one of our workers has: those of a partition. It calls the
-same function, in a `stateful_batch`: the operator that hands a key all its values of a batch at once, which is faster
-than one call a value. Its input are (key, event) pairs, so that no step is needed to find the key, in batches of
-100,000, the fastest size of three that were tried. The events are Python objects that were made before the clock runs;
-with LOG, the folder of our streams, they are read from there and made as they are needed, as ours are. What comes out
-is counted and dropped. With recovery on, the state of the keys that changed goes to a SQLite store once a second.
+There is one worker, which is the only process on its core and has the same keys as one of our workers: the keys of one
+partition. It calls the same function in a `stateful_batch`, an operator that passes all values for a key in a batch at
+once, which is faster than one call per value. The input consists of (key, event) pairs, so no step is needed to find
+the key, in batches of 100,000, the fastest of three sizes that we tried. The events are Python objects that are created
+before the clock starts. With LOG, the folder of our streams, the events are read from there and created as they are
+needed, as in Penstock. The output is counted and discarded. With recovery on, the state of changed keys is written to a
+SQLite store once a second.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ from bytewax.testing import run_main
 
 from bench.fixes import PIECE, piece
 from bench.fleet import Crossing, Fix, Vehicle, geofence
+from penstock.handlers.rows import to_events
 from penstock.queue import EmbeddedLogOpener
-from penstock.rows import to_events
 
 EVENTS = 500_000
-"""Distinct events: they come again and again, as often as there is time for."""
+"""The number of distinct events. They are repeated until the time is up."""
 BATCH = 100_000
 WARM_S = 2.0
 SECONDS = 10.0
@@ -44,7 +45,7 @@ Batches = Callable[[int], list[Pair]]
 
 
 def from_memory(vehicles: int, partition: int) -> Batches:
-    """Batches of events that exist already."""
+    """Return a function that yields batches of existing events."""
     batches = [
         [
             (event.vehicle, event)
@@ -57,20 +58,20 @@ def from_memory(vehicles: int, partition: int) -> Batches:
 
 
 def from_log(folder: Path, partition: int) -> Batches:
-    """Batches of events that are read from a partition of our log, and made, at each call."""
+    """Return a function that reads a batch from a partition of our log each time it is called."""
     log = EmbeddedLogOpener(folder)()
     turns = log.ends("fixes")[partition] // BATCH
 
     def batch(number: int) -> list[Pair]:
         first = number % turns * BATCH
         read = log.read("fixes", partition, first, first + BATCH)
-        return [(event.vehicle, event) for each in read for event in to_events(Fix, each)]
+        return [(event.vehicle, event) for record_batch in read for event in to_events(Fix, record_batch)]
 
     return batch
 
 
 class Feed(StatefulSourcePartition[Pair, int]):
-    """Gives batches until the time is up; keeps when the first one after the warm-up was asked for."""
+    """Returns batches until the time is up; records when the first one after the warm-up was requested."""
 
     def __init__(self, batches: Batches, number: int) -> None:
         self.batches, self.number = batches, number
@@ -106,7 +107,7 @@ class Source(FixedPartitionedSource[Pair, int]):
 
 
 class Fence(op.StatefulBatchLogic[Fix, Crossing, tuple[Any, ...]]):
-    """The state of one vehicle. A snapshot is a tuple, which is pickled faster than an object."""
+    """The state of one vehicle. A snapshot is a tuple, because it can be pickled faster than an object."""
 
     __slots__ = ("vehicle",)
 
@@ -122,8 +123,8 @@ class Fence(op.StatefulBatchLogic[Fix, Crossing, tuple[Any, ...]]):
         return emitted, False
 
     def snapshot(self) -> tuple[Any, ...]:
-        each = self.vehicle
-        return each.inside, each.fixes, each.fastest, each.distance, each.lat, each.lon
+        vehicle = self.vehicle
+        return vehicle.inside, vehicle.fixes, vehicle.fastest, vehicle.distance, vehicle.lat, vehicle.lon
 
 
 class Counter(StatelessSinkPartition[Any]):
@@ -143,7 +144,7 @@ class Sink(DynamicSink[Any]):
 
 
 def measure(batches: Batches, recovery: RecoveryConfig | None) -> float:
-    """Time runs until everything that was given is done, and durable if recovery is on."""
+    """Return events per second, measured until all input has been processed and, if recovery is on, is durable."""
     source, sink = Source(batches), Sink()
     flow = Dataflow("fleet")
     crossings = op.stateful_batch("geofence", op.input("fixes", flow, source), Fence)

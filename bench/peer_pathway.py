@@ -1,15 +1,16 @@
-"""The geofence in pathway: `python -m bench.peer_pathway VEHICLES on|off PARTITION FOLDER` prints events a second.
+"""The geofence in pathway: `python -m bench.peer_pathway VEHICLES on|off PARTITION FOLDER` prints events per second.
 
-One worker, the only process on its core, with the keys that one of our workers has: those of a partition. Its input
-are CSV files, which its own Rust code reads and parses: the faster of two inputs that were tried (of 400,000 events
-given to it one by one from Python, not all were done after a minute on a busy machine). The same function runs in a
-`stateful_many` reducer, which gets all rows of a key of a commit at once, a commit a second; their order is not said,
-so they are sorted. The state is a tuple, and has what was emitted in the last commit; the table of states is the
-output, and goes to the null sink, which costs no Python.
+There is one worker, which is the only process on its core and has the same keys as one of our workers: the keys of one
+partition. The input consists of CSV files, which pathway's Rust code reads and parses. This was the faster of two kinds
+of input that we tried; the other was to pass events from Python one by one, and on a busy machine some of 400,000
+events were still pending after a minute. The same function runs in a `stateful_many` reducer, which gets all rows for a
+key in a commit at once, with one commit per second. Their order is not specified, so they are sorted. The state is a
+tuple, which includes the output of the last commit. The table of states is the output, and goes to the null sink, which
+runs no Python code.
 
-With recovery on, its persistence keeps the input since the start, written once a second, and a restart runs it all
-again. Time ends when the last event was run, be it durable or not. The other kind, which keeps the state of operators
-and would be the match of ours, asks for a licence key.
+With recovery on, pathway stores all input since the start, written once a second, and processes all of it again after a
+restart. The clock stops when the last event has been processed, whether it is durable or not. The other persistence
+mode stores the state of operators and would be comparable to ours, but requires a licence key.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ STATE_FIELDS = len(Vehicle.__struct_fields__)
 
 
 class Row(msgspec.Struct, gc=False):
-    """What the function reads of an event. The time is a number here: cheaper than a datetime."""
+    """The event fields that the function reads. The time is a number here, because that is cheaper than a datetime."""
 
     at: int
     vehicle: str
@@ -50,7 +51,7 @@ _fresh = Vehicle()
 Known: Any = msgspec.defstruct(
     "Known", [(name, Any, getattr(_fresh, name)) for name in Vehicle.__struct_fields__], gc=False
 )
-"""The state, made of a tuple: cheaper than our own class, which takes its fields by name."""
+"""The state, created from a tuple. This is cheaper than our own class, whose fields are passed by name."""
 
 
 class FixSchema(pw.Schema):
@@ -62,8 +63,8 @@ class FixSchema(pw.Schema):
 
 
 class Fence:
-    """The reducer. The clock starts when it has run the events of the warm-up and is given the others, and stops when
-    it has run those too, so that reading and parsing them counts."""
+    """The reducer. The clock starts after the warm-up, when the reducer receives the remaining events, and stops when
+    it has processed them, so that the time to read and parse them counts."""
 
     def __init__(self, give_rest: Callable[[], None]) -> None:
         self.give_rest = give_rest
@@ -71,18 +72,18 @@ class Fence:
         self.began = 0.0
 
     def reduce(self, known: tuple[Any, ...] | None, rows: list[tuple[list[Any], int]]) -> tuple[Any, ...]:
-        each = Known(*known[:STATE_FIELDS]) if known is not None else Known()
+        vehicle = Known(*known[:STATE_FIELDS]) if known is not None else Known()
         rows.sort()
         emitted: list[Any] = []
         function = geofence.function
         for values, _ in rows:
-            emitted.extend(function(each, Row(*values), None))
+            emitted.extend(function(vehicle, Row(*values), None))
         self.done += len(rows)
         self.emitted += len(emitted)
         if self.done >= EVENTS or (self.done >= WARM and not self.began):
             self.advance()
         crossings = tuple((crossing.vehicle, crossing.entered, crossing.at, crossing.speed) for crossing in emitted)
-        return each.inside, each.fixes, each.fastest, each.distance, each.lat, each.lon, crossings
+        return vehicle.inside, vehicle.fixes, vehicle.fastest, vehicle.distance, vehicle.lat, vehicle.lon, crossings
 
     def advance(self) -> None:
         now = time.perf_counter()
@@ -95,7 +96,7 @@ class Fence:
 
 
 def write_files(folder: Path, vehicles: int, partition: int, first: int, end: int) -> None:
-    """The events from the first number to the last, in files."""
+    """Write the events from the first number to the last to files."""
     folder.mkdir(parents=True)
     for start in range(first // PIECE, end // PIECE, FILE // PIECE):
         pieces = [piece(partition, number, vehicles) for number in range(start, start + FILE // PIECE)]
@@ -124,7 +125,8 @@ def measure(root: Path, recovery: bool) -> None:
 
 
 def main(vehicles: int, recovery: bool, partition: int, root: Path) -> None:
-    """`root` is an empty folder of the caller's, who removes it: this process ends in the middle of a stream."""
+    """Run the benchmark. `root` is an empty folder, which the caller removes: this process ends in the middle of a
+    stream."""
     os.sched_setaffinity(0, [sorted(os.sched_getaffinity(0))[partition]])
     root /= str(partition)
     write_files(root / "fixes", vehicles, partition, 0, WARM)

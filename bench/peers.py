@@ -1,10 +1,10 @@
-"""The same geofence in other engines for Python, per core, beside ours.
+"""Compares the same geofence in other Python stream engines with ours, per core.
 
-A peer runs as a process for each partition, all at once, each alone on its core with one worker, and is told what it
-needs to be at its best: see `peer_bytewax.py` and `peer_pathway.py`. So no event has to go from process to process, as
-it would in a cluster of theirs. Ours runs as `handlers` has it: two workers and Spark on the same cores. With
-recovery on, a peer makes its state durable once a second, and after a crash emits again what it emitted since; ours has
-state and output durable with each batch, once. Recovery off is shown for the record.
+A peer runs as one process per partition, all at the same time, each on a separate core with one worker and with the
+settings that suit it best: see `peer_bytewax.py` and `peer_pathway.py`. So no event has to move between processes, as
+it would in a real cluster. Ours runs as in `handlers`, with two workers and Spark on the same cores. With recovery on,
+a peer makes its state durable once a second, and after a crash repeats the output since then. Ours makes state and
+output durable with each batch, exactly once. The figures with recovery off are only for information.
 """
 
 from __future__ import annotations
@@ -26,17 +26,19 @@ from bench.report import Absent, Figure
 
 ROOT = Path(__file__).parent.parent
 PATHWAY = ROOT / ".venv-pathway/bin/python"
-"""Pathway does not go with the libraries that are pinned here, so it may have an environment of its own."""
+"""Pathway conflicts with the library versions that are pinned here, so it can be installed in a separate
+environment."""
 LOG_EVENTS = 1_000_000
 FIXES_EACH = 4
-"""So many events of a vehicle at least: with one alone none could cross."""
+"""The minimum number of events per vehicle. With only one event, no vehicle could cross the fence."""
 LIMIT_S = 180.0
 BAR = "1.5 times the fastest"
 
 
 @dataclass(frozen=True)
 class Peer:
-    """An engine and one way to run it; `log` if it reads our log, in place of the input that suits it best."""
+    """An engine and one configuration of it. If `log` is true, it reads our log instead of the input that suits it
+    best."""
 
     engine: str
     recovery: str
@@ -85,7 +87,7 @@ def run() -> Iterator[Figure | Absent]:
 
 
 def measure(peer: Peer, vehicles: int) -> float | str:
-    """Events a second, a core; or why there is no such figure."""
+    """Return events per second and core, or the reason why there is no figure."""
     if peer.log:
         with filled(vehicles, max(LOG_EVENTS, FIXES_EACH * vehicles)) as directory:
             return _run(peer, vehicles, directory.streams.resolve())
@@ -100,13 +102,13 @@ def _run(peer: Peer, vehicles: int, folder: Path) -> float | str:
         for partition in range(PARTITIONS)
     ]
     try:
-        told = [process.communicate(timeout=LIMIT_S) for process in running]
+        outputs = [process.communicate(timeout=LIMIT_S) for process in running]
     except subprocess.TimeoutExpired:
         return f"not done after {LIMIT_S:.0f} s"
     finally:
         for process in running:
             process.kill()
-    for process, (_, errors) in zip(running, told, strict=True):
+    for process, (_, errors) in zip(running, outputs, strict=True):
         if process.returncode:
             return " ".join(errors.strip().splitlines()[-1:]) or f"ended with {process.returncode}"
-    return fmean(float(output.split()[-1]) for output, _ in told)
+    return fmean(float(output.split()[-1]) for output, _ in outputs)

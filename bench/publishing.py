@@ -1,6 +1,7 @@
-"""A load generator for the WebSocket of those who send: as much as the window of each connection allows.
+"""A load generator for the publishing WebSocket, which sends as much as the window of each connection allows.
 
-Lean as `bench.load` is: frames are masked with zeros, which changes nothing in them, so making one is a concatenation.
+It does as little work as possible, like `bench.load`. Frames are masked with zeros, which leaves the data unchanged, so
+a frame is built by concatenation.
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ _FINAL = 0x80
 
 
 class Told(msgspec.Struct):
-    """What a server says of a connection: that it is open, or that messages up to a number are durable."""
+    """A message from the server: either the connection is open, or all messages up to a number are durable."""
 
     event: str
     window: int = 0
     seq: int = -1
 
 
-_told = msgspec.json.Decoder(Told).decode
+_decode_message = msgspec.json.Decoder(Told).decode
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Published:
 
 
 class _Connection(asyncio.Protocol):
-    """One connection. `acknowledged` counts its messages."""
+    """One connection. `acknowledged` is the number of its messages that were acknowledged."""
 
     def __init__(self, request: bytes, events: Iterator[bytes], until: float) -> None:
         self._request = request
@@ -59,7 +60,7 @@ class _Connection(asyncio.Protocol):
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is one without saying so
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's transport does not declare itself as one
         self._transport.write(self._request)
 
     def connection_lost(self, error: Exception | None) -> None:
@@ -76,16 +77,16 @@ class _Connection(asyncio.Protocol):
             self._upgraded, self._buffer = True, rest
         while (frame := _frame(self._buffer)) is not None:
             content, self._buffer = frame
-            self._hear(_told(content))
+            self._hear(_decode_message(content))
         self._fill()
 
-    def _hear(self, told: Told) -> None:
-        assert told.event in ("open", "ack"), told
-        self._window = told.window or self._window
-        self.acknowledged = max(self.acknowledged, told.seq + 1)
+    def _hear(self, message: Told) -> None:
+        assert message.event in ("open", "ack"), message
+        self._window = message.window or self._window
+        self.acknowledged = max(self.acknowledged, message.seq + 1)
 
     def _fill(self) -> None:
-        """Use up the window, or end when the time has passed and all is acknowledged."""
+        """Fill the window, or finish when the time is up and everything has been acknowledged."""
         frames = []
         if time.perf_counter() < self._until:
             while self._following < self.acknowledged + self._window:
@@ -106,7 +107,7 @@ def _message(seq: int, events: bytes) -> bytes:
 
 
 def _frame(buffer: bytes) -> tuple[bytes, bytes] | None:
-    """The next message of the server, and what stands behind it."""
+    """Return the next message from the server and the bytes that follow it."""
     if len(buffer) < 4:
         return None
     size, begin = (buffer[1], 2) if buffer[1] < 126 else (int.from_bytes(buffer[2:4]), 4)
@@ -115,8 +116,8 @@ def _frame(buffer: bytes) -> tuple[bytes, bytes] | None:
 
 
 def run(port: int, path: str, events: Iterator[bytes], connections: int, seconds: float) -> Published:
-    """Publish so long over so many connections. Each of `events` is what stands in the list of one message, of less
-    than 64 KiB. Blocks; starts its own loop."""
+    """Publish for `seconds` seconds over `connections` connections. Each item of `events` contains the events for one
+    message, as JSON without the brackets and less than 64 KiB long. Blocks, and runs its own event loop."""
     lines = [f"GET {path} HTTP/1.1", f"Host: 127.0.0.1:{port}", "Upgrade: websocket", "Connection: Upgrade"]
     lines += ["Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==", "Sec-WebSocket-Version: 13", "", ""]
     return uvloop.run(_run(port, "\r\n".join(lines).encode(), events, connections, seconds))
@@ -128,6 +129,6 @@ async def _run(port: int, request: bytes, events: Iterator[bytes], connections: 
         (await loop.create_connection(lambda: _Connection(request, events, began + seconds), "127.0.0.1", port))[1]
         for _ in range(connections)
     ]
-    done, stuck = await asyncio.wait([each.done for each in opened], timeout=seconds + STALL_S)
-    errors = len(stuck) + sum(each.exception() is not None for each in done)
-    return Published(sum(each.acknowledged for each in opened), errors, time.perf_counter() - began)
+    done, stuck = await asyncio.wait([connection.done for connection in opened], timeout=seconds + STALL_S)
+    errors = len(stuck) + sum(future.exception() is not None for future in done)
+    return Published(sum(connection.acknowledged for connection in opened), errors, time.perf_counter() - began)

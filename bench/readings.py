@@ -1,4 +1,4 @@
-"""The app that is measured: readings of sensors, averaged by sensor."""
+"""The app that is measured: sensor readings, averaged by sensor."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def sensors(readings: DataFrame) -> DataFrame:
 
 
 def aggregate(readings: DataFrame) -> DataFrame:
-    """The aggregation, so that the baseline runs the very same."""
+    """The aggregation, shared with the baseline."""
     return readings.groupBy("sensor").agg(
         F.count("*").alias("n"), F.avg("value").alias("mean"), F.max("number").alias("last")
     )

@@ -1,7 +1,7 @@
-"""Who receives in the benchmarks of WebSocket, MQTT and UDP, each a process: `python -m bench.receivers JSON`.
+"""The receivers for the WebSocket, MQTT and UDP benchmarks, each in its own process: `python -m bench.receivers JSON`.
 
-The gateway, or something bare that counts what comes and does nothing else. A line on standard input is answered with
-one that tells the count; at its end the process stops in good order.
+A receiver is either the gateway or a bare receiver that only counts. It responds to each line on standard input with
+the count, and shuts down cleanly when standard input is closed.
 """
 
 from __future__ import annotations
@@ -23,22 +23,24 @@ import uvloop
 
 from bench.readings import Reading
 from penstock import App, collect
-from penstock.runtime.directory import DataDirectory
+from penstock.core.settings import Settings, from_environment
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.gateway import SWITCH_INTERVAL_S, Gateway, server_config
-from penstock.settings import Settings, from_environment
 
 SAMPLE_S = 0.005
 ANEW = "anew"
 TOPIC = "readings"
 BUFFER_BYTES = 4 * 1024 * 1024
-"""Asked for by both receivers of UDP."""
+"""The buffer size that both UDP receivers request from the kernel."""
 ACK_EVERY = 20
-"""The bare WebSocket acknowledges every so many messages."""
+"""The bare WebSocket acknowledges after this many messages."""
 WINDOW = Settings().publish_window
 
 
 class Wish(msgspec.Struct):
-    """What to receive: ports of HTTP and UDP to listen on, of an MQTT broker to connect to; 0 is none."""
+    """The inputs to receive: the HTTP and UDP ports to listen on, and the port of the MQTT broker to connect to. 0
+    means none."""
 
     who: str
     folder: str
@@ -48,8 +50,9 @@ class Wish(msgspec.Struct):
     qos: int = 0
 
 
-class Told(msgspec.Struct):
-    """Events so far, and when the count was first and last seen to grow, by the clock that all processes share."""
+class Report(msgspec.Struct):
+    """The number of events so far, and the times at which the count was first and last seen to grow, by a clock that
+    all processes share."""
 
     count: int
     first_s: float
@@ -61,31 +64,31 @@ class Told(msgspec.Struct):
 
 
 class Receiver:
-    """A receiving process."""
+    """A child process that runs a receiver."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
         self.pid = process.pid
 
-    def told(self, line: str = "") -> Told:
+    def report(self, line: str = "") -> Report:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(f"{line}\n")
         self._process.stdin.flush()
-        return msgspec.json.decode(self._process.stdout.readline(), type=Told)
+        return msgspec.json.decode(self._process.stdout.readline(), type=Report)
 
     def count_anew(self) -> None:
-        """What has come so far does not count."""
-        self.told(ANEW)
+        """Discard the counts so far."""
+        self.report(ANEW)
 
-    def settled(self, least: int = 1, quiet_s: float = 1.0, timeout_s: float = 60.0) -> Told:
-        """What it has once it has got so many and nothing more comes, or the time has passed."""
+    def settled(self, least: int = 1, quiet_s: float = 1.0, timeout_s: float = 60.0) -> Report:
+        """Return the report once there are at least `least` events and no more arrive, or after `timeout_s`."""
         deadline = time.monotonic() + timeout_s
         while True:
-            told = self.told()
-            is_quiet = told.count >= least and time.monotonic() - told.last_s > quiet_s
+            report = self.report()
+            is_quiet = report.count >= least and time.monotonic() - report.last_s > quiet_s
             if is_quiet or time.monotonic() > deadline:
-                return told
+                return report
             time.sleep(0.05)
 
 
@@ -94,7 +97,7 @@ def receiving(wish: Wish) -> Iterator[Receiver]:
     command = [sys.executable, "-m", "bench.receivers", msgspec.json.encode(wish).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         receiver = Receiver(process)
-        receiver.told()  # it is there
+        receiver.report()  # it is there
         yield receiver
         assert process.stdin is not None
         process.stdin.close()
@@ -115,12 +118,12 @@ def app_for(wish: Wish) -> App:
 async def gateway(wish: Wish) -> None:
     directory = DataDirectory(Path(wish.folder))
     directory.make()
-    found = Gateway(app_for(wish), directory, from_environment())
+    gateway = Gateway(app_for(wish), EmbeddedStorage(directory), from_environment())
     listener = socket.create_server(("127.0.0.1", wish.http), backlog=1024)
-    serving = asyncio.create_task(found.run(listener))
-    audit = found.door.audits()["readings"]
+    serving = asyncio.create_task(gateway.run(listener))
+    audit = gateway.ingress.audits()["readings"]
     await answering(lambda: audit.total().accepted)
-    found.stop()
+    gateway.stop()
     await serving
 
 
@@ -147,7 +150,7 @@ async def bare_websocket(wish: Wish) -> None:
 
 
 async def bare_mqtt(wish: Wish) -> None:
-    """paho, as most Python programs would do it; its session outlives the connection, as ours does."""
+    """Receive with paho, as most Python programs would. Its session survives a lost connection, as ours does."""
     from paho.mqtt import client as paho
     from paho.mqtt.enums import CallbackAPIVersion
     from paho.mqtt.packettypes import PacketTypes
@@ -191,22 +194,22 @@ async def bare_udp(wish: Wish) -> None:
 
 
 async def answering(count: Callable[[], int]) -> None:
-    """Watch the count and tell it to whoever asks, until nobody can any more."""
-    told, before = Told(0, time.monotonic(), time.monotonic()), 0
+    """Watch the count, and print a report for each line on standard input until it is closed."""
+    report, before = Report(0, time.monotonic(), time.monotonic()), 0
 
     async def watch() -> None:
         while True:
-            now, found = time.monotonic(), count() - before
-            if found > told.count:
-                told.first_s = told.first_s if told.count else now
-                told.count, told.last_s = found, now
+            now, total = time.monotonic(), count() - before
+            if total > report.count:
+                report.first_s = report.first_s if report.count else now
+                report.count, report.last_s = total, now
             await asyncio.sleep(SAMPLE_S)
 
     watching = asyncio.create_task(watch())
     while line := await asyncio.to_thread(sys.stdin.readline):
         if line.strip() == ANEW:
-            told.count, before = 0, count()
-        print(msgspec.json.encode(told).decode(), flush=True)
+            report.count, before = 0, count()
+        print(msgspec.json.encode(report).decode(), flush=True)
     watching.cancel()
 
 

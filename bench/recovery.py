@@ -1,8 +1,9 @@
-"""From kill -9 to output, at 1,000 events a second: of a Python worker that runs the handler, and of the engine.
+"""The time from kill -9 to the next output, at 1,000 events per second, for a Python worker that runs the handler and
+for the engine.
 
-Every event makes the handler emit one, which carries the time at which its fix was sent. Time runs from the kill to the
-moment that a reader of the handler's stream has the first event whose fix was sent after the kill. For the last kill of
-the engine its log says where the time goes.
+The handler emits one event for each input event, with the time when the fix was sent. The time is measured from the
+kill until a reader of the handler's stream gets the first event for a fix that was sent after the kill. For the last
+kill of the engine, the time of each stage is taken from the log.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def figures(what: str, times_s: list[float], bar: str) -> Iterator[Figure]:
 
 
 def recovery(load: Load, victim: Callable[[], int]) -> float:
-    """Seconds from a kill to output, once that has been steady for a while."""
+    """Kill a process after a period of steady output, and return the seconds until there is output again."""
     time.sleep(STEADY_S)
     load.output_after(time.time())
     pid = victim()
@@ -63,20 +64,21 @@ def recovery(load: Load, victim: Callable[[], int]) -> float:
 
 
 def stages(data: Path, killed: float) -> Iterator[Figure]:
-    """How long after the kill the new engine got where, by the start of its processes and the lines of its log."""
+    """Yield the time from the kill to each stage of the new engine, based on the start times of its processes and on
+    its log."""
     engine = engine_of(data)
     yield Figure("recovery: the engine, from the kill to its process", started_at(engine) - killed, "s")
     java = [pid for pid in descendants(engine) if command(pid).partition("\0")[0].endswith("java")]
     yield Figure("recovery: the engine, from the kill to Java", min(map(started_at, java)) - killed, "s")
     lines = (data / "log/engine.log").read_text().splitlines()
     for words, what in (("is up", "Spark's session"), (": starting", "the query's start"), (": running", "its batch")):
-        line = next(each for each in reversed(lines) if each.endswith(words))
+        line = next(line for line in reversed(lines) if line.endswith(words))
         at = datetime.strptime(line[:23], "%Y-%m-%d %H:%M:%S,%f").timestamp()
         yield Figure(f"recovery: the engine, from the kill to {what}", at - killed, "s")
 
 
 def started_at(pid: int) -> float:
-    """When a process started, by the system's clock, to a hundredth of a second."""
+    """Return the time when a process started, according to the system clock, accurate to a hundredth of a second."""
     uptime_s = float(Path("/proc/uptime").read_text().split()[0])
     ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
     return time.time() - uptime_s + ticks / os.sysconf("SC_CLK_TCK")
@@ -89,7 +91,8 @@ def engine_of(data: Path) -> int:
 
 
 def busiest(data: Path) -> int:
-    """The worker that used the most processor time in half a second: the one that runs the handler."""
+    """Return the worker that used the most processor time within half a second, which is the one that runs the
+    handler."""
     before = {pid: processor_ticks(pid) for pid in python_workers(engine_of(data))}
     time.sleep(0.5)
     return max(before, key=lambda pid: processor_ticks(pid) - before[pid])
@@ -104,7 +107,7 @@ def processor_ticks(pid: int) -> int:
 
 
 class Load:
-    """A fleet that reports, and a reader of what the handler makes of it, for the length of a block."""
+    """A fleet that sends reports and a reader of the handler's output, which run for the duration of the block."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -112,32 +115,33 @@ class Load:
         self._stop = threading.Event()
         self._news = threading.Condition()
         self._sent = self._seen = 0.0
-        self._threads = [threading.Thread(target=each, daemon=True) for each in (self._send, self._read)]
+        self._threads = [threading.Thread(target=target, daemon=True) for target in (self._send, self._read)]
 
     def __enter__(self) -> Load:
-        for each in self._threads:
-            each.start()
+        for thread in self._threads:
+            thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
-        for each in self._threads:
-            each.join(10)
+        for thread in self._threads:
+            thread.join(10)
 
     def output_after(self, moment: float) -> float:
-        """Wait for an emitted event whose fix was sent after a moment; gives when it was read."""
+        """Wait for an emitted event whose fix was sent after the given time, and return the time at which it was
+        read."""
         with self._news:
             assert self._news.wait_for(lambda: self._sent > moment, LIMIT_S), "no output comes"
             return self._seen
 
     def _send(self) -> None:
-        began, each = time.perf_counter(), RATE // REQUESTS
+        began, batch_size = time.perf_counter(), RATE // REQUESTS
         with httpx.Client(timeout=30) as client:
             for turn in range(10**9):
                 time.sleep(max(0.0, began + turn / REQUESTS - time.perf_counter()))
                 if self._stop.is_set():
                     return
-                fixes = [fix(turn * each + index) for index in range(each)]
+                fixes = [fix(turn * batch_size + index) for index in range(batch_size)]
                 answer = client.post(f"{self.url}/v1/streams/fixes", json=fixes)
                 assert answer.status_code == 200, answer.text
 
@@ -155,7 +159,7 @@ class Load:
 
 
 def fix(number: int) -> dict[str, object]:
-    """A report of a vehicle that crosses the fence each time."""
+    """Return a report from a vehicle that crosses the fence every time."""
     inside = number // VEHICLES % 2
     now = datetime.now(UTC).isoformat()
     vehicle = f"vehicle-{number % VEHICLES}"

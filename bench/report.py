@@ -1,4 +1,4 @@
-"""What a benchmark reports, and the machine it ran on."""
+"""Benchmark figures, and a description of the machine that they were measured on."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Figure:
-    """One measured figure. `baseline` is what the bare tool did in the same run, `bar` what the figure should reach."""
+    """One measured figure. `baseline` is the figure for the bare tool in the same run, and `bar` is the target."""
 
     name: str
     value: float
@@ -31,7 +31,7 @@ def _shown(figure: float) -> str:
 
 @dataclass(frozen=True)
 class Absent:
-    """A figure that could not be had, and why: a row of the same table."""
+    """A figure that could not be measured, with the reason. It is a row in the same table."""
 
     name: str
     why: str
@@ -44,7 +44,7 @@ HEADER = "| figure | Penstock | baseline | ratio | baseline is | bar |\n|---|---
 
 
 def machine() -> str:
-    """One line about where the figures come from."""
+    """Return a one-line description of the machine."""
     model = "unknown processor"
     cpuinfo = Path("/proc/cpuinfo")
     if cpuinfo.exists():

@@ -1,9 +1,10 @@
-"""From the files of a million keys' state to that state in the memory of a new process.
+"""The time to load the state of a million keys from files into the memory of a new process.
 
-The handler has run five batches, each of which touched about every key. That is the most that is ever read: a snapshot
-and four deltas of its size; with the next batch a new snapshot is due. Time runs from the start of the processes to the
-moment that the last has its shards, checked against the ledger; the files are in the system's cache, as they are after
-a crash of a process. First one process for all shards, then one for each, as workers take them.
+The handler has run five batches, each of which changed almost every key. That leaves the maximum amount that a restore
+ever has to read, which is a snapshot and four deltas of the same size; the next batch would write a new snapshot. The
+time is measured from the start of the processes until the last of them has loaded its shards and checked them against
+the ledger. The files are in the system's cache, as they would be after a process crash. First one process loads all
+shards, and then there is one process per shard, as with workers.
 """
 
 from __future__ import annotations
@@ -17,17 +18,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
-import pyarrow as pa
 
 from bench.fixes import PARTITIONS
 from bench.fleet import app, geofence
 from bench.report import Figure
-from penstock.contracts import HandledShard, Output
-from penstock.cursor import source_positions
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.states import ShardOpener
-from penstock.settings import Settings
-from penstock.shard import HASH_BYTES, NOTHING, Shard
+from penstock.core.contracts import LedgerEntry
+from penstock.core.cursor import source_positions
+from penstock.core.settings import Settings
+from penstock.handlers.contracts import HandledShard
+from penstock.handlers.shard import HASH_BYTES, NO_VERSION, Shard
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.handler import ShardOpener, opened_here
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.store import Done, read_handled
 
 VEHICLES = 1_000_000
@@ -43,29 +45,31 @@ def run() -> Iterator[Figure]:
         every = list(range(PARTITIONS))
         name = f"restore: {VEHICLES:,} keys"
         yield Figure(f"{name}, one process", measure(directory, [every]), "s", bar=BAR)
-        yield Figure(f"{name}, {PARTITIONS} processes", measure(directory, [[each] for each in every]), "s", bar=BAR)
+        yield Figure(f"{name}, {PARTITIONS} processes", measure(directory, [[shard] for shard in every]), "s", bar=BAR)
 
 
 def run_batches(directory: DataDirectory) -> None:
-    """What Spark's workers and the driver would do of batches of this size, one shard after the other."""
-    from penstock.analyze.worker import Report, ShardWork, Worker
-    from penstock.runtime.handlers import open_ledger, plan
+    """Do the work of Spark's workers and the driver for batches of this size, one shard after another."""
+    from penstock.handlers.worker import HandlerWorker, Report, ShardWork
+    from penstock.runtime.handlers import open_handler, plan
 
-    made = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), directory, Settings(partitions=PARTITIONS))
-    worker = Worker(made)
-    ledger = open_ledger(geofence, made, directory, worker.log)
+    storage, settings = EmbeddedStorage(directory), Settings(partitions=PARTITIONS)
+    handler_plan = plan(app, geofence, str(Path(__file__).parent / "fleet.py"), storage, settings)
+    worker = HandlerWorker(handler_plan)
+    log = storage.log(disk_reserve_bytes=0)
+    ledger = opened_here(open_handler(geofence, handler_plan, storage, log)).ledger
     origin = source_positions(ledger.state.origin)
     for number in range(BATCHES):
         start, end = ledger.state.end, _end(number)
         shards = {}
         for shard in range(PARTITIONS):
-            known = ledger.state.shards.get(shard, HandledShard.of(Shard(), NOTHING))
+            known = ledger.state.shards.get(shard, HandledShard.of(Shard(), NO_VERSION))
             positions = (origin, source_positions(start), source_positions(end))
-            *_, (_, told) = worker.run(ShardWork(shard, 0, known.version, known.digest, number, *positions))
-            state = msgspec.msgpack.decode(told, type=Report).state
+            *_, (_, report) = worker.run(ShardWork(shard, 0, known.version, known.digest, number, *positions))
+            state = msgspec.msgpack.decode(report, type=Report).state
             assert state is not None
             shards[shard] = state
-        ledger.commit(Output(number, start, end, 1, pa.table({})), Done(0, end), shards, 0, 0)
+        ledger.commit(LedgerEntry(number, start, end, 1), Done(0, end), shards, 0, 0)
     ledger.close()
 
 
@@ -75,20 +79,20 @@ def _end(number: int) -> str:
 
 
 def measure(directory: DataDirectory, spread: list[list[int]]) -> float:
-    """Seconds until every process has the shards that it is given."""
+    """Return the number of seconds until every process has loaded its shards."""
     command = [sys.executable, "-m", "bench.restore", str(directory.root)]
     began = time.perf_counter()
     running = [subprocess.Popen([*command, *map(str, shards)], stdout=subprocess.PIPE, text=True) for shards in spread]
-    told = [int(each.stdout.readline()) for each in running if each.stdout is not None]
+    counts = [int(process.stdout.readline()) for process in running if process.stdout is not None]
     ended = time.perf_counter()
-    assert sum(told) == VEHICLES, told
-    for each in running:
-        each.communicate()
+    assert sum(counts) == VEHICLES, counts
+    for process in running:
+        process.communicate()
     return ended - began
 
 
 def load(directory: DataDirectory, shards: list[int]) -> int:
-    """Load shards as a worker does, cycle collector off; gives how many keys they have."""
+    """Load shards as a worker would, with the cyclic garbage collector turned off, and return the number of keys."""
     gc.disable()
     handled = read_handled(directory.handler_ledger(geofence.name))
     assert handled is not None
@@ -104,4 +108,4 @@ def load(directory: DataDirectory, shards: list[int]) -> int:
 
 
 if __name__ == "__main__":
-    print(load(DataDirectory(Path(sys.argv[1])), [int(each) for each in sys.argv[2:]]), flush=True)
+    print(load(DataDirectory(Path(sys.argv[1])), [int(shard) for shard in sys.argv[2:]]), flush=True)

@@ -1,9 +1,8 @@
-"""The measured app as processes, as a user runs it."""
+"""Runs the app that is measured, with all its processes, as a user would."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import socket
 import subprocess
 import sys
@@ -12,6 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
+
+from penstock.control import SupervisorStatus
+from penstock.runtime.embedded.channel import FileChannel
+from penstock.runtime.embedded.directory import DataDirectory
 
 APP = Path(__file__).parent / "readings.py"
 READY_S = 120.0
@@ -28,7 +31,7 @@ def start(folder: Path, port: int, app: Path = APP) -> subprocess.Popen[bytes]:
 
 
 def healthy(url: str) -> bool | None:
-    """True if ready, False if it answers but is not, None if it does not answer."""
+    """Return True if the app is ready, False if it responds but is not ready, and None if it does not respond."""
     try:
         return httpx.get(f"{url}/v1/health", timeout=5).status_code == 200
     except httpx.HTTPError:
@@ -36,8 +39,8 @@ def healthy(url: str) -> bool | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes below one, at any depth."""
-    found = []
+    """Return all descendants of a process."""
+    pids = []
     for entry in Path("/proc").glob("[0-9]*/stat"):
         try:
             parent = int(entry.read_text().rpartition(")")[2].split()[1])
@@ -45,22 +48,18 @@ def descendants(pid: int) -> list[int]:
             continue
         if parent == pid:
             child = int(entry.parent.name)
-            found += [child, *descendants(child)]
-    return found
+            pids += [child, *descendants(child)]
+    return pids
 
 
 def engine_pid(folder: Path) -> int | None:
-    """The process id of the engine, as the supervisor wrote it; None while there is none."""
-    try:
-        told = json.loads((folder / "run/supervisor.json").read_text())
-    except (FileNotFoundError, ValueError):
-        return None
-    pid: int | None = told["engine"]["pid"]
-    return pid
+    """Return the engine's process id, as recorded by the supervisor, or None if there is no engine."""
+    status = FileChannel(DataDirectory(folder)).latest(SupervisorStatus)
+    return status.engine.pid if status is not None else None
 
 
 def python_workers(engine: int) -> list[int]:
-    """The processes in which Spark runs Python, below an engine."""
+    """Return an engine's descendants that run Python for Spark."""
     return [
         pid
         for pid in descendants(engine)
@@ -69,7 +68,7 @@ def python_workers(engine: int) -> list[int]:
 
 
 def command(pid: int) -> str:
-    """The command line of a process, "" if it is gone."""
+    """Return a process's command line, or "" if the process no longer exists."""
     try:
         return Path(f"/proc/{pid}/cmdline").read_text()
     except OSError:
@@ -85,7 +84,7 @@ def _parent(pid: int) -> int:
 
 @contextlib.contextmanager
 def app_process(folder: Path, app: Path = APP) -> Iterator[str]:
-    """The app, ready, for the length of a block; gives its address."""
+    """Run the app for the duration of the block. Yields its address once the app is ready."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     with start(folder, port, app) as process:

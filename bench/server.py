@@ -1,6 +1,6 @@
-"""The two servers of the ingest benchmark, each a process: `python -m bench.server echo|gateway FOLDER`.
+"""The two servers for the ingest benchmark, each in its own process: `python -m bench.server echo|gateway FOLDER`.
 
-Prints its port, serves until its standard input ends. Both are the same uvicorn with the same settings.
+Each prints its port and serves until standard input is closed. Both use the same uvicorn with the same settings.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ import uvicorn
 import uvloop
 
 from bench.readings import app
-from penstock.runtime.directory import DataDirectory
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.gateway import SWITCH_INTERVAL_S, Gateway, server_config
-from penstock.settings import Settings
 
 Message = MutableMapping[str, Any]
 
@@ -26,7 +27,7 @@ Message = MutableMapping[str, Any]
 async def echo(
     scope: Message, receive: Callable[[], Awaitable[Message]], send: Callable[[Message], Awaitable[None]]
 ) -> None:
-    """Reads a body and gives it back: the least that any server does."""
+    """Read a body and send it back, which is the least that a server has to do."""
     body = b""
     while True:
         message = await receive()
@@ -45,7 +46,7 @@ async def serve(kind: str, folder: Path) -> None:
     if kind == "gateway":
         directory = DataDirectory(folder)
         directory.make()
-        gateway = Gateway(app, directory, Settings())
+        gateway = Gateway(app, EmbeddedStorage(directory), Settings())
         serving = asyncio.create_task(gateway.run(listener))
         await ended
         gateway.stop()

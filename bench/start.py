@@ -1,6 +1,6 @@
-"""From the command to the first healthy answer.
+"""The time from the command to the first healthy response.
 
-Baseline: a bare PySpark program that starts a session and runs one micro-batch of the same aggregation.
+The baseline is a bare PySpark program that starts a session and runs one micro-batch of the same aggregation.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def run() -> Iterator[Figure]:
     bare_s = time.monotonic() - began
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         answered_s, ready_s = measure(Path(folder))
-    yield Figure("start: to the first answer", answered_s * 1000, "ms")
+    yield Figure("start: to the first response", answered_s * 1000, "ms")
     yield Figure("start: to healthy", ready_s * 1000, "ms", bare_s * 1000, "bare PySpark to its first micro-batch")
 
 

@@ -1,8 +1,8 @@
-"""Many subscribers in one process, as cheap as they can be: `python -m bench.subscribers JSON`.
+"""Many subscribers in one process, as cheap as possible: `python -m bench.subscribers JSON`.
 
-Raw sockets. Most are looked at a few times a second, and their frames are only counted; some are watched all the time,
-and of their frames the age is taken from the time that is in them. A line on standard input is answered with one that
-tells what came since the last; at its end the process stops.
+The subscribers are raw sockets. Most are read a few times per second, and their frames are only counted. Some are
+watched all the time, and the age of their frames is computed from the time that they contain. For each line on standard
+input, the process prints a report of the deliveries since the previous line. It stops when standard input is closed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import msgspec
 SWEEP_S = 0.02
 WATCHED = 50
 BETWEEN = 50
-"""Sockets of a sweep after which the watched ones are looked at."""
+"""The number of sockets that are read in a sweep before the watched sockets are read again."""
 PIECE = 256 * 1024
 HEAD = (
     b"GET /v1/live HTTP/1.1\r\nHost: 127.0.0.1\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -32,16 +32,18 @@ HEAD = (
 
 
 class Wish(msgspec.Struct):
-    """Whom to connect to, how many, and what each says, in turn: a message, or a path for server-sent events."""
+    """The port, the number of connections, and the messages or the paths for server-sent events that they send, which
+    are assigned to the connections in turn."""
 
     port: int
     count: int
     says: list[str]
 
 
-class Told(msgspec.Struct):
-    """What came since the last time: messages, bytes, the ages of those that were watched, in ms, in order; marks other
-    than changes among those; seconds that it took, and seconds that this process worked."""
+class Report(msgspec.Struct):
+    """The number of messages since the last report and of their bytes, the sorted ages of the watched messages in ms,
+    the number of watched messages other than changes, the elapsed seconds, and the processor seconds used by this
+    process."""
 
     messages: int
     bytes: int
@@ -55,7 +57,7 @@ class Told(msgspec.Struct):
 
 
 class Subscriber:
-    """One connection. Counts whole frames, and keeps what is left of the last."""
+    """One connection. Counts complete frames, and keeps the incomplete rest of the received data."""
 
     def __init__(self, port: int, says: str) -> None:
         self.socket = socket.create_connection(("127.0.0.1", port), 30)
@@ -72,7 +74,7 @@ class Subscriber:
         self.socket.setblocking(False)
 
     def frames(self) -> tuple[int, Iterator[bytes]]:
-        """The bytes that came, and the payloads of whole frames."""
+        """Return the number of bytes received and the payloads of the complete frames."""
         try:
             got = self.socket.recv(PIECE)
         except BlockingIOError:
@@ -81,9 +83,9 @@ class Subscriber:
         return len(got), self._whole(self._rest + got)
 
     def _events(self, data: bytes) -> Iterator[bytes]:
-        """Server-sent events, with the sizes of chunks between them."""
+        """Return the server-sent events, without the chunk sizes between them."""
         *whole, self._rest = data.split(b"\n\n")
-        return (each for each in whole if b"data: " in each)
+        return (event for event in whole if b"data: " in event)
 
     def _payloads(self, data: bytes) -> Iterator[bytes]:
         at, end = 0, len(data)
@@ -104,23 +106,23 @@ class Subscriber:
 
 
 def frame(data: bytes, opcode: int = 0x81) -> bytes:
-    """A client's frame; a mask of zeros leaves the data as it is."""
+    """Return a client frame. A mask of zeros leaves the data unchanged."""
     size = bytes([0x80 | len(data)]) if len(data) < 126 else bytes([0x80 | 126]) + len(data).to_bytes(2, "big")
     return bytes([opcode]) + size + bytes(4) + data
 
 
 class Crowd:
-    """All subscribers of a wish."""
+    """All subscribers for one `Wish`."""
 
     def __init__(self, wish: Wish) -> None:
         self._forget()
         self._all: list[Subscriber] = []
-        for each in range(wish.count):
-            self._all.append(Subscriber(wish.port, wish.says[each % len(wish.says)]))
-            if each % 250 == 0:  # those who came first are asked by then whether they are still there
+        for place in range(wish.count):
+            self._all.append(Subscriber(wish.port, wish.says[place % len(wish.says)]))
+            if place % 250 == 0:  # by then the first ones have received a ping
                 for earlier in self._all:
                     self._count(earlier)
-        self._watched = {each.socket.fileno(): each for each in self._all[:WATCHED]}
+        self._watched = {subscriber.socket.fileno(): subscriber for subscriber in self._all[:WATCHED]}
         self._poll = select.epoll()
         self._poll.register(sys.stdin.fileno(), select.EPOLLIN)
         for number in self._watched:
@@ -128,7 +130,7 @@ class Crowd:
         self._forget()
 
     def _forget(self) -> None:
-        self._told = Told(0, 0, [], 0, time.monotonic(), time.process_time())
+        self._report = Report(0, 0, [], 0, time.monotonic(), time.process_time())
 
     def run(self) -> None:
         sweep = time.monotonic()
@@ -138,12 +140,12 @@ class Crowd:
             if time.monotonic() >= sweep:
                 sweep = time.monotonic() + SWEEP_S
                 for index in range(WATCHED, len(self._all), BETWEEN):
-                    for each in self._all[index : index + BETWEEN]:
-                        self._count(each)
+                    for subscriber in self._all[index : index + BETWEEN]:
+                        self._count(subscriber)
                     self._look(0)
 
     def _look(self, timeout_s: float) -> bool:
-        """Take from those that are watched; False at the end of standard input."""
+        """Read from the watched subscribers; False at the end of standard input."""
         for number, _ in self._poll.poll(timeout_s):
             if number != sys.stdin.fileno():
                 self._watch(self._watched[number])
@@ -155,42 +157,42 @@ class Crowd:
 
     def _count(self, subscriber: Subscriber) -> None:
         size, payloads = subscriber.frames()
-        self._told.bytes += size
+        self._report.bytes += size
         if size:
-            self._told.messages += sum(1 for _ in payloads)
+            self._report.messages += sum(1 for _ in payloads)
 
     def _watch(self, subscriber: Subscriber) -> None:
         size, payloads = subscriber.frames()
         now = time.monotonic_ns()
-        self._told.bytes += size
+        self._report.bytes += size
         for payload in payloads:
-            self._told.messages += 1
+            self._report.messages += 1
             times = payload.split(b'"at_ns":')[1:]
             if len(times) == 1 and b"change" in payload[:64]:
-                self._told.ages_ms.append((now - int(times[0].partition(b",")[0])) / 1e6)
+                self._report.ages_ms.append((now - int(times[0].partition(b",")[0])) / 1e6)
             else:
-                self._told.others += 1
+                self._report.others += 1
 
     def _tell(self) -> None:
-        told = self._told
-        told.elapsed_s, told.busy_s = time.monotonic() - told.elapsed_s, time.process_time() - told.busy_s
-        told.ages_ms.sort()
-        print(msgspec.json.encode(told).decode(), flush=True)
+        report = self._report
+        report.elapsed_s, report.busy_s = time.monotonic() - report.elapsed_s, time.process_time() - report.busy_s
+        report.ages_ms.sort()
+        print(msgspec.json.encode(report).decode(), flush=True)
         self._forget()
 
 
 class Running:
-    """A process of subscribers."""
+    """A child process that runs subscribers."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
 
-    def told(self) -> Told:
+    def report(self) -> Report:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.write(b".")
         self._process.stdin.flush()
-        return msgspec.json.decode(self._process.stdout.readline(), type=Told)
+        return msgspec.json.decode(self._process.stdout.readline(), type=Report)
 
 
 @contextmanager
@@ -198,7 +200,7 @@ def subscribing(wish: Wish) -> Iterator[Running]:
     command = [sys.executable, "-m", "bench.subscribers", msgspec.json.encode(wish).decode()]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         running = Running(process)
-        running.told()  # all are connected
+        running.report()  # all are connected
         yield running
         assert process.stdin is not None
         process.stdin.close()

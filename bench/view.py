@@ -1,7 +1,8 @@
-"""Events a second through a grouped view, from the log to the store.
+"""Events per second through a grouped view, from the log to the store.
 
-Baseline: the same aggregation, with the same state store and batch size, in bare Spark: a Python source that yields
-Arrow batches which it holds in memory, only the columns needed, and a sink that does nothing. Both take turns, twice.
+The baseline is the same aggregation in bare Spark, with the same state store and batch size, a Python source that
+yields Arrow batches from memory with only the columns needed, and a sink that does nothing. The two are measured
+alternately, twice each.
 """
 
 from __future__ import annotations
@@ -21,17 +22,18 @@ from pyspark.sql.types import StructType
 
 from bench.readings import Reading, aggregate, app, sensors
 from bench.report import Figure
+from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.frames import build, inputs
 from penstock.analyze.pruning import prune
-from penstock.analyze.query import Query
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
-from penstock.columns import place
-from penstock.contracts import StreamSpec
+from penstock.analyze.streaming_query import SparkQuery
+from penstock.core.clock import WallClock
+from penstock.core.columns import partition_of
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.runtime.clock import WallClock
-from penstock.schema import event_schema
-from penstock.settings import Settings
 from penstock.store import ViewSpec, ViewTable
 
 SENSORS = 10_000
@@ -62,8 +64,8 @@ def run() -> Iterator[Figure]:
 
 
 def piece(partition: int, number: int) -> pa.RecordBatch:
-    """Readings of the sensors that belong to a partition, as the front door would have written them."""
-    names = [name for name in map(str, range(SENSORS)) if place(name, PARTITIONS) == partition]
+    """Readings from the sensors that belong to a partition, as the gateway would have written them."""
+    names = [name for name in map(str, range(SENSORS)) if partition_of(name, PARTITIONS) == partition]
     first = number * PIECE
     sensors_ = [names[(first + index) % len(names)] for index in range(PIECE)]
     columns = {
@@ -91,7 +93,7 @@ def fill(streams: Path) -> None:
 
 
 def rate(finished: list[float]) -> float:
-    """Events a second of the typical batch, once warm."""
+    """Return the events per second in the median batch, after the warm-up."""
     steps = [after - before for before, after in zip(finished[WARM:], finished[WARM + 1 :], strict=False)]
     return BATCH / median(steps)
 
@@ -102,7 +104,7 @@ def measure_ours(spark: SparkSession, root: Path, folder: Path) -> float:
     table = ViewTable(
         folder / "view.db", ViewSpec("sensors", ("sensor",), None, None, None, 100, 2**28), clock=WallClock()
     )
-    query = Query(sensors, folder / "checkpoint", table, 1)
+    query = SparkQuery(sensors, Checkpoint(folder / "checkpoint"), table, 1)
     finished: list[float] = []
     query.after_commit = lambda output: finished.append(time.perf_counter())
 
@@ -119,7 +121,7 @@ def measure_ours(spark: SparkSession, root: Path, folder: Path) -> float:
 
 
 class MemoryReader(DataSourceStreamReader):
-    """The same readings, made once in each worker and kept there."""
+    """The same readings, created once in each worker and kept there."""
 
     def __init__(self, columns: list[str], make: Callable[[int, int], pa.RecordBatch]) -> None:
         self.columns, self.make = columns, make
@@ -134,7 +136,7 @@ class MemoryReader(DataSourceStreamReader):
         return [InputPartition((partition, start["batch"])) for partition in range(PARTITIONS)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        import pyspark.sql.datasource as kept  # a module that lives as long as the worker does
+        import pyspark.sql.datasource as kept  # a module that lives as long as the worker
 
         number, _ = partition.value
         held: dict[int, list[pa.RecordBatch]] = kept.__dict__.setdefault("_bench", {})

@@ -1,7 +1,7 @@
-"""Events a second by WebSocket, MQTT and UDP: the gateway beside a bare receiver of the same, which only counts.
+"""Events per second by WebSocket, MQTT and UDP, for the gateway and for a bare receiver that only counts.
 
-Both get the same bytes from the same sender. The gateway checks each event, leaves out those whose id is known, and has
-it on the disk before it counts. The two take turns; the median counts.
+Both get the same bytes from the same sender. The gateway checks each event, drops duplicates by id, and counts an event
+only after it has been written to disk. The two are measured alternately, and the median is used.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from statistics import median
 from bench import publishing
 from bench.broker import broker, program, publisher
 from bench.events import event
-from bench.receivers import TOPIC, Receiver, Told, Wish, receiving
+from bench.receivers import TOPIC, Receiver, Report, Wish, receiving
 from bench.report import Absent, Figure
 from bench.running import free_port
 
@@ -41,13 +41,13 @@ def run() -> Iterator[Figure | Absent]:
 
 
 def websocket(count: int) -> Figure:
-    """Messages of so many events."""
+    """Measure messages of `count` events each."""
 
     def messages() -> Iterator[bytes]:
         while True:
             yield b",".join(event() for _ in range(count))
 
-    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for kind in KINDS * TURNS:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
             wish = Wish(kind, folder, http=free_port())
@@ -56,30 +56,30 @@ def websocket(count: int) -> Figure:
                 publishing.run(wish.http, path, messages(), CONNECTIONS, 1.0)
                 result = publishing.run(wish.http, path, messages(), CONNECTIONS, SECONDS)
         assert result.errors == 0, f"{kind}: {result.errors} connections broke"
-        found[kind].append(result.per_second * count)
+        rates[kind].append(result.per_second * count)
     name = "ingest: WebSocket, a message for each event" if count == 1 else f"ingest: WebSocket, {count} in a message"
-    return _compared(name, found, "a bare WebSocket on the same server")
+    return _compared(name, rates, "a bare WebSocket on the same server")
 
 
 def mqtt(qos: int) -> Figure | Absent:
-    """From a broker that holds them already, so that neither it nor the publisher is what is measured."""
+    """Measure with a broker that already has all messages, so that neither the broker nor the publisher is measured."""
     name = f"ingest: MQTT, QoS {qos}"
     if program() is None:
         return Absent(name, "mosquitto is not installed")
-    found: dict[str, list[float]] = {kind: [] for kind in KINDS}
+    rates: dict[str, list[float]] = {kind: [] for kind in KINDS}
     for kind in KINDS * TURNS:
         with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
-            told = _drained(kind, Path(folder), qos)
-        assert told.count >= MESSAGES, f"{kind} got {told.count} of {MESSAGES}"
-        found[kind].append(told.per_second)
-    return _compared(name, found, "paho-mqtt that counts messages")
+            report = _drained(kind, Path(folder), qos)
+        assert report.count >= MESSAGES, f"{kind} got {report.count} of {MESSAGES}"
+        rates[kind].append(report.per_second)
+    return _compared(name, rates, "paho-mqtt that counts messages")
 
 
-def _drained(kind: str, folder: Path, qos: int) -> Told:
+def _drained(kind: str, folder: Path, qos: int) -> Report:
     with broker(folder) as port, publisher(port) as sender:
         wish = Wish(kind, str(folder / "data"), mqtt=port, qos=qos)
         with receiving(wish) as receiver:  # so that the broker knows for whom to keep messages
-            while receiver.told().count == 0:
+            while receiver.report().count == 0:
                 sender.send(TOPIC, event(), 2)
                 time.sleep(0.1)
             receiver.settled()
@@ -98,9 +98,9 @@ def udp() -> Iterator[Figure]:
     for kind in KINDS * TURNS:
         with _udp_receiver(kind) as (receiver, port):
             _send(port, datagrams, None)
-            told = receiver.settled()
-        rates[kind].append(told.per_second)
-        lost[kind].append(100 * (1 - told.count / DATAGRAMS))
+            report = receiver.settled()
+        rates[kind].append(report.per_second)
+        lost[kind].append(100 * (1 - report.count / DATAGRAMS))
         with _udp_receiver(kind) as (receiver, port):
             paced = datagrams[: int(PACED_PER_S * PACED_S)]
             _send(port, paced, PACED_PER_S)
@@ -113,11 +113,11 @@ def udp() -> Iterator[Figure]:
 
 @contextmanager
 def _udp_receiver(kind: str) -> Iterator[tuple[Receiver, int]]:
-    """Ready to receive: a first datagram has come."""
+    """Start a receiver. It is ready once a first datagram has arrived."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as folder:
         wish = Wish(kind, folder, udp=free_port())
         with receiving(wish) as receiver:
-            while receiver.told().count == 0:
+            while receiver.report().count == 0:
                 with suppress(ConnectionRefusedError):
                     _send(wish.udp, [event()], None)
                 time.sleep(0.1)
@@ -127,7 +127,7 @@ def _udp_receiver(kind: str) -> Iterator[tuple[Receiver, int]]:
 
 
 def _send(port: int, datagrams: list[bytes], per_s: int | None) -> None:
-    """At a rate, or as fast as can be."""
+    """Send at the given rate, or as fast as possible."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
         sender.connect(("127.0.0.1", port))
         began, sent = time.perf_counter(), 0
@@ -140,6 +140,6 @@ def _send(port: int, datagrams: list[bytes], per_s: int | None) -> None:
                 time.sleep(PACE_S)
 
 
-def _compared(name: str, found: dict[str, list[float]], against: str, unit: str = "events/s") -> Figure:
-    bare, ours = (median(found[kind]) for kind in KINDS)
+def _compared(name: str, rates: dict[str, list[float]], against: str, unit: str = "events/s") -> Figure:
+    bare, ours = (median(rates[kind]) for kind in KINDS)
     return Figure(name, ours, unit, bare, against)

@@ -1,12 +1,13 @@
-"""Events a second, a core, through windows by time: the average, the count and the maximum of each key's readings.
+"""Events per second and core through time windows with the average, the count and the maximum of each key's readings.
 
-Sliding windows of 30 minutes each 5 seconds are 360 that overlap. They stand beside two sorts of tumbling ones, over
-the same events, all told when they close: those of 5 seconds, which tell as many rows, and those of 30 minutes, which
-tell one row where the others tell 360. It is the machine that is measured, as it runs in a worker: typed events in
-memory, their keys' state decoded at the start of a batch and sealed at its end. Time is that of the processor, so that
-what runs beside it does not count.
+With sliding windows of 30 minutes every 5 seconds, 360 windows overlap. They are compared with two kinds of tumbling
+windows over the same events, all emitted when they close: windows of 5 seconds, which emit as many rows, and windows of
+30 minutes, which emit one row where the others emit 360. The benchmark measures the window handler as it runs in a
+worker: typed events are in memory, and the state of their keys is decoded at the start of each batch and encoded at its
+end. The time is processor time, so other load does not matter.
 
-Spark's own sliding windows over such readings stand beside them: a whole query, by the clock, on every core.
+Spark's own sliding windows over the same kind of readings are measured too, as a whole query, by wall-clock time on all
+cores.
 """
 
 from __future__ import annotations
@@ -32,16 +33,17 @@ from pyspark.sql import functions as F
 from bench.handlers import session
 from bench.report import Figure
 from penstock import App, Event, windows
-from penstock.declared import Keeper
-from penstock.machine import Machine
-from penstock.rows import Inputs, Place, to_micros
-from penstock.runtime.directory import DataDirectory
-from penstock.shard import Shard
+from penstock.app.declared import ViewHandler
+from penstock.core.times import to_micros
+from penstock.handlers.machine import Machine
+from penstock.handlers.rows import Inputs, LogPosition
+from penstock.handlers.shard import Shard
+from penstock.runtime.embedded.directory import DataDirectory
 
 KEYS = 200
 EVENTS = 100_000
 WARM_SLIDES, TURNS = 400, 9
-"""The clock starts when the windows are full: for so many slides there is one reading of each key."""
+"""The number of slides, with one reading per key in each, until the windows are full and the clock starts."""
 SPARK_EVENTS, SPARK_TURNS = 20_000, 3
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 HALF_HOUR, SLIDE = timedelta(minutes=30), timedelta(seconds=5)
@@ -79,36 +81,36 @@ def run() -> Iterator[Figure]:
     yield Figure("windows: the same", large, "bytes", theirs, "Spark's own sliding window")
 
 
-def made(random: Random, first: datetime, count: int, step: timedelta) -> list[Reading]:
-    """Readings of one meter after the other, a step apart."""
+def random_events(random: Random, first: datetime, count: int, step: timedelta) -> list[Reading]:
+    """Generate readings, one step apart, from one meter after another."""
     return [
         Reading(at=first + number * step, meter=f"m{number % KEYS}", watts=random.uniform(0, 500))
         for number in range(count)
     ]
 
 
-def measure(keepers: list[Keeper], per_second: int) -> list[tuple[float, int]]:
-    """Of each: events a second in the typical batch, and the bytes of state of a key. They take turns, batch by batch,
-    so that a machine that is slower for a while is so for all of them."""
+def measure(view_handlers: list[ViewHandler], per_second: int) -> list[tuple[float, int]]:
+    """Return, for each window, the events per second in the median batch and the size of a key's state in bytes. The
+    windows take turns batch by batch, so that a temporary slowdown of the machine affects all of them."""
     random, at = Random(1), BEGIN
-    measured = [_Measured(keeper) for keeper in keepers]
+    measured = [_Measured(view_handler) for view_handler in view_handlers]
     gc.disable()
     for turn in range(TURNS + 1):
         step = SLIDE / KEYS if turn == 0 else timedelta(seconds=1) / (KEYS * per_second)
         count = WARM_SLIDES * KEYS if turn == 0 else EVENTS
-        inputs, at = _rows(made(random, at, count, step)), at + count * step
-        for each in measured:
-            each.take(inputs)
+        inputs, at = _rows(random_events(random, at, count, step)), at + count * step
+        for runner in measured:
+            runner.take(inputs)
     gc.enable()
-    assert all(each.rows for each in measured)
-    return [(EVENTS / median(each.seconds[1:]), each.shard.size // KEYS) for each in measured]
+    assert all(runner.rows for runner in measured)
+    return [(EVENTS / median(runner.seconds[1:]), runner.shard.size // KEYS) for runner in measured]
 
 
 class _Measured:
-    """Windows at work, and how long they took for each batch."""
+    """A window handler, and the time that it took for each batch."""
 
-    def __init__(self, keeper: Keeper) -> None:
-        self.machine, self.shard = Machine(keeper), Shard()
+    def __init__(self, view_handler: ViewHandler) -> None:
+        self.machine, self.shard = Machine(view_handler), Shard()
         self.seconds: list[float] = []
         self.rows = 0
 
@@ -122,27 +124,29 @@ class _Measured:
 
 
 def measure_spark(per_second: int) -> tuple[float, int]:
-    """Events a second, a core, in the typical batch of Spark's own sliding windows, and the bytes of state of a key."""
+    """Return the events per second and core in the median batch for Spark's own sliding windows, and the size of a
+    key's state in bytes."""
     with tempfile.TemporaryDirectory(prefix="penstock-bench-") as made_here:
         directory = DataDirectory(Path(made_here))
         directory.make()
         with session(directory) as spark:
             done = _run_spark(spark, directory.root, per_second)
-    steps = [each["durationMs"]["triggerExecution"] / 1000 for each in done[1:]]
+    steps = [report["durationMs"]["triggerExecution"] / 1000 for report in done[1:]]
     state = done[-1]["stateOperators"][0]["memoryUsedBytes"]
     return SPARK_EVENTS / median(steps) / len(os.sched_getaffinity(0)), state // KEYS
 
 
 def _run_spark(spark: SparkSession, folder: Path, per_second: int) -> list[dict[str, Any]]:
-    """A file of readings is a batch: the first fills the windows, the others count. Returns what Spark tells."""
+    """Run a query with one file of readings per batch. The first batch fills the windows, and the others are measured.
+    Return Spark's progress reports."""
     random, at, files = Random(1), BEGIN, folder / "readings"
     files.mkdir()
     for turn in range(SPARK_TURNS + 1):
         step = SLIDE / KEYS if turn == 0 else timedelta(seconds=1) / (KEYS * per_second)
         count = WARM_SLIDES * KEYS if turn == 0 else SPARK_EVENTS
         file = files / f"{turn}.parquet"
-        events, at = made(random, at, count, step), at + count * step
-        rows = [to_builtins(each, builtin_types=(datetime,)) for each in events]
+        events, at = random_events(random, at, count, step), at + count * step
+        rows = [to_builtins(event, builtin_types=(datetime,)) for event in events]
         parquet.write_table(pa.Table.from_pylist(rows), file)
         os.utime(file, (turn + 1, turn + 1))  # Spark reads the oldest first
     read = spark.readStream.schema("at timestamp, meter string, watts double").option("maxFilesPerTrigger", 1)
@@ -152,8 +156,8 @@ def _run_spark(spark: SparkSession, folder: Path, per_second: int) -> list[dict[
     writer = averages.writeStream.format("noop").option("checkpointLocation", str(folder / "checkpoint"))
     query = writer.trigger(availableNow=True).start()
     query.awaitTermination()
-    told = [json.loads(each.json()) for each in query._jsq.recentProgress()]
-    done = [each for each in told if each["numInputRows"]]
+    reports = [json.loads(progress.json()) for progress in query._jsq.recentProgress()]
+    done = [report for report in reports if report["numInputRows"]]
     assert len(done) == SPARK_TURNS + 1
     return done
 
@@ -164,5 +168,5 @@ def _rows(events: list[Reading]) -> Inputs:
         events,
         [to_micros(event.at) for event in events],
         lambda row: None,
-        lambda row: Place("readings", 0, 0, row),
+        lambda row: LogPosition("readings", 0, 0, row),
     )

@@ -1,1 +1,1 @@
-"""Apps that run, and what they run on."""
+"""Runnable example apps, and the event generators that feed them."""

@@ -1,4 +1,4 @@
-"""Running an app with its demo's other half: a process that sends events to it, and ends when it ends."""
+"""Runs an app together with a helper process that sends events to it and ends when the app ends."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ END_S = 20.0
 
 
 def arguments_of(demo: str) -> argparse.ArgumentParser:
-    """What every demo can be told."""
+    """Return a parser with the options that all demos share."""
     parser = argparse.ArgumentParser(prog=f"python examples/{demo}.py")
     parser.add_argument("--data", default=f".penstock/{demo}", metavar="DIR", help=f"its data (.penstock/{demo})")
-    parser.add_argument("--port", type=int, default=8080, help="where the dashboard is (8080); 0 takes a free port")
-    parser.add_argument("--seed", type=int, default=1, help="another seed, another world (1)")
+    parser.add_argument("--port", type=int, default=8080, help="port of the dashboard (8080); 0 picks a free one")
+    parser.add_argument("--seed", type=int, default=1, help="random seed (1)")
     return parser
 
 
 def run(file: str, data: str, port: int, module: str, options: Sequence[str]) -> int:
-    """Run an app as `penstock run` would, and `module` beside it, which is told the app's address with `--to`."""
-    from penstock.cli import main
+    """Run an app as `penstock run` would, and run `module` next to it with the app's address as `--to`."""
+    from penstock.cli.main import main
 
     chosen = port or _free_port()
     with _beside(module, ["--to", f"http://127.0.0.1:{chosen}", *options]):
@@ -39,7 +39,8 @@ def _free_port() -> int:
 
 @contextmanager
 def _beside(module: str, options: Sequence[str]) -> Iterator[None]:
-    """Ctrl-C does not reach the other half, since it has a session of its own; that its input closes does."""
+    """Run `module` for the duration of the block. It has its own session, so Ctrl-C does not reach it; it exits when
+    its input is closed."""
     command = [sys.executable, "-m", module, *options]
     with subprocess.Popen(command, cwd=PROJECT, stdin=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdin is not None

@@ -1,4 +1,4 @@
-"""The little of the HTTP API that the demos need, with nothing but the standard library."""
+"""A client for the parts of the HTTP API that the demos need. Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ WAIT_S = 0.1
 WAIT_MAX_S = 2.0
 PAGE_EVENTS = 1_000
 AGAIN = frozenset({404, 429, 500, 503, 507})
-"""Answers after which the same can succeed. 404 is one: what a handler fills is there once Spark has started."""
+"""Status codes of errors that a retry might resolve. They include 404, because a handler's output stream does not exist
+until Spark has started."""
 
 
 class Stopped(Exception):
-    """The demo is being stopped."""
+    """Raised when the demo is being stopped."""
 
 
 def until_eof() -> threading.Event:
-    """An event that is set when standard input closes, so with the process that started this one."""
+    """Return an event that is set when standard input is closed, which happens when the parent process exits."""
     stop = threading.Event()
 
     def read() -> None:
@@ -37,9 +38,10 @@ def until_eof() -> threading.Event:
 
 
 class Client:
-    """A running app. Every call goes on trying, with growing waits, until it is answered or `stop` is set.
+    """A connection to a running app. Each call is retried, with increasing delays, until it gets a response or `stop`
+    is set.
 
-    That is safe for posting too: events with an id that come twice count once.
+    It is safe to retry a POST too, because an event that has an id counts only once, no matter how often it is sent.
     """
 
     def __init__(self, address: str, stop: threading.Event) -> None:
@@ -47,26 +49,26 @@ class Client:
         self._stop = stop
 
     def post(self, stream: str, events: list[Any]) -> dict[str, Any]:
-        """Append events; returns when they are durable."""
+        """Append events, and return once they are durable."""
         return self._ask(f"/v1/streams/{stream}", json.dumps(events).encode())
 
     def view(self, name: str) -> list[dict[str, Any]]:
-        """The rows of a view now."""
+        """Return the current rows of a view."""
         return list(self._ask(f"/v1/views/{name}")["rows"])
 
     def app(self) -> dict[str, Any]:
         return self._ask("/v1/app")
 
     def read(self, stream: str, since: str = "earliest") -> tuple[list[dict[str, Any]], str]:
-        """All events after a cursor that there are now, and the cursor after them."""
-        found: list[dict[str, Any]] = []
+        """Return all events after the given cursor, and the cursor that follows them."""
+        all_events: list[dict[str, Any]] = []
         for events, cursor in self._pages(stream, since):
-            found += events
+            all_events += events
             since = cursor
-        return found, since
+        return all_events, since
 
     def _pages(self, stream: str, since: str) -> Iterator[tuple[list[dict[str, Any]], str]]:
-        """The end is where the cursor stays as it is: a page may be empty and have others after it."""
+        """Yield pages until the cursor stops moving. An empty page is not necessarily the last one."""
         while True:
             query = urllib.parse.urlencode({"since": since, "limit": PAGE_EVENTS})
             page = self._ask(f"/v1/streams/{stream}?{query}")
@@ -87,7 +89,7 @@ class Client:
                     if error.code not in AGAIN:
                         raise RuntimeError(f"{path}: {error.code} {error.read().decode()}") from None
             except (OSError, http.client.HTTPException):
-                pass  # the gateway is not there, or not there yet
+                pass  # the gateway is down or not yet up
             self._stop.wait(wait_s)
             wait_s = min(2 * wait_s, WAIT_MAX_S)
         raise Stopped

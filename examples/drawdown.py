@@ -1,7 +1,7 @@
-"""Stocks and how far they have fallen: for each symbol the fall from its peak, now and the largest there ever was.
+"""Stock drawdowns: how far each symbol is below its peak, and its largest fall so far.
 
-A handler keeps the peak and the largest fall of each symbol, a view ranks them, and a pattern tells each time that one
-falls fast. Run as a script, it plays invented trades into itself:
+A handler tracks the peak and the largest fall of each symbol, a view ranks the symbols by their largest fall, and a
+pattern raises an alert when a symbol falls quickly. When run as a script, this file generates its own trades:
 
     python examples/drawdown.py --rate 30 --seed 1
 """
@@ -28,7 +28,9 @@ class Trade(Event, id="trade_id", time="at"):
 
 
 class Drawdown(Event, time="at"):
-    """A symbol after its nth trade: its fall from the peak in percent, and the largest so far, with its two ends."""
+    """A symbol after its nth trade, with its current fall from the peak and its largest fall, in percent.
+
+    The largest fall lasted from `began` to `ended`."""
 
     symbol: str
     number: int
@@ -42,7 +44,7 @@ class Drawdown(Event, time="at"):
 
 
 class Slide(Event, time="at"):
-    """A symbol that fell fast, told when it did."""
+    """A symbol that fell fast."""
 
     symbol: str
     at: datetime
@@ -53,7 +55,7 @@ class Slide(Event, time="at"):
 
 
 class Symbol(State):
-    """What is known of a symbol. `began` and `ended` are the peak and the low of the largest fall."""
+    """The state of a symbol. `began` and `ended` are the peak and the low of the largest fall."""
 
     number: int = 0
     at: datetime | None = None
@@ -71,9 +73,9 @@ trades = app.stream("trades", Trade, key="symbol", keep=timedelta(days=1))
 
 @app.handler("drawdown", reads=trades, key="symbol", state=Symbol, emits=Drawdown)
 def drawdown(symbol: Symbol, trade: Trade, ctx: Context) -> Iterator[Drawdown]:
-    """Follow one symbol. A trade that is older than the last one changes nothing; it is counted."""
+    """Track one symbol. A trade that is older than the previous one is counted but otherwise ignored."""
     if not 0 < trade.price < math.inf:
-        raise ValueError("a price is more than nothing: this one would be a fall of all there is")
+        raise ValueError("the price must be above zero, or it would count as a fall of 100 percent")
     if symbol.at is not None and trade.at < symbol.at:
         symbol.stale += 1
         return
@@ -126,7 +128,8 @@ fallen = cep.on("fallen", Drawdown, lambda trade, m: trade.fall >= SLIDE_PERCENT
     emits=Slide,
 )
 def slides(m: cep.Match) -> Slide:
-    """From the peak, with no higher one in between, to the first trade so far below it: so each peak is told once."""
+    """Match a peak and the first trade far enough below it, with no higher peak in between. Each peak causes at most
+    one alert."""
     peak, low = m["peak"], m["fallen"]
     return Slide(
         symbol=m.key,

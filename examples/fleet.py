@@ -1,7 +1,7 @@
-"""A fleet of vehicles, each on its route: who leaves it, who is too fast, who is nobody's.
+"""Fleet tracking: alerts for vehicles that leave their route, drive too fast, or have no route.
 
-Administrators give each vehicle a route, vehicles send where they are, and a handler watches each of them. Run as a
-script, it plays an invented fleet into itself; the dashboard has the map:
+Administrators send a route for each vehicle, vehicles send their positions, and a handler checks the positions against
+the routes. When run as a script, this file simulates a fleet, and the dashboard shows it on a map:
 
     python examples/fleet.py --vehicles 40 --rate 40 --seed 1
 """
@@ -30,7 +30,8 @@ class Point(Record):
 
 
 class Route(Event, id="route_id"):
-    """Where a vehicle may be: within half of `width_m` of the line through the points. A later one replaces it."""
+    """The area where a vehicle is allowed to drive: everything within half of `width_m` of the line through the points.
+    A newer route for the same vehicle replaces it."""
 
     route_id: str
     vehicle: str
@@ -40,7 +41,7 @@ class Route(Event, id="route_id"):
 
 
 class Fix(Event, id="fix_id", time="at"):
-    """Where a vehicle says it is, and how fast, in km/h."""
+    """A position reported by a vehicle, with the speed in km/h."""
 
     fix_id: str
     at: datetime
@@ -51,7 +52,8 @@ class Fix(Event, id="fix_id", time="at"):
 
 
 class Position(Event):
-    """A vehicle's place by its nth good fix, and how it stands: `on route`, `off route`, `speeding` or `no route`."""
+    """A vehicle's position and status after its nth valid fix. The status is `on route`, `off route`, `speeding` or `no
+    route`."""
 
     vehicle: str
     number: int
@@ -63,7 +65,7 @@ class Position(Event):
 
 
 class Violation(Event):
-    """The first fix off the route, above the limit, or of a vehicle that has no route."""
+    """The first fix that is off the route or above the speed limit, or the first fix from a vehicle without a route."""
 
     fix_id: str
     vehicle: str
@@ -75,7 +77,7 @@ class Violation(Event):
 
 
 class Return(Event):
-    """The first fix back on the route."""
+    """The first fix after a vehicle has returned to its route."""
 
     fix_id: str
     vehicle: str
@@ -86,7 +88,7 @@ class Return(Event):
 
 
 class Refused(Event):
-    """A fix that says nothing of where the vehicle is."""
+    """A fix without a usable position."""
 
     fix_id: str
     vehicle: str
@@ -95,7 +97,7 @@ class Refused(Event):
 
 
 class Vehicle(State):
-    """What is known of a vehicle: its route, its last place, and what has been counted."""
+    """The state of a vehicle: its route, its last position, and counters."""
 
     corridor: list[Point] = []  # noqa: RUF012  # msgspec gives each instance its own
     width_m: float = 0.0
@@ -123,7 +125,7 @@ fixes = app.stream("fixes", Fix, key="vehicle", late_after=LATE_AFTER, keep=time
     emits=[Position, Violation, Return, Refused],
 )
 def geofence(vehicle: Vehicle, event: Route | Fix, ctx: Context) -> Iterator[Position | Violation | Return | Refused]:
-    """Watch one vehicle. An alert comes when something begins, not with each fix while it lasts."""
+    """Check one vehicle. An alert is emitted when a violation begins, but not for every fix while it continues."""
     if isinstance(event, Route):
         _take_route(vehicle, event)
         return
@@ -140,7 +142,7 @@ def geofence(vehicle: Vehicle, event: Route | Fix, ctx: Context) -> Iterator[Pos
     else:
         vehicle.unknown += 1
         if vehicle.unknown == 1:
-            yield _violation(event, "no route", "this vehicle was given no route")
+            yield _violation(event, "no route", "this vehicle has no route")
     yield Position(
         vehicle=event.vehicle,
         number=vehicle.fixes,
@@ -153,14 +155,15 @@ def geofence(vehicle: Vehicle, event: Route | Fix, ctx: Context) -> Iterator[Pos
 
 
 def _take_route(vehicle: Vehicle, route: Route) -> None:
-    """A route that is none is a mistake of whoever gave it: it goes to `geofence.failed`, the old one stays."""
+    """Replace the vehicle's route. An invalid route raises `ValueError`, so the event goes to `geofence.failed` and the
+    old route stays in effect."""
     if len(route.corridor) < 2 or not all(_on_globe(point.lat, point.lon) for point in route.corridor):
         raise ValueError("a route is a line through at least two places on the globe")
     vehicle.corridor, vehicle.width_m, vehicle.limit_kmh = route.corridor, route.width_m, route.limit_kmh
 
 
 def _fault(vehicle: Vehicle, fix: Fix) -> str | None:
-    """Why a fix is of no use, if it is."""
+    """Return why a fix cannot be used, or None if it can."""
     if not _on_globe(fix.lat, fix.lon):
         return "no place on the globe"
     if not fix.speed >= 0:
@@ -188,7 +191,7 @@ def _watch_place(vehicle: Vehicle, fix: Fix) -> Iterator[Violation | Return]:
 def _watch_speed(vehicle: Vehicle, fix: Fix) -> Iterator[Violation]:
     before, vehicle.speeding = vehicle.speeding, fix.speed > vehicle.limit_kmh
     if vehicle.speeding and not before:
-        yield _violation(fix, "speeding", f"{fix.speed:.0f} km/h where {vehicle.limit_kmh:.0f} are allowed")
+        yield _violation(fix, "speeding", f"{fix.speed:.0f} km/h where the limit is {vehicle.limit_kmh:.0f}")
 
 
 def _violation(fix: Fix, kind: str, detail: str) -> Violation:
@@ -206,23 +209,23 @@ def _standing(vehicle: Vehicle) -> str:
 
 
 def metres_off(lat: float, lon: float, line: Sequence[Point]) -> float:
-    """How far a place is from a line through points.
+    """Return the distance in metres from a position to the line through the given points.
 
-    Reckoned on the plane that touches the globe at that place: exact enough for lines of some hundred kilometres, and
-    right across the 180th meridian.
+    It is computed on the plane that is tangent to the globe at that position, which is accurate enough for lines of a
+    few hundred kilometres and also works across the 180th meridian.
     """
     flat = [_on_plane(lat, lon, point) for point in line]
     return min(_from_origin(start, end) for start, end in pairwise(flat))
 
 
 def _on_plane(lat: float, lon: float, point: Point) -> tuple[float, float]:
-    """Metres east and north of a place."""
+    """Return how many metres east and north of the position the point is."""
     east = (point.lon - lon + 180) % 360 - 180
     return math.radians(east) * math.cos(math.radians(lat)) * EARTH_M, math.radians(point.lat - lat) * EARTH_M
 
 
 def _from_origin(start: tuple[float, float], end: tuple[float, float]) -> float:
-    """The distance of (0, 0) from the nearest point of a stretch."""
+    """Return the distance from (0, 0) to the nearest point on a segment."""
     (x, y), (dx, dy) = start, (end[0] - start[0], end[1] - start[1])
     length = dx * dx + dy * dy
     along = min(1.0, max(0.0, -(x * dx + y * dy) / length)) if length else 0.0
@@ -251,7 +254,7 @@ alerts = app.sql(
 
 @app.view("speeds", reads=fixes, key=["window", "vehicle"], keep=timedelta(minutes=10))
 def speeds(fixes: DataFrame) -> DataFrame:
-    """How fast each vehicle was in each minute."""
+    """The speed of each vehicle, minute by minute."""
     speed = F.col("speed")
     return (
         fixes.where(speed >= 0)

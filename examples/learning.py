@@ -1,8 +1,10 @@
-"""Learning online: will a delivery be late? Each depot has a model, which guesses each time and then learns from it.
+"""Online learning: will a delivery be late? Each depot has a model that makes a prediction for each delivery and then
+learns from the outcome.
 
-The model is of the library river; what it has learnt is the handler's state, as plain numbers, so it is kept, replayed
-and verified like any other. When the world changes, the errors tell, and the model begins anew. Run as a script, it
-plays invented deliveries into itself; what makes them late changes every two minutes:
+The models come from the river library. A model's parameters are stored in the handler's state as plain numbers, so they
+are persisted, replayed and verified like any other state. When the causes of delays change, prediction errors increase
+and the model is reset. When run as a script, this file generates its own deliveries, and the cause of delays changes
+every two minutes:
 
     python examples/learning.py --rate 30 --seed 1
 """
@@ -18,26 +20,26 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from penstock import App, Context, Event, State
-from penstock.errors import MissingTool
+from penstock.core.errors import MissingTool
 
 try:
     from river.drift import ADWIN
     from river.linear_model import PAClassifier
     from river.preprocessing import StandardScaler
 except ImportError as error:
-    raise MissingTool(f"this example learns with river ({error}): pip install 'penstock[river]'") from None
+    raise MissingTool(f"this example needs river ({error}): pip install 'penstock[river]'") from None
 
 FEATURES = ("distance_km", "parcels", "rain", "hour")
 AGGRESSIVENESS = 0.05
 LOOK_EVERY = 32
-"""After so many errors and hits the detector looks at them: its own clock."""
+"""How many predictions there are between two checks for a change. This is the detector's own `clock` parameter."""
 WATCHED_MAX = 1_024
-"""What the detector watches at most; when it is more, the older half is left out."""
+"""The maximum number of predictions that the detector considers. When there are more, the older half is dropped."""
 RECENT = 100
 
 
 class Delivery(Event, id="delivery_id", time="at"):
-    """A delivery that is done: what was known before, and whether it was late."""
+    """A completed delivery, with the facts known in advance and whether it was late."""
 
     delivery_id: str
     at: datetime
@@ -50,7 +52,7 @@ class Delivery(Event, id="delivery_id", time="at"):
 
 
 class Guess(Event, time="at"):
-    """What the model said of a depot's nth delivery before it knew, and what share of the last hundred was right."""
+    """The prediction for a depot's nth delivery, and the share of correct predictions among the last hundred."""
 
     delivery_id: str
     depot: str
@@ -64,7 +66,7 @@ class Guess(Event, time="at"):
 
 
 class Drift(Event, time="at"):
-    """The model of a depot is wrong more often than it was: it begins anew."""
+    """Emitted when a depot's model has become less accurate and was reset."""
 
     depot: str
     at: datetime
@@ -74,9 +76,9 @@ class Drift(Event, time="at"):
 
 
 class Model(State):
-    """All that a model knows, as numbers: what the scaler has seen, the weights, and how the last guesses turned out.
+    """A model's parameters as plain numbers: the scaler's statistics, the weights, and the recent errors.
 
-    The lists of numbers are in the order of FEATURES. `errors` has a place for each guess since the last change.
+    The lists are in the same order as FEATURES. `errors` has an item for each prediction since the last change.
     """
 
     number: int = 0
@@ -105,7 +107,7 @@ def classifier_of(model: Model) -> PAClassifier:
 
 
 def keep(model: Model, scaler: StandardScaler, classifier: PAClassifier) -> None:
-    """Write down what was learnt."""
+    """Store the parameters of the scaler and the classifier in the state."""
     model.seen += 1
     model.means = [float(scaler.means[name]) for name in FEATURES]
     model.variances = [float(scaler.vars[name]) for name in FEATURES]
@@ -114,17 +116,17 @@ def keep(model: Model, scaler: StandardScaler, classifier: PAClassifier) -> None
 
 
 def watch(model: Model, error: bool) -> None:
-    """Keep how a guess turned out."""
+    """Record whether a prediction was wrong."""
     model.errors.append(error)
     if len(model.errors) > WATCHED_MAX:
         del model.errors[: WATCHED_MAX // 2]
 
 
 def has_changed(model: Model) -> bool:
-    """Whether errors have become more frequent, or less.
+    """Return whether errors have become more or less frequent.
 
-    river's detector cannot be written down. But it is a function of what it was told, and it looks at every 32nd only:
-    so that is when it is made, and told all of it again.
+    river's detector cannot be serialised, but its result depends only on its inputs, and it checks for a change only at
+    every 32nd input. So a new detector is created at every 32nd input and is fed all stored inputs.
     """
     if len(model.errors) % LOOK_EVERY:
         return False
@@ -140,7 +142,7 @@ deliveries = app.stream("deliveries", Delivery, key="depot", late_after=timedelt
 
 @app.handler("lateness", reads=deliveries, key="depot", state=Model, emits=[Guess, Drift])
 def lateness(model: Model, delivery: Delivery, ctx: Context) -> Iterator[Guess | Drift]:
-    """Guess first, learn then: so each delivery is a test before it is a lesson."""
+    """Predict first, then learn, so that the model is always tested on deliveries that it has not been trained on."""
     scaler, classifier = scaler_of(model), classifier_of(model)
     given = {name: float(getattr(delivery, name)) for name in FEATURES}
     scaler.learn_one(given)
@@ -178,7 +180,7 @@ def share_right(model: Model, last: int) -> float:
 
 
 def begin_anew(model: Model) -> None:
-    """What was learnt of a world that is gone is in the way."""
+    """Reset the model, because its knowledge from before the change is misleading."""
     model.drifts += 1
     model.seen, model.means, model.variances, model.weights, model.intercept = 0, [], [], [], 0.0
 
@@ -197,7 +199,8 @@ models = app.sql(
 
 @app.view("accuracy", reads="lateness.Guess", key=["window", "depot"], keep=timedelta(minutes=15))
 def accuracy(guesses: DataFrame) -> DataFrame:
-    """How many guesses were right in each fifteen seconds: it falls when the world changes, and comes back."""
+    """The number of correct predictions in each fifteen-second period. It drops when the data changes, and then
+    recovers."""
     return guesses.groupBy(F.window("at", "15 seconds"), "depot").agg(
         F.round(100 * F.avg(F.col("right").cast("double")), 1).alias("right_percent"), F.count("*").alias("guesses")
     )

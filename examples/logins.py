@@ -1,8 +1,8 @@
-"""Login attempts: who tries more than ten times from one address in ten minutes.
+"""Login attempts: reports addresses with more than ten attempts within ten minutes.
 
-The ten minutes slide, time is when an attempt was made and not when it came, and each burst is told once, at the
-attempt that is one too many. That is a handler, and not a pattern: see `docs/examples/logins.md`. Run as a script, it
-plays invented visitors and attackers into itself:
+The ten minutes are a sliding window in event time, and each burst is reported once, at the first attempt over the
+limit. This needs a handler rather than a pattern: see `docs/examples/logins.md`. When run as a script, this file
+generates its own visitors and attackers:
 
     python examples/logins.py --rate 10 --seed 1
 """
@@ -24,9 +24,11 @@ ALLOWED = 10
 WINDOW = timedelta(minutes=10)
 LATE_AFTER = timedelta(seconds=30)
 KEPT_MAX = 100
-"""Times that are kept of an address; when there are more, the oldest go: eleven tell whether a burst goes on."""
+"""The maximum number of times kept for an address. When there are more, the oldest are dropped; eleven are enough to
+know whether a burst continues."""
 REACH = 2 * (WINDOW + LATE_AFTER)
-"""How far back a late attempt can matter: through the window of one that is itself in the window of another."""
+"""How far back a late attempt can still matter. An attempt can be in the window of a second one, which is in the window
+of a third."""
 
 
 class Attempt(Event, id="attempt_id", time="at"):
@@ -38,7 +40,8 @@ class Attempt(Event, id="attempt_id", time="at"):
 
 
 class Burst(Event, time="at"):
-    """An address that has tried too often: `at` is the attempt that is one too many, `since` the first that counts."""
+    """An address with too many attempts. `at` is the time of the first attempt over the limit, and `since` the time of
+    the earliest attempt in its window."""
 
     address: str
     at: datetime
@@ -46,10 +49,13 @@ class Burst(Event, time="at"):
 
 
 class Address(State):
-    """The times of the last attempts, in order; of each burst that was told, the last; and how many came too late."""
+    """The recent attempts from one address.
+
+    `times` is sorted, `reported` contains the last attempt of each reported burst, and `late` is the number of attempts
+    that arrived too late."""
 
     times: list[datetime] = []  # noqa: RUF012  # msgspec gives each instance its own
-    told: list[datetime] = []  # noqa: RUF012
+    reported: list[datetime] = []  # noqa: RUF012
     late: int = 0
 
 
@@ -59,40 +65,41 @@ attempts = app.stream("attempts", Attempt, key="address", late_after=LATE_AFTER,
 
 @app.handler("bursts", reads=attempts, key="address", state=Address, emits=Burst)
 def bursts(address: Address, attempt: Attempt, ctx: Context) -> Iterator[Burst]:
-    """Take one attempt into account, in whatever order they come; tell the bursts that are new by it."""
+    """Count one attempt, and emit the bursts that it completes. Attempts can arrive in any order."""
     if address.times and attempt.at < address.times[-1] - LATE_AFTER:
         address.late += 1
         return
     insort(address.times, attempt.at)
     horizon = address.times[-1] - REACH
-    address.times = [each for each in address.times if each >= horizon][-KEPT_MAX:]
-    found = over(address.times)
-    for first, last in found:
+    address.times = [time for time in address.times if time >= horizon][-KEPT_MAX:]
+    spans = over(address.times)
+    for first, last in spans:
         at, end = address.times[first], address.times[last]
-        if not any(at <= told <= end for told in address.told):
+        if not any(at <= time <= end for time in address.reported):
             yield Burst(address=attempt.address, at=at, since=address.times[first - ALLOWED])
-    address.told = [address.times[last] for _, last in found]
+    address.reported = [address.times[last] for _, last in spans]
     ctx.timer("forget", ctx.now + REACH)
 
 
 @bursts.timer("forget")
 def forget(address: Address, ctx: Context) -> None:
-    """Nothing for so long that it could not matter: then nothing is kept of the address."""
-    address.times, address.told, address.late = [], [], 0
+    """Clear an address's state once its attempts are too old to matter."""
+    address.times, address.reported, address.late = [], [], 0
 
 
 def over(times: Sequence[datetime]) -> list[tuple[int, int]]:
-    """The bursts in a list of times in order: the first and the last place of each run of attempts that are one too
-    many, which is that the tenth before them was less than a window ago.
+    """Find the bursts in a sorted list of times. Return the first and last index of each run of attempts over the
+    limit. An attempt is over the limit if the tenth attempt before it is less than one window older.
 
-    An attempt that comes late can make a run longer or join two, but never break one. So what was told stays true.
+    A late attempt can extend a run or join two runs, but it never splits one, so a burst that has been reported remains
+    a burst.
     """
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     for place in range(ALLOWED, len(times)):
         if times[place] - times[place - ALLOWED] < WINDOW:
-            joined = found.pop()[0] if found and found[-1][1] == place - 1 else place
-            found.append((joined, place))
-    return found
+            joined = spans.pop()[0] if spans and spans[-1][1] == place - 1 else place
+            spans.append((joined, place))
+    return spans
 
 
 alerts = app.sql(
@@ -105,14 +112,14 @@ alerts = app.sql(
 
 @app.view("addresses", reads=attempts, key=["window", "address"], top=10, by="failures", keep=timedelta(minutes=20))
 def addresses(attempts: DataFrame) -> DataFrame:
-    """Who fails most, in these ten minutes by the clock, and for how many users."""
+    """The addresses with the most failed attempts in each ten-minute period, and how many users each of them tried."""
     failed = attempts.where(~F.col("success")).groupBy(F.window("at", "10 minutes"), "address")
     return failed.agg(F.count("*").alias("failures"), F.approx_count_distinct("user").alias("users"))
 
 
 @app.view("minutes", reads=attempts, key="window", keep=timedelta(hours=1))
 def minutes(attempts: DataFrame) -> DataFrame:
-    """What came in each minute."""
+    """The number of attempts in each minute."""
     return attempts.groupBy(F.window("at", "1 minute")).agg(
         F.count("*").alias("attempts"),
         F.count_if(~F.col("success")).alias("failures"),

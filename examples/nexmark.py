@@ -1,10 +1,10 @@
-"""Nexmark: an auction house, and the 23 queries of the streaming benchmark about it.
+"""Nexmark: the 23 queries of a streaming benchmark that models an auction house.
 
-Each query is an app of its own, and `app` has some of them together:
+Each query is a separate app, and `app` combines some of them:
 
     penstock run examples/nexmark.py:q5
 
-Run as a script, it plays invented people, auctions and bids into one of them, or into `app`:
+When run as a script, this file generates people, auctions and bids for one query, or for `app`:
 
     python examples/nexmark.py --query q5 --rate 200 --seed 1
 """
@@ -50,12 +50,12 @@ TOGETHER = ("q1", "q2", "q4", "q5", "q9")
 
 
 def app_for(*names: str) -> App:
-    """An app with the queries of these names."""
-    made = App("-".join(["nexmark", *names]) if len(names) == 1 else "nexmark")
-    declared = streams(made)
+    """Return an app that contains the named queries."""
+    app = App("-".join(["nexmark", *names]) if len(names) == 1 else "nexmark")
+    declared = streams(app)
     for name in names:
-        QUERIES[name](made, declared)
-    return made
+        QUERIES[name](app, declared)
+    return app
 
 
 app = app_for(*TOGETHER)

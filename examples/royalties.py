@@ -1,8 +1,8 @@
-"""Sales in, royalties out: each author is paid what was earned, once, by a payment service that cannot be trusted.
+"""Royalties: pays authors what they have earned, exactly once, through an unreliable payment service.
 
-A handler does no input or output, so it pays nobody. It says what is due, and `examples/paying/payer.py`, a program
-beside the app, pays it and says what came of it. Run as a script, it plays invented sales into itself, with a payment
-service that fails in every way that such services do, and kills the payer every few seconds:
+A handler must not do I/O, so it cannot pay anyone itself. It only emits the payments that are due. A separate program,
+`examples/paying/payer.py`, makes the payments and reports the results. When run as a script, this file generates its
+own sales, runs a payment service that fails in all the usual ways, and kills the payer every few seconds:
 
     python examples/royalties.py --sales 400 --rate 20 --seed 1
 """
@@ -29,7 +29,8 @@ class Sale(Event, id="sale_id"):
 
 
 class Attempt(Event, id="attempt_id"):
-    """What the payer says: `sending` before it sends a payment, then `paid` or `not paid` when it is sure of that."""
+    """A report from the payer: `sending` before it sends a payment, then `paid` or `not paid` once the outcome is
+    certain."""
 
     attempt_id: str
     payment_id: str
@@ -39,7 +40,7 @@ class Attempt(Event, id="attempt_id"):
 
 
 class Payment(Event):
-    """An order to pay. There is one for each payment, ever."""
+    """An order to make a payment. Each payment is ordered only once."""
 
     payment_id: str
     author: str
@@ -47,7 +48,8 @@ class Payment(Event):
 
 
 class Balance(Event):
-    """An author's account after its nth change. What is earned is waiting for payday, due, being sent, or paid."""
+    """An author's account after its nth change. The earnings are either waiting for payday, due, being sent, or
+    paid."""
 
     author: str
     number: int
@@ -59,7 +61,7 @@ class Balance(Event):
 
 
 class Account(State):
-    """An author's account in cents; `due` and `sending` by payment."""
+    """An author's account in cents. `due` and `sending` contain the amount of each payment."""
 
     changes: int = 0
     earned: int = 0
@@ -77,7 +79,7 @@ attempts = app.stream("attempts", Attempt, key="author")
 
 @app.handler("royalties", reads=[sales, attempts], key="author", state=Account, emits=[Payment, Balance])
 def royalties(account: Account, event: Sale | Attempt, ctx: Context) -> Iterator[Balance]:
-    """Keep an author's account. A sale is paid some seconds later, together with those that follow it."""
+    """Keep an author's account. A sale is paid a few seconds later, together with the sales that follow it."""
     if isinstance(event, Sale):
         if not account.waiting:
             ctx.timer("payday", ctx.now + PAID_AFTER)
@@ -91,7 +93,7 @@ def royalties(account: Account, event: Sale | Attempt, ctx: Context) -> Iterator
 
 @royalties.timer("payday")
 def payday(account: Account, ctx: Context) -> Iterator[Payment | Balance]:
-    """What has been earned since the last payment is due. The name of a payment is never used again."""
+    """Emit a payment for everything earned since the last payment. Payment names are never reused."""
     account.payments += 1
     payment = Payment(payment_id=f"{ctx.key}/{account.payments}", author=ctx.key, cents=account.waiting)
     account.due[payment.payment_id] = account.waiting
@@ -101,8 +103,8 @@ def payday(account: Account, ctx: Context) -> Iterator[Payment | Balance]:
 
 
 def _follow(account: Account, attempt: Attempt) -> None:
-    """Move a payment: from due to sending, and from there to paid or back. Any other way is an error of the payer,
-    which goes to `royalties.failed` and changes nothing."""
+    """Move a payment from due to sending, and from there to paid or back to due. Any other transition is a bug in the
+    payer: the event goes to `royalties.failed`, and the account stays as it is."""
     start, end = (account.due, account.sending) if attempt.phase == "sending" else (account.sending, account.due)
     if attempt.payment_id not in start:
         raise ValueError(f"payment {attempt.payment_id} cannot be {attempt.phase!r} now")

@@ -1,7 +1,7 @@
-"""The demo: what people all over the world are meeting about, right now.
+"""The demo: what people around the world are meeting about, and where, live.
 
-A feed of RSVPs comes in over a WebSocket, three views are kept up to date, and the dashboard shows them live.
-`make run` starts it with an invented feed. Any feed of the same shape will do:
+The app receives RSVPs over a WebSocket and keeps three views up to date, and the dashboard shows the views live. `make
+run` starts the app with a simulated feed. Any feed in the same format works:
 
     RSVP_FEED=wss://host/rsvps penstock run examples/rsvps.py
 """
@@ -62,7 +62,7 @@ class Group(Record):
 
 
 class Rsvp(Event, id="rsvp_id", time="mtime"):
-    """One member's answer to one invitation. Sent twice, it counts once: its id says that it is the same."""
+    """A member's reply to an invitation. Because it has an id, it counts once even if it is sent twice."""
 
     rsvp_id: int
     mtime: EpochMillis
@@ -77,8 +77,8 @@ class Rsvp(Event, id="rsvp_id", time="mtime"):
 
 app = App("rsvps")
 
-# The key decides which events keep their order. Here no two RSVPs depend on each other, so the id is right:
-# it spreads them evenly, where a city would pile a fifth of them on one partition.
+# The key decides which events keep their order. RSVPs do not depend on each other, so the id is the best key:
+# it spreads them evenly. With the city as the key, a fifth of them would be in one partition.
 rsvps = app.stream("rsvps", Rsvp, key="rsvp_id", late_after=timedelta(seconds=10))
 
 app.source("meetup", collect.websocket(os.environ.get("RSVP_FEED", "ws://127.0.0.1:8090/rsvps")), into=rsvps)
@@ -94,7 +94,7 @@ app.source("meetup", collect.websocket(os.environ.get("RSVP_FEED", "ws://127.0.0
     keep=timedelta(minutes=10),
 )
 def top_topics(rsvps: DataFrame) -> DataFrame:
-    """The ten topics of the last five minutes, anew every ten seconds."""
+    """The ten most popular topics of the last five minutes, updated every ten seconds."""
     topics = rsvps.select("mtime", F.explode("group.group_topics.topic_name").alias("topic"))
     return topics.groupBy(F.window("mtime", "5 minutes", "10 seconds"), "topic").agg(F.count("*").alias("rsvps"))
 
@@ -112,7 +112,7 @@ countries = app.sql(
 
 @app.view("cities", reads=rsvps, key=["city", "country"])
 def cities(rsvps: DataFrame) -> DataFrame:
-    """How many say yes and how many say no in each city; the ratio is the part that says yes."""
+    """The number of yes and no replies in each city. The ratio is the share of yes replies."""
     yes = F.count_if(F.col("response") == "yes")
     no = F.count_if(F.col("response") == "no")
     by_city = rsvps.groupBy(F.col("group.group_city").alias("city"), F.col("group.group_country").alias("country"))
@@ -121,7 +121,8 @@ def cities(rsvps: DataFrame) -> DataFrame:
 
 @contextmanager
 def invented_feed() -> Iterator[str]:
-    """Run the feed in a process of its own; gives its address. It ends with this process, however this one ends."""
+    """Run the feed in a separate process, and yield its address. The feed exits when this process does, even if this
+    process is killed."""
     command = [sys.executable, "-m", "examples.feed", "--port", "0", "--until-eof"]
     project = Path(__file__).parent.parent
     with subprocess.Popen(
@@ -136,12 +137,12 @@ def invented_feed() -> Iterator[str]:
 
 
 def demo() -> int:
-    """Run this file as `penstock run` would, on the invented feed unless RSVP_FEED names another."""
-    from penstock.cli import main
+    """Run this file as `penstock run` would, with the simulated feed unless RSVP_FEED is set."""
+    from penstock.cli.main import main
 
-    parser = argparse.ArgumentParser(prog="python examples/rsvps.py", epilog="other options are those of penstock run")
+    parser = argparse.ArgumentParser(prog="python examples/rsvps.py", epilog="accepts all options of penstock run")
     parser.add_argument("--data", default=".penstock/rsvps", metavar="DIR", help="its data (.penstock/rsvps)")
-    parser.add_argument("--port", default="8080", help="where the dashboard is (8080); 0 takes a free port")
+    parser.add_argument("--port", default="8080", help="port of the dashboard (8080); 0 picks a free one")
     chosen, others = parser.parse_known_args()
     command = ["run", __file__, "--data", chosen.data, "--port", chosen.port, *others]
     if "RSVP_FEED" in os.environ:

@@ -1,8 +1,8 @@
-"""Traffic: how fast it goes on each stretch of road, and where it has come to a crawl.
+"""Traffic: the speed on each road segment, and traffic jams.
 
-Vehicles report where and how fast they are. A view on Spark has the average speed of each segment in each fifteen
-seconds, another one the latest for a map; a handler has the mean of the last reports, and patterns in it tell when a
-jam begins and when it is over. Run as a script, it plays invented traffic into itself:
+Vehicles report their position and speed. One Spark view has the average speed on each segment for every fifteen
+seconds, and another has the latest averages for a map. A handler emits the mean of the last few reports, and patterns
+that read its output report when a jam begins and ends. When run as a script, this file generates its own traffic:
 
     python examples/traffic.py --rate 40 --seed 1
 """
@@ -20,15 +20,16 @@ from pyspark.sql import functions as F
 from penstock import App, Context, Event, State, cep
 
 MEAN_OF = 10
-"""So many reports make a mean: one vehicle that slips through a jam does not end it."""
+"""The number of reports in a mean. With several, a single fast vehicle does not end a jam."""
 SLOW, FLOWING = 0.4, 0.6
-"""Parts of the limit. In between it is neither, so that a mean on the edge is not told again and again."""
+"""Fractions of the speed limit. Speeds in between count as neither, so that a mean near a threshold does not cause
+repeated alerts."""
 STAYS_SLOW = timedelta(seconds=15)
 JAM_MAX = timedelta(hours=2)
 
 
 class Report(Event, id="report_id", time="at"):
-    """On which segment a vehicle is, and how fast, in km/h; with the segment's limit and the place of its middle."""
+    """A vehicle's segment and its speed in km/h, with the segment's speed limit and the position of its midpoint."""
 
     report_id: str
     at: datetime
@@ -41,7 +42,7 @@ class Report(Event, id="report_id", time="at"):
 
 
 class Flow(Event, time="at"):
-    """The mean speed of the last vehicles on a segment, and what part of the limit that is."""
+    """The mean speed of the last few vehicles on a segment, also as a share of the speed limit."""
 
     segment: str
     at: datetime
@@ -52,7 +53,7 @@ class Flow(Event, time="at"):
 
 
 class Congestion(Event, time="at"):
-    """A segment that has become slow and stayed so."""
+    """A segment that became slow and stayed slow."""
 
     segment: str
     at: datetime
@@ -62,7 +63,7 @@ class Congestion(Event, time="at"):
 
 
 class Jam(Event, time="at"):
-    """A jam that is over: when it began, and how long it was."""
+    """A jam that is over, with its start and duration."""
 
     segment: str
     at: datetime
@@ -71,7 +72,7 @@ class Jam(Event, time="at"):
 
 
 class Segment(State):
-    """The last speeds on a segment; `stale` counts reports that were older than another one."""
+    """The last few speeds on a segment. `stale` is the number of reports that were older than an earlier report."""
 
     at: datetime | None = None
     speeds: list[float] = []  # noqa: RUF012  # msgspec gives each instance its own
@@ -84,7 +85,7 @@ reports = app.stream("reports", Report, key="segment", late_after=timedelta(seco
 
 @app.view("speeds", reads=reports, key=["window", "segment"], emit="close", keep=timedelta(minutes=10))
 def speeds(reports: DataFrame) -> DataFrame:
-    """The average speed of each segment in each fifteen seconds, once it is complete."""
+    """The average speed on each segment in each fifteen-second period, emitted when the period is complete."""
     part = F.avg(F.col("speed") / F.col("limit"))
     return reports.groupBy(F.window("at", "15 seconds"), "segment").agg(
         F.round(F.avg("speed"), 1).alias("speed"),
@@ -111,7 +112,8 @@ roads = app.sql(
 
 @app.handler("flow", reads=reports, key="segment", state=Segment, emits=Flow)
 def flow(segment: Segment, report: Report, ctx: Context) -> Iterator[Flow]:
-    """The mean of the last reports, with each of them. One that is older than the last is for the view only."""
+    """With each report, emit the mean of the last few reports. A report that is older than the previous one is used
+    only by the view."""
     if segment.at is not None and report.at < segment.at:
         segment.stale += 1
         return
@@ -131,12 +133,12 @@ def _flows(flow: Flow, m: cep.Match) -> bool:
 before, still, again, over = (cep.on(name, Flow, _flows) for name in ("before", "still", "again", "over"))
 slow = cep.on("slow", Flow, lambda flow, m: flow.part < SLOW)
 jam = before.not_then(still).then(slow).then(cep.absent(again, for_=STAYS_SLOW))
-"""It was flowing, for the last time; it became slow; and then it did not flow again for a while."""
+"""Traffic flows for the last time, becomes slow, and then does not flow again for a while."""
 
 
 @app.match("congestion", reads=flow, key="segment", pattern=jam, within=JAM_MAX, emits=Congestion)
 def congestion(m: cep.Match) -> Congestion:
-    """Told once for each jam: another one can begin only when it was flowing again."""
+    """Emit one event per jam. The next jam can begin only after traffic has flowed again."""
     slow = m["slow"]
     return Congestion(segment=m.key, at=slow.at, speed=slow.speed, lat=slow.lat, lon=slow.lon)
 

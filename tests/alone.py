@@ -1,4 +1,4 @@
-"""Tests that need a process of their own."""
+"""Tests that need a separate process."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ P = ParamSpec("P")
 
 
 def alone(test: Callable[P, None]) -> Callable[P, None]:
-    """For tests that measure Python's memory. In a process that has run thousands of others, anything may grow just
-    then: its table of interned strings, the next time that it is full, by 7.7 MB at once."""
+    """Run a test that measures Python's memory in a separate process. In a process that has run thousands of others,
+    anything may grow just then: its table of interned strings, the next time that it is full, by 7.7 MB at once."""
 
     @functools.wraps(test)
     def run(*given: P.args, **named: P.kwargs) -> None:

@@ -1,4 +1,4 @@
-"""Clients that work beside a test, each in a thread of its own."""
+"""Clients that run beside a test, each in a separate thread."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ END_S_MAX = 30.0
 
 
 class Beside(threading.Thread):
-    """At work for as long as a `with` block lasts. Told to `finish`, it sees to the end what it has begun; at the end
-    of the block it has to `leave`. One that stayed would go on to knock at a port that is another's by then."""
+    """Runs for the length of a `with` block. `finish` makes it complete the work that it has begun; at the end of the
+    block it has to `leave`. A client that stayed would go on to connect to a port that another test may use by then."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -22,14 +22,14 @@ class Beside(threading.Thread):
         return self
 
     def __exit__(self, *_: Any) -> None:
-        """Not waited for here: one that reads what an app has to say leaves when the app is stopped."""
+        """Does not wait for the client: one that reads the app's output leaves when the app is stopped."""
         self.finish.set()
         self.leave.set()
 
 
 def left() -> list[str]:
-    """Who is still there a while after the end of all that there was to do."""
-    here = [each for each in threading.enumerate() if isinstance(each, Beside)]
-    for each in here:
-        each.join(END_S_MAX if each.leave.is_set() else 0)
-    return [each.name for each in here if each.is_alive()]
+    """Return the clients that are still there a while after all work has ended."""
+    here = [thread for thread in threading.enumerate() if isinstance(thread, Beside)]
+    for thread in here:
+        thread.join(END_S_MAX if thread.leave.is_set() else 0)
+    return [thread.name for thread in here if thread.is_alive()]

@@ -20,12 +20,12 @@ ARGUMENTS = [
     "--no-first-run",
 ]
 expect.set_options(timeout=30_000)
-"""A page on a busy machine takes its time; the tests' own limit ends one that never comes to it."""
+"""A page on a busy machine is slow; the tests' own limit ends one that never finishes."""
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One browser for the tests of a module.
+    """Run one browser for the tests of a module.
 
     Not for the whole session: while it is there, Playwright keeps an event loop running in the main thread, and another
     module's `asyncio.run` would fail.
@@ -39,7 +39,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
-    """A fresh laptop-sized page, with nothing of other tests in it."""
+    """Open a fresh laptop-sized page, with nothing of other tests in it."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     context.set_default_timeout(60_000)
     yield context.new_page()

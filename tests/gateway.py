@@ -1,6 +1,6 @@
-"""The gateway as a process of its own, without the engine: `python -m tests.gateway FOLDER DESCRIPTOR`.
+"""The gateway as a separate process, without the engine: `python -m tests.gateway FOLDER DESCRIPTOR`.
 
-As under its supervisor, the socket it listens on is handed to it, and outlives it. Its settings are those of the
+As under its supervisor, it inherits its listening socket, which outlives it. Its settings are those of the
 environment.
 """
 
@@ -16,11 +16,12 @@ from pathlib import Path
 
 import uvloop
 
-from penstock.app import App
-from penstock.runtime.directory import DataDirectory
+from penstock.app.app import App
+from penstock.core.schema import Event
+from penstock.core.settings import from_environment
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.gateway import Gateway
-from penstock.schema import Event
-from penstock.settings import from_environment
 from penstock.store import ViewSpec
 from tests.collect.support import Fix
 from tests.harness import ROOT
@@ -34,8 +35,8 @@ VIEW = ViewSpec("latest", ("name",), None, None, None, changes_kept=10_000, chan
 
 
 class RunningGateway:
-    """Two streams: `notes`, whose events have no id, and `fixes`, whose events do; and a view, `latest`, that has what
-    is written to its file."""
+    """A gateway with two streams: `notes`, whose events have no id, and `fixes`, whose events do; and a view, `latest`,
+    that has the rows written to its file."""
 
     def __init__(self, folder: Path, environ: dict[str, str]) -> None:
         self._folder = folder
@@ -47,13 +48,13 @@ class RunningGateway:
         self.port: int = self._listener.getsockname()[1]
 
     def start(self) -> None:
-        """Connections wait until it has started."""
+        """Start it. Connections wait until it has started."""
         descriptor = self._listener.fileno()
         command = [sys.executable, "-m", "tests.gateway", str(self._folder), str(descriptor)]
         self._process = subprocess.Popen(command, cwd=ROOT, env=os.environ | self._environ, pass_fds=[descriptor])
 
     def kill(self) -> None:
-        """kill -9; it must have run until then."""
+        """Kill it with kill -9; it must have run until then."""
         assert self._process is not None
         assert self._process.poll() is None, "the gateway ended by itself"
         with self._process as process:
@@ -68,7 +69,7 @@ class RunningGateway:
 
 @contextmanager
 def running_gateway(folder: Path, **environ: str) -> Iterator[RunningGateway]:
-    """A gateway for the length of a block; nothing of it is left behind."""
+    """Run a gateway while in the block, and delete its files afterwards."""
     gateway = RunningGateway(folder, environ)
     try:
         gateway.start()
@@ -84,7 +85,7 @@ async def serve(folder: str, descriptor: str) -> None:
     app.sql(VIEW.name, "SELECT name, count(*) AS n FROM notes GROUP BY name", key=VIEW.key)
     directory = DataDirectory(Path(folder))
     directory.make()
-    await Gateway(app, directory, from_environment()).run(socket.socket(fileno=int(descriptor)))
+    await Gateway(app, EmbeddedStorage(directory), from_environment()).run(socket.socket(fileno=int(descriptor)))
 
 
 if __name__ == "__main__":

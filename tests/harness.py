@@ -1,16 +1,15 @@
-"""Running an app as a user does, as processes, and doing to it what a bad day does."""
+"""Runs an app as a user does, as processes, and causes the faults of production."""
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,22 +17,35 @@ from typing import Any
 import httpx
 
 from bench.running import descendants
+from penstock.control import SupervisorStatus
+from penstock.runtime.embedded.channel import FileChannel
+from penstock.runtime.embedded.directory import DataDirectory
 
 ROOT = Path(__file__).parent.parent
 START_S = 240.0
 ANSWER_S = 60.0
 DRAIN_S = 60.0
-"""An end in good order may take its time on a machine that is shared."""
+"""A clean shutdown may be slow on a shared machine."""
+
+
+def edited(file: Path, path: Path, edits: Sequence[tuple[str, str]]) -> Path:
+    """Write an app's file with other code to another path."""
+    text = file.read_text()
+    for old, new in edits:
+        assert old in text
+        text = text.replace(old, new)
+    path.write_text(text)
+    return path
 
 
 def wait_for(condition: Callable[[], Any], timeout_s: float = ANSWER_S, what: str = "the condition") -> Any:
-    """The first true value of `condition`, asked often at first, later a few times a second: whoever waits for Spark
-    must not keep it from its work. Fails when the time has passed."""
+    """Return the first true value of `condition`, polled often at first, later a few times a second: waiting for Spark
+    must not keep it from its work. Fails after the timeout."""
     began = time.monotonic()
     while True:
-        found = condition()
-        if found:
-            return found
+        outcome = condition()
+        if outcome:
+            return outcome
         waited = time.monotonic() - began
         if waited > timeout_s:
             raise AssertionError(f"{what} did not come true in {timeout_s:.0f} s")
@@ -42,7 +54,7 @@ def wait_for(condition: Callable[[], Any], timeout_s: float = ANSWER_S, what: st
 
 @dataclass
 class RunningApp:
-    """`penstock run` in a process of its own, with its data directory."""
+    """`penstock run` in a separate process, with its data directory."""
 
     file: Path
     data: Path
@@ -57,7 +69,7 @@ class RunningApp:
         return self
 
     def begin(self) -> RunningApp:
-        """Start, and return as soon as it has said its address."""
+        """Start, and return as soon as it has printed its address."""
         command = [sys.executable, "-m", "penstock.cli", "run", str(self.file), "--data", str(self.data)]
         self.process = subprocess.Popen(
             [*command, "--port", str(self.port)],
@@ -68,11 +80,11 @@ class RunningApp:
             cwd=ROOT,
         )
         assert self.process.stdout is not None
-        said = ""
-        while not (address := re.search(r"http://\S+:(\d+)", said)):  # what has changed is said before
+        self.output = ""
+        while not (address := re.search(r"http://\S+:(\d+)", self.output)):  # changes of the app are printed before
             line = self.process.stdout.readline()
-            assert line, f"it ended without an address: {said}"
-            said += line
+            assert line, f"it ended without an address: {self.output}"
+            self.output += line
         self.port = int(address[1])
         return self
 
@@ -81,7 +93,7 @@ class RunningApp:
         return f"http://127.0.0.1:{self.port}"
 
     def health(self, timeout_s: float = ANSWER_S) -> dict[str, Any]:
-        """The body of `/v1/health`, as soon as there is one."""
+        """Return the body of `/v1/health`, as soon as there is one."""
 
         def ask() -> Any:
             with contextlib.suppress(httpx.HTTPError):
@@ -105,14 +117,14 @@ class RunningApp:
         return httpx.post(f"{self.url}/v1/streams/{stream}", json=events, timeout=ANSWER_S, **options)
 
     def pid(self, name: str) -> int | None:
-        """The process id of the gateway or the engine, as the supervisor wrote it."""
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            told = json.loads((self.data / "run/supervisor.json").read_text())
-            return told[name]["pid"]  # type: ignore[no-any-return]
-        return None
+        """Return the process id of the gateway or the engine, as the supervisor wrote it."""
+        status = FileChannel(DataDirectory(self.data)).latest(SupervisorStatus)
+        if status is None:
+            return None
+        return {"gateway": status.gateway, "engine": status.engine}[name].pid
 
     def kill(self, name: str) -> bool:
-        """kill -9 a part of it; False if it is not there right now."""
+        """Kill a part of it with kill -9; False if it does not run at this moment."""
         pid = self.pid(name)
         if pid is None:
             return False
@@ -123,7 +135,7 @@ class RunningApp:
         return True
 
     def stop(self, timeout_s: float = DRAIN_S + 30.0) -> int:
-        """SIGTERM, and the exit status. The next start is at a port of its own: this one may be another's by then."""
+        """Send SIGTERM, and return the exit status. The next start uses another port: this one may be taken by then."""
         assert self.process is not None
         self.process.send_signal(signal.SIGTERM)
         status = self.process.wait(timeout_s)
@@ -138,7 +150,7 @@ class RunningApp:
         return "\n".join(file.read_text()[-1500:] for file in files if file.exists())
 
     def kill_all(self) -> None:
-        """kill -9 everything, the supervisor first; returns when nothing holds the data directory."""
+        """Kill everything with kill -9, the supervisor first; returns when nothing holds the data directory."""
         assert self.process is not None
         below = descendants(self.process.pid)
         self.process.kill()
@@ -152,7 +164,7 @@ class RunningApp:
 
 @contextlib.contextmanager
 def running(file: Path, data: Path, **environ: str) -> Iterator[RunningApp]:
-    """An app for the length of a block; nothing of it is left behind."""
+    """Run an app while in the block, and leave nothing of it behind."""
     with begun(file, data, **environ) as app:
         app.health(START_S)
         yield app
@@ -160,7 +172,7 @@ def running(file: Path, data: Path, **environ: str) -> Iterator[RunningApp]:
 
 @contextlib.contextmanager
 def begun(file: Path, data: Path, **environ: str) -> Iterator[RunningApp]:
-    """The same, of which nothing answers yet."""
+    """Do the same as `running`, without waiting for the app to answer."""
     app = RunningApp(file, data, environ).begin()
     try:
         yield app

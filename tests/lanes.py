@@ -1,6 +1,6 @@
-"""Which process of tests runs which files: Spark keeps a core busy, and most other tests wait for something.
+"""Assignment of test files to processes: Spark keeps a core busy, and most other tests wait for something.
 
-Spark is started dozens of times, with an archive of its classes in half the time. If there is none yet, it is made
+Spark is started dozens of times, in half the time with an archive of its classes. If there is none yet, it is created
 while other tests run.
 """
 
@@ -14,11 +14,12 @@ import pytest
 from xdist.scheduler import LoadFileScheduling
 
 SPARK_LANES = 2
-"""So many processes begin with the files with Spark; the others come to them when nothing else is left."""
+"""The number of processes that begin with the files with Spark; the others come to them when nothing else is left."""
 
 
 class Lanes(LoadFileScheduling):
-    """Files go to processes whole, as the option `loadfile` says, each process beginning with its kind of them."""
+    """Assigns whole files to processes, as the option `loadfile` does, each process beginning with its kind of
+    files."""
 
     def __init__(self, config: pytest.Config, log: Any = None) -> None:
         super().__init__(config, log)
@@ -27,20 +28,20 @@ class Lanes(LoadFileScheduling):
 
     def schedule(self) -> None:
         if self.collection is None and any(map(self._has_spark, self._files())):
-            from penstock.analyze.archive import start_making
+            from penstock.analyze.archive import start_archiving
 
-            self._making = start_making()
+            self._making = start_archiving()
         super().schedule()
 
     def _files(self) -> set[str]:
-        """All that the processes have found."""
-        return {item.split("::")[0] for found in self.registered_collections.values() for item in found}
+        """Return all files that the processes have collected."""
+        return {item.split("::")[0] for collection in self.registered_collections.values() for item in collection}
 
     def _assign_work_unit(self, node: Any) -> None:
-        made = self._making is None or self._making.poll() is not None
-        wanted = made and self.nodes.index(node) < SPARK_LANES
-        found = next((file for file in self.workqueue if self._has_spark(file) == wanted), next(iter(self.workqueue)))
-        self.workqueue.move_to_end(found, last=False)
+        ready = self._making is None or self._making.poll() is not None
+        wanted = ready and self.nodes.index(node) < SPARK_LANES
+        file = next((file for file in self.workqueue if self._has_spark(file) == wanted), next(iter(self.workqueue)))
+        self.workqueue.move_to_end(file, last=False)
         super()._assign_work_unit(node)
 
     def _has_spark(self, file: str) -> bool:

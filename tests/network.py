@@ -7,22 +7,32 @@ import random
 import socket
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass
 from typing import Any
 
 DELAY_S_MAX = 0.03
 REFUSED = 0.15
 """The share of connections that are dropped before a byte goes through."""
 _ports = random.SystemRandom()
-"""The processes of a run of tests draw the same of their common seed, and these must differ."""
+"""The processes of a test run draw the same from their common seed, and ports must differ."""
+
+
+@dataclass
+class Asked:
+    """One request, as the server got it."""
+
+    path: str
+    query: dict[str, str]
+    headers: dict[str, str]
 
 
 class Proxy:
-    """Every connection lives for a random number of bytes, of both ways together. `calm` lets all through."""
+    """Every connection lives for a random number of bytes, counted both ways. `calm` lets all through."""
 
     faults: tuple[str, ...] = ("cut", "truncate", "delay")
 
     def __init__(self, target: Callable[[], int], draw: random.Random, bytes_max: int = 5000) -> None:
-        """`target` is asked for the server's port anew for each connection."""
+        """`target` is called for the server's port at each connection."""
         self._target = target
         self._draw = draw
         self._bytes_max = bytes_max
@@ -35,8 +45,8 @@ class Proxy:
         self._keep(self._serve(reader, writer))
 
     async def close(self) -> None:
-        for each in self._tasks:
-            each.cancel()
+        for task in self._tasks:
+            task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _keep(self, work: Coroutine[Any, Any, None]) -> None:
@@ -61,8 +71,8 @@ class Proxy:
         try:
             await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for each in ways:
-                each.cancel()
+            for task in ways:
+                task.cancel()
             writer.transport.abort()
             far_writer.transport.abort()
             await asyncio.gather(*ways, return_exceptions=True)
@@ -87,12 +97,12 @@ class Proxy:
                 writer.write(chunk)
 
     def see(self, chunk: bytes, fault: str, way: str) -> None:
-        """For faults that know the protocol."""
+        """Called with each piece, for faults that know the protocol."""
 
 
 @asynccontextmanager
 async def listening(proxy: Proxy) -> AsyncIterator[None]:
-    """The proxy on a free port of the loopback, for the length of a block."""
+    """Run the proxy on a free port of the loopback, while in the block."""
     server = await asyncio.start_server(proxy.accept, "127.0.0.1", 0, limit=4096)
     proxy.port = server.sockets[0].getsockname()[1]
     try:
@@ -103,28 +113,28 @@ async def listening(proxy: Proxy) -> AsyncIterator[None]:
 
 
 async def close(server: asyncio.Server) -> None:
-    """Listen no more. Who has just been accepted is let in first: asyncio forgets one of a server that is closed."""
+    """Stop listening. A connection that was just accepted is let in first: asyncio forgets those of a closed server."""
     await turns()
     server.close()
 
 
 async def turns() -> None:
-    """Let the loop do what it was about to do."""
+    """Let the loop run its pending callbacks."""
     for _ in range(10):
         await asyncio.sleep(0)
 
 
 @contextmanager
 def refusing() -> Iterator[int]:
-    """A port of the loopback where nobody listens, for the length of a block: it is taken, so nobody else gets it."""
+    """Reserve a port of the loopback where nobody listens, while in the block: it is taken, so nobody else gets it."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield taken.getsockname()[1]
 
 
 def unlikely_port(kind: socket.SocketKind = socket.SOCK_STREAM) -> int:
-    """A free port for a server that is to have it later, and again after a restart: below those that the kernel gives
-    to whoever asks for any, so that nobody gets it by chance meanwhile."""
+    """Return a free port for a server that will have it later, and again after a restart: below those that the kernel
+    gives to anyone who asks for any port, so that nobody gets it by chance meanwhile."""
     while True:
         port = _ports.randrange(15_000, 30_000)
         with socket.socket(type=kind) as probe, suppress(OSError):

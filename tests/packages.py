@@ -1,4 +1,4 @@
-"""Programs that tests need and Python cannot bring: found, or installed where that is allowed."""
+"""Programs that tests need and pip cannot install: found, or installed where that is allowed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ _APT = ("apt-get", "-o", f"DPkg::Lock::Timeout={INSTALL_S_MAX}")
 
 
 def find(*programs: str) -> str | None:
-    """The path of the first of these programs that is installed, None if there is none."""
+    """Return the path of the first of these programs that is installed, None if there is none."""
     return next(filter(None, (shutil.which(name, path=_PATH) for name in programs)), None)
 
 
 def need(*programs: str, packages: tuple[str, ...] = ()) -> str:
-    """The path of one of these programs. The packages of Debian, if they have other names than the programs, are
+    """Return the path of one of these programs. The packages of Debian, if their names differ from the programs', are
     installed in turn until there is one.
 
-    Where nothing may be installed, the test is skipped. Where it may, and there is no such program afterwards, the test
-    fails: what a machine was to bring and did not is no reason to pass.
+    If nothing may be installed, the test is skipped. If it may, and there is no such program afterwards, the test
+    fails: a missing program on a machine that should have it is no reason to pass.
     """
-    if (found := find(*programs)) is not None:
-        return found
+    if (path := find(*programs)) is not None:
+        return path
     packages = packages or programs
     wanted = f"none of {', '.join(programs)} is installed; apt-get install {packages[-1]}"
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
@@ -40,16 +40,16 @@ def need(*programs: str, packages: tuple[str, ...] = ()) -> str:
     with _alone():  # tests run in several processes, and apt-get refuses to run twice
         said = ""
         for package in packages:
-            if (found := find(*programs)) is not None:
-                return found
+            if (path := find(*programs)) is not None:
+                return path
             said = _install(package)
-        if (found := find(*programs)) is not None:
-            return found
+        if (path := find(*programs)) is not None:
+            return path
     pytest.fail(f"{wanted}, which failed here:\n{said}")
 
 
 def _install(package: str) -> str:
-    """What apt-get said of it."""
+    """Install a package; returns the output of apt-get."""
     said = ""
     for command in ((*_APT, "update"), (*_APT, "install", "-y", "--no-install-recommends", package)):
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=INSTALL_S_MAX)

@@ -1,11 +1,12 @@
 """Damage to files, for tests that want all of it: a flipped bit at any byte, an end at any length.
 
-A `Scene` is a set of closed files and what a sound reader finds in them. `sweep` damages one file at a time, lets the
-reader read, and wants one of two outcomes: an error of ours, or exactly what was there before.
+A `Scene` is a set of closed files and the result of reading them undamaged. `sweep` damages one file at a time, lets
+the reader read, and requires one of two outcomes: an error of ours, or exactly the original result.
 """
 
 from __future__ import annotations
 
+import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -13,35 +14,48 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from penstock.errors import StorageError
+from penstock.core.errors import StorageError
 
 Damage = Callable[[bytes], bytes]
 
 
 @dataclass(frozen=True)
 class Scene:
-    """Files by name, as they stand in `directory`, and the reader: a function of the directory."""
+    """Files by name, as they are in `directory`, and the reader: a function of the directory."""
 
     directory: Path
     files: dict[str, bytes]
     read: Callable[[Path], object]
 
     def damage(self, name: str, data: bytes) -> None:
-        """Put the directory into its first state, except for one file."""
+        """Put the directory into its first state, except for one file. Files that are as they should be stay: in a
+        sweep of all bytes, new ones would take as long as reading."""
         for path in self.directory.iterdir():
-            path.unlink()
+            if path.name not in self.files:
+                path.unlink()
         for other, sound in self.files.items():
-            (self.directory / other).write_bytes(data if other == name else sound)
+            _put(self.directory / other, data if other == name else sound)
+
+
+def _put(path: Path, data: bytes) -> None:
+    """Give a file this content, in place."""
+    file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        size = os.fstat(file).st_size
+        if size != len(data) or os.pread(file, size, 0) != data:
+            os.ftruncate(file, os.pwrite(file, data, 0))
+    finally:
+        os.close(file)
 
 
 def take(directory: Path, target: Path, names: Iterable[str], read: Callable[[Path], object]) -> Scene:
-    """Copy files out of a directory, which may be in use, into a scene of their own."""
+    """Copy files out of a directory, which may be in use, into a separate scene."""
     target.mkdir()
     return Scene(target, {name: (directory / name).read_bytes() for name in names}, read)
 
 
 def flips(size: int, count: int | None = None) -> Iterator[tuple[str, Damage]]:
-    """One flipped bit at each byte, or at `count` random ones. Prints the seed of what is random."""
+    """Yield one flipped bit at each byte, or at `count` random ones. Prints the random seed."""
     seed = random.randrange(2**32)
     print(f"seed of the flips: {seed}")
     chance = random.Random(seed)
@@ -56,7 +70,7 @@ def _flip(at: int, bit: int, data: bytes) -> bytes:
 
 
 def cuts(size: int, count: int | None = None) -> Iterator[tuple[str, Damage]]:
-    """An end at each length below the full one, or at `count` random ones."""
+    """Yield an end at each length below the full one, or at `count` random ones."""
     seed = random.randrange(2**32)
     print(f"seed of the cuts: {seed}")
     lengths = range(size) if count is None else sorted(random.Random(seed).sample(range(size), min(count, size)))
@@ -64,7 +78,7 @@ def cuts(size: int, count: int | None = None) -> Iterator[tuple[str, Damage]]:
 
 
 def cut_to(lengths: Iterable[int]) -> Iterator[tuple[str, Damage]]:
-    """An end at each of these lengths."""
+    """Yield an end at each of these lengths."""
     return ((f"cut to {length} bytes", partial(_cut, length)) for length in lengths)
 
 
@@ -73,8 +87,8 @@ def _cut(length: int, data: bytes) -> bytes:
 
 
 def sweep(scene: Scene, name: str, damages: Iterable[tuple[str, Damage]]) -> Counter[str]:
-    """Read after each damage to the file `name`; the number of each outcome. Anything but an error of ours, or what was
-    there before, is an assertion that says which damage it was. A damaged file must also not be changed by reading."""
+    """Read after each damage to the file `name`; returns the number of each outcome. Anything but an error of ours, or
+    the original result, is an assertion that names the damage. A damaged file must also not be changed by reading."""
     scene.damage(name, scene.files[name])
     expected = scene.read(scene.directory)
     outcomes: Counter[str] = Counter()
@@ -90,7 +104,7 @@ def sweep(scene: Scene, name: str, damages: Iterable[tuple[str, Damage]]) -> Cou
 
 def _outcome(scene: Scene, expected: object) -> str | None:
     try:
-        found = scene.read(scene.directory)
+        content = scene.read(scene.directory)
     except StorageError as error:
         return type(error).__name__
-    return "same" if found == expected else None
+    return "same" if content == expected else None

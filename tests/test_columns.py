@@ -1,4 +1,4 @@
-"""The JSON of a row: one text for each value, whatever the batch it stands in."""
+"""The JSON of a row: one text for each value, whatever its batch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import columns
-from penstock.columns import event_rows, from_json_rows, json_rows, tick_batch, to_batch
-from penstock.schema import Event, event_schema
+from penstock.core import columns
+from penstock.core.columns import event_rows, from_json_rows, json_rows, tick_batch, to_batch
+from penstock.core.schema import Event, event_schema
 
 TIMES = st.none() | st.datetimes(timezones=st.just(UTC)).map(
     lambda time: time.replace(microsecond=time.microsecond if time.second % 2 else 0)
@@ -91,18 +91,18 @@ def test_decimals_are_written_as_they_were_sent_and_not_to_the_scale_of_their_co
         table = pa.table(
             {
                 "plain": pa.array(chosen, kind),
-                "record": pa.array([{"d": each} for each in chosen], pa.struct([("d", kind)])),
-                "list": pa.array([[each] for each in chosen], pa.list_(kind)),
+                "record": pa.array([{"d": number} for number in chosen], pa.struct([("d", kind)])),
+                "list": pa.array([[number] for number in chosen], pa.list_(kind)),
                 "map": pa.array(
-                    [[("a", {"d": each})] for each in chosen], pa.map_(pa.string(), pa.struct([("d", kind)]))
+                    [[("a", {"d": number})] for number in chosen], pa.map_(pa.string(), pa.struct([("d", kind)]))
                 ),
             }
         )
-        found = [msgspec.json.decode(row) for row in json_rows(table)]
-        assert [row["plain"] for row in found] == sent
-        assert [row["record"]["d"] for row in found] == sent
-        assert [row["list"] for row in found] == [[each] for each in sent]
-        assert [row["map"]["a"]["d"] for row in found] == sent
+        rows = [msgspec.json.decode(row) for row in json_rows(table)]
+        assert [row["plain"] for row in rows] == sent
+        assert [row["record"]["d"] for row in rows] == sent
+        assert [row["list"] for row in rows] == [[number] for number in sent]
+        assert [row["map"]["a"]["d"] for row in rows] == sent
 
 
 def test_decimals_of_a_scale_that_a_view_chose_keep_it() -> None:
@@ -156,7 +156,7 @@ def test_events_are_shown_without_ticks_and_system_columns() -> None:
 
 
 def _finite(value: Any) -> Any:
-    """A value as JSON can say it."""
+    """Replace values that JSON cannot express."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -216,7 +216,7 @@ def test_columns_that_are_never_null_stay_so() -> None:
     ],
 )  # fmt: skip
 def test_what_does_not_fit_its_column_is_null_and_the_rest_is_read(kind: pa.DataType, value: object) -> None:
-    """Rows outlive a change of the query that made them, and of the types of its columns."""
+    """Rows outlive a change of their query, and of the types of its columns."""
     schema = pa.schema([("changed", kind), ("same", pa.int64())])
     rows = [json.dumps({"changed": value, "same": 1}).encode(), b'{"same":2}']
     assert from_json_rows(rows, schema).to_pylist() == [{"changed": None, "same": 1}, {"changed": None, "same": 2}]

@@ -1,4 +1,4 @@
-"""The documentation says what the code does: a setting, error, command, metric or route that it leaves out fails."""
+"""The documentation is complete: a setting, error, command, metric or route that it leaves out fails."""
 
 from __future__ import annotations
 
@@ -15,15 +15,17 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock import cli, errors
-from penstock.app import App
-from penstock.graph import check
-from penstock.runtime.loading import load
-from penstock.schema import UnmappedType
+from penstock.app.app import App
+from penstock.app.graph import check
+from penstock.app.loading import load
+from penstock.cli import main as cli
+from penstock.core import errors
+from penstock.core.schema import UnmappedType
+from penstock.core.settings import MIB, Settings
 from penstock.serve.metrics import METRICS
 from penstock.serve.openapi import EVERYWHERE, document
-from penstock.settings import MIB, Settings
 from tests.harness import START_S, running, wait_for
+from tests.test_layers import ABOVE, LAYERS
 
 PROJECT = Path(__file__).parents[1]
 PAGES = [*sorted(PROJECT.glob("*.md")), *sorted((PROJECT / "docs").glob("*.md"))]
@@ -31,7 +33,7 @@ SOURCES = sorted((PROJECT / "docs/sources").glob("*.md"))
 BLOCK = re.compile(r"(?:<!-- file: (?P<file>\S+) -->\n)?```python\n(?P<code>.*?)```\n", re.DOTALL)
 LINK = re.compile(r"\[[^\]]+\]\((?!https?:)(?P<target>[^)#]+)")
 DEMO_PAGES = sorted((PROJECT / "docs/examples").glob("*.md"))
-DEMOS = ("rsvps", "fleet", "royalties", *(each.stem for each in DEMO_PAGES))
+DEMOS = ("rsvps", "fleet", "royalties", *(path.stem for path in DEMO_PAGES))
 APPS = [*sorted((PROJECT / "docs/examples").glob("[!t]*.py")), *(PROJECT / f"examples/{name}.py" for name in DEMOS)]
 
 
@@ -40,7 +42,7 @@ def page(name: str) -> str:
 
 
 def table(text: str) -> Iterator[list[str]]:
-    """The cells of each row of every table in a page."""
+    """Yield the cells of each row of every table in a page."""
     for line in text.splitlines():
         if line.startswith("| "):
             yield [cell.strip() for cell in line.strip("|").split("|")]
@@ -53,38 +55,38 @@ def settings_table() -> list[list[str]]:
         return f"{value:g}" if type(value) is float else str(value)
 
     return [
-        [f"`PENSTOCK_{each.name.upper()}`", shown(each.default, unit), unit, each.metadata["help"]]
-        for each in fields(Settings)
-        for unit in [each.metadata["unit"]]
+        [f"`PENSTOCK_{setting.name.upper()}`", shown(setting.default, unit), unit, setting.metadata["help"]]
+        for setting in fields(Settings)
+        for unit in [setting.metadata["unit"]]
     ]
 
 
 def test_every_setting_is_documented_with_its_default_unit_and_meaning() -> None:
-    found = [row for row in table(page("docs/settings.md")) if row[0].startswith("`PENSTOCK_")]
+    rows = [row for row in table(page("docs/settings.md")) if row[0].startswith("`PENSTOCK_")]
     wanted = settings_table()
-    assert found == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
+    assert rows == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
 
 
 def test_every_error_is_documented_with_its_status_and_whether_a_retry_helps() -> None:
-    found = {row[0].strip("`"): row[1:3] for row in table(page("docs/operations.md")) if len(row) == 5}
-    classes = [each for each in vars(errors).values() if isinstance(each, type)]
-    for each in [*classes, UnmappedType]:
-        if issubclass(each, errors.PenstockError):
-            status, retry = found[each.code]
-            assert retry == ("yes" if each.retry else "no"), each
-            assert status in ("-", str(each.status)), each
+    rows = {row[0].strip("`"): row[1:3] for row in table(page("docs/operations.md")) if len(row) == 5}
+    classes = [value for value in vars(errors).values() if isinstance(value, type)]
+    for error in [*classes, UnmappedType]:
+        if issubclass(error, errors.PenstockError):
+            status, retry = rows[error.code]
+            assert retry == ("yes" if error.retry else "no"), error
+            assert status in ("-", str(error.status)), error
 
 
 def test_every_metric_is_documented_with_its_type_labels_and_meaning() -> None:
-    found = [row for row in table(page("docs/metrics.md")) if row[0].startswith("`penstock_")]
+    rows = [row for row in table(page("docs/metrics.md")) if row[0].startswith("`penstock_")]
     wanted = [
-        [f"`{each.name}`", each.type, ", ".join(f"`{label}`" for label in each.labels) or "-", each.help]
-        for each in METRICS
+        [f"`{metric.name}`", metric.type, ", ".join(f"`{label}`" for label in metric.labels) or "-", metric.help]
+        for metric in METRICS
     ]
-    assert found == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
+    assert rows == wanted, "\n".join(f"| {' | '.join(row)} |" for row in wanted)
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=[each.stem for each in SOURCES])
+@pytest.mark.parametrize("path", SOURCES, ids=[path.stem for path in SOURCES])
 def test_the_apps_on_the_pages_of_sources_are_sound(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +103,7 @@ def test_the_apps_on_the_pages_of_sources_are_sound(
 
 
 def operations() -> dict[str, dict[str, Any]]:
-    """Each operation of the OpenAPI document, by its method and path, as in `GET /v1/app`."""
+    """Return each operation of the OpenAPI document, by its method and path, as in `GET /v1/app`."""
     verbs = {"get", "post", "put", "patch", "delete"}
     paths = document({}, {}, Settings())["paths"]
     return {
@@ -112,7 +114,7 @@ def operations() -> dict[str, dict[str, Any]]:
 @pytest.mark.parametrize("name", operations())
 def test_every_route_is_documented_with_its_parameters_and_answers(name: str) -> None:
     sections = re.split(r"^## ", page("docs/api.md"), flags=re.MULTILINE)
-    [section] = [each for each in sections if each.startswith(f"{name}\n")]
+    [section] = [section for section in sections if section.startswith(f"{name}\n")]
     operation = operations()[name]
     for parameter in operation.get("parameters", ()):
         assert f"`{parameter['name']}`" in section, f"{parameter['name']} of {name}"
@@ -126,14 +128,14 @@ def test_what_any_request_may_be_answered_is_documented_once() -> None:
 
 
 def commands() -> dict[str, argparse.ArgumentParser]:
-    [choices] = [each.choices for each in cli.parser()._actions if isinstance(each, argparse._SubParsersAction)]
+    [choices] = [action.choices for action in cli.parser()._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(choices)
 
 
 @pytest.mark.parametrize("command", commands())
 def test_every_command_is_documented_with_all_its_options(command: str) -> None:
     sections = re.split(r"^## ", page("docs/cli.md"), flags=re.MULTILINE)
-    [section] = [each for each in sections if re.match(rf"penstock {command}\b", each)]
+    [section] = [section for section in sections if re.match(rf"penstock {command}\b", section)]
     options = [action for action in commands()[command]._actions if action.dest != "help"]
     for option in options:
         for name in option.option_strings or [str(option.metavar)]:
@@ -153,13 +155,32 @@ def test_what_the_page_of_a_demo_shows_is_in_its_file(path: Path) -> None:
     code = (PROJECT / f"examples/{path.stem}.py").read_text()
     shown = [block["code"] for block in BLOCK.finditer(path.read_text())]
     assert shown
-    assert [each for each in shown if each not in code] == []
+    assert [excerpt for excerpt in shown if excerpt not in code] == []
 
 
 @pytest.mark.parametrize("path", [*PAGES, *SOURCES, *DEMO_PAGES], ids=lambda path: path.name)
 def test_every_link_leads_to_a_file(path: Path) -> None:
     for link in LINK.finditer(path.read_text()):
         assert (path.parent / link["target"]).exists(), f"{path.name} links to {link['target']}"
+
+
+@pytest.mark.parametrize("name", ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"])
+def test_every_path_in_the_text_exists(name: str) -> None:
+    paths = re.findall(r"`((?:penstock|tests|docs|examples|bench)/[^`\s]*)`", page(name))
+    assert [path for path in paths if not (PROJECT / path).exists()] == []
+
+
+def test_the_table_of_layers_is_the_one_that_the_tests_enforce() -> None:
+    rows = {row[0].strip("`"): row[2] for row in table(page("ARCHITECTURE.md")) if len(row) == 3}
+    layers = {name: set(re.findall(r"`(\w+)`", rows[name])) for name in LAYERS}
+    assert layers == LAYERS
+    assert rows.keys() >= ABOVE - {"__init__"}
+
+
+def test_the_index_lists_every_page() -> None:
+    docs = PROJECT / "docs"
+    pages = {str(path.relative_to(docs)) for path in docs.rglob("*.md")} - {"index.md"}
+    assert pages - {link["target"] for link in LINK.finditer(page("docs/index.md"))} == set()
 
 
 @pytest.mark.parametrize("path", APPS, ids=lambda path: path.name)
@@ -172,7 +193,7 @@ def test_every_app_in_the_documentation_is_sound(path: Path) -> None:
 @pytest.mark.parametrize("name", ["test_shop", "test_stock"])
 def test_the_tutorials_tests_pass(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     monkeypatch.syspath_prepend(str(PROJECT / "docs/examples"))
-    tests = [each for title, each in vars(importlib.import_module(name)).items() if title.startswith("test_")]
+    tests = [test for title, test in vars(importlib.import_module(name)).items() if title.startswith("test_")]
     assert len(tests) == 1
     tests[0]()
 
@@ -191,7 +212,7 @@ def test_the_readmes_calls_are_answered_as_it_says(tmp_path: Path) -> None:
 
 
 def _is_answered(call: re.Match[str], address: str) -> bool:
-    """Whether a call has the answer that the page shows, but for what differs from run to run."""
+    """Return whether a call has the answer that the page shows, except for what differs from run to run."""
     url = call["url"].replace("http://127.0.0.1:8080", address)
     answer = httpx.post(url, content=call["body"], timeout=30) if call["body"] else httpx.get(url, timeout=30)
     return bool(_timeless(answer.json()) == _timeless(json.loads(call["answer"])))
@@ -226,8 +247,8 @@ def test_what_the_page_on_serving_shows_is_what_is_served(tmp_path: Path) -> Non
 
 
 def _first_event(url: str) -> list[str]:
-    """The event and data lines of the first server-sent event that is more than a mark of progress; of a stream, from
-    its beginning."""
+    """Return the event and data lines of the first server-sent event that is more than a progress mark; of a stream,
+    from its beginning."""
     headers = {"Last-Event-ID": "earliest"} if "/streams/" in url else {}
     with httpx.stream("GET", url, headers=headers, timeout=30) as response:
         return [line for line in _until_data(response.iter_lines()) if line.startswith(("event:", "data:"))]

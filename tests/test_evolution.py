@@ -1,4 +1,4 @@
-"""State follows its class: what is carried over, how, and what is refused."""
+"""Changes of a state class: the fields carried over, the conversion, and refused changes."""
 
 from __future__ import annotations
 
@@ -11,10 +11,24 @@ import pytest
 
 from penstock import Event, Record, State
 from penstock.cep.memory import memory_class
-from penstock.errors import DeclarationError
-from penstock.evolution import Carrier, misfit, shape_of
-from penstock.schema import state_problem
-from penstock.shard import Changes, Codec, Entry, Shard
+from penstock.core.errors import DeclarationError
+from penstock.core.schema import state_problem
+from penstock.core.shapes import shape_of
+from penstock.handlers.evolution import Carrier, misfit
+from penstock.handlers.shard import Codec, KeyState, Shard, ShardChanges
+from penstock.joins.asof import AsOfState
+
+
+def test_stored_types_keep_the_names_they_had_when_data_was_first_stored() -> None:
+    """Data whose types had other names would be refused as that of an earlier class."""
+    patterns = shape_of(memory_class("Memory", [])).fields
+    assert [patterns[name] for name in ("runs", "complete", "pending")] == [
+        "list<run>",
+        "list<complete>",
+        "list<pending>",
+    ]
+    tables = shape_of(AsOfState).fields
+    assert (tables["versions"], tables["waiting"]) == ("list<version>", "list<waiting>")
 
 
 class Place(Record):
@@ -38,12 +52,12 @@ class Old(State):
     where: Place | None = None
 
 
-def shard_of(state: type[State], *entries: tuple[str, Entry[Any]]) -> Shard:
-    made, codec = Shard(), Codec(state)
+def shard_of(state: type[State], *entries: tuple[str, KeyState[Any]]) -> Shard:
+    shard, codec = Shard(), Codec(state)
     records = {key: codec.seal(key, entry, None) for key, entry in entries}
     due = {key: at for key, entry in entries if (at := entry.next_due()) is not None}
-    made.apply(Changes(records, due, 7))
-    return made
+    shard.apply(ShardChanges(records, due, 7))
+    return shard
 
 
 def same(one: Shard, other: Shard) -> bool:
@@ -56,11 +70,11 @@ def test_a_class_that_says_what_became_of_its_fields_takes_the_state_over() -> N
         label: str = ""
         extra: float = 1.5
 
-    old = shard_of(Old, ("k", Entry(Old(count=3, name="x"), {"t": 5})), ("l", Entry(Old(count=1))))
+    old = shard_of(Old, ("k", KeyState(Old(count=3, name="x"), {"t": 5})), ("l", KeyState(Old(count=1))))
     assert misfit(shape_of(Old), New) is None
-    made = Carrier(New, shape_of(Old)).shard(old)
-    expected = shard_of(New, ("k", Entry(New(count=3, label="x"), {"t": 5})), ("l", Entry(New(count=1))))
-    assert same(made, expected)
+    shard = Carrier(New, shape_of(Old)).shard(old)
+    expected = shard_of(New, ("k", KeyState(New(count=3, label="x"), {"t": 5})), ("l", KeyState(New(count=1))))
+    assert same(shard, expected)
 
 
 def test_what_only_grows_needs_no_word() -> None:
@@ -73,8 +87,8 @@ def test_what_only_grows_needs_no_word() -> None:
         more: list[int] = []  # noqa: RUF012  # msgspec gives each instance its own
 
     assert misfit(shape_of(Old), New) is None
-    old = shard_of(Old, ("k", Entry(Old(where=Place(lat=1.0)))))
-    expected = shard_of(New, ("k", Entry(New(where=Place(lat=1.0)))))
+    old = shard_of(Old, ("k", KeyState(Old(where=Place(lat=1.0)))))
+    expected = shard_of(New, ("k", KeyState(New(where=Place(lat=1.0)))))
     assert same(Carrier(New, shape_of(Old)).shard(old), expected)
 
 
@@ -87,7 +101,7 @@ def test_bytes_that_are_changed_in_place_are_bytes_at_rest() -> None:
 
     assert misfit(shape_of(Before), After) is None
     assert misfit(shape_of(After), Before) is None
-    old = shard_of(Before, ("k", Entry(Before(panes=b"abc"))))
+    old = shard_of(Before, ("k", KeyState(Before(panes=b"abc"))))
     assert same(Carrier(After, shape_of(Before)).shard(old), old)
 
 
@@ -104,16 +118,16 @@ def test_migrate_goes_from_version_to_version() -> None:
             return {"sum": str(fields["total"] + version), "names": [fields["names"]], "at": fields["at"]}
 
     assert misfit(shape_of(Old), New) is None
-    made = Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", Entry(Old(count=3, name="x")))))
+    shard = Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", KeyState(Old(count=3, name="x")))))
     wanted = New(total=Decimal(32), names=["x"], at=datetime(2024, 1, 1, tzinfo=UTC))
-    assert same(made, shard_of(New, ("k", Entry(wanted))))
+    assert same(shard, shard_of(New, ("k", KeyState(wanted))))
 
 
 def test_a_key_that_is_as_new_after_the_change_is_no_longer_kept() -> None:
     class New(State, dropped=["name", "kind", "colour", "where"]):
         count: int = 0
 
-    assert Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", Entry(Old(name="x"))))).records == {}
+    assert Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", KeyState(Old(name="x"))))).records == {}
 
 
 class Shorter(State):
@@ -147,16 +161,16 @@ class Strict(State):
 @pytest.mark.parametrize(
     ("state", "reason"),
     [
-        (Shorter, "its state has a field 'name' and Shorter has not: say what became of it"),
-        (Other, "Other.count was int and is str: raise the version, version=2 in the statement `class Other(...)`"),
+        (Shorter, "its state has a field 'name' and Shorter does not: drop or rename it"),
+        (Other, "Other.count was int and is str: raise the version (version=2 in the statement `class Other(...)`)"),
         (Narrower, "Narrower.kind was 'a' | 'b' and is 'a'"),
         (Strict, "Strict.where was struct<lat: float> | null and is struct<lat: float>"),
     ],
 )
 def test_a_change_that_would_lose_something_is_refused_with_what_to_do(state: type[State], reason: str) -> None:
-    found = misfit(shape_of(Old), state)
-    assert found is not None
-    assert reason in found
+    problem = misfit(shape_of(Old), state)
+    assert problem is not None
+    assert reason in problem
 
 
 def test_an_older_class_does_not_take_newer_state() -> None:
@@ -164,22 +178,22 @@ def test_an_older_class_does_not_take_newer_state() -> None:
         count: int = 0
 
     assert misfit(shape_of(Newer), Shorter) == (
-        "its state is of version 2 and Shorter is version 1: run the newer code"
+        "its state has version 2, but Shorter has version 1: run the newer code"
     )
 
 
-@pytest.mark.parametrize("made", [{"count": "many"}, {"count": 1, "odd": 2}, None])
-def test_a_migration_that_fails_names_the_key(made: Any) -> None:
+@pytest.mark.parametrize("migrated", [{"count": "many"}, {"count": 1, "odd": 2}, None])
+def test_a_migration_that_fails_names_the_key(migrated: Any) -> None:
     class New(State, version=2):
         count: int = 0
 
         @staticmethod
         def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
-            result: dict[str, Any] = made
+            result: dict[str, Any] = migrated
             return result
 
-    with pytest.raises(DeclarationError, match=r"the state of 'k' cannot be carried over from version 1 to New"):
-        Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", Entry(Old(count=3)))))
+    with pytest.raises(DeclarationError, match=r"the state of 'k' cannot be migrated from version 1 to New"):
+        Carrier(New, shape_of(Old)).shard(shard_of(Old, ("k", KeyState(Old(count=3)))))
 
 
 def test_what_a_class_says_of_its_past_must_make_sense() -> None:
@@ -193,13 +207,13 @@ def test_what_a_class_says_of_its_past_must_make_sense() -> None:
         count: int = 0
 
     assert state_problem(Zero) == "the version of Zero is 0; use 1, 2, 3, ..."
-    assert state_problem(Gone) == "Gone.count is declared as gone, and is there"
-    assert state_problem(Nowhere) == "Nowhere says that a field was renamed to sum, and has none of that name"
+    assert state_problem(Gone) == "Gone.count is declared as dropped or renamed, but the class still has it"
+    assert state_problem(Nowhere) == "Nowhere says that a field was renamed to sum, but has no field of that name"
     assert state_problem(Old) is None
 
 
 def test_events_that_a_pattern_holds_are_not_taken_for_those_of_a_new_version() -> None:
-    """A version may change what a field means, and nothing else."""
+    """A version may change the meaning of a field, and nothing else."""
 
     class Payment(Event):
         card: str
@@ -213,10 +227,10 @@ def test_events_that_a_pattern_holds_are_not_taken_for_those_of_a_new_version() 
         def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
             return {**fields, "amount": fields["amount"] * 100}
 
-    one, two = (memory_class("Memory", [each]) for each in (Payment, Changed))
+    one, two = (memory_class("Memory", [event_class]) for event_class in (Payment, Changed))
     assert misfit(shape_of(one), one) is None
     assert misfit(shape_of(one), two) == (
-        "its state holds events as their class was before, and they cannot be carried over: keep the class"
+        "its state holds events of the earlier class, which cannot be carried over: keep the class"
     )
 
 
@@ -229,4 +243,4 @@ def test_state_with_two_fields_that_would_become_one_is_refused() -> None:
         total: int = 0
 
     reason = misfit(shape_of(Before), After)
-    assert reason == "its state has both 'amount' and 'total', and After.total can be one of them only"
+    assert reason == "its state has both 'amount' and 'total', and After.total can only be one of them"

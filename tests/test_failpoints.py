@@ -1,7 +1,8 @@
-"""Failpoints end a process exactly where they are set, and once if told so."""
+"""Failpoints end a process exactly where they are set, and only once with a marker."""
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -9,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock import failpoints
+from penstock.core import failpoints
 
 
 def run(setting: str, reached: str) -> int:
-    code = f"from penstock.failpoints import reach\nfor name in {reached.split()!r}: reach(name)"
+    code = f"from penstock.core.failpoints import reach\nfor name in {reached.split()!r}: reach(name)"
     return subprocess.run([sys.executable, "-c", code], env={failpoints.VARIABLE: setting}, check=False).returncode
 
 
@@ -36,3 +37,13 @@ def test_a_marker_makes_it_happen_once_over_restarts(tmp_path: Path) -> None:
 def test_an_unknown_action_is_refused() -> None:
     with pytest.raises(ValueError, match="use kill or stop"):
         failpoints.parse("a=explode")
+
+
+def test_a_test_kills_a_process_at_every_failpoint() -> None:
+    package, tests = Path(failpoints.__file__).parents[1], Path(__file__).parent
+    named = {
+        name for file in package.rglob("*.py") for name in re.findall(r'\breach\(\s*"([a-z_.]+)"', file.read_text())
+    }
+    texts = [file.read_text() for file in tests.rglob("test_*.py") if file != Path(__file__)]
+    assert named
+    assert sorted(name for name in named if not any(f'"{name}' in text for text in texts)) == []

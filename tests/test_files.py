@@ -1,4 +1,4 @@
-"""Files are opened as they must be, or not at all."""
+"""Files are opened with all required settings, or not at all."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from penstock import files
 from penstock.client.outbox import Outbox
-from penstock.errors import StorageError
+from penstock.core import files
+from penstock.core.errors import StorageError
 
 
 def test_a_file_system_without_shared_memory_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite says so in the result of a pragma, and goes on with another journal."""
+    """SQLite reports it in the result of a pragma, and continues with another journal."""
     real = sqlite3.connect
 
     def dotfile(address: str, **named: Any) -> Any:
@@ -29,7 +29,7 @@ def test_an_outbox_is_for_the_eyes_of_its_owner(tmp_path: Path) -> None:
     """It has events that were not sent yet."""
     outbox = Outbox(tmp_path / "outbox.db")
     try:
-        for each in tmp_path.iterdir():
-            assert each.stat().st_mode & 0o077 == 0, each.name
+        for path in tmp_path.iterdir():
+            assert path.stat().st_mode & 0o077 == 0, path.name
     finally:
         outbox.close()

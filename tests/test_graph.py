@@ -1,4 +1,4 @@
-"""What `check` finds without Spark, each with the user's file and line."""
+"""The errors that `check` finds without Spark, each with the user's file and line."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any, ClassVar
 import pytest
 
 from penstock import App, Context, Event, Record, Shed, State
-from penstock.errors import DeclarationError
-from penstock.graph import (
+from penstock.app.graph import (
     change_streams,
     check,
     derived,
@@ -20,7 +19,8 @@ from penstock.graph import (
     read_streams,
     require_sound,
 )
-from penstock.sql import tables
+from penstock.app.sql import tables
+from penstock.core.errors import DeclarationError
 
 
 class Fix(Event, id="fix_id", time="at"):
@@ -79,13 +79,13 @@ class Weighed(Event):
 
 
 def changed(body: str = "str", migrate: Any = None, **said: Any) -> type[Event]:
-    """A class that says something of its past."""
+    """Return a class with declarations about its earlier versions."""
     space: dict[str, Any] = {"__annotations__": {"vehicle": str, "body": body}, "__module__": __name__}
     if migrate is not None:
         space["migrate"] = migrate
     meta: Any = type(Event)
-    made: type[Event] = meta("Changed", (Event,), space, **said)
-    return made
+    event_class: type[Event] = meta("Changed", (Event,), space, **said)
+    return event_class
 
 
 class WrongDefault(Event):
@@ -139,47 +139,59 @@ def test_a_sound_app_has_no_problems() -> None:
 @pytest.mark.parametrize(
     ("declare", "expected"),
     [
-        (lambda app: app.stream("Fixes!", Fix), "malformed"),
-        (lambda app: app.stream("a" * 49, Fix), "malformed"),
-        (lambda app: app.stream("../x", Fix), "malformed"),
-        (lambda app: app.stream("fixes", Fix), "is taken by the declaration at"),
-        (lambda app: app.stream("other", Fix, key="vehikle"), "the key 'vehikle' is no field of Fix; it has fix_id"),
+        (lambda app: app.stream("Fixes!", Fix), "the name is invalid"),
+        (lambda app: app.stream("a" * 49, Fix), "the name is invalid"),
+        (lambda app: app.stream("../x", Fix), "the name is invalid"),
+        (lambda app: app.stream("fixes", Fix), "is already used by the declaration at"),
+        (lambda app: app.stream("other", Fix, key="vehikle"), "the key 'vehikle' is not a field of Fix; it has fix_id"),
         (lambda app: app.stream("other", Fix, key="speed"), "cannot identify an event"),
-        (lambda app: app.stream("other", BadId), "the id 'nope' is no field of BadId"),
+        (lambda app: app.stream("other", BadId), "the id 'nope' is not a field of BadId"),
         (lambda app: app.stream("other", BadId), "the time 'vehicle' must be a datetime"),
         (lambda app: app.stream("other", Odd), "Odd.thing: the type object has no mapping"),
-        (lambda app: app.stream("other", Reserved), "the field name _key is taken"),
-        (lambda app: app.stream("other", Untyped), "Untyped.weight has no type, so it is no field"),
+        (lambda app: app.stream("other", Reserved), "the field name _key is reserved"),
+        (lambda app: app.stream("other", Untyped), "Untyped.weight has no type, so it is not a field"),
         (lambda app: app.stream("other", Untyped), "Place.country has no type"),
         (lambda app: app.stream("other", int), "not a class derived from Event"),
         (lambda app: app.stream("other", changed(version=0)), "the version of Changed is 0; use 1, 2, 3"),
         (lambda app: app.stream("other", changed(version=True)), "the version of Changed is True; use 1, 2, 3"),
-        (lambda app: app.stream("other", changed(dropped=["body"])), "Changed.body is declared as gone, and is there"),
-        (lambda app: app.stream("other", changed(renamed={"body": "x"})), "Changed.body is declared as gone"),
-        (lambda app: app.stream("other", changed(renamed={"a": "b"})), "was renamed to b, and has none of that name"),
+        (
+            lambda app: app.stream("other", changed(dropped=["body"])),
+            "Changed.body is declared as dropped or renamed, but the class still has it",
+        ),
+        (
+            lambda app: app.stream("other", changed(renamed={"body": "x"})),
+            "Changed.body is declared as dropped or renamed",
+        ),
+        (
+            lambda app: app.stream("other", changed(renamed={"a": "b"})),
+            "was renamed to b, but has no field of that name",
+        ),
         (
             lambda app: app.stream("other", changed(renamed={"text": "body"}, dropped=["text"])),
-            "says of text both that it was dropped and that it was renamed",
+            "declares text as both dropped and renamed",
         ),
         (lambda app: app.stream("other", changed(migrate=staticmethod(dict))), "Changed.migrate is never called"),
         (
             lambda app: app.stream("other", changed(migrate=lambda fields: fields, version=2)),
-            "Changed.migrate must be a static method of two arguments",
+            "Changed.migrate must be a static method with two arguments",
         ),
         (
             lambda app: app.handler("h", reads="fixes", key="vehicle", state=Seen, emits=changed(version=-1))(handle),
             "the version of Changed is -1",
         ),
-        (lambda app: app.stream("other", WrongDefault), "the default of WrongDefault.count is 'none', which is no int"),
+        (lambda app: app.stream("other", WrongDefault), "of WrongDefault.count is 'none', which is not of type int"),
         (lambda app: app.stream("other", NoTime, late_after=timedelta(1)), "late_after needs an event time"),
-        (lambda app: app.stream("other", Fix, late_after=timedelta(-1)), "late_after must be a timedelta, of zero"),
+        (lambda app: app.stream("other", Fix, late_after=timedelta(-1)), "late_after must be a timedelta of zero"),
         (
             lambda app: app.stream("other", NoTime, ahead=timedelta(1)),
             "ahead needs an event time: class NoTime(Event, t",
         ),
         (lambda app: app.stream("other", Fix, ahead=timedelta(0)), "ahead must be a timedelta above zero"),
         (lambda app: app.stream("other", Fix, ahead=60), "ahead must be a timedelta above zero"),
-        (lambda app: app.stream("other", Fix, ahead=timedelta.max), "and at most 36525 days; leave it out to take any"),
+        (
+            lambda app: app.stream("other", Fix, ahead=timedelta.max),
+            "but the maximum is 36525 days; omit it to accept any",
+        ),
         (lambda app: app.stream("other", Fix, partitions=0), "partitions must be from 1 to"),
         (
             lambda app: app.sql("v", "SELECT a FROM nowhere", key="a"),
@@ -187,7 +199,7 @@ def test_a_sound_app_has_no_problems() -> None:
         ),
         (
             lambda app: app.sql("v", "\n  SELEC a", key="a"),
-            "view v: its SQL cannot be read: it is no SELECT, line 2, column 3, at 'SELEC a'",
+            "view v: its SQL cannot be read: it is not a SELECT, line 2, column 3, at 'SELEC a'",
         ),
         (
             lambda app: app.sql("v", "SELECT vehicle,\n  count(* AS n\nFROM fixes", key="vehicle"),
@@ -198,22 +210,22 @@ def test_a_sound_app_has_no_problems() -> None:
             "view v: its SQL cannot be read: line 1, column 30, at '(2 FROM fixes'",
         ),
         (lambda app: app.sql("v", "SELECT vehicle FROM", key="vehicle"), "column 16, at 'FROM'"),
-        (lambda app: app.sql("v", "SELECT 'a FROM fixes", key="a"), "a quote or a comment in it is not closed"),
+        (lambda app: app.sql("v", "SELECT 'a FROM fixes", key="a"), "it has an unclosed quote or comment"),
         (lambda app: app.sql("v", " ", key="a"), "its SQL cannot be read: it is empty"),
         (lambda app: app.sql("v", "SELECT 1 AS a", key="a"), "view v: it reads nothing"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=[]), "it has no key"),
-        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "stands twice"),
+        (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key=["a", "a"]), "names a column twice"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", top=3), "top and by go together"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", emit="often"), "emit is 'often'"),
         (lambda app: app.sql("v", "SELECT vehicle FROM fixes", key="vehicle", time="wall"), "use 'event' or 'ingest'"),
-        (lambda app: app.sql("v", "SELECT n FROM busiest", key="n", time="ingest"), "not come from outside"),
+        (lambda app: app.sql("v", "SELECT n FROM busiest", key="n", time="ingest"), "is computed, not ingested"),
         (
             lambda app: app.handler("h", reads="nope", key="x", state=Seen)(handle),
             "it reads 'nope', which is not a stream",
         ),
         (lambda app: app.handler("h", reads="calm", key="x", state=Seen)(handle), "which is a view: use app.enrich"),
         (lambda app: app.handler("h", reads=[], key="x", state=Seen)(handle), "handler h: it reads nothing"),
-        (lambda app: app.handler("h", reads="fixes", key="x", state=Seen)(handle), "the key 'x' is no field of Fix"),
+        (lambda app: app.handler("h", reads="fixes", key="x", state=Seen)(handle), "the key 'x' is not a field of Fix"),
         (lambda app: app.handler("h", reads="fixes", key="speed", state=Seen)(handle), "cannot identify anything"),
         (
             lambda app: app.handler("h", reads="fixes", key="vehicle", state=Fix)(handle),
@@ -240,24 +252,24 @@ def test_a_sound_app_has_no_problems() -> None:
         ),
         (
             lambda app: app.handler("fixes", reads="fixes", key="vehicle", state=Seen)(handle),
-            "is taken by the declaration",
+            "is already used by the declaration",
         ),
-        (lambda app: app.source("feed", object(), into="nowhere"), "which is no stream of this app"),
+        (lambda app: app.source("feed", object(), into="nowhere"), "which is not a stream of this app"),
     ],
 )
 def test_a_problem_is_found_at_its_line(declare: Callable[[App], object], expected: str) -> None:
     app = fresh()
     sound(app)
     declare(app)
-    found = [each for each in check(app) if expected in each.message]
-    assert len(found) == 1, [str(each) for each in check(app)]
-    assert found[0].where.file.endswith("test_graph.py")
-    assert found[0].where.line == declare.__code__.co_firstlineno
+    problems = [problem for problem in check(app) if expected in problem.message]
+    assert len(problems) == 1, [str(problem) for problem in check(app)]
+    assert problems[0].where.file.endswith("test_graph.py")
+    assert problems[0].where.line == declare.__code__.co_firstlineno
 
 
 @pytest.mark.parametrize("reads", [3, None, Fix, ["fixes", 3]])
 def test_what_cannot_be_read_is_told_where_it_is_written(reads: Any) -> None:
-    with pytest.raises(TypeError, match="cannot be read: give a stream, a view, a view's changes, a handler, or"):
+    with pytest.raises(TypeError, match="cannot be read: pass a stream, a view, a view's changes, a handler, or"):
         App("fleet").handler("h", reads=reads, key="vehicle", state=Seen)(handle)
 
 
@@ -266,15 +278,15 @@ def test_a_cycle_is_found_with_its_way_round() -> None:
     app.stream("fixes", Fix)
     app.sql("a", "SELECT vehicle FROM b JOIN fixes USING (vehicle)", key="vehicle")
     app.sql("b", "SELECT vehicle FROM a", key="vehicle")
-    messages = [each.message for each in check(app)]
-    assert any("reads itself by way of a <- b <- a" in message for message in messages)
+    messages = [problem.message for problem in check(app)]
+    assert any("reads itself through a <- b <- a" in message for message in messages)
 
 
 def test_handlers_that_read_each_other_are_a_cycle() -> None:
     app = fresh()
     app.handler("a", reads="b", key="vehicle", state=Seen, emits=NoTime)(handle)
     app.handler("b", reads="a", key="vehicle", state=Seen, emits=NoTime)(handle)
-    assert any("handler a: it reads itself by way of a <- b <- a" in each.message for each in check(app))
+    assert any("handler a: it reads itself through a <- b <- a" in problem.message for problem in check(app))
 
 
 def test_views_and_handlers_come_after_what_they_read() -> None:
@@ -330,12 +342,12 @@ def test_what_a_query_reads_is_found_in_its_text(query: str, names: tuple[str, .
     ("shed", "expected"),
     [
         (0.1, "shed is 0.1; use Shed(keep=0.1)"),
-        (Shed(), "Shed needs keep, the fraction"),
+        (Shed(), "Shed needs keep (a fraction of events to keep)"),
         *(
             (Shed(keep=keep), f"Shed keeps {keep!r}; use a fraction above 0 and below 1")  # type: ignore[arg-type]
             for keep in (0.0, 1.0, -0.5, 10.0, 1, True, "0.1", float("nan"))
         ),
-        (Shed(keep=0.1, weight="mass"), "the weight 'mass' is no field of Weighed; it has vehicle"),
+        (Shed(keep=0.1, weight="mass"), "the weight 'mass' is not a field of Weighed; it has vehicle"),
         *(
             (Shed(keep=0.1, weight=name), f"write `{name}: float = 1.0`")
             for name in ("vehicle", "heavy", "bare", "maybe", "whole")
@@ -344,16 +356,16 @@ def test_what_a_query_reads_is_found_in_its_text(query: str, names: tuple[str, .
         (Shed(unless="sevrity > 1"), "there is no column 'sevrity'; did you mean severity?"),
         (Shed(unless="severity > 'high'"), "severity (a number) cannot be compared with 'high' (text)"),
         (Shed(unless="java_method('a', 'b')"), "there is no function 'java_method'"),
-        (Shed(unless=3), "where is not text"),  # type: ignore[arg-type]
+        (Shed(unless=3), "where is not a string"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_wrong_with_shedding_is_found_where_the_stream_is_declared(shed: Any, expected: str) -> None:
     app = fresh()
     declared = app.stream("hints", Weighed, shed=shed)
-    (found,) = check(app)
-    assert found.where == declared.where
-    assert found.message.startswith("stream hints: ")
-    assert expected in found.message
+    (problem,) = check(app)
+    assert problem.where == declared.where
+    assert problem.message.startswith("stream hints: ")
+    assert expected in problem.message
 
 
 def test_what_comes_too_late_for_a_view_is_a_stream_that_others_read_after_it() -> None:
@@ -372,7 +384,7 @@ def test_a_field_that_would_hide_the_ingest_time_is_refused() -> None:
     app.stream("arrivals", Arrived)
     app.sql("v", "SELECT ingest_time FROM arrivals", key="ingest_time", time="ingest")
     (problem,) = check(app)
-    assert "Arrived has a field ingest_time, which time='ingest' gives; rename it" in problem.message
+    assert "Arrived has a field ingest_time, which time='ingest' adds; rename it" in problem.message
 
 
 def on_views() -> App:
@@ -382,13 +394,11 @@ def on_views() -> App:
     return app
 
 
-MIXED = (
-    "reads the stream fixes together with the rows of the view speeds, and a batch that is run again could see other"
-)
+MIXED = "reads the stream fixes together with the rows of the view speeds, and a batch that is run again could see"
 
 
 def test_a_view_that_reads_what_is_gone_is_told_that_alone() -> None:
-    """And not that it mixes a stream with the rows of a view."""
+    """It is not also reported that it mixes a stream with the rows of a view."""
     app = on_views()
     app.sql("v", "SELECT * FROM speeds JOIN removed USING (vehicle)", key="vehicle")
     (problem,) = check(app)
@@ -396,7 +406,7 @@ def test_a_view_that_reads_what_is_gone_is_told_that_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("declare", "told"),
+    ("declare", "expected"),
     [
         (lambda app: app.view("v", reads=["fixes", "speeds"], key="vehicle")(len), MIXED),
         (lambda app: app.sql("v", "SELECT * FROM fixes JOIN speeds USING (vehicle)", key="vehicle"), "app.enrich"),
@@ -408,15 +418,20 @@ def test_a_view_that_reads_what_is_gone_is_told_that_alone() -> None:
             lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", keep=timedelta(1)),
             "Put keep on speeds, or a condition in the query",
         ),
-        (lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", time="ingest"), "does not come from outside"),
+        (lambda app: app.sql("v", "SELECT * FROM speeds", key="vehicle", time="ingest"), "is computed, not ingested"),
         (lambda app: app.sql("v", "SELECT * FROM speeds.changes", key="vehicle"), "in backticks: `speeds.changes`"),
-        (lambda app: app.handler("h", reads="speeds.changes", key="vehicle", state=Seen)(handle), "use app.enrich"),
+        (
+            lambda app: app.handler("h", reads="speeds.changes", key="vehicle", state=Seen)(handle),
+            "it reads 'speeds.changes', which only a view can read: use app.enrich(table='speeds')",
+        ),
     ],
 )
-def test_a_view_that_could_not_be_right_is_refused_with_what_to_write(declare: Callable[[App], Any], told: str) -> None:
+def test_a_view_that_could_not_be_right_is_refused_with_what_to_write(
+    declare: Callable[[App], Any], expected: str
+) -> None:
     app = on_views()
     declare(app)
-    assert any(told in each.message for each in check(app)), list(map(str, check(app)))
+    assert any(expected in problem.message for problem in check(app)), list(map(str, check(app)))
 
 
 def test_rows_and_changes_of_views_are_told_apart() -> None:

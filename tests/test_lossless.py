@@ -1,4 +1,4 @@
-"""Rows as JSON and back: what JSON cannot say is kept beside it."""
+"""Rows as JSON and back: values that JSON cannot express are stored beside it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.columns import json_rows
-from penstock.errors import ViewError
-from penstock.lossless import beyond_json, table_of
+from penstock.core.columns import json_rows
+from penstock.core.errors import ViewError
+from penstock.core.lossless import beyond_json, table_of
 
 UTC = pa.timestamp("us", "UTC")
 FLOATS = st.none() | st.floats(width=64)
 MICROS = st.none() | st.integers(-(2**62), 2**62)
+DAYS = st.none() | st.integers(-(2**31), 2**31 - 1)
 SHAPES: dict[pa.DataType, st.SearchStrategy[Any]] = {
     pa.float64(): FLOATS,
     pa.float32(): st.none() | st.floats(width=32),
     UTC: MICROS,
     pa.timestamp("us"): MICROS,
+    pa.date32(): DAYS,
     pa.decimal128(38, 18): st.none() | st.decimals(-(10**19), 10**19, places=18),
     pa.int64(): st.none() | st.integers(-(2**63), 2**63 - 1),
     pa.string(): st.none() | st.text(),
     pa.binary(): st.none() | st.binary(),
     pa.bool_(): st.none() | st.booleans(),
     pa.list_(pa.float64()): st.none() | st.lists(FLOATS, max_size=3),
+    pa.list_(pa.date32()): st.none() | st.lists(DAYS, max_size=3),
     pa.map_(pa.string(), pa.float64()): st.none() | st.dictionaries(st.text(max_size=3), FLOATS, max_size=3),
     pa.struct([("x", pa.float64()), ("at", UTC)]): st.none() | st.fixed_dictionaries({"x": FLOATS, "at": MICROS}),
 }
@@ -42,13 +45,13 @@ def tables(draw: st.DrawFn) -> pa.Table:
     for number, kind in enumerate(kinds):
         values = [draw(SHAPES[kind]) for _ in range(count)]
         if pa.types.is_map(kind):
-            values = [None if each is None else list(each.items()) for each in values]
+            values = [None if value is None else list(value.items()) for value in values]
         columns[f"c{number}"] = pa.array(values, kind)
     return pa.table(columns)
 
 
 def plain(table: pa.Table) -> list[str]:
-    """The rows as text in which NaN equals NaN, and times of any year are numbers."""
+    """Return the rows as text in which NaN equals NaN, and times of any year are numbers."""
     return [repr(_numbers(column).to_pylist()) for column in table.combine_chunks().columns]
 
 
@@ -56,6 +59,10 @@ def _numbers(column: Any) -> Any:
     kind = column.type
     if pa.types.is_timestamp(kind):
         return column.cast(pa.int64())
+    if pa.types.is_date32(kind):
+        return column.cast(pa.int32())
+    if kind == pa.list_(pa.date32()):
+        return column.cast(pa.list_(pa.int32()))
     if pa.types.is_struct(kind):
         return column.cast(pa.struct([("x", pa.float64()), ("at", pa.int64())]))
     return column
@@ -73,6 +80,15 @@ def test_only_rows_that_json_cannot_say_are_kept_twice() -> None:
     table = pa.table({"n": [1.0, math.nan, None, math.inf], "d": [Decimal("0.10")] * 4})
     assert list(beyond_json(table)) == [1, 3]
     assert beyond_json(table.slice(0, 1)) == {}
+
+
+def test_dates_outside_the_years_that_json_can_say_come_back() -> None:
+    days = pa.array([-719_163, -719_162, 0, None, 2_932_896, 2_932_897, 2**31 - 1], pa.int32())
+    table = pa.table({"k": list("abcdefg"), "day": days.cast(pa.date32())})
+    exact = beyond_json(table)
+    assert list(exact) == [0, 5, 6]
+    back = table_of(json_rows(table), exact, table.schema, "v")
+    assert back["day"].cast(pa.int32()).to_pylist() == days.to_pylist()
 
 
 def test_a_row_of_another_query_is_refused_and_never_read_as_null() -> None:

@@ -1,4 +1,4 @@
-"""What a new machine lacks is installed before it is used, by one process at a time; what fails is told."""
+"""Missing programs are installed before they are used, by one process at a time; failures are reported."""
 
 from __future__ import annotations
 
@@ -23,7 +23,8 @@ rmdir {folder}/busy
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of programs, where an `apt-get` that refuses to run twice at once brings what is named `tool-...`."""
+    """Return a folder of programs, where an `apt-get` that refuses to run twice at once installs programs named
+    `tool-...`."""
     (tmp_path / "apt-get").write_text(APT.format(folder=tmp_path))
     (tmp_path / "apt-get").chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)

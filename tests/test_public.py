@@ -24,8 +24,9 @@ def test_the_collect_tier_exports_its_sources() -> None:
 def test_an_app_has_these_methods() -> None:
     public = {name for name in vars(App) if not name.startswith("_")}
     assert public == {
-        "streams", "views", "handlers", "queries", "keepers", "outputs", "late", "feeds", "inlets", "stream", "view",
-        "sql", "handler", "match", "window", "rollup", "join", "enrich", "source", "feed", "webhook", "webhooks",
+        "streams", "views", "handlers", "queries", "view_handlers", "outputs", "late", "feeds", "inlets", "stream",
+        "view", "sql", "handler", "match", "window", "rollup", "join", "enrich", "source", "feed", "webhook",
+        "webhooks",
         "preview",
     }  # fmt: skip
 
@@ -47,11 +48,11 @@ def test_the_parameters_of_the_declarations_are_these() -> None:
 
 def test_the_client_exports_these_names_and_its_classes_have_these_methods() -> None:
     assert client.__all__ == [
-        "Answer", "Change", "Client", "ClientError", "Column", "Consumer", "Events", "Flaw", "Following", "GaveUp",
-        "Intent", "LiveTable", "OutboxFull", "Page", "Producer", "Progress", "Receipt", "Rejection", "Reset", "Rows",
-        "ServerError", "Snapshot", "Stall", "Timing", "Tx", "Unreachable", "verify",
+        "Answer", "BadSignature", "Change", "Client", "ClientError", "Column", "Consumer", "Events", "Flaw",
+        "Following", "GaveUp", "Intent", "LiveTable", "OutboxFull", "Page", "Producer", "Progress", "Receipt",
+        "Rejection", "Reset", "Rows", "ServerError", "Snapshot", "Stall", "Timing", "Tx", "Unreachable", "verify",
     ]  # fmt: skip
-    public = {each: {name for name in vars(each) if not name.startswith("_")} for each in CLIENTS}
+    public = {cls: {name for name in vars(cls) if not name.startswith("_")} for cls in CLIENTS}
     assert public == CLIENTS
 
 

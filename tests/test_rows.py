@@ -15,10 +15,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import EpochMillis, Event, Record
-from penstock import rows as rows_module
-from penstock.columns import to_batch
-from penstock.rows import from_micros, times, to_events, to_micros
-from penstock.schema import INT_MAX, INT_MIN
+from penstock.core import arrays
+from penstock.core.columns import to_batch
+from penstock.core.schema import INT_MAX, INT_MIN
+from penstock.core.times import from_micros, times, to_micros
+from penstock.handlers.rows import to_events
 
 TIMES = st.datetimes(timezones=st.just(UTC))
 
@@ -93,10 +94,12 @@ def read(events: list[Every], start: int = 0) -> list[Any]:
 @given(st.lists(EVENTS, max_size=6), st.integers(0, 3), st.integers(1, 7))
 def test_an_event_comes_out_as_it_went_in(events: list[Any], start: int, step: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rows_module, "_STEP", step)
-        found = read(events, start)
-    assert [msgspec.structs.asdict(each) for each in found] == [msgspec.structs.asdict(each) for each in events[start:]]
-    assert all(isinstance(each, Every) and repr(each).startswith("Every(") for each in found)
+        patch.setattr(arrays, "_STEP", step)
+        copies = read(events, start)
+    assert [msgspec.structs.asdict(event) for event in copies] == [
+        msgspec.structs.asdict(event) for event in events[start:]
+    ]
+    assert all(isinstance(event, Every) and repr(event).startswith("Every(") for event in copies)
 
 
 class At(Event):
@@ -110,16 +113,16 @@ class At(Event):
 def test_a_time_keeps_its_microsecond(times: list[datetime]) -> None:
     nothing: list[str | None] = [None] * len(times)
     batch = to_batch(At, [At(at=time) for time in times], ids=nothing, keys=nothing, now=times[0])
-    found = [event.at for event in to_events(At, batch)]
-    assert found == times
+    instants = [event.at for event in to_events(At, batch)]
+    assert instants == times
     assert [from_micros(to_micros(time)) for time in times] == times
-    assert all(time.utcoffset() == timedelta(0) for time in found)
+    assert all(time.utcoffset() == timedelta(0) for time in instants)
 
 
 @settings(deadline=None, max_examples=500)
 @given(st.lists(st.integers(1 - 2**51, 2**51 - 1), min_size=1, max_size=20))
 @example([1 - 2**51, -1_000_001, -1_000_000, -999_999, -1, 0, 1, 999_999, 2**51 - 1])
 def test_times_made_all_at_once_are_those_made_one_by_one(micros: list[int]) -> None:
-    found = list(times(pa.array(micros, pa.timestamp("us", "UTC"))))
-    assert found == list(map(from_micros, micros))
-    assert all(time.tzinfo is UTC for time in found)
+    instants = list(times(pa.array(micros, pa.timestamp("us", "UTC"))))
+    assert instants == list(map(from_micros, micros))
+    assert all(time.tzinfo is UTC for time in instants)

@@ -1,4 +1,4 @@
-"""Types: their Arrow face, their wire face, and what is refused."""
+"""Types: their Arrow types, their wire types, and refused types."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import EpochMillis, Event, Record, State
-from penstock.columns import event_rows, place, text_of, to_batch
-from penstock.schema import (
+from penstock.core.columns import event_rows, partition_of, text_of, to_batch
+from penstock.core.schema import (
     UnmappedType,
     arrow_type,
     decimal_fits,
@@ -133,7 +133,7 @@ def test_a_wrong_value_is_refused_with_its_path(change: dict[str, Any], path: st
 
 
 def test_a_type_has_a_name_that_a_producer_understands() -> None:
-    names = {each.name: type_name(each.hint) for each in fields(Everything)}
+    names = {field.name: type_name(field.hint) for field in fields(Everything)}
     assert names["sent"] == "epoch"
     assert names["answer"] == "'yes' | 'no'"
     assert names["size"] == "1 | 2"
@@ -182,7 +182,7 @@ ZEROS = st.builds(
 
 @given(st.decimals(allow_nan=True, allow_infinity=True) | SHORT | ZEROS)
 def test_a_decimal_fits_exactly_when_arrow_keeps_it(value: Decimal) -> None:
-    """Written in more than 38 digits it is refused, though Arrow takes some of those."""
+    """A value with more than 38 digits is refused, although Arrow accepts some of those."""
     try:
         kept = pa.array([value], pa.decimal128(38, 18))[0].as_py() == value
     except (pa.ArrowInvalid, ValueError):
@@ -193,7 +193,7 @@ def test_a_decimal_fits_exactly_when_arrow_keeps_it(value: Decimal) -> None:
 
 
 def test_places_are_part_of_the_format_and_do_not_move() -> None:
-    assert [place(key, 8) for key in ("a", "vehicle-1", "ü", "", None)] == [3, 6, 5, 0, 0]
+    assert [partition_of(key, 8) for key in ("a", "vehicle-1", "ü", "", None)] == [3, 6, 5, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -212,12 +212,12 @@ def test_milliseconds_are_exact_in_every_year(year: int) -> None:
 
 
 def test_a_class_statement_that_cannot_be_meant_is_refused_at_once() -> None:
-    with pytest.raises(TypeError, match=r"dropped takes a list of names: dropped=\['note'\]"):
+    with pytest.raises(TypeError, match=r"dropped must be a list of names: dropped=\['note'\]"):
 
         class Dropped(Event, dropped="note"):
             body: str
 
-    with pytest.raises(TypeError, match="Place has no versions of its own"):
+    with pytest.raises(TypeError, match="Place cannot have its own versions"):
 
         class Place(Record, version=2):  # type: ignore[call-arg]
             city: str
@@ -230,6 +230,10 @@ def test_a_class_says_what_became_of_earlier_versions() -> None:
     class Same(Order):
         more: int = 0
 
-    for each in (Order, Same):
-        assert (each.__event_version__, each.__renamed__, each.__dropped__) == (3, {"text": "body"}, ("note",))
+    for event_class in (Order, Same):
+        assert (event_class.__event_version__, event_class.__renamed__, event_class.__dropped__) == (
+            3,
+            {"text": "body"},
+            ("note",),
+        )
     assert (Event.__event_version__, Event.__renamed__, Event.__dropped__) == (1, {}, ())

@@ -1,4 +1,4 @@
-"""Settings come from one table and from the environment, and say what is wrong with a value."""
+"""Settings come from one table and from the environment, and an invalid value is explained."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from dataclasses import fields
 
 import pytest
 
-from penstock.errors import DeclarationError
-from penstock.settings import Settings, from_environment
+from penstock.core.errors import DeclarationError
+from penstock.core.settings import Settings, from_environment
 
 
 def test_a_variable_overrides_a_default() -> None:
@@ -23,15 +23,21 @@ def test_a_bad_value_is_refused_with_its_name(value: str) -> None:
 
 
 def test_a_misspelt_setting_is_refused_with_the_nearest_one() -> None:
-    with pytest.raises(DeclarationError, match=r"PENSTOCK_PARTITION is no setting.*did you mean PENSTOCK_PARTITIONS"):
+    with pytest.raises(DeclarationError, match=r"PARTITION is not a Penstock setting.*mean PENSTOCK_PARTITIONS"):
         from_environment({"PENSTOCK_PARTITION": "5"})
-    with pytest.raises(DeclarationError, match=r"PENSTOCK_XYZZY is no setting.*docs/settings\.md"):
+    with pytest.raises(DeclarationError, match=r"PENSTOCK_XYZZY is not a Penstock setting.*docs/settings\.md"):
         from_environment({"PENSTOCK_XYZZY": "5"})
+
+
+def test_the_variables_of_tests_are_no_settings() -> None:
+    assert from_environment({"PENSTOCK_TEST_GAPS": "1", "PENSTOCK_FAILPOINTS": ""}) == Settings()
 
 
 def test_every_setting_has_a_unit_and_a_meaning() -> None:
     assert [
-        each.name for each in fields(Settings) if not each.metadata.get("unit") or not each.metadata.get("help")
+        setting.name
+        for setting in fields(Settings)
+        if not setting.metadata.get("unit") or not setting.metadata.get("help")
     ] == []
 
 

@@ -9,8 +9,8 @@ from datetime import UTC, datetime
 import pytest
 import standardwebhooks
 
-from penstock.errors import BadSignature
-from penstock.signing import ID, SIGNATURE, TIMESTAMP, new_secret, secret_bytes, sign, verify
+from penstock.core.errors import BadSignature
+from penstock.core.signing import ID, SIGNATURE, TIMESTAMP, new_secret, secret_bytes, sign, verify
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 MESSAGE, AT, BODY = "msg_p5jXN8AQM9LWM0D4loKWxJek", 1614265330, b'{"test": 2432232314}'
@@ -113,6 +113,6 @@ def test_a_new_secret_is_random_and_of_the_form_of_the_specification() -> None:
     "text", ["", "whsec_", "whsec_!", "MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw", "whsec_" + b64encode(b"x" * 23).decode()]
 )
 def test_what_is_no_secret_is_refused_without_being_shown(text: str) -> None:
-    with pytest.raises(ValueError, match="this is none") as caught:
+    with pytest.raises(ValueError, match="a secret must be whsec_ followed by 24 to 64 random bytes") as caught:
         secret_bytes(text)
     assert not text or text == "whsec_" or text not in str(caught.value)

@@ -1,4 +1,4 @@
-"""The public API, checked the way a user's editor checks it: right code passes, wrong code is pointed at."""
+"""The public API, checked as a user's editor checks it: correct code passes, wrong code is reported."""
 
 from __future__ import annotations
 
@@ -156,17 +156,17 @@ def test_right_code_passes_a_strict_check(tmp_path: Path) -> None:
 
 
 def test_each_mistake_is_pointed_at(tmp_path: Path) -> None:
-    found = check(tmp_path, GOOD + "\n".join(WRONG))
+    report = check(tmp_path, GOOD + "\n".join(WRONG))
     first = GOOD.count("\n") + 1
     for number, (code, says) in enumerate(WRONG.items()):
-        lines = [line for line in found if f"user.py:{first + number}: error" in line]
-        assert any(says in line for line in lines), f"{code}: {found}"
+        lines = [line for line in report if f"user.py:{first + number}: error" in line]
+        assert any(says in line for line in lines), f"{code}: {report}"
 
 
 def test_right_code_of_a_client_passes_and_each_mistake_is_pointed_at(tmp_path: Path) -> None:
     assert check(tmp_path, CLIENT) == []
-    found = check(tmp_path, CLIENT + "".join(f"        {code}\n" for code in CLIENT_WRONG))
+    report = check(tmp_path, CLIENT + "".join(f"        {code}\n" for code in CLIENT_WRONG))
     first = CLIENT.count("\n") + 1
     for number, (code, says) in enumerate(CLIENT_WRONG.items()):
-        lines = [line for line in found if f"user.py:{first + number}: error" in line]
-        assert any(says in line for line in lines), f"{code}: {found}"
+        lines = [line for line in report if f"user.py:{first + number}: error" in line]
+        assert any(says in line for line in lines), f"{code}: {report}"

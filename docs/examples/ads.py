@@ -37,6 +37,6 @@ clicks = app.stream("clicks", Click, key="ad_id", late_after=timedelta(minutes=2
     emits=Clicked,
 )
 def clicked(impression: Impression, click: Click | None) -> Clicked:
-    """Every impression, with a click on it in the ten minutes after, or without."""
+    """Emit every impression, with a click on it in the next ten minutes if there was one."""
     after_s = (click.at - impression.at).total_seconds() if click is not None else None
     return Clicked(ad=impression.ad, price=impression.price, after_s=after_s)

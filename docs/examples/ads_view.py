@@ -13,6 +13,6 @@ clicks = app.stream("clicks", Click, key="ad_id", late_after=timedelta(minutes=2
 
 @app.view("clicked", reads=[impressions, clicks], key=["impression_id", "click_id"], emit="close")
 def clicked(impressions: DataFrame, clicks: DataFrame) -> DataFrame:
-    shown, made = impressions.alias("shown"), clicks.alias("made")
+    shown, click = impressions.alias("shown"), clicks.alias("made")
     soon = F.expr("ad = ad_id AND made.at BETWEEN shown.at AND shown.at + INTERVAL 10 MINUTES")
-    return shown.join(made, soon).select("impression_id", "click_id", "ad", F.col("made.at").alias("at"))
+    return shown.join(click, soon).select("impression_id", "click_id", "ad", F.col("made.at").alias("at"))

@@ -49,7 +49,7 @@ by_hour = app.rollup(
     emits=Record,
 )
 def records(sale: Sale, hours: list[Hour]) -> Record | None:
-    """A sale that is twice as large as the largest one of the hours of the last day."""
+    """Emit a sale that is at least twice as large as the largest sale in the last 24 hours."""
     before = max(hour.largest for hour in hours)
     if sale.amount < 2 * before:
         return None

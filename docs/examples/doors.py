@@ -18,7 +18,7 @@ passages = app.stream("passages", Passage, key="door", late_after=timedelta(minu
 
 @app.view("busy-doors", reads=passages, key=["window", "door"], emit="close", keep=timedelta(days=1))
 def busy_doors(passages: DataFrame) -> DataFrame:
-    """People through each door in ten minutes of the day, by when they passed; once, when the ten minutes are over."""
+    """People through each door in each ten minutes, by event time; emitted once, when the ten minutes are over."""
     return passages.groupBy(F.window("at", "10 minutes"), "door").count()
 
 

@@ -1,4 +1,4 @@
-"""Where vehicles are, served as it comes, as the latest of each, and as parts that others may be granted."""
+"""Vehicle positions: a stream, a view of each vehicle's latest position, and feeds that have separate grants."""
 
 from datetime import datetime
 

@@ -14,7 +14,7 @@ class Order(Event, id="order_id", version=2, renamed={"text": "body"}, dropped=[
 
     @staticmethod
     def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Fields as `version` had them, to fields as the next version has them."""
+        """Convert fields of `version` to fields of the next version."""
         cents = fields.pop("cents")
         return {**fields, "amount": Decimal(cents) / 100}
 

@@ -35,7 +35,7 @@ visits = app.stream("visits", Visit, key="page")
 
 @app.handler("slow-pages", reads=visits, key="page", state=Page, emits=Slow)
 def slow_pages(page: Page, visit: Visit, ctx: Context) -> Iterator[Slow]:
-    """After each thousand visits, a page of which one in a hundred surely took more than a second."""
+    """Report a page after every thousand visits, if at least one visit in a hundred certainly took over a second."""
     page.people.add(visit.person)
     page.regulars.add(visit.person)
     page.took_ms.add(visit.took_ms)

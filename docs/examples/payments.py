@@ -1,4 +1,4 @@
-"""Payments that are decided on while the shop waits: `POST /v1/streams/payments?reply=decisions`."""
+"""Payments that are decided while the shop waits: `POST /v1/streams/payments?reply=decisions`."""
 
 from collections.abc import Iterator
 

@@ -34,7 +34,7 @@ orders = app.stream("orders", Order, key="sku", late_after=timedelta(minutes=1))
 
 @app.enrich("priced", reads=orders, table=prices, key="sku", keep=timedelta(days=7), emits=Priced)
 def priced(order: Order, price: Price | None) -> Priced:
-    """An order at the price of its time, however late either of them comes."""
+    """Emit the order with the price at the time of the order, even if the order or the price comes late."""
     total = price.price * order.pieces if price is not None else None
     return Priced(order_id=order.order_id, at=order.at, customer=order.customer, total=total)
 
@@ -57,6 +57,6 @@ class Large(Event):
 
 @app.enrich("large-orders", reads=orders, table=spent, row=Spent, key="customer", how="inner", emits=Large)
 def large_orders(order: Order, before: Spent) -> Large | None:
-    """A large order of a customer who has bought little so far."""
+    """Emit a large order from a customer who has bought little so far."""
     total = before.total or 0.0
     return Large(customer=order.customer, order_id=order.order_id, spent=total) if order.pieces > 10 * total else None

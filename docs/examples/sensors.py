@@ -1,4 +1,4 @@
-"""Readings of sensors. When they come too fast, all that are urgent are kept, and of the others one in ten."""
+"""Sensor readings. Under overload, all urgent readings are kept, and one in ten of the others."""
 
 from datetime import datetime
 

@@ -19,13 +19,13 @@ orders = app.stream("orders", Order, key="product", late_after=timedelta(seconds
 
 @app.view("best-sellers", reads=orders, key=["window", "product"], top=3, by="pieces", keep=timedelta(hours=1))
 def best_sellers(orders: DataFrame) -> DataFrame:
-    """The three best products of the minute; each change is shown at once."""
+    """The three best-selling products of each minute; every change is shown at once."""
     return orders.groupBy(F.window("at", "1 minute"), "product").agg(F.sum("pieces").alias("pieces"))
 
 
 @app.view("minutes", reads=orders, key="window", emit="close", keep=timedelta(days=1))
 def minutes(orders: DataFrame) -> DataFrame:
-    """Each minute once, when it is complete."""
+    """The totals of each minute, once, when the minute is complete."""
     return orders.groupBy(F.window("at", "1 minute")).agg(F.count("*").alias("orders"), F.sum("pieces").alias("pieces"))
 
 

@@ -27,7 +27,7 @@ movements = app.stream("movements", Movement, key="product")
 
 @app.handler("shortages", reads=movements, key="product", state=Product, emits=Shortage)
 def shortages(product: Product, movement: Movement, ctx: Context) -> None:
-    """Count what is in stock; remember what was asked for in vain."""
+    """Track the stock of a product, and the demand that could not be met."""
     product.pieces += movement.pieces
     if product.pieces < 0:
         product.missing -= product.pieces
@@ -37,6 +37,6 @@ def shortages(product: Product, movement: Movement, ctx: Context) -> None:
 
 @shortages.timer("report")
 def report(product: Product, ctx: Context) -> Iterator[Shortage]:
-    """Ten seconds after the last shortage, tell how much was missing."""
+    """Report the missing quantity ten seconds after the last shortage."""
     yield Shortage(product=ctx.key, missing=product.missing, at=ctx.now)
     product.missing = 0

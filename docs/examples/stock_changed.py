@@ -15,7 +15,7 @@ class Product(State, version=2, renamed={"pieces": "in_stock"}, dropped=["missin
 
     @staticmethod
     def migrate(version: int, fields: dict[str, Any]) -> dict[str, Any]:
-        """Fields as `version` had them, to fields as the next version has them."""
+        """Convert fields of `version` to fields of the next version."""
         return {**fields, "dozens": fields["pieces"] / 12}
 
 

@@ -12,7 +12,7 @@ def visit(number: int) -> Visit:
 def test_a_page_is_slow() -> None:
     events = [visit(number) for number in range(2_500)]
     result = run(app, {visits: events})
-    assert [(each.page, each.p99_ms) for each in result.emitted(slow_pages)] == [("/", 1_500.0)] * 2
+    assert [(slow_page.page, slow_page.p99_ms) for slow_page in result.emitted(slow_pages)] == [("/", 1_500.0)] * 2
     page = result.states(slow_pages)["/"]
     assert page.people.count().low <= 300 <= page.people.count().high
     assert len(page.some.items) == 20

@@ -26,7 +26,7 @@ def test_an_order_has_the_price_of_its_time_though_that_comes_later() -> None:
         orders: [order(4), order(5), order(-1), tick(7 * MINUTE), tick(MINUTE)],
     }
     result = run(app, given)
-    assert sorted(result.emitted(priced), key=lambda each: each.at) == [total(-1, None), total(4, 8.0), total(5, 10.0)]
+    assert sorted(result.emitted(priced), key=lambda row: row.at) == [total(-1, None), total(4, 8.0), total(5, 10.0)]
     assert result.emitted("priced.missed") == []
 
 

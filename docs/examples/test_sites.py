@@ -32,7 +32,7 @@ GIVEN = {
 
 
 def test_each_meter_of_a_site_has_windows_of_its_own() -> None:
-    """The test reading of 500 seconds later is not in a window, and makes none of the others late."""
+    """The test reading 500 seconds later is not in a window, and does not make other readings late."""
     result = run(app, GIVEN)
     rows = [(row.site, row.meter, row.readings, row.watts) for row in result.rows(load)]
     assert rows == [("north", 1, 3, 46.0 / 3), ("north", 2, 1, 20.0), ("south", 1, 1, 30.0)]

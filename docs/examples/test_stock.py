@@ -14,5 +14,5 @@ def test_shortages_are_told_once_after_a_while_whatever_crashes() -> None:
         tick(timedelta(seconds=10)),
     ]
     result = run(app, {movements: given})
-    assert [(each.product, each.missing) for each in result.emitted(shortages)] == [("tea", 3)]
-    assert result.states(shortages) == {}  # nothing in stock, nothing missing: as if it had never been seen
+    assert [(shortage.product, shortage.missing) for shortage in result.emitted(shortages)] == [("tea", 3)]
+    assert result.states(shortages) == {}  # nothing in stock, nothing missing: as if the product had never been seen

@@ -1,5 +1,5 @@
-"""An invented fleet for the demo in `examples/fleet.py`.
+"""A simulated fleet for the demo in `examples/fleet.py`.
 
-`play` makes routes and fixes out of a seed, `__main__` sends them to a running app when their time has come, `demo`
-runs the app and the fleet together.
+`play` generates routes and fixes from a seed, `__main__` sends each of them to a running app when it is due, and `demo`
+runs the app together with the fleet.
 """

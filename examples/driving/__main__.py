@@ -1,4 +1,5 @@
-"""`python -m examples.driving`: the fleet by itself, sent to a running app until standard input closes."""
+"""`python -m examples.driving`: sends the simulated fleet to an app that is already running, until standard input is
+closed."""
 
 from __future__ import annotations
 
@@ -21,27 +22,27 @@ TOGETHER_MAX = 5_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.driving", description="An invented fleet.")
-    parser.add_argument("--to", required=True, metavar="URL", help="the address of the app")
-    parser.add_argument("--seed", type=int, default=1, help="another seed, another fleet")
-    parser.add_argument("--rate", type=float, default=40.0, help="fixes a second, of all vehicles together")
-    parser.add_argument("--vehicles", type=int, default=40, help="how many drive")
-    parser.add_argument("--fixes", type=int, default=0, help="stop after so many; 0 is never")
+    parser.add_argument("--to", required=True, metavar="URL", help="address of the app")
+    parser.add_argument("--seed", type=int, default=1, help="random seed")
+    parser.add_argument("--rate", type=float, default=40.0, help="fixes per second, for the whole fleet")
+    parser.add_argument("--vehicles", type=int, default=40, help="number of vehicles")
+    parser.add_argument("--fixes", type=int, default=0, help="stop after this many fixes; 0 means never")
     chosen = parser.parse_args()
     stop = until_eof()
     with suppress(Stopped, KeyboardInterrupt):
         client = Client(chosen.to, stop)
         given = client.post("routes", routes(chosen.seed, chosen.vehicles))
         count = given["accepted"] + given["duplicates"]
-        print(f"fleet: {chosen.vehicles} vehicles drive, {count} of them have a route", flush=True)
+        print(f"fleet: {chosen.vehicles} vehicles on the road, {count} of them with a route", flush=True)
         messages = drive(chosen.seed, datetime.now(UTC), chosen.vehicles, chosen.rate)
         send(client, stop, itertools.islice(messages, chosen.fixes or None))
         stop.wait()
 
 
 def send(client: Client, stop: threading.Event, messages: Iterable[Message]) -> None:
-    """Send each fix at its time. Several that are due go together."""
+    """Send each fix when it is due. Fixes that are due at the same time are sent in one request."""
     waiting: list[dict[str, Any]] = []
-    sent, told = 0, time.monotonic()
+    sent, reported_at = 0, time.monotonic()
     for message in messages:
         early_s = (message.at - datetime.now(UTC)).total_seconds()
         if waiting and (early_s > 0 or len(waiting) == TOGETHER_MAX):
@@ -50,8 +51,8 @@ def send(client: Client, stop: threading.Event, messages: Iterable[Message]) -> 
             if early_s > 0 and stop.wait(early_s + SEND_S):
                 return
         waiting.append(message.fix)
-        if time.monotonic() > told + TELL_S:
-            told = time.monotonic()
+        if time.monotonic() > reported_at + TELL_S:
+            reported_at = time.monotonic()
             _tell(client, sent)
     if waiting:
         client.post("fixes", waiting)
@@ -62,7 +63,7 @@ def _tell(client: Client, sent: int) -> None:
     ends = {stream["name"]: stream["end"] for stream in client.app()["streams"]}
     words = {"Violation": "violations", "Return": "returns", "Refused": "refused"}
     counts = ", ".join(f"{ends.get(f'geofence.{name}', 0):,} {word}" for name, word in words.items())
-    print(f"fleet: {sent:,} fixes sent; in all {counts}", flush=True)
+    print(f"fleet: {sent:,} fixes sent; totals: {counts}", flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Routes and fixes as pure functions of a seed and a start time: no clock, no network, no end."""
+"""Generates endless routes and fixes as pure functions of a seed and a start time, without a clock or a network."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ RUSHES = 0.002
 RUBBISH = 0.01
 SENT_TWICE = 0.005
 UNKNOWN_EVERY = 10
-"""Of so many vehicles one has no route; its driver has one all the same."""
+"""One in this many vehicles has no route in the app, even though its driver follows one."""
 
 Place = tuple[float, float]
 
 
 @dataclass(frozen=True)
 class Message:
-    """A fix as it is sent, and the moment at which it is."""
+    """A fix and the time to send it."""
 
     at: datetime
     fix: dict[str, Any]
@@ -41,7 +41,8 @@ class Message:
 
 @dataclass
 class Driver:
-    """Someone who drives up and down a line, and now and then does not do as told. Places are metres from CENTRE."""
+    """A driver who goes back and forth along a line and sometimes breaks the rules. Positions are in metres from
+    CENTRE."""
 
     name: str
     line: list[Place]
@@ -53,10 +54,10 @@ class Driver:
     marks: list[float] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.marks = list(accumulate((math.dist(*each) for each in pairwise(self.line)), initial=0.0))
+        self.marks = list(accumulate((math.dist(*segment) for segment in pairwise(self.line)), initial=0.0))
 
     def drive(self, at: datetime, random: Random) -> tuple[Place, float]:
-        """Go on to a moment: the place there, and the speed on the way."""
+        """Advance to the given time. Return the position at that time, and the speed since the previous call."""
         speed = RUSH_KMH if self._rushes(at, random) else self.cruise_kmh * random.uniform(0.95, 1.05)
         self.travelled_m += speed / 3.6 * (at - self.seen).total_seconds()
         self.seen = at
@@ -65,7 +66,8 @@ class Driver:
         return (x - dy * aside, y + dx * aside), speed
 
     def _on_line(self) -> tuple[Place, Place]:
-        """The place on the line, there and back again without end, and the direction of the line there."""
+        """Return the position on the line, which the driver follows back and forth forever, and the line's direction at
+        that point."""
         there = self.travelled_m % (2 * self.marks[-1])
         along = min(there, 2 * self.marks[-1] - there)
         number = next(n for n in range(1, len(self.marks)) if along <= self.marks[n] or n == len(self.marks) - 1)
@@ -76,7 +78,8 @@ class Driver:
         return (x + dx * rest, y + dy * rest), (dx, dy)
 
     def _aside(self, at: datetime, random: Random) -> float:
-        """How far beside the line: a lane's width, or, in an episode of straying, far out and back."""
+        """Return the distance from the line. It is within a lane's width, except while the driver strays far from the
+        line and comes back."""
         if self.straying is None and random.random() < STRAYS:
             self.straying = (at, random.uniform(*EPISODE_S), random.uniform(*STRAY_M) * random.choice((-1, 1)))
         if self.straying is None:
@@ -96,7 +99,7 @@ class Driver:
 
 
 def routes(seed: int, vehicles: int) -> list[dict[str, Any]]:
-    """What administrators give: the route of every vehicle that has one."""
+    """Return the routes that administrators would send, one for each vehicle that has a route."""
     drivers = _drivers(Random(seed), vehicles, datetime.min)
     return [
         {
@@ -112,13 +115,13 @@ def routes(seed: int, vehicles: int) -> list[dict[str, Any]]:
 
 
 def drive(seed: int, start: datetime, vehicles: int, rate: float) -> Iterator[Message]:
-    """Fixes without end, about `rate` a second, in the order in which they are sent, the vehicles in turn.
+    """Yield fixes forever, about `rate` per second, in the order in which they are sent.
 
-    Some are rubbish; some are sent a second time, word for word.
+    The vehicles take turns. Some fixes are invalid, and some are sent twice.
     """
     random = Random(seed)
     drivers = _drivers(random, vehicles, start)
-    number = int(start.timestamp() * 1_000_000)  # so that a fleet that sets off later uses no id again
+    number = int(start.timestamp() * 1_000_000)  # a fleet that is started later must not reuse an id
     at = start
     while True:
         for driver in drivers:
@@ -138,7 +141,7 @@ def _drivers(random: Random, vehicles: int, start: datetime) -> list[Driver]:
             f"{random.choice('ABCDEFGHKLMN')}-{number:03d}",
             line := _line(random),
             random.uniform(*CRUISE_KMH),
-            random.uniform(0, 2 * sum(math.dist(*each) for each in pairwise(line))),
+            random.uniform(0, 2 * sum(math.dist(*segment) for segment in pairwise(line))),
             start,
         )
         for number in range(1, vehicles + 1)
@@ -146,7 +149,7 @@ def _drivers(random: Random, vehicles: int, start: datetime) -> list[Driver]:
 
 
 def _line(random: Random) -> list[Place]:
-    """A line that bends but does not turn back."""
+    """Return a line that has bends but never turns back on itself."""
     place = (random.uniform(-REACH_M, REACH_M), random.uniform(-REACH_M, REACH_M))
     heading = random.uniform(0, 2 * math.pi)
     line = [place]
@@ -159,7 +162,7 @@ def _line(random: Random) -> list[Place]:
 
 
 def _degrees(place: Place) -> tuple[float, float]:
-    """Latitude and longitude of a place, to a decimetre."""
+    """Return the latitude and longitude of a position, accurate to 10 cm."""
     lat, lon = CENTRE
     return (
         round(lat + place[1] / DEGREE_M, 6),
@@ -174,7 +177,7 @@ def _fix(fix_id: str, at: datetime, vehicle: str, place: Place, speed: float) ->
 
 
 def _rubbish(fix: dict[str, Any], random: Random) -> dict[str, Any]:
-    """What receivers send when they have lost the sky."""
+    """Return an invalid fix, like the ones that a GPS receiver sends when it has no reception."""
     match random.randrange(3):
         case 0:
             return fix | {"lat": 95.0}

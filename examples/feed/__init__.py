@@ -1,5 +1,5 @@
-"""A stand-in for the meetup site's live feed of RSVPs: seeded, endless, and served over a WebSocket on this machine.
+"""A simulation of the meetup site's live RSVP feed: seeded, endless, and served over a local WebSocket.
 
-`world` invents who meets where and about what, `play` turns that into messages with times, `server` sends them when
-their time has come. By itself: `python -m examples.feed --rate 50 --seed 1`.
+`world` generates groups and their topics, `play` generates messages with timestamps, and `server` sends each message
+when it is due. To run only the feed, use `python -m examples.feed --rate 50 --seed 1`.
 """

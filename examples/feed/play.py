@@ -1,4 +1,4 @@
-"""The feed's messages, as a pure function of a seed and a start time: no clock, no network, no end."""
+"""Generates the feed's endless messages as a pure function of a seed and a start time, without a clock or a network."""
 
 from __future__ import annotations
 
@@ -28,16 +28,17 @@ LAST_SYLLABLES = ("an", "bo", "dra", "ia", "kin", "lo", "mira", "nel", "ra", "st
 
 @dataclass(frozen=True)
 class Message:
-    """A text and the moment at which the feed sends it."""
+    """A string and the time when the feed sends it."""
 
     at: datetime
     text: str
 
 
 def play(seed: int, start: datetime, rate: float = 50.0) -> Iterator[Message]:
-    """Messages without end, about `rate` a second, in the order in which they are sent.
+    """Yield messages forever, about `rate` per second, in the order in which they are sent.
 
-    Most are new RSVPs. A few are sent a second time, word for word, as feeds do after a hiccup; a rare one is broken.
+    Most are new RSVPs. A few are repeated unchanged, as real feeds do after a failure, and once in a while a message is
+    malformed.
     """
     random = Random(seed)
     crowd = _Crowd(random, start)
@@ -57,13 +58,13 @@ def play(seed: int, start: datetime, rate: float = 50.0) -> Iterator[Message]:
 
 
 class _Crowd:
-    """Who answers next, and what. Large groups and groups whose topic trends get more of the answers."""
+    """Generates RSVPs. Large groups and groups with a trending topic get more of them."""
 
     def __init__(self, random: Random, start: datetime) -> None:
         self._random = random
         self._start = start
         self._groups = invent(random)
-        self._last_id = int(start.timestamp() * 1_000_000)  # so that a feed that begins later uses no id again
+        self._last_id = int(start.timestamp() * 1_000_000)  # a feed that is started later must not reuse an id
         self._pulls: list[float] = []
         self._pulls_until = start
 
@@ -109,7 +110,7 @@ def _venue(meetup: Meetup, group: Group) -> dict[str, Any]:
 
 
 def _member(random: Random) -> dict[str, Any]:
-    """Members are numbers; their name is spelled from the number, so that nobody real is named."""
+    """Return a member. The name is generated from the member's number, so it is never the name of a real person."""
     number = random.randrange(MEMBERS)
     rest, first = divmod(number, len(FIRST_SYLLABLES))
     initial, last = divmod(rest, len(LAST_SYLLABLES))
@@ -136,7 +137,7 @@ def _group(group: Group) -> dict[str, Any]:
 
 
 def _broken(random: Random, rsvp: dict[str, Any]) -> str:
-    """What goes wrong with real feeds: a message cut short, a field of another type, a field left out."""
+    """Damage an RSVP in one of the ways seen in real feeds: truncate it, change a field's type, or omit a field."""
     match random.randrange(3):
         case 0:
             text = _json(rsvp)

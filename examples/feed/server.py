@@ -1,4 +1,4 @@
-"""Sends the feed's messages to everyone who listens, each when its time has come."""
+"""Sends each message in the feed to all listeners when it is due."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from examples.feed.play import Message, play
 
 PATH = "/rsvps"
 WAITING_MAX = 10_000
-"""Messages, about a kilobyte each, that may wait for a slow listener before it is cut off."""
+"""The number of queued messages, about a kilobyte each, at which a slow listener is disconnected."""
 STALE = timedelta(seconds=5)
-"""How late a message may be and still be sent: after a laptop's sleep the feed goes on from now."""
+"""Messages older than this are skipped, so that after a laptop wakes from sleep the feed continues with current
+messages."""
 
 
 class Audience:
-    """Everyone who listens. Each has a bounded queue, so that one who reads slowly holds up nobody."""
+    """All connected listeners. Each has its own bounded queue, so a slow listener does not delay the others."""
 
     def __init__(self) -> None:
         self._queues: dict[ServerConnection, asyncio.Queue[str]] = {}
 
     def send(self, text: str) -> None:
-        """Give a message to everyone, without waiting. A listener that is too far behind is cut off."""
+        """Queue a message for every listener without blocking, and disconnect listeners that are too far behind."""
         for listener, queue in self._queues.items():
             if queue.full():
                 listener.transport.abort()
@@ -36,7 +37,7 @@ class Audience:
                 queue.put_nowait(text)
 
     async def attend(self, listener: ServerConnection) -> None:
-        """Serve one connection until it closes: what is sent from now on, in order."""
+        """Send all messages from now on, in order, to one listener until its connection is closed."""
         queue = self._queues[listener] = asyncio.Queue(WAITING_MAX)
         forwarding = asyncio.create_task(_forward(queue, listener))
         try:
@@ -53,7 +54,7 @@ async def _forward(queue: asyncio.Queue[str], listener: ServerConnection) -> Non
 
 
 async def pace(messages: Iterator[Message], audience: Audience) -> None:
-    """Send each message at its time, for ever."""
+    """Send each message when it is due, forever."""
     for message in messages:
         wait_s = (message.at - datetime.now(UTC)).total_seconds()
         await asyncio.sleep(max(wait_s, 0))
@@ -63,7 +64,7 @@ async def pace(messages: Iterator[Message], audience: Audience) -> None:
 
 @asynccontextmanager
 async def serving(port: int, seed: int, rate: float) -> AsyncIterator[str]:
-    """The feed, running while the block runs; gives its address. Port 0 takes any free one."""
+    """Run the feed for the duration of the block, and yield its address. With port 0, any free port is used."""
     audience = Audience()
     async with serve(audience.attend, "127.0.0.1", port, process_request=_only_the_feed, compression=None) as server:
         playing = asyncio.create_task(pace(play(seed, datetime.now(UTC), rate), audience))

@@ -1,4 +1,4 @@
-"""The world behind the feed: cities, topics, and a few hundred groups that meet. People and groups are invented."""
+"""The fictional world behind the feed: cities, topics, and a few hundred groups."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from random import Random
 GROUPS = 400
 EVENTS_PER_GROUP = 3
 TREND = 1.4
-"""How far topics swing: from e^-1.4, a quarter of the usual interest, to e^1.4, four times it."""
+"""How far the interest in a topic swings: from e^-1.4 (a quarter of the usual interest) to e^1.4 (four times as
+much)."""
 
 CITIES = """
 New York|us|NY|40.71|-74.01     London|gb||51.51|-0.13          San Francisco|us|CA|37.77|-122.42
@@ -56,7 +57,7 @@ class City:
 
 @dataclass(frozen=True)
 class Topic:
-    """What people meet about. Interest in it rises and falls with a rhythm of its own."""
+    """A topic that groups meet about. The interest in each topic rises and falls with a different period."""
 
     name: str
     period_s: float
@@ -67,7 +68,7 @@ class Topic:
         return self.name.lower().replace(" ", "-")
 
     def heat(self, elapsed_s: float) -> float:
-        """How much more, or less, than usual it is asked for; 1 is usual."""
+        """Return the interest in the topic at this moment; 1 is the average."""
         return math.exp(TREND * math.sin(2 * math.pi * elapsed_s / self.period_s + self.phase))
 
 
@@ -82,7 +83,7 @@ class Meetup:
 
 @dataclass(frozen=True)
 class Group:
-    """People who meet in a city. The first topic is what they are about, and what makes them trend."""
+    """A group of people in a city. The first of its topics decides whether the group is trending."""
 
     group_id: int
     name: str
@@ -96,12 +97,12 @@ class Group:
         return self.name.replace(" ", "-")
 
     def pull(self, elapsed_s: float) -> float:
-        """Its share of the RSVPs at this moment, against that of other groups."""
+        """Return the group's weight at this moment. The group's share of the RSVPs is proportional to its weight."""
         return self.size * self.topics[0].heat(elapsed_s)
 
 
 def invent(random: Random) -> tuple[Group, ...]:
-    """All groups, the largest first. The same random numbers give the same world."""
+    """Return all groups, largest first. The same random numbers produce the same groups."""
     cities = [_city(entry) for line in CITIES.strip().splitlines() for entry in line.split("  ") if entry.strip()]
     themes = [[_topic(name, random) for name in names] for names in THEMES.values()]
     homes = random.choices(cities, zipf(len(cities), 0.9), k=GROUPS)
@@ -113,7 +114,8 @@ def invent(random: Random) -> tuple[Group, ...]:
 
 
 def zipf(count: int, skew: float) -> list[float]:
-    """Weights by Zipf's law for things in order of popularity: at skew 1, the nth has 1/n of what the first has."""
+    """Return weights that follow Zipf's law, in decreasing order. With a skew of 1, the nth weight is 1/n of the
+    first."""
     return [place**-skew for place in range(1, count + 1)]
 
 

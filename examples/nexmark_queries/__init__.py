@@ -1,1 +1,1 @@
-"""The queries of the Nexmark benchmark, a generator of its events, and programs beside them."""
+"""The queries of the Nexmark benchmark, an event generator, and helper programs."""

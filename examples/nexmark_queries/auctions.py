@@ -1,7 +1,7 @@
-"""Queries that bring auctions, bids and people together: q3, q4, q6, q9, q20.
+"""Queries that combine auctions, bids and people: q3, q4, q6, q9, q20.
 
-q3 and q20 are joins of Spark. For q4, q6 and q9 a handler follows each auction and tells whenever another bid is the
-winning one, with the price that it takes the place of: so sums and averages further down can be corrected.
+q3 and q20 are Spark joins. For q4, q6 and q9, a handler follows each auction and emits every new winning bid together
+with the previous winning price, so that sums and averages can be corrected.
 """
 
 from __future__ import annotations
@@ -13,18 +13,19 @@ from msgspec import convert
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from examples.nexmark_queries.events import Auction, Bid, Nothing, Streams
+from examples.nexmark_queries.events import Auction, Bid, ForSale, Nothing, Streams
 from penstock import App, Context, Event, Record, State
-from penstock.declared import Handler
+from penstock.app.declared import Handler
 
 KEPT = timedelta(hours=1)
 LAST = 10
 WAITING_MAX = 1_000
-"""Bids that are kept of an auction that has not come. Of more than that the lowest goes."""
+"""The maximum number of bids kept for an auction that has not arrived yet. When there are more, the lowest bid is
+dropped."""
 
 
 class Lot(Record):
-    """What an auction says."""
+    """The fields of `ForSale`, as part of another event."""
 
     id: int
     itemName: str
@@ -39,7 +40,7 @@ class Lot(Record):
 
 
 class Price(Record):
-    """What a bid says."""
+    """A bid's fields."""
 
     bidder: int
     price: int
@@ -48,28 +49,18 @@ class Price(Record):
 
 
 class Offer(Event):
-    """An auction, or a bid for one: both kinds in one stream."""
+    """Either an auction or a bid. Both kinds are in one stream."""
 
     auction: int
     lot: Lot | None = None
     bid: Price | None = None
 
 
-class Winning(Event):
-    """The auction's nth winning bid, and the price of the one before it."""
+class Winning(ForSale):
+    """An auction's nth winning bid, with the price of the previous winning bid."""
 
     number: int
     before: int | None
-    id: int
-    itemName: str
-    description: str
-    initialBid: int
-    reserve: int
-    dateTime: datetime
-    expires: datetime
-    seller: int
-    category: int
-    extra: str
     auction: int
     bidder: int
     price: int
@@ -78,7 +69,7 @@ class Winning(Event):
 
 
 class Sale(State):
-    """What is known of an auction. Until it has come itself, all bids for it wait."""
+    """The state of an auction. Bids that arrive before the auction are kept until it arrives."""
 
     lot: Lot | None = None
     best: Price | None = None
@@ -87,10 +78,10 @@ class Sale(State):
 
 
 def winning(app: App, streams: Streams) -> Handler:
-    """The winning bids, for all queries of an app that ask for them.
+    """Return the handler that finds winning bids. All queries in an app that need it share one handler.
 
-    A handler has one key, which an auction calls `id` and a bid `auction`. So a first one, which keeps nothing and so
-    may have any key that both have, puts them into one stream.
+    A handler has only one key, but auctions call it `id` and bids call it `auction`. So a stateless handler, whose key
+    can be any field that both classes have, first puts auctions and bids into one stream.
     """
     for known in app.handlers:
         if known.name == "winning":
@@ -125,7 +116,7 @@ def winning(app: App, streams: Streams) -> Handler:
 
 
 def _rank(bid: Price) -> tuple[int, datetime, int, str]:
-    """What bids are compared by: the price, and of the same price the time."""
+    """Return a bid's sort key: its price, then its time."""
     return -bid.price, bid.dateTime, bid.bidder, bid.extra
 
 
@@ -139,8 +130,8 @@ def _told(lot: Lot, bid: Price, number: int, before: int | None) -> Winning:
 
 
 def q3(app: App, streams: Streams) -> None:
-    """Local items: who sells in three states, in category 10. Spark keeps all people and auctions that fit, for the
-    benchmark sets no bound on how long after each other they come."""
+    """Local items: sellers from three states with auctions in category 10. Spark keeps all matching people and
+    auctions, because the benchmark does not limit how far apart they can arrive."""
 
     @app.view("q3", reads=[streams.auction, streams.person], key="id", emit="close")
     def q3(auction: DataFrame, person: DataFrame) -> DataFrame:
@@ -150,8 +141,8 @@ def q3(app: App, streams: Streams) -> None:
 
 
 def q4(app: App, streams: Streams) -> None:
-    """Average price for a category: of the winning bids. A winning bid that takes the place of another adds what it is
-    higher by, and counts once with it."""
+    """Average price per category: the mean of the winning bids. A winning bid that replaces another one adds only the
+    difference, and the two count as one."""
     winning(app, streams)
     app.sql(
         "q4",
@@ -180,30 +171,30 @@ class Average(Event):
 
 
 def q6(app: App, streams: Streams) -> None:
-    """Average selling price: of a seller's last ten auctions, in order of their end. Every auction counts from its
-    first valid bid on. What the handler emits is the seller's row in the view."""
+    """Average selling price: the mean of the last ten auctions of each seller, ordered by when they end. An auction
+    counts as soon as it has a valid bid. The handler emits the seller's row for the view."""
 
     @app.handler("q6", reads=winning(app, streams), key="seller", state=Sales, emits=Average, view="seller")
     def q6(sales: Sales, won: Winning, ctx: Context) -> Iterator[Average]:
-        others = [each for each in sales.last if each.auction != won.auction]
+        others = [sale for sale in sales.last if sale.auction != won.auction]
         every = [*others, Sold(expires=won.expires, auction=won.auction, price=won.price)]
-        sales.last = sorted(every, key=lambda each: (each.expires, each.auction))[-LAST:]
-        average = sum(each.price for each in sales.last) // len(sales.last)
+        sales.last = sorted(every, key=lambda sale: (sale.expires, sale.auction))[-LAST:]
+        average = sum(sale.price for sale in sales.last) // len(sales.last)
         yield Average(seller=won.seller, avg_price=average)
 
 
 def q9(app: App, streams: Streams) -> None:
-    """Winning bids: each auction with the bid that wins it, so far."""
+    """Winning bids: each auction with its winning bid so far."""
 
     @app.view("q9", reads=winning(app, streams), key="id")
     def q9(winning: DataFrame) -> DataFrame:
-        told = [name for name in winning.columns if name not in ("id", "number", "before")]
-        last = F.max_by(F.struct(*told), "number").alias("last")
+        columns = [name for name in winning.columns if name not in ("id", "number", "before")]
+        last = F.max_by(F.struct(*columns), "number").alias("last")
         return winning.groupBy("id").agg(last).select("id", "last.*")
 
 
 def q20(app: App, streams: Streams) -> None:
-    """Bids with their auctions, in category 10. As in q3, Spark keeps all that may still be asked for."""
+    """Bids with their auctions, in category 10. As in q3, Spark keeps every row that could still match."""
     bid_columns = ["auction", "bidder", "price", "channel", "url", "dateTime AS bid_dateTime", "extra AS bid_extra"]
     auction_columns = [
         "id", "itemName", "description", "initialBid", "reserve", "dateTime AS auction_dateTime", "expires", "seller",

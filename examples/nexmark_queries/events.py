@@ -1,4 +1,4 @@
-"""The three streams of Nexmark, with the field names of the benchmark: people, what they sell, and what is bid."""
+"""Nexmark's three streams, people, auctions and bids, with the benchmark's field names."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from penstock import App, Event, State
-from penstock.declared import Stream
+from penstock.app.declared import Stream
 
 LATE_AFTER = timedelta(seconds=4)
 
 
 class Person(Event, id="id", time="dateTime"):
-    """Somebody who sells or bids."""
+    """A person who sells or bids."""
 
     id: int
     name: str
@@ -24,8 +24,8 @@ class Person(Event, id="id", time="dateTime"):
     extra: str
 
 
-class Auction(Event, id="id", time="dateTime"):
-    """Something that is for sale, from `dateTime` until it `expires`."""
+class ForSale(Event):
+    """The fields of an item for sale, from `dateTime` until it `expires`."""
 
     id: int
     itemName: str
@@ -39,8 +39,12 @@ class Auction(Event, id="id", time="dateTime"):
     extra: str
 
 
+class Auction(ForSale, id="id", time="dateTime"):
+    """An item that is put up for sale."""
+
+
 class Bid(Event, time="dateTime"):
-    """A price that somebody offers. The benchmark gives a bid no id of its own."""
+    """A price offered in an auction. In the benchmark, bids have no id."""
 
     auction: int
     bidder: int
@@ -58,11 +62,11 @@ class Streams(NamedTuple):
 
 
 class Nothing(State):
-    """The state of a handler that needs none: nothing is kept for a key."""
+    """The state of a stateless handler: it stores nothing for any key."""
 
 
 def streams(app: App) -> Streams:
-    """Declare the three streams. Bids are partitioned by what they are for, as most queries want them."""
+    """Declare the three streams. Bids are partitioned by auction, because that suits most queries."""
     return Streams(
         app.stream("person", Person, key="id", late_after=LATE_AFTER),
         app.stream("auction", Auction, key="id", late_after=LATE_AFTER),

@@ -1,10 +1,10 @@
-"""q10's other half, beside the app: writes what its stream has to CSV files, a folder for each minute of event time.
+"""Consumer for q10: writes the events in its stream to CSV files, in one folder for each minute of event time.
 
     python -m examples.nexmark_queries.files --to http://127.0.0.1:8080 --into bids
 
-Each bid is in one file, once, whenever this is ended and started again: files have a number, which goes up together
-with the position in the stream, in one small file that is replaced at once. A file with the number that is next was
-begun and not finished, and is thrown away at the start.
+Each bid is written to exactly one file, even if this program is stopped and restarted. Files are numbered, and the next
+number is stored together with the position in the stream in one small file, which is replaced atomically. Files that
+already have this number at startup are incomplete and are deleted.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ COLUMNS = ("auction", "bidder", "price", "dateTime", "extra")
 
 
 class Files:
-    """The files in a folder, and how far the stream is in them."""
+    """The files in a folder, and the position in the stream up to which they are complete."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._place = folder, folder / "position.json"
@@ -41,7 +41,8 @@ class Files:
         return f"part-{self.number:08}.csv"
 
     def write(self, events: Iterable[Mapping[str, Any]], cursor: str) -> None:
-        """Add events, and note that the stream was read up to the cursor. Durable on return."""
+        """Write the events to files, and record that the stream has been read up to the cursor. Everything is durable
+        when this returns."""
         minutes = defaultdict(list)
         for event in events:
             minutes[event["dt"], event["hm"]].append([event[name] for name in COLUMNS])
@@ -83,15 +84,15 @@ async def follow(url: str, folder: Path) -> None:
     async with Client(url) as client, client.follow(stream="q10", since=files.cursor) as messages:
         async for message in messages:
             if isinstance(message, Reset):
-                raise RuntimeError(f"bids were missed, somebody must look: {message.reason}")
+                raise RuntimeError(f"some bids were missed and need manual attention: {message.reason}")
             if isinstance(message, Events):
                 files.write(message.events, message.cursor)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.nexmark_queries.files", description="Bids to files.")
-    parser.add_argument("--to", default="http://127.0.0.1:8080", metavar="URL", help="the address of the app")
-    parser.add_argument("--into", default="bids", type=Path, metavar="DIR", help="where the files are (bids)")
+    parser.add_argument("--to", default="http://127.0.0.1:8080", metavar="URL", help="address of the app")
+    parser.add_argument("--into", default="bids", type=Path, metavar="DIR", help="folder for the files (bids)")
     chosen = parser.parse_args()
     asyncio.run(follow(chosen.to, chosen.into))
 

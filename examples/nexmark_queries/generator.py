@@ -1,9 +1,9 @@
-"""The events of Nexmark, invented from a seed: the same seed gives the same events, on every machine.
+"""Generates Nexmark events from a seed. The same seed produces the same events on every machine.
 
-Of fifty events one is a person, three are auctions and forty-six are bids. Half of the bids go to the hot auction, the
-first of each hundred; three of four come from the hot bidder, and three of four auctions are the hot seller's. The
-other half goes to auctions that are likely to be open; some of these, and of the people, come a little later than what
-is said of them. Auctions last as long, on average, as it takes until a hundred more have begun.
+Out of every fifty events, one is a person, three are auctions and forty-six are bids. Half of the bids are for the hot
+auction, which is the first in each hundred; the other half are for auctions that are probably open. Three out of four
+bids come from the hot bidder, and three out of four auctions belong to the hot seller. Some auctions and people appear
+slightly later than the events that refer to them. On average, an auction lasts until another hundred have begun.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CYCLE = PEOPLE + AUCTIONS + BIDS
 FIRST_PERSON = FIRST_AUCTION = 1_000
 FIRST_CATEGORY, CATEGORIES = 10, 5
 HOT_GROUP = 100
-"""Of so many auctions, or people, in a row, one is hot."""
+"""One in this many consecutive auctions or people is hot."""
 HOT_AUCTIONS, HOT_SELLERS, HOT_BIDDERS, HOT_CHANNELS = 2, 4, 4, 2
-"""All but one of so many choices fall on the hot one."""
+"""All but one in this many choices pick the hot auction, seller, bidder or channel."""
 OPEN_AUCTIONS, ACTIVE_PEOPLE, LEAD = 100, 1_000, 10
 CHANNELS = 10_000
 KNOWN_CHANNELS = ("Google", "Facebook", "Baidu", "Apple")
@@ -36,11 +36,12 @@ FIRST_NAMES = ("Peter", "Paul", "Luke", "John", "Saul", "Vicky", "Kate", "Julie"
 LAST_NAMES = ("Shultz", "Abrams", "Spencer", "White", "Bartels", "Walton", "Smith", "Jones", "Noris")
 LETTERS = "abcdefghijklmnopqrstuvwxyz "
 NOISE_CHARS = 1 << 13
-"""All texts are pieces of two long ones: so they take no time to draw."""
+"""Random strings are slices of two long strings, because that takes almost no time."""
 
 
 class Generator:
-    """So many `events`, of which `per_second` happen in a second of event time. May be iterated again and again."""
+    """A finite sequence of events, with `per_second` events in each second of event time. It can be iterated more than
+    once."""
 
     def __init__(self, events: int, *, seed: int = 0, per_second: int = 10_000, start: datetime = START) -> None:
         self.events, self.seed, self.per_second, self.start = events, seed, per_second, start
@@ -58,12 +59,12 @@ class Generator:
                 yield drawn.bid(cycle, cycle * AUCTIONS + AUCTIONS - 1, at)
 
     def at(self, number: int) -> datetime:
-        """When an event happens, to the millisecond."""
+        """Return the event's time, to the millisecond."""
         return self.start + timedelta(milliseconds=number * 1_000 // self.per_second)
 
 
 class _Draw:
-    """Draws events. Numbers of people and auctions begin at zero here."""
+    """Draws random events. Here, people and auctions are numbered from zero."""
 
     def __init__(self, seed: int, per_second: int) -> None:
         self._chance = Random(seed)
@@ -121,14 +122,14 @@ class _Draw:
         )
 
     def _one_of_people(self, newest: int, hot: int, which: int) -> int:
-        """The hot one of the latest hundred, or any of those that are active, or soon will be there."""
+        """Pick either the hot person among the latest hundred, or any person who is active now or will be soon."""
         if self._chance.random() * hot >= 1:
             return newest // HOT_GROUP * HOT_GROUP + which
         active = min(newest + 1, ACTIVE_PEOPLE)
         return newest + 1 - active + int(self._chance.random() * (active + LEAD))
 
     def _price(self) -> int:
-        """From 100 to 100 million, as likely to have three digits as eight."""
+        """Return a price from 100 to 100 million, with each number of digits equally likely."""
         return round(100 * 10 ** (6 * self._chance.random()))
 
     def _channel(self) -> tuple[str, str]:
@@ -147,14 +148,15 @@ class _Draw:
         return self._letters[begin : begin + length]
 
     def _text(self, most: int) -> str:
-        """Some letters and blanks, from half of `most` on."""
+        """Return between `most` / 2 and `most` random letters and spaces."""
         length = most // 2 + int(self._chance.random() * (most // 2 + 1))
         begin = int(self._chance.random() * (NOISE_CHARS - most))
         return self._noise[begin : begin + length]
 
 
 def shuffled(events: Iterable[Happening], within: timedelta, seed: int = 0) -> list[Happening]:
-    """The events as they may arrive: none comes when one that happened more than `within` later is there already."""
+    """Return the events in a possible order of arrival. No event comes after an event that is more than `within`
+    newer."""
     chance, span = Random(seed), within.total_seconds()
 
     def arrival(event: Happening) -> float:
@@ -164,8 +166,8 @@ def shuffled(events: Iterable[Happening], within: timedelta, seed: int = 0) -> l
 
 
 def apart(events: Iterable[Happening]) -> dict[str, list[Happening]]:
-    """The events by the name of their stream, in order."""
-    found: dict[str, list[Happening]] = {"person": [], "auction": [], "bid": []}
+    """Group the events by stream name, keeping their order."""
+    streams: dict[str, list[Happening]] = {"person": [], "auction": [], "bid": []}
     for event in events:
-        found[type(event).__name__.lower()].append(event)
-    return found
+        streams[type(event).__name__.lower()].append(event)
+    return streams

@@ -1,4 +1,4 @@
-"""Queries about one bid at a time: a feed, and handlers that keep nothing. q0, q1, q2, q10, q13, q14, q21, q22."""
+"""Queries about one bid at a time: a feed, and stateless handlers. q0, q1, q2, q10, q13, q14, q21, q22."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from penstock import App, Context, Event
 EUROS = Decimal("0.908")
 SIDE_ROWS = 10_000
 SIDE_INPUT = {key: f"side-{key}" for key in range(0, SIDE_ROWS, 2)}
-"""The table that q13 looks bids up in. Half of the numbers are missing, so that it shows what becomes of those."""
+"""The table that q13 joins with the bids. Half of the numbers are missing from it, to show what happens to those
+bids."""
 CHANNEL_ID = re.compile(r"(?:&|^)channel_id=([^&]*)")
 KNOWN_CHANNELS = {"apple": "0", "google": "1", "facebook": "2", "baidu": "3"}
 
@@ -27,7 +28,7 @@ class Passed(Event, time="dateTime"):
 
 
 def q0(app: App, streams: Streams) -> None:
-    """Pass through: every bid, as it is."""
+    """Pass through: every bid, unchanged."""
 
     @app.handler("q0", reads=streams.bid, key="auction", state=Nothing, emits=Passed)
     def q0(_: Nothing, bid: Bid, ctx: Context) -> Iterator[Passed]:
@@ -53,7 +54,7 @@ def q1(app: App, streams: Streams) -> None:
 
 
 def q2(app: App, streams: Streams) -> None:
-    """Selection: the bids for every 123rd auction. Nothing is computed until somebody reads it."""
+    """Selection: the bids for every 123rd auction. It is computed only when a client reads it."""
     app.feed("q2", of=streams.bid, where="auction % 123 = 0", select=["auction", "price"])
 
 
@@ -68,7 +69,8 @@ class Logged(Event, time="dateTime"):
 
 
 def q10(app: App, streams: Streams) -> None:
-    """Log to files: every bid with the day and the minute of its file. `files.py`, beside the app, writes them."""
+    """Log to files: every bid, with the day and minute of the file that it belongs to. A separate program, `files.py`,
+    writes the files."""
 
     @app.handler("q10", reads=streams.bid, key="auction", state=Nothing, emits=Logged)
     def q10(_: Nothing, bid: Bid, ctx: Context) -> Iterator[Logged]:
@@ -112,7 +114,7 @@ class Calculated(Event, time="dateTime"):
 
 
 def q14(app: App, streams: Streams) -> None:
-    """Calculation: bids of a range of prices, with the time of day and a count of letters."""
+    """Calculation: bids in a price range, with the time of day and the number of times a letter occurs."""
 
     @app.handler("q14", reads=streams.bid, key="auction", state=Nothing, emits=Calculated)
     def q14(_: Nothing, bid: Bid, ctx: Context) -> Iterator[Calculated]:
@@ -144,16 +146,16 @@ class Channelled(Event):
 
 
 def q21(app: App, streams: Streams) -> None:
-    """Channel ids: of channels that are known, and of those whose address tells."""
+    """Channel ids: looked up for known channels, and taken from the URL for all others."""
 
     @app.handler("q21", reads=streams.bid, key="auction", state=Nothing, emits=Channelled)
     def q21(_: Nothing, bid: Bid, ctx: Context) -> Iterator[Channelled]:
         known = KNOWN_CHANNELS.get(bid.channel.lower())
-        told = CHANNEL_ID.search(bid.url) if known is None else None
-        found = told[1] if told else known
-        if found is not None:
+        match = CHANNEL_ID.search(bid.url) if known is None else None
+        channel_id = match[1] if match else known
+        if channel_id is not None:
             yield Channelled(
-                auction=bid.auction, bidder=bid.bidder, price=bid.price, channel=bid.channel, channel_id=found
+                auction=bid.auction, bidder=bid.bidder, price=bid.price, channel=bid.channel, channel_id=channel_id
             )
 
 
@@ -168,7 +170,7 @@ class Split(Event):
 
 
 def q22(app: App, streams: Streams) -> None:
-    """Directories: the first three parts of the path of a bid's address."""
+    """Directories: the first three directories in the path of a bid's URL."""
 
     @app.handler("q22", reads=streams.bid, key="auction", state=Nothing, emits=Split)
     def q22(_: Nothing, bid: Bid, ctx: Context) -> Iterator[Split]:

@@ -1,8 +1,8 @@
 """Queries that count and rank: q15, q16, q17, q18, q19.
 
-Spark's streams have no `count(DISTINCT ...)`. q16 has it by sets that Spark keeps, which is short, and good as long as
-a set is small; q15 counts first sightings, which handlers find for each bidder and each auction by itself, so that no
-place ever holds the whole set.
+Spark Structured Streaming has no `count(DISTINCT ...)`. q16 uses sets in Spark's state instead, which takes little code
+and works well while the sets are small. In q15, handlers detect the first occurrence of each bidder and each auction,
+and SQL counts these, so the whole set never has to be in one place.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ def rank(price: int) -> int:
 
 
 class Seen(State):
-    """The ranks in which this one was seen, by day; 0 stands for any."""
+    """The price ranks in which a bidder or auction was seen, by day. 0 means any rank."""
 
     ranks: dict[str, list[int]] = {}  # noqa: RUF012  # msgspec gives each instance its own
 
 
 class Sighting(Event):
-    """This one was seen for the first time on a day, in a rank."""
+    """The first occurrence of a bidder or auction in a rank on one day."""
 
     day: str
     rank: int
 
 
 def q15(app: App, streams: Streams) -> None:
-    """Bidding statistics: a day's bids, distinct bidders and distinct auctions, by ranks of price."""
+    """Bidding statistics: the number of bids, distinct bidders and distinct auctions per day, by price rank."""
 
     def sightings(seen: Seen, bid: Bid) -> Iterator[Sighting]:
         day = f"{bid.dateTime:%Y-%m-%d}"
         ranks = seen.ranks.setdefault(day, [])
-        for each in (0, rank(bid.price)):
-            if each not in ranks:
-                ranks.append(each)
-                yield Sighting(day=day, rank=each)
+        for number in (0, rank(bid.price)):
+            if number not in ranks:
+                ranks.append(number)
+                yield Sighting(day=day, rank=number)
 
     @app.handler("q15-bidders", reads=streams.bid, key="bidder", state=Seen, emits=Sighting)
     def bidders(seen: Seen, bid: Bid, ctx: Context) -> Iterator[Sighting]:
@@ -87,7 +87,7 @@ def q15(app: App, streams: Streams) -> None:
 
 
 def q16(app: App, streams: Streams) -> None:
-    """Channel statistics: the same for each channel, and the last minute in which it was used."""
+    """Channel statistics: the same per channel, with the last minute in which the channel was used."""
     low, middle, high = f"price < {LOW}", f"price >= {LOW} AND price < {HIGH}", f"price >= {HIGH}"
     app.sql(
         "q16",
@@ -114,7 +114,7 @@ def q16(app: App, streams: Streams) -> None:
 
 
 def q17(app: App, streams: Streams) -> None:
-    """Auction statistics: the bids of each auction on each day, and their prices."""
+    """Auction statistics: the number of bids and their prices, per auction and day."""
     app.sql(
         "q17",
         f"""
@@ -135,7 +135,7 @@ def q17(app: App, streams: Streams) -> None:
 
 
 def q18(app: App, streams: Streams) -> None:
-    """Last bid: the latest of each bidder for each auction; of several at the same time the highest."""
+    """Last bid: the latest bid of each bidder in each auction, or the highest if several have the same time."""
 
     @app.view("q18", reads=streams.bid, key=["bidder", "auction"])
     def q18(bid: DataFrame) -> DataFrame:
@@ -168,8 +168,8 @@ class Ranked(Event):
 
 
 def q19(app: App, streams: Streams) -> None:
-    """Top ten: the highest bids of each auction, with their ranks; of the same price the earlier is the higher. The
-    handler emits each rank that has another bid than before: that is its row in the view from then on."""
+    """Top ten: the highest bids in each auction, with their ranks. If prices are equal, the earlier bid ranks higher.
+    For each rank whose bid has changed, the handler emits a new row for the view."""
 
     def higher(offer: Offer) -> tuple[int, datetime, int, str]:
         return -offer.price, offer.dateTime, offer.bidder, offer.extra
@@ -180,9 +180,9 @@ def q19(app: App, streams: Streams) -> None:
             return
         before, offer = best.offers, convert(bid, Offer, from_attributes=True)
         best.offers = sorted([*before, offer], key=higher)[:TOP]
-        for place, each in enumerate(best.offers):
-            if place >= len(before) or before[place] is not each:
+        for place, listed in enumerate(best.offers):
+            if place >= len(before) or before[place] is not listed:
                 yield Ranked(
-                    auction=bid.auction, rank_number=place + 1, bidder=each.bidder, price=each.price,
-                    channel=each.channel, url=each.url, dateTime=each.dateTime, extra=each.extra,
+                    auction=bid.auction, rank_number=place + 1, bidder=listed.bidder, price=listed.price,
+                    channel=listed.channel, url=listed.url, dateTime=listed.dateTime, extra=listed.extra,
                 )  # fmt: skip

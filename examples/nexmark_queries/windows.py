@@ -1,4 +1,4 @@
-"""Queries about periods of time: windows are Spark's, but for those of log time. q5, q7, q8, q11, q12."""
+"""Queries about periods of time: q5, q7, q8, q11, q12. They use Spark's windows, except q12, which uses log time."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def q5(app: App, streams: Streams) -> None:
-    """Hot items: the auctions with the most bids of the last ten seconds, every two. A second query follows the changes
-    of the first one and takes the most of what that has counted, once and for all, when a window is over. (Rows that go
-    after an hour are changes too, and no counts.)"""
+    """Hot items: every two seconds, the auctions with the most bids in the last ten seconds. A second query reads the
+    changes of the first one, and picks the highest counts once, when a window is over. (Rows that expire after an hour
+    also appear as changes, but are ignored.)"""
 
     @app.view("q5-counts", reads=streams.bid, key=["window", "auction"], emit="close", keep=KEPT)
     def counts(bid: DataFrame) -> DataFrame:
@@ -28,16 +28,16 @@ def q5(app: App, streams: Streams) -> None:
     @app.view("q5", reads=counts.changes, key="window", keep=KEPT)
     def q5(changes: DataFrame) -> DataFrame:
         counted = changes.where("_change <> 'delete'").withColumn("ended", F.col("window.end"))
-        ended = counted.withWatermark("ended", "1 hour")  # then Spark forgets it
+        ended = counted.withWatermark("ended", "1 hour")  # then Spark deletes it
         every = F.collect_list(F.struct("num", "auction")).alias("every")
-        found = ended.groupBy("window", "ended").agg(F.max("num").alias("num"), every)
-        most = F.filter("every", lambda each: each["num"] == F.col("num"))
-        return found.select("window", "num", F.array_sort(most["auction"]).alias("auctions"))
+        maxima = ended.groupBy("window", "ended").agg(F.max("num").alias("num"), every)
+        most = F.filter("every", lambda entry: entry["num"] == F.col("num"))
+        return maxima.select("window", "num", F.array_sort(most["auction"]).alias("auctions"))
 
 
 def q7(app: App, streams: Streams) -> None:
-    """Highest bid: all bids of the highest price of each ten seconds. The price is known when the window is over, and
-    is then joined with the bids, which Spark keeps so long."""
+    """Highest bid: all bids at the highest price in each ten-second period. When the window is over and the price is
+    known, it is joined with the bids, which Spark keeps until then."""
 
     @app.view("q7-prices", reads=streams.bid, key="window", emit="close", keep=KEPT)
     def prices(bid: DataFrame) -> DataFrame:
@@ -54,7 +54,7 @@ def q7(app: App, streams: Streams) -> None:
 
 
 def q8(app: App, streams: Streams) -> None:
-    """New users: who came and began an auction within the same ten seconds."""
+    """New users: people who registered and started an auction in the same ten-second period."""
 
     @app.view("q8", reads=[streams.person, streams.auction], key=["id", "starttime"], emit="close", keep=KEPT)
     def q8(person: DataFrame, auction: DataFrame) -> DataFrame:
@@ -65,7 +65,7 @@ def q8(app: App, streams: Streams) -> None:
 
 
 def q11(app: App, streams: Streams) -> None:
-    """Sessions: how many bids somebody made with no pause of more than ten seconds."""
+    """Sessions: how many bids a person made without a pause of more than ten seconds."""
 
     @app.view("q11", reads=streams.bid, key=["bidder", "starttime"], emit="close", keep=KEPT)
     def q11(bid: DataFrame) -> DataFrame:
@@ -87,8 +87,9 @@ class Counted(Event):
 
 
 def q12(app: App, streams: Streams) -> None:
-    """Processing time: how many bids of somebody came in each ten seconds, whenever they say that they were made. That
-    is log time, which is written down with each bid: however often they are run, the same bids give the same counts."""
+    """Processing time: how many bids from each person arrived in each ten-second period, regardless of event time.
+    Arrival is measured in log time, which is stored with each bid, so the same bids give the same counts in every
+    run."""
 
     @app.handler("q12", reads=streams.bid, key="bidder", state=Counting, emits=Counted)
     def q12(counting: Counting, bid: Bid, ctx: Context) -> None:

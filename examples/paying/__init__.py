@@ -1,5 +1,5 @@
-"""What is beside the app in `examples/royalties.py`: sales, a payment service that fails, and the payer between them.
+"""The programs that run next to the app in `examples/royalties.py`.
 
-`bank` is the service, `payer` the program that pays each payment once, `sales` invents what is sold. `__main__` runs
-the three of them against a running app, and `demo` the app as well.
+`bank` is an unreliable payment service, `payer` makes each payment exactly once, and `sales` generates sales.
+`__main__` runs all three with an app that is already running, and `demo` also runs the app.
 """

@@ -1,9 +1,9 @@
-"""A payment service as one meets them: it fails, it hangs, and what it is told twice it does twice.
+"""A realistic payment service: it fails, it hangs, and if it receives an order twice, it pays twice.
 
-`POST /transfers` with `{"to", "cents", "memo", "until"}` makes a transfer and answers 200, or something goes wrong: an
-answer of 500, a broken connection and no answer at all come both when the transfer was made and when it was not. Only
-503 (busy) and 410 (too late) are sure: nothing was done. `GET /transfers?memo=TEXT` lists what was made. A transfer is
-made, and listed, by the time `until`, in seconds since 1970, or never.
+`POST /transfers` with `{"to", "cents", "memo", "until"}` makes a transfer and responds with 200, unless something goes
+wrong. After a 500, a broken connection or a timeout, the client cannot know whether the transfer was made. Only after
+503 (busy) and 410 (too late) is it certain that no transfer was made. `GET /transfers?memo=TEXT` lists the completed
+transfers. A transfer is either made and listed before `until`, in seconds since 1970, or never.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 SLOW_S = 0.3
-"""How late the service is when it is: longer than its clients wait for an answer."""
+"""The delay of a slow response, longer than clients wait."""
 FAULTS = {
     "none": 60,
     "busy": 5,
@@ -37,10 +37,11 @@ Moment = Callable[[str], None]
 
 
 class Bank:
-    """The service's books: a list of transfers, in a file that outlives it."""
+    """The service's books: a list of transfers, stored in a file that outlives the process."""
 
     def __init__(self, book: Path, seed: int, moment: Moment = lambda name: None) -> None:
-        """`moment` is told when a request has arrived, was done and was answered; a test uses it to kill its sender."""
+        """`moment` is called when a request arrives, after it is executed, and after the response; a test uses it to
+        kill the client at these moments."""
         self._book = book
         self._random = Random(seed)
         self._lock = threading.Lock()
@@ -54,7 +55,7 @@ class Bank:
             return self._random.choices(list(FAULTS), list(FAULTS.values()))[0]
 
     def transfer(self, order: dict[str, Any]) -> bool:
-        """Do it, unless it is too late. There is no look at what was done before: that is the client's affair."""
+        """Make a transfer, unless it is too late. Duplicates are not detected: that is the client's responsibility."""
         with self._lock:
             if time.time() > order["until"]:
                 return False
@@ -65,11 +66,11 @@ class Bank:
 
     def statement(self, memo: str | None) -> list[dict[str, Any]]:
         with self._lock:
-            return [each for each in self.transfers if memo in (None, each["memo"])]
+            return [transfer for transfer in self.transfers if memo in (None, transfer["memo"])]
 
 
 class _Teller(BaseHTTPRequestHandler):
-    """One connection."""
+    """Handles one connection."""
 
     bank: Bank
 
@@ -101,10 +102,10 @@ class _Teller(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
         except OSError:
-            self.close_connection = True  # whoever asked has gone
+            self.close_connection = True  # the client has disconnected
 
     def _break(self) -> None:
-        """Close without an answer: the client finds its connection reset."""
+        """Close the connection without a response, so the client gets a connection reset."""
         self.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.close_connection = True
 
@@ -113,13 +114,13 @@ class _Teller(BaseHTTPRequestHandler):
 
 
 def serving(bank: Bank) -> AbstractContextManager[str]:
-    """The service for the length of a block, in a thread; gives its address."""
+    """Run the service in a thread for the duration of the block, and yield its address."""
     return answering(type("Teller", (_Teller,), {"bank": bank}))
 
 
 @contextmanager
 def answering(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
-    """A server on a free port, in a thread, for the length of a block; gives its address."""
+    """Run a server on a free port in a thread for the duration of the block, and yield its address."""
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
         thread.start()

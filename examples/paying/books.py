@@ -1,4 +1,4 @@
-"""The app's books beside those of the payment service."""
+"""Compares the app's books with those of the payment service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Rows = list[dict[str, Any]]
 
 
 def earned(sales: Iterable[dict[str, Any]]) -> Counter[str]:
-    """What each author has earned, in cents, by the sales alone."""
+    """Return each author's earnings in cents, computed only from the sales."""
     total: Counter[str] = Counter()
     for sale in sales:
         total[sale["author"]] += sale["cents"] * ROYALTY_PERCENT // 100
@@ -21,34 +21,35 @@ def earned(sales: Iterable[dict[str, Any]]) -> Counter[str]:
 
 
 def settled(authors: Rows, sales: Iterable[dict[str, Any]]) -> bool:
-    """Whether the app has counted all sales, and says that all of it is paid."""
+    """Return True once the app has counted all sales and shows all earnings as paid."""
     paid = {row["author"]: cents(row["paid"]) for row in authors if row["paid"] == row["earned"]}
     return paid == earned(sales)
 
 
 def differences(authors: Rows, transfers: Rows) -> list[str]:
-    """What does not fit: each author who got something else than was earned, each payment that was made twice."""
+    """Return a list of all errors: authors who were not paid exactly what they earned, and payments that were made
+    twice."""
     got: Counter[str] = Counter()
-    for each in transfers:
-        got[each["to"]] += each["cents"]
-    found = [
+    for transfer in transfers:
+        got[transfer["to"]] += transfer["cents"]
+    problems = [
         f"{row['author']} earned {row['earned']} and got {money(got[row['author']])}"
         for row in authors
         if cents(row["earned"]) != got[row["author"]]
     ]
     strangers = got.keys() - {row["author"] for row in authors}
-    times = Counter(each["memo"] for each in transfers)
+    times = Counter(transfer["memo"] for transfer in transfers)
     return [
-        *found,
+        *problems,
         *(f"{name} earned nothing and got {money(got[name])}" for name in sorted(strangers)),
         *(f"payment {memo} was made {count} times" for memo, count in times.items() if count > 1),
     ]
 
 
 def reconciliation(authors: Rows, transfers: Rows) -> str:
-    """A table of both books, and a last line that says whether they agree."""
+    """Return a table that compares both books, with a last line that says whether they agree."""
     lines = [f"{'author':<16}{'earned':>12}{'paid':>12}{'transfers':>12}"]
-    counts = Counter(each["to"] for each in transfers)
+    counts = Counter(transfer["to"] for transfer in transfers)
     for row in sorted(authors, key=lambda row: str(row["author"])):
         name = row["author"]
         lines.append(f"{name:<16}{row['earned']:>12}{row['paid']:>12}{counts[name]:>12,}")
@@ -57,7 +58,8 @@ def reconciliation(authors: Rows, transfers: Rows) -> str:
 
 
 def cents(amount: str) -> int:
-    """An amount of the app's views, which is text, so that no digit of it is lost on the way."""
+    """Convert an amount from one of the app's views to cents. Amounts are strings in views, so that no digits are
+    lost."""
     return int(Decimal(amount) * 100)
 
 

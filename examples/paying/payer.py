@@ -1,16 +1,18 @@
-"""The payer: pays each payment that is due exactly once, whenever it is killed and whatever the service does.
+"""The payer: makes each payment that is due exactly once, even if it is killed or the service fails.
 
     python -m examples.paying.payer --to http://127.0.0.1:8080 --bank http://127.0.0.1:9000
 
-It keeps nothing of its own. What it is about to do it says first, in the stream `attempts`, and it does it only after
-the app has answered that this is durable. So the log knows more than the payer, never less: of a payment whose last
-word is `sending`, and of no other, it is not known whether it was made. Such a payment is not sent again. The payer
-waits until the order has run out, so that the service does not do it any more, and looks into the service's statement.
-What is there is `paid`. What is not was certainly not done: it is `not paid`, and is sent anew after a while.
+The payer itself stores nothing. Before it sends an order, it appends an attempt to the stream `attempts`, and continues
+only after the app has confirmed that the attempt is durable. So the log always contains at least as much as the payer
+knows, and only payments whose last attempt is `sending` are in doubt. These are not simply sent again. The payer waits
+until the order has expired, so that the service can no longer execute it, and looks it up in the service's statement.
+If the order is listed, the payment is `paid`. If it is not, it was certainly never executed: the payment is `not paid`,
+and the payer tries again after a while.
 
-This needs three things of the service: that a transfer carries a memo, that it can be asked for by its memo, and that
-an order can be given a time after which it is not done. Only one payer may run at a time, which a lock sees to. It
-reads all of `attempts` when it starts; where that is long, it would begin at a cursor before which all is settled.
+The service must meet three requirements: each transfer has a memo, transfers can be looked up by memo, and an order can
+have an expiry time after which it is not executed. Only one payer can run at a time; a lock ensures this. At startup,
+the payer reads the whole stream `attempts`. If the stream is long, start from a cursor before which all payments are
+settled.
 """
 
 from __future__ import annotations
@@ -42,7 +44,7 @@ WAIT_MAX_S = 5.0
 
 @dataclass(order=True)
 class Case:
-    """A payment that is not settled: its last attempt and what is known of it, and when to go on with it."""
+    """An unsettled payment: its last attempt, whether it is in doubt, and when to continue with it."""
 
     at: float
     payment: dict[str, Any] = field(compare=False)
@@ -51,7 +53,8 @@ class Case:
 
 
 class Payer:
-    """An order may be done for `valid_s` after it was sent, by the service's clock, which is taken to be like ours."""
+    """Makes the payments that are due. An order is valid for `valid_s` seconds after it is sent. The service's clock
+    decides, and is assumed to agree with ours."""
 
     def __init__(self, client: Client, bank: str, valid_s: float, stop: threading.Event) -> None:
         self._client = client
@@ -62,7 +65,7 @@ class Payer:
         self._cursor = "earliest"
 
     def run(self) -> None:
-        """Pay what is due, for ever."""
+        """Make payments as they become due, forever."""
         known = self._recall()
         while not self._stop.is_set():
             payments, self._cursor = self._client.read("royalties.Payment", self._cursor)
@@ -73,14 +76,15 @@ class Payer:
             self._stop.wait(POLL_S)
 
     def _recall(self) -> dict[str, dict[str, Any]]:
-        """The last word of each payment, from the log: all that is left of a payer that was killed."""
+        """Return the last attempt of each payment, as recorded in the log. This is all that a killed payer leaves
+        behind."""
         said, _ = self._client.read("attempts")
         return {attempt["payment_id"]: attempt for attempt in said}
 
     def _take(self, payment: dict[str, Any], last: dict[str, Any] | None) -> None:
-        """Begin with a payment, or go on where the payer before had come to.
+        """Start a payment, or continue where the previous payer stopped.
 
-        Its order may have left that payer at the very last moment, so the time that it has counts from now.
+        The previous payer may have sent the order just before it was killed, so the expiry time is counted from now.
         """
         if last is None:
             self._put(Case(0.0, payment))
@@ -94,7 +98,8 @@ class Payer:
         heapq.heappush(self._open, case)
 
     def _doubt(self, case: Case) -> None:
-        """Look after it when the order has run out: called after that was sent, so this is late enough."""
+        """Schedule a lookup for when the order has expired. This is called after the order was sent, so the lookup is
+        never too early."""
         case.in_doubt = True
         self._put(case, self._valid_s)
 
@@ -105,7 +110,8 @@ class Payer:
             self._send(case)
 
     def _send(self, case: Case) -> None:
-        """Say it, then do it. If it had been said before, by whomever, it is in doubt and is not done."""
+        """Record the attempt, then send the order. If the attempt has already been recorded, by any payer, the payment
+        is in doubt and the order is not sent."""
         case.number += 1
         if not self._say(case, "sending"):
             self._doubt(case)
@@ -119,11 +125,12 @@ class Payer:
             self._doubt(case)
 
     def _look(self, case: Case) -> None:
-        """Settle a doubt by the service's statement; while that cannot be had, the doubt stays."""
-        found = _statement(self._bank, case.payment["payment_id"])
-        if found is None:
+        """Settle a payment that is in doubt by looking at the service's statement. If the service does not respond, the
+        payment stays in doubt."""
+        transfers = _statement(self._bank, case.payment["payment_id"])
+        if transfers is None:
             self._put(case, WAIT_S)
-        elif found:
+        elif transfers:
             self._say(case, "paid")
         else:
             self._not_paid(case)
@@ -134,7 +141,7 @@ class Payer:
         self._put(case, min(WAIT_S * 2**case.number, WAIT_MAX_S))
 
     def _say(self, case: Case, phase: str) -> bool:
-        """Write to the log; returns when it is durable, and whether it is news there."""
+        """Append an attempt to the log. Returns once it is durable; the result is True if the attempt was new."""
         payment_id = case.payment["payment_id"]
         attempt = {"payment_id": payment_id, "author": case.payment["author"], "number": case.number, "phase": phase}
         answer = self._client.post("attempts", [{"attempt_id": f"{payment_id}/{case.number}/{phase}", **attempt}])
@@ -142,7 +149,7 @@ class Payer:
 
 
 def _order(bank: str, payment: dict[str, Any], until: float) -> int | None:
-    """Order a transfer, once. The status of the answer, None if there was none."""
+    """Send an order for a transfer once. Return the status code of the response, or None if there was no response."""
     order = {"to": payment["author"], "cents": payment["cents"], "memo": payment["payment_id"], "until": until}
     try:
         with urllib.request.urlopen(f"{bank}/transfers", json.dumps(order).encode(), TIMEOUT_S) as answer:
@@ -155,7 +162,7 @@ def _order(bank: str, payment: dict[str, Any], until: float) -> int | None:
 
 
 def _statement(bank: str, memo: str) -> list[Any] | None:
-    """The transfers with a memo, None if the service does not say."""
+    """Return the transfers that have the given memo, or None if the service does not respond."""
     query = urllib.parse.urlencode({"memo": memo})
     try:
         with urllib.request.urlopen(f"{bank}/transfers?{query}", timeout=TIMEOUT_S) as answer:
@@ -166,18 +173,23 @@ def _statement(bank: str, memo: str) -> list[Any] | None:
 
 @contextmanager
 def _alone(lock: Path) -> Iterator[None]:
-    """Wait until no other payer runs. The lock goes with the process that holds it, however that ends."""
+    """Block until no other payer is running. The lock is released when the process that holds it exits, for whatever
+    reason."""
     with open(lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m examples.paying.payer", description="Pays what is due, once.")
-    parser.add_argument("--to", required=True, metavar="URL", help="the address of the app")
-    parser.add_argument("--bank", required=True, metavar="URL", help="the address of the payment service")
-    parser.add_argument("--lock", type=Path, default=Path("payer.lock"), metavar="FILE", help="held by the one payer")
-    parser.add_argument("--valid", type=float, default=0.5, metavar="SECONDS", help="how long an order may be done")
+    parser = argparse.ArgumentParser(
+        prog="python -m examples.paying.payer", description="Makes each payment that is due exactly once."
+    )
+    parser.add_argument("--to", required=True, metavar="URL", help="address of the app")
+    parser.add_argument("--bank", required=True, metavar="URL", help="address of the payment service")
+    parser.add_argument(
+        "--lock", type=Path, default=Path("payer.lock"), metavar="FILE", help="the running payer's lock file"
+    )
+    parser.add_argument("--valid", type=float, default=0.5, metavar="SECONDS", help="how long an order is valid")
     chosen = parser.parse_args()
     stop = until_eof()
     with _alone(chosen.lock), suppress(Stopped, KeyboardInterrupt):

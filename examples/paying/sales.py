@@ -1,4 +1,4 @@
-"""Sales as a pure function of a seed and a start time: no clock, no end."""
+"""Generates endless sales as a pure function of a seed and a start time, without a clock."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ SENT_TWICE = 0.02
 
 @dataclass(frozen=True)
 class Message:
-    """A sale as it is sent, and the moment at which it is."""
+    """A sale and the time to send it."""
 
     at: datetime
     sale: dict[str, Any]
 
 
 def sell(seed: int, start: datetime, rate: float) -> Iterator[Message]:
-    """Sales without end, about `rate` a second. A few are sent a second time, word for word."""
+    """Yield sales forever, about `rate` per second. A few are sent twice, unchanged."""
     random = Random(seed)
-    number = int(start.timestamp() * 1_000_000)  # so that a shop that opens later uses no id again
+    number = int(start.timestamp() * 1_000_000)  # a shop that is started later must not reuse an id
     at = start
     while True:
         number += 1

@@ -1,6 +1,6 @@
-"""Invented feeds for the demos that are fed by one stream: drawdown, traffic, logins, learning.
+"""Simulated feeds for the demos that read one stream: drawdown, traffic, logins, learning.
 
-A play is a pure function of a seed, a start time and a rate: `prices`, `roads`, `visitors`, `parcels`. `plays` lists
-them, `__main__` sends one to a running app when the time of each message has come, `demo` runs an app and its play
-together.
+`prices`, `roads`, `visitors` and `parcels` contain one play each: a pure function of a seed, a start time and a rate.
+`plays` lists them, `__main__` sends the messages of one play to a running app when they are due, and `demo` runs an app
+together with its play.
 """

@@ -1,4 +1,4 @@
-"""`python -m examples.playing DEMO`: a play by itself, sent to a running app until standard input closes."""
+"""`python -m examples.playing DEMO`: sends a play to an app that is already running, until standard input is closed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ TOGETHER_MAX = 5_000
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m examples.playing", description="The feed of a demo.")
-    parser.add_argument("demo", choices=sorted(FEEDS), help="which one")
-    parser.add_argument("--to", required=True, metavar="URL", help="the address of the app")
-    parser.add_argument("--seed", type=int, default=1, help="another seed, another world")
-    parser.add_argument("--rate", type=float, required=True, help="events a second")
-    parser.add_argument("--events", type=int, default=0, help="stop after so many; 0 is never")
+    parser.add_argument("demo", choices=sorted(FEEDS), help="name of the demo")
+    parser.add_argument("--to", required=True, metavar="URL", help="address of the app")
+    parser.add_argument("--seed", type=int, default=1, help="random seed")
+    parser.add_argument("--rate", type=float, required=True, help="events per second")
+    parser.add_argument("--events", type=int, default=0, help="stop after this many events; 0 means never")
     chosen = parser.parse_args()
     feed, stop = FEEDS[chosen.demo], until_eof()
     with suppress(Stopped, KeyboardInterrupt):
@@ -36,16 +36,16 @@ def main() -> None:
 
 
 def send(client: Client, stop: threading.Event, stream: str, messages: Iterable[Message]) -> None:
-    """Send each event at its time. Several that are due go together."""
+    """Send each event when it is due. Events that are due at the same time are sent in one request."""
     waiting: list[dict[str, Any]] = []
-    sent, told = 0, time.monotonic()
+    sent, reported_at = 0, time.monotonic()
     for message in messages:
         early_s = (message.at - datetime.now(UTC)).total_seconds()
         if waiting and (early_s > 0 or len(waiting) == TOGETHER_MAX):
             client.post(stream, waiting)
             sent, waiting = sent + len(waiting), []
-            if time.monotonic() > told + TELL_S:
-                told = time.monotonic()
+            if time.monotonic() > reported_at + TELL_S:
+                reported_at = time.monotonic()
                 print(f"feed: {sent:,} events sent to {stream}", flush=True)
             if early_s > 0 and stop.wait(early_s + SEND_S):
                 return

@@ -1,4 +1,4 @@
-"""What a play is made of."""
+"""The messages that a play generates."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Message:
-    """An event as it is sent, and the moment at which it is."""
+    """An event and the time to send it."""
 
     at: datetime
     event: dict[str, Any]
 
 
 Play = Callable[[int, datetime, float], Iterator[Message]]
-"""Messages without end, in the order in which they are sent: of a seed, a start, and how many a second."""
+"""A function of a seed, a start time and a rate per second. It yields an endless sequence of messages in the order in
+which they are sent."""
 
 
 def moments(random: Random, start: datetime, rate: float) -> Iterator[tuple[int, datetime]]:
-    """About `rate` moments a second, each with a number that no play with another start uses."""
+    """Yield about `rate` times per second, each with a number that is not used by plays with a different start time."""
     at = start
     number = int(start.timestamp() * 1_000_000)
     while True:

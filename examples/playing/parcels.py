@@ -1,5 +1,5 @@
-"""Deliveries of three invented depots, and whether they were late. What makes them late is another thing every few
-minutes, at each depot at another time: that is the drift."""
+"""Deliveries from three simulated depots, and whether each was late. The cause of delays changes every few minutes, at
+a different time for each depot. This change is the drift that the demo detects."""
 
 from __future__ import annotations
 
@@ -12,24 +12,25 @@ from examples.playing.message import Message, moments, stamp
 DEPOTS = ("harbour", "station", "orchard")
 REGIME_S = 120.0
 CHANCE = 0.04
-"""How often nothing explains it."""
+"""The probability of a delay that has no cause."""
 
 
 def regime(depot: str, start: datetime, at: datetime) -> int:
-    """Which of the two worlds a depot is in: 0 or 1. The depots change one after the other."""
+    """Return the current regime of a depot, 0 or 1. The depots change regimes one after another."""
     shift_s = REGIME_S * DEPOTS.index(depot) / len(DEPOTS)
     return int(((at - start).total_seconds() + shift_s) / REGIME_S) % 2
 
 
 def is_late(world: int, distance_km: float, parcels: int, rain: float) -> bool:
-    """In the one world it is the distance and the rain; in the other the vans are full before they are far."""
+    """Return whether a delivery is late. In one regime, distance and rain cause delays; in the other, full vans cause
+    delays."""
     if world == 0:
         return (distance_km - 8) / 4 + 2 * (rain - 0.5) > 0
     return (parcels - 25) / 10 - (distance_km - 8) / 4 > 0
 
 
 def play(seed: int, start: datetime, rate: float) -> Iterator[Message]:
-    """Deliveries, each told when it is done."""
+    """Yield deliveries. Each is sent when it is completed."""
     random = Random(seed)
     for number, at in moments(random, start, rate):
         depot = random.choice(DEPOTS)

@@ -1,4 +1,4 @@
-"""Which play goes with which demo."""
+"""The plays for the demos."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from examples.playing.message import Play
 
 @dataclass(frozen=True)
 class Feed:
-    """A play, the stream that it is sent to, and how many events a second it has unless told otherwise."""
+    """A play, the stream that it is sent to, and its default rate in events a second."""
 
     stream: str
     play: Play
@@ -23,4 +23,4 @@ FEEDS = {
     "logins": Feed("attempts", visitors.play, 10.0),
     "learning": Feed("deliveries", parcels.play, 30.0),
 }
-"""By the name of the demo."""
+"""The play for each demo, by name."""

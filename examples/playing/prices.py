@@ -1,5 +1,5 @@
-"""Trades in invented stocks. Prices are a function of the seed and of the time, so a play that begins later goes on
-where an earlier one would be: a restart is no fall."""
+"""Trades in simulated stocks. Prices depend only on the seed and the time, so after a restart the play continues at the
+price that it would have reached, and the restart does not look like a fall."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ SENT_TWICE = 0.005
 
 @dataclass(frozen=True)
 class Stock:
-    """A price that swings slowly, and once in each cycle slumps: in a tenth of it down, in a fifth of it up again."""
+    """A price that swings slowly and slumps once per cycle. The fall takes a tenth of the cycle, and the recovery a
+    fifth."""
 
     symbol: str
     base: float
@@ -38,7 +39,7 @@ class Stock:
 
 
 def slump(part: float) -> float:
-    """How deep a stock is in its slump, from 0 to 1, at a part of its cycle."""
+    """Return the depth of the slump, from 0 to 1, at a given fraction of the cycle."""
     if part < 0.7:
         return 0.0
     return (part - 0.7) / 0.1 if part < 0.8 else (1 - part) / 0.2
@@ -59,7 +60,7 @@ def stocks(random: Random) -> list[Stock]:
 
 
 def play(seed: int, start: datetime, rate: float) -> Iterator[Message]:
-    """Trades. Some come a second late, some twice, and some have no price."""
+    """Yield trades. Some arrive a second late, some arrive twice, and some have no price."""
     random = Random(seed)
     listed = stocks(random)
     for number, at in moments(random, start, rate):

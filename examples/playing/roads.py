@@ -1,4 +1,4 @@
-"""Vehicles on three invented roads, some stretches of which are jammed for a while, again and again."""
+"""Vehicles on three simulated roads. Some segments are jammed from time to time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from examples.playing.message import Message, moments, stamp
 CENTRE = (50.11, 8.68)
 DEGREE_M = 111_195.0
 ROADS = {"north": 80.0, "ring": 60.0, "market": 50.0}
-"""The roads and their limits in km/h."""
+"""The roads and their speed limits in km/h."""
 SEGMENTS = 6
 SEGMENT_M = 500.0
 APART_M = 450.0
@@ -28,7 +28,8 @@ DELAYED = 0.01
 
 @dataclass(frozen=True)
 class Segment:
-    """A stretch of a road, and where its middle is. `cycle_s` is how often it is jammed, if it is."""
+    """A segment of a road, with the position of its midpoint. `cycle_s` is the time between two jams, if the segment
+    has jams."""
 
     name: str
     limit: float
@@ -38,7 +39,8 @@ class Segment:
     phase: float
 
     def flow(self, at: datetime) -> float:
-        """What part of the limit is driven at a moment: nearly all of it, or, for a minute in each cycle, a crawl."""
+        """Return how fast vehicles are going at the given time, as a share of the speed limit. It is close to 1, except
+        for one minute of each cycle, when traffic crawls."""
         if self.cycle_s is None:
             return 0.9
         into_s = (at.timestamp() / self.cycle_s + self.phase) % 1 * self.cycle_s
@@ -47,7 +49,7 @@ class Segment:
 
 @dataclass
 class Vehicle:
-    """Someone who drives along a road, and at its end begins again."""
+    """A vehicle that drives along a road, and starts over when it reaches the end."""
 
     name: str
     road: list[Segment]
@@ -55,7 +57,7 @@ class Vehicle:
     seen: datetime
 
     def drive(self, at: datetime, random: Random) -> tuple[Segment, float]:
-        """Go on to a moment: the segment there, and the speed in km/h."""
+        """Advance to the given time. Return the segment that the vehicle has reached, and its speed in km/h."""
         here = self._segment()
         part = 0.9 if random.random() < SLIPS_THROUGH else here.flow(at)
         speed = here.limit * part * random.uniform(0.85, 1.1)
@@ -68,7 +70,7 @@ class Vehicle:
 
 
 def roads(random: Random) -> list[list[Segment]]:
-    """One road beside the other, each straight; every second of their segments is jammed now and then."""
+    """Return parallel straight roads where every other segment is jammed from time to time."""
     return [
         [_segment(f"{name}-{place + 1}", limit, row, place, random) for place in range(SEGMENTS)]
         for row, (name, limit) in enumerate(ROADS.items())
@@ -90,7 +92,7 @@ def _segment(name: str, limit: float, row: int, place: int, random: Random) -> S
 
 
 def play(seed: int, start: datetime, rate: float) -> Iterator[Message]:
-    """Reports, the vehicles in turn. Some come two seconds late."""
+    """Yield reports. The vehicles take turns, and some reports arrive two seconds late."""
     random = Random(seed)
     laid = roads(random)
     length_m = SEGMENTS * SEGMENT_M

@@ -1,4 +1,4 @@
-"""People who log in, each from an address of their own, and now and then someone who tries passwords."""
+"""Users who log in, each from a different address, and occasional attackers who guess passwords."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ DELAYED = 0.02
 SENT_TWICE = 0.005
 
 Attempt = tuple[datetime, str, str, bool]
-"""When, from where, as whom, and whether the password was right."""
+"""The time, the address, the user, and whether the password was correct."""
 
 
 def play(seed: int, start: datetime, rate: float) -> Iterator[Message]:
-    """Attempts, about `rate` a second, and the bursts of attackers besides. Some arrive after later ones."""
+    """Yield about `rate` attempts per second, plus the attackers' bursts. Some attempts arrive out of order."""
     random = Random(seed)
     coming: list[Attempt] = []
     attack_at = start + timedelta(seconds=5)
@@ -39,13 +39,14 @@ def play(seed: int, start: datetime, rate: float) -> Iterator[Message]:
 
 
 def _visit(at: datetime, random: Random) -> Attempt:
-    """Somebody at home. There are so many homes that none has ten attempts in ten minutes."""
+    """Return an attempt by an ordinary user. There are so many users that none of them makes ten attempts in ten
+    minutes."""
     home = random.randrange(HOMES)
     return at, f"2001:db8:{home >> 8:x}::{home & 255:x}", f"user{home % USERS}", random.random() > MISTYPED
 
 
 def _attack(at: datetime, random: Random) -> Iterator[Attempt]:
-    """One address tries many users."""
+    """Yield attempts from one address that tries many users."""
     address = f"203.0.113.{random.randrange(ATTACKERS)}"
     for _ in range(random.randint(*ATTACK_ATTEMPTS)):
         yield at, address, f"user{random.randrange(USERS)}", False

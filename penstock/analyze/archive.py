@@ -1,8 +1,8 @@
-"""An archive of Spark's classes, loaded and checked once: with it Java starts Spark in half the time.
+"""Manages a class-data sharing archive of Spark's classes, which halves the time that Java needs to start Spark.
 
-It is Java's own class-data sharing. The archive is made by a process of its own, which runs some queries and has Java
-write down what it loaded; it belongs to one Java and one Spark, and is kept in the user's cache. Java looks at it only
-if it fits, and we only if its checksum does.
+The archive is created by a separate process, which runs some queries and lets Java record the classes that it loaded.
+Each archive is for one installation of Java and Spark, and is stored in the user's cache folder. Java uses an archive
+only if it matches, and Penstock passes it to Java only if its checksum is correct.
 """
 
 from __future__ import annotations
@@ -29,27 +29,29 @@ from pyspark.sql.types import StructType
 
 from penstock.analyze.fetching import fetch
 from penstock.analyze.java import Java, cache_folder, find_java
-from penstock.files import write_atomic
+from penstock.core.files import write_atomic
 
 SPACE_BYTES = 1024 * 1024 * 1024
-"""Free disk space below which no archive is made. One takes about 170 MB, and twice that for a moment."""
+"""Free disk space below which no archive is created. An archive takes about 170 MB, and twice that while it is
+written."""
 BATCHES = 3
 RUN_S_MAX = 300
 _PIECE_BYTES = 8 * 1024 * 1024
 
 
 def archive_file(java: Java, environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the archive of this Java and this Spark is, or would be."""
+    """Return the path of the archive of Spark's classes for the installed Java and Spark. The file need not exist."""
     release = java.home / "release"
     known = release.read_text() if release.is_file() else ""
     jars = sorted((Path(pyspark.__file__).parent / "jars").iterdir())
-    dates = [each.stat().st_mtime_ns for each in jars]  # to Java a jar of another date is another jar
+    dates = [jar.stat().st_mtime_ns for jar in jars]  # Java treats a jar with a new date as a different jar
     parts = f"{java.home}\n{java.version}\n{known}\n{pyspark.__file__}\n{dates}"
     return cache_folder(environ) / f"spark-{blake2b(parts.encode(), digest_size=8).hexdigest()}.jsa"
 
 
 def java_options(file: Path) -> list[str]:
-    """The options that have Java use an archive; none if there is none, or it is not what was written."""
+    """Return the options that make Java use the archive of Spark's classes. The result is empty if there is none or its
+    checksum is wrong."""
     return [f"-XX:SharedArchiveFile={file}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off"] if _is_whole(file) else []
 
 
@@ -65,7 +67,7 @@ def _is_whole(file: Path) -> bool:
 
 
 def _remove_stale(folder: Path) -> None:
-    """Remove the archives of Sparks that are no longer there, as those of environments that were removed."""
+    """Delete the archives of Spark installations that no longer exist, for example in deleted environments."""
     for mark in folder.glob("spark-*.crc"):
         if not Path(mark.read_text().partition("\n")[2]).exists():
             for suffix in (".jsa", ".lock", ".draft", ".crc"):
@@ -80,11 +82,11 @@ def _checksum(file: Path) -> str:
     return f"{crc:08x}"
 
 
-def start_making(*, nice: int = 0) -> subprocess.Popen[bytes] | None:
-    """Begin to make the archive, in a process that gives way to others by `nice`; None if it is there, or there is no
-    room for it."""
+def start_archiving(*, nice: int = 0) -> subprocess.Popen[bytes] | None:
+    """Start a process that creates the archive of Spark's classes, with the scheduling priority `nice`. Returns None if
+    the archive already exists, or if there is not enough disk space for it."""
     file = archive_file(find_java())
-    room = shutil.disk_usage(next(each for each in file.parents if each.exists())).free
+    room = shutil.disk_usage(next(parent for parent in file.parents if parent.exists())).free
     if _is_whole(file) or room < SPACE_BYTES:
         return None
     return subprocess.Popen(
@@ -96,14 +98,14 @@ def start_making(*, nice: int = 0) -> subprocess.Popen[bytes] | None:
 
 
 def make(file: Path) -> None:
-    """Make an archive, if there is none. If another process is at it already, do nothing."""
+    """Create the archive of Spark's classes if it does not exist. Does nothing if another process is creating it."""
     file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with open(file.with_suffix(".lock"), "wb") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return
-        if _is_whole(file):  # another process has made it since we looked
+        if _is_whole(file):  # created by another process in the meantime
             return
         _mark(file).unlink(missing_ok=True)
         draft = file.with_suffix(".draft")
@@ -116,9 +118,9 @@ def make(file: Path) -> None:
 
 
 def _record(draft: Path, folder: Path) -> None:
-    """Run what an app runs, and have Java write down its classes as it ends."""
+    """Run queries like those in an app, and let Java save the loaded classes when it exits."""
     from penstock.analyze.session import start_session
-    from penstock.settings import Settings
+    from penstock.core.settings import Settings
 
     recording = (f"-XX:ArchiveClassesAtExit={draft}", "-Xlog:cds=off", "-Xlog:cds+dynamic=off")
     spark = start_session(
@@ -133,7 +135,7 @@ def _record(draft: Path, folder: Path) -> None:
 
 
 def exercise(spark: SparkSession, folder: Path) -> None:
-    """A windowed view and a plain one on a source in Python, as the views of an app are."""
+    """Run a windowed view and a plain view on a source written in Python, like the views of an app."""
     spark.dataSource.register(_Numbers)
     done: list[int] = []
 
@@ -156,7 +158,7 @@ def exercise(spark: SparkSession, folder: Path) -> None:
 
 
 class _Numbers(DataSource):
-    """Some numbers at a time, without end."""
+    """A stream source that produces an endless series of numbers, a few at a time."""
 
     @classmethod
     def name(cls) -> str:

@@ -1,4 +1,4 @@
-"""The part of `penstock check` that needs Spark: does every view analyse, and can it run as a stream."""
+"""The part of `penstock check` that needs Spark: it checks that each view can be analysed and can run as a stream."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import contextlib
 import os
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,27 +16,39 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock.analyze.deriving import Derived
-from penstock.analyze.fitting import row_problems
 from penstock.analyze.frames import build, columns_schema, inputs, key_problems, node_error
 from penstock.analyze.joined import UNBOUNDED, join_problems
-from penstock.analyze.planning import plan_problems
-from penstock.analyze.query import output_mode
+from penstock.analyze.plan_print import plan_problems
+from penstock.analyze.python_code import function_problems
 from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
 from penstock.analyze.source import read_stream, register
 from penstock.analyze.staying import staying_problems
+from penstock.analyze.streaming_query import output_mode
 from penstock.analyze.summaries import stream_problems
-from penstock.app import App
-from penstock.columns import CHANGE_COLUMN, VERSION_COLUMN
-from penstock.declared import CHANGES_SUFFIX, Handler, View, Where
-from penstock.errors import ViewError
-from penstock.graph import Problem, change_streams, feed_problems, is_derived, order
-from penstock.schema import event_schema, shown
-from penstock.settings import Settings
+from penstock.app.app import App
+from penstock.app.declared import CHANGES_SUFFIX, Handler, View, Where
+from penstock.app.graph import Problem, change_streams, feed_problems, is_derived, order
+from penstock.core.columns import CHANGE_COLUMN, VERSION_COLUMN
+from penstock.core.contracts import ChangeWatch
+from penstock.core.errors import BadCursor, ViewError
+from penstock.core.schema import event_schema, shown
+from penstock.core.settings import Settings
+from penstock.handlers.fitting import row_problems
+
+
+class _NoWatch:
+    """A watch on a stream that never changes."""
+
+    def arm(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        pass
 
 
 class EmptyLog:
-    """A log in which every stream is there and has no events."""
+    """A `BlockingLogReader` for a log where every stream exists, with one partition and no events."""
 
     def generation(self, stream: str) -> int:
         return 0
@@ -46,11 +59,22 @@ class EmptyLog:
     def ends(self, stream: str) -> Mapping[int, int]:
         return {0: 0}
 
+    def rows_between(self, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> int:
+        return 0
+
     def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        if (partition, start, end) != (0, 0, 0):
+            raise BadCursor(f"stream {stream} has no events")
         return iter(())
 
     def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
-        return {0: 0}
+        ends = self.ends(stream)
+        if seen == ends:
+            time.sleep(timeout_s)
+        return ends
+
+    def watch(self, stream: str, wake: Callable[[], None]) -> ChangeWatch:
+        return _NoWatch()
 
     def close(self) -> None:
         pass
@@ -58,7 +82,8 @@ class EmptyLog:
 
 @contextlib.contextmanager
 def silenced() -> Iterator[None]:
-    """Standard error to nowhere, for Java and Spark's Python processes too: they talk while they start and stop."""
+    """Discard standard error, including the output of Java and Spark's Python processes, which print while they start
+    and stop."""
     sys.stderr.flush()
     kept = os.dup(2)
     with open(os.devnull, "wb") as nowhere:
@@ -71,7 +96,8 @@ def silenced() -> Iterator[None]:
 
 
 def check_views(app: App, settings: Settings) -> list[Problem]:
-    """The problems of each view that only Spark can find. Takes the time of a Spark start; needs no data."""
+    """Return the problems that only Spark can find, for each view. Takes as long as starting Spark, and does not need
+    data."""
     with tempfile.TemporaryDirectory(prefix="check-", dir=scratch_folder()) as folder, silenced():
         spark = start_session(app.name, settings, logs=Path(folder) / "log", warehouse=Path(folder) / "warehouse")
         try:
@@ -82,37 +108,38 @@ def check_views(app: App, settings: Settings) -> list[Problem]:
 
 
 def _check_all(app: App, spark: SparkSession) -> list[Problem]:
-    found: list[Problem] = []
-    columns: dict[str, pa.Schema] = {each.name: shown(event_schema(each.row)) for each in app.keepers}
-    views = {name for each in app.views for name in (each.name, each.changes.name)}
+    all_problems: list[Problem] = []
+    columns: dict[str, pa.Schema] = {handler.name: shown(event_schema(handler.row)) for handler in app.view_handlers}
+    views = {name for view in app.views for name in (view.name, view.changes.name)}
     for view in order(app):
         if isinstance(view, Handler):
             continue
         if any(name in views and name.removesuffix(CHANGES_SUFFIX) not in columns for name in view.reads):
-            continue  # it reads a view that has a problem of its own
+            continue  # it reads a view whose problem has already been reported
         try:
             frame, problems = view_problems(spark, app, view, columns)
         except ViewError as error:
-            found.append(_problem(view, error))
+            all_problems.append(_problem(view, error))
             continue
         problems = problems or [*_changes_problems(app, view, frame)] or plan_problems(spark, app, view, columns)
-        found += [Problem(view.where, f"view {view.name}: {each}") for each in problems]
+        all_problems += [Problem(view.where, f"view {view.name}: {problem}") for problem in problems]
         if not problems:
             columns[view.name] = columns_schema(frame)
             feeds = [feed for feed in app.feeds if feed.of == view.name]
-            found += [each for feed in feeds for each in feed_problems(feed, columns[view.name])]
+            all_problems += [problem for feed in feeds for problem in feed_problems(feed, columns[view.name])]
     for name, schema in columns.items():
-        found += row_problems(app, name, schema)
-    return found
+        all_problems += row_problems(app, name, schema)
+    return all_problems
 
 
 def view_problems(
     spark: SparkSession, app: App, view: View, columns: Mapping[str, pa.Schema], *, unbounded: bool = False
 ) -> tuple[DataFrame, list[str]]:
-    """A view's query on inputs without events, and why it cannot run. `columns` has those of the views that it reads.
-    A join that keeps every row is passed over if `unbounded`: what it gives is right.
+    """Build a view's query on inputs without events, and return it with the reasons why it cannot run. `columns`
+    contains the columns of the views that it reads. With `unbounded`, a join that keeps every row is not reported,
+    because its result is correct.
 
-    Raises `ViewError` if it cannot be built. A source named `penstock` must be registered.
+    Raises `ViewError` if the query cannot be built. A source named `penstock` must be registered.
     """
     if is_derived(app, view):
         return Derived(spark, view).check([columns[name] for name in view.reads])
@@ -122,15 +149,18 @@ def view_problems(
 
     frame = build(spark, view, inputs(app, view, read, columns))
     problems = key_problems(view, frame) or staying_problems(view, frame)
-    problems = problems or [each for each in join_problems(spark, view, frame) if not unbounded or each != UNBOUNDED]
-    return frame, problems or stream_problems(frame) or _support_problems(spark, view, frame)
+    problems = problems or [
+        problem for problem in join_problems(spark, view, frame) if not unbounded or problem != UNBOUNDED
+    ]
+    problems = problems or stream_problems(frame) or _support_problems(spark, view, frame)
+    return frame, problems or function_problems(spark, frame)
 
 
 def _changes_problems(app: App, view: View, frame: DataFrame) -> Iterator[str]:
-    """Why the changes of a view cannot be read as a stream."""
+    """Yield the reasons why the changes of a view cannot be read as a stream."""
     if view.name in change_streams(app):
         for name in {CHANGE_COLUMN, VERSION_COLUMN} & set(frame.columns):
-            yield f"its column {name} has the name of one that {view.changes.name} adds; give it another name"
+            yield f"its column {name} has the same name as a column that {view.changes.name} adds; rename it"
 
 
 def _problem(view: View, error: ViewError) -> Problem:
@@ -139,7 +169,8 @@ def _problem(view: View, error: ViewError) -> Problem:
 
 
 def _support_problems(spark: SparkSession, view: View, frame: DataFrame) -> list[str]:
-    """Return what Spark does not support on a stream, as it says when a query is started."""
+    """Return Spark's error message if the query uses something that Spark does not support on a stream. Starting the
+    query would fail with the same message."""
     java: Any = spark._jvm
     mode = getattr(java.org.apache.spark.sql.streaming.OutputMode, output_mode(view).capitalize())()
     checker = java.org.apache.spark.sql.catalyst.analysis.UnsupportedOperationChecker

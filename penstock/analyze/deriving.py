@@ -10,37 +10,40 @@ from pyspark.sql import DataFrame, SparkSession
 
 from penstock.analyze.fetching import fetch
 from penstock.analyze.frames import build, columns_schema, key_problems, node_error, spark_schema
-from penstock.analyze.repeatable import each_of, literals, repeat_problems
-from penstock.declared import View
-from penstock.errors import ViewError
+from penstock.analyze.python_code import building_problems, function_problems
+from penstock.analyze.repeatable import literals, repeat_problems
+from penstock.analyze.trees import items_of
+from penstock.app.declared import View
+from penstock.core.errors import ViewError
 
 _ROW_BY_ROW = frozenset({"Project", "Filter", "SubqueryAlias", "View", "LocalRelation", "LogicalRDD"})
-"""Steps of Spark's plans that take each row by itself, and inputs."""
+"""Nodes in Spark's plans that are inputs or process each row independently."""
 _SESSION = {
     "spark.sql.leafNodeDefaultParallelism": "1",
-    # Small inputs are part of the plan, where filters are applied while it is optimized. Larger ones stay columns until
-    # a task reads them; as part of the plan, each of their rows would be serialized with the task.
+    # Small inputs are part of the plan, so filters are applied to them while the plan is optimized. Larger inputs stay
+    # columns until a task reads them; if they were part of the plan, each row would be serialized with the task.
     "spark.sql.execution.arrow.localRelationThreshold": "64KB",
-    # Rows are in one partition, so a join needs no shuffle, and sorting costs less than the job of a broadcast.
+    # Rows are in one partition, so a join needs no shuffle, and sorting is cheaper than a broadcast job.
     "spark.sql.autoBroadcastJoinThreshold": "-1",
 }
-"""Settings for queries over some ten thousand rows, all in this process."""
+"""Settings for queries over about ten thousand rows that run entirely in this process."""
 BATCH_ROWS = 10_000
-"""Rows of an input that Java reads at a time: Spark's own default."""
+"""Number of input rows that Java reads at a time. This is Spark's default."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """What is known of a query since it was first built on inputs with certain columns."""
+    """Facts about a derived view's query, determined when it is first built for a given set of input columns."""
 
     read: Sequence[pa.Schema]
     columns: pa.Schema
     together: bool
-    """Whether it groups, joins or sorts rows, for which they must come together."""
+    """Whether the query groups, joins or sorts rows, so they must all be in one partition."""
 
 
 class Derived:
-    """A derived view's query, in a session of its own: it names its inputs as the streaming views name theirs."""
+    """The query of a derived view. It has a separate session, because it uses the same names for its inputs as
+    streaming views do."""
 
     def __init__(self, spark: SparkSession, view: View) -> None:
         self.view = view
@@ -49,11 +52,12 @@ class Derived:
             self._spark.conf.set(name, value)
         self._built: Built | None = None
         self.by_row = False
-        """Whether each row is made of one row of the only view that it reads, and has its key columns from there: known
-        with the columns."""
+        """Whether the query reads a single view, and computes each output row from one of its rows with the same key
+        columns. Set by `columns`."""
 
     def columns(self, inputs: Sequence[pa.Schema]) -> pa.Schema:
-        """The columns of the view, given those of what it reads. Raises `ViewError` if it cannot be computed."""
+        """Return the derived view's columns, given its inputs' columns. Raises `ViewError` if the view cannot be
+        computed."""
         read = [self._rows(schema.empty_table()) for schema in inputs]
         frame, problems = self._inspect(read)
         if problems:
@@ -62,41 +66,49 @@ class Derived:
         return columns_schema(frame)
 
     def check(self, inputs: Sequence[pa.Schema]) -> tuple[DataFrame, list[str]]:
-        """The query on inputs without rows, and why it cannot be computed."""
+        """Build the derived view's query on inputs without rows, and return it with the reasons why it cannot be
+        computed."""
         return self._inspect([self._rows(schema.empty_table()) for schema in inputs])
 
     def _inspect(self, read: Sequence[DataFrame]) -> tuple[DataFrame, list[str]]:
         frame = build(self._spark, self.view, read)
         problems = [*key_problems(self.view, frame), *dict.fromkeys(repeat_problems(self.view, frame))]
+        problems += function_problems(self._spark, frame)
         if self.view.function is not None and not problems and self._differs(frame, read):
             problems.append(
-                "its function gives another query each time that it is called: it must not depend on the clock, on "
-                "random numbers, or on anything else outside of the rows"
+                "its function returns a different query on each call: the query must not depend on the clock, on "
+                "random numbers, or on anything else outside the rows"
             )
+        if self.view.function is not None and not problems:
+            problems += building_problems(self.view)
         return frame, problems
 
     def _differs(self, frame: DataFrame, read: Sequence[DataFrame]) -> bool:
-        """Whether the query has other constants when it is built once more."""
+        """Return whether the derived view's query contains different constants when it is built a second time."""
         return literals(frame) != literals(build(self._spark, self.view, read))
 
     def _passes_key(self, read: DataFrame, frame: DataFrame) -> bool:
-        """Whether the key columns are those of what is read, as they are. Spark numbers columns, and a column that is
-        computed, or only has another name, has another number."""
+        """Return whether the derived view's key columns are passed on unchanged from the input. Spark numbers columns,
+        and assigns a new number to any column that is computed or renamed."""
         before, after = (
-            {str(each.name()): each.exprId().id() for each in each_of(each._jdf.queryExecution().analyzed().output())}
-            for each in (read, frame)
+            {
+                str(column.name()): column.exprId().id()
+                for column in items_of(df._jdf.queryExecution().analyzed().output())
+            }
+            for df in (read, frame)
         )
         return all(name in before and before[name] == after.get(name) for name in self.view.key)
 
     def frame(self, inputs: Sequence[pa.Table], *, together: bool = False) -> DataFrame:
-        """The query on its inputs, each of which is said to be in one place if `together`: then rows are grouped and
-        joined where they are, and there is no shuffle."""
-        frames = [self._rows(each) for each in inputs]
-        return build(self._spark, self.view, [each.coalesce(1) for each in frames] if together else frames)
+        """Build the derived view's query on its inputs. With `together`, each input is declared to be in one partition,
+        so Spark groups and joins rows without a shuffle."""
+        frames = [self._rows(table) for table in inputs]
+        return build(self._spark, self.view, [frame.coalesce(1) for frame in frames] if together else frames)
 
     def _rows(self, table: pa.Table) -> DataFrame:
-        """A table as a DataFrame, as `createDataFrame` makes it. That asks the session for eight settings first, in
-        some thirty questions to Java, which is most of its time; they are known here."""
+        """Convert a table of input rows to a Spark DataFrame, like `createDataFrame`. `createDataFrame` first reads
+        eight settings from the session, with about thirty calls to Java, which take most of its time; here the settings
+        are known."""
         return self._spark._create_from_arrow_table(
             table,
             spark_schema(table.schema),
@@ -107,8 +119,11 @@ class Derived:
         )
 
     def compute(self, inputs: Sequence[pa.Table]) -> pa.Table:
-        """Run the query. Blocks; about a tenth of a second for some thousand rows. The same rows in the same order give
-        the same result, at the first time and later: rows of an input are in one partition, in their order."""
+        """Compute the derived view: run its query in Spark. Blocks for about 0.1 seconds for a few thousand rows.
+
+        The same rows in the same order always give the same result, because each input is in one partition, in its
+        original order.
+        """
         try:
             built = self._learn(inputs)
             return fetch(self.frame(inputs, together=built.together), built.columns)
@@ -118,8 +133,9 @@ class Derived:
             raise node_error(self.view, error) from error
 
     def _learn(self, inputs: Sequence[pa.Table]) -> Built:
-        """What is known of the query on inputs with these columns."""
-        read = [each.schema for each in inputs]
+        """Return the facts about the derived view's query. The query is built for this only if the input columns have
+        changed."""
+        read = [table.schema for table in inputs]
         if self._built is None or self._built.read != read:
             frame = self.frame(inputs)
             self._built = Built(read, columns_schema(frame), not _is_row_by_row(frame))
@@ -127,11 +143,11 @@ class Derived:
 
 
 def _is_row_by_row(frame: DataFrame) -> bool:
-    """Whether each row of the result is made of one row of the input, whatever the others are."""
+    """Return whether each row of a derived view is computed from one input row, independently of all other rows."""
     pending = [frame._jdf.queryExecution().analyzed()]
     while pending:
         plan = pending.pop()
         if plan.getClass().getSimpleName() not in _ROW_BY_ROW or plan.subqueries().nonEmpty():
             return False
-        pending += each_of(plan.children())
+        pending += items_of(plan.children())
     return True

@@ -1,8 +1,8 @@
-"""The rows of a DataFrame, fetched from Java without the wait that PySpark's `toArrow` may never end.
+"""Fetch the rows of a DataFrame from Java, without the endless wait that PySpark's `toArrow` can fall into.
 
-Spark opens a socket for each fetch, computes the rows for the first who connects, and closes it. If that is not us, or
-we cannot connect, `toArrow` waits for a result that nothing will give. Here that is an error: the batch is not in the
-ledger, and the query starts again.
+Spark opens a socket for each fetch, computes the rows for the first client that connects, and closes the socket. If
+another program connects first, or connecting fails, `toArrow` waits for a result that never arrives. `fetch` raises an
+error instead: the batch is not added to the ledger, and the query is restarted.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from pyspark.util import _create_local_socket
 
 
 def fetch(frame: DataFrame, columns: pa.Schema | None = None) -> pa.Table:
-    """All rows. `ConnectionError` if Spark did not serve them to us. If the columns are known, Spark is not asked for
-    them: each question to it takes some milliseconds when the machine is busy."""
+    """Return all rows of a Spark DataFrame. Raises `ConnectionError` if Spark did not send them to this process. Pass
+    `columns` if they are known: asking Spark for them takes a few milliseconds per call on a busy machine."""
     columns = columns or to_arrow_schema(frame.schema, error_on_duplicated_field_names_in_struct=True, timezone="UTC")
     served = frame._jdf.collectAsArrowToPython()
     address, secret, serving = served[0], served[1], served[2]
@@ -28,12 +28,12 @@ def fetch(frame: DataFrame, columns: pa.Schema | None = None) -> pa.Table:
         stream, connection = _create_local_socket((address, secret))
     except (PySparkRuntimeError, EOFError) as error:
         raise ConnectionError(
-            "Spark did not hand its rows over: another program connected first, or Spark took too long"
+            "Spark did not send its rows: another program connected first, or Spark took too long"
         ) from error
     with connection, stream:
         try:
             batches = list(ArrowCollectSerializer().load_stream(cast("IO[bytes]", stream)))
         finally:
             with unwrap_spark_exception():
-                serving.getResult()  # ends in any case, now that we are the one who is served
+                serving.getResult()  # always returns, because Spark serves this process
     return pa.Table.from_batches(batches).cast(columns) if batches else columns.empty_table()

@@ -1,4 +1,4 @@
-"""From declarations to DataFrames: the inputs that a view reads, and the view on them."""
+"""Turn declarations into DataFrames: the inputs of a view, and the view itself."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, DataType, DoubleType, FloatType, MapType, StructType
 
-from penstock.app import App
-from penstock.columns import change_schema
-from penstock.declared import CHANGES_SUFFIX, Handler, Stream, Time, View, Where
-from penstock.errors import HandlerError, ViewError
-from penstock.schema import INGEST_COLUMN, KIND_EVENT, SYSTEM_COLUMNS, event_schema
-from penstock.sql import place
+from penstock.analyze.trees import items_of
+from penstock.app.app import App
+from penstock.app.declared import CHANGES_SUFFIX, Handler, Stream, Time, View, Where
+from penstock.app.sql import describe_position
+from penstock.core.columns import change_schema
+from penstock.core.errors import HandlerError, ViewError
+from penstock.core.schema import INGEST_COLUMN, KIND_EVENT, SYSTEM_COLUMNS, event_schema
 
 Reader = Callable[[str, StructType], DataFrame]
-"""Gives the raw rows of a stream: from the log, or from a plain list."""
+"""A function that returns the raw rows of a stream, from the log or from a plain list."""
 
 
 def spark_schema(schema: pa.Schema) -> StructType:
-    """The Spark face of an Arrow schema."""
+    """Convert an Arrow schema to a Spark schema."""
     return from_arrow_schema(schema, prefer_timestamp_ntz=False)
 
 
 def stream_frame(stream: Stream, read: Reader, time: Time = "event") -> DataFrame:
-    """A stream's events: with its watermark, without ticks (which move the watermark) and system columns.
+    """Return a stream's events with their watermark, without system columns and without ticks, which only advance the
+    watermark.
 
-    By ingest time, there is a column for it, with a watermark that leaves no time: what comes is never older than what
-    has come.
+    With `time="ingest"`, the frame has a column for the ingest time. Its watermark allows no delay, because no event
+    has an earlier ingest time than the events before it.
     """
     frame = read(stream.name, spark_schema(event_schema(stream.event)))
     if time == "ingest":
@@ -47,19 +49,21 @@ def stream_frame(stream: Stream, read: Reader, time: Time = "event") -> DataFram
 
 
 def changes_frame(stream: str, columns: pa.Schema, read: Reader) -> DataFrame:
-    """The changes of a view with these columns, each row an event of the stream VIEW.changes."""
+    """Return the changes of a view with these columns. Each row is an event in the stream VIEW.changes."""
     return _events(read(stream, spark_schema(change_schema(columns))))
 
 
 def _events(frame: DataFrame) -> DataFrame:
-    """Without ticks, which must come as far as the watermark. Spark would do this, and what the view filters, before:
-    not with a condition that could depend on more than the row, as one on the number of the task."""
+    """Remove ticks from a stream's DataFrame after they have passed the watermark operator. Spark would move
+    an ordinary filter below the watermark, but not a filter that could depend on more than the row, such as on the task
+    number."""
     never = F.spark_partition_id() < 0
     return frame.filter((frame["_kind"] == KIND_EVENT) | never).drop(*SYSTEM_COLUMNS)
 
 
 def inputs(app: App, view: View, read: Reader, columns: Mapping[str, pa.Schema]) -> list[DataFrame]:
-    """The DataFrames that a view of streams reads, in order. `columns` has those of each view."""
+    """Return the DataFrames that a view of streams reads, in order. `columns` contains the columns of each view whose
+    changes it reads."""
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
     return [
         stream_frame(streams[name], read, view.time)
@@ -70,21 +74,62 @@ def inputs(app: App, view: View, read: Reader, columns: Mapping[str, pa.Schema])
 
 
 def build(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> DataFrame:
-    """The view on its inputs. Whatever is wrong with it is a `ViewError` that names view, place and column."""
+    """Build the view's DataFrame on its inputs. Raises `ViewError` for any mistake in the view, with the view's name,
+    the line, and the column if it is known."""
     try:
         if view.query is not None:
             for name, frame in zip(view.reads, frames, strict=True):
                 frame.createOrReplaceTempView(_quoted(name))
-            made = DataFrame(spark._jsparkSession.sql(view.query), spark)  # `spark.sql` makes five questions of it
+            output = DataFrame(spark._jsparkSession.sql(view.query), spark)  # one call to Java; `spark.sql` makes five
         else:
-            made = view(*frames)
+            output = _call(spark, view, frames)
+    except ViewError:
+        raise
     except Exception as error:
         raise node_error(view, error) from error
-    if not isinstance(made, DataFrame):
+    if not isinstance(output, DataFrame):
         raise ViewError(
-            f"{view.where}: view {view.name}: it returned {type(made).__name__}, not a DataFrame", view=view.name
+            f"{view.where}: view {view.name}: it returned {type(output).__name__}, not a DataFrame", view=view.name
         )
-    return made
+    return output
+
+
+def _call(spark: SparkSession, view: View, frames: Sequence[DataFrame]) -> Any:
+    """Call the view's function. Restores the settings of the session, and raises `ViewError` if the function has
+    changed them: Spark's plans do not contain all of them, and other views use the same session."""
+    before = _settings(spark)
+    try:
+        output = view(*frames)
+    finally:
+        changed = _restore(spark, before)
+    if changed:
+        raise ViewError(
+            f"{view.where}: view {view.name}: its function changes the session's setting {changed[0]}, which would "
+            "also apply to other views; use a function in the query instead, such as try_cast or from_utc_timestamp",
+            view=view.name,
+        )
+    return output
+
+
+def _settings(spark: SparkSession) -> Any:
+    """Return a copy of the session's settings, as a map in Java. Takes a tenth of a millisecond."""
+    return spark._jsparkSession.sessionState().conf().getAllConfs()
+
+
+def _restore(spark: SparkSession, before: Any) -> list[str]:
+    """Set the session's settings to what they were, and return the names of those that had changed."""
+    after = _settings(spark)
+    if after.equals(before):
+        return []
+    names = {str(entry._1()) for settings in (before, after) for entry in items_of(settings.toSeq())}
+    changed = sorted(name for name in names if not before.get(name).equals(after.get(name)))
+    for name in changed:
+        old = before.get(name)
+        if old.isDefined():
+            spark.conf.set(name, str(old.get()))
+        else:
+            spark.conf.unset(name)
+    return changed
 
 
 def _quoted(name: str) -> str:
@@ -92,27 +137,27 @@ def _quoted(name: str) -> str:
 
 
 def key_problems(view: View, frame: DataFrame) -> list[str]:
-    """What is wrong with the key and the ranking of a view, given its columns."""
+    """Return the mistakes in a view's key and ranking, given its columns."""
     columns = {field.name: field.dataType for field in frame.schema.fields}
     shown = ", ".join(columns)
-    found = [f"the key {name!r} is no column of it; it has {shown}" for name in view.key if name not in columns]
-    found += [
+    problems = [f"it has no column {name!r} for its key; it has {shown}" for name in view.key if name not in columns]
+    problems += [
         f"the key {name!r} is of type {columns[name].simpleString()}, which cannot identify a row"
         for name in view.key
         if name in columns and _unusable(columns[name])
     ]
     if view.by is not None and view.by not in columns:
-        found.append(f"by={view.by!r} is no column of it; it has {shown}")
+        problems.append(f"it has no column {view.by!r} for by=; it has {shown}")
     elif view.by is not None and isinstance(columns[view.by], StructType | ArrayType | MapType | BinaryType):
-        found.append(f"by={view.by!r} is of type {columns[view.by].simpleString()}, which cannot be ranked")
+        problems.append(f"by={view.by!r} is of type {columns[view.by].simpleString()}, which cannot be ranked")
     if len(columns) != len(frame.columns):
-        found.append("two of its columns have the same name")
+        problems.append("two of its columns have the same name")
     missing = [name for name in _grouped_by(frame) if name in columns and name not in view.key]
-    if missing and not found:
-        found.append(
-            f"it groups by {', '.join(missing)} as well, which is not in its key: rows would overwrite each other"
+    if missing and not problems:
+        problems.append(
+            f"it also groups by {', '.join(missing)}, which is not in its key: rows would overwrite each other"
         )
-    return found
+    return problems
 
 
 def _unusable(kind: DataType) -> bool:
@@ -122,7 +167,7 @@ def _unusable(kind: DataType) -> bool:
 
 
 def _grouped_by(frame: DataFrame) -> list[str]:
-    """The output columns that come straight from a GROUP BY: together they identify a row."""
+    """Return the output columns that come unchanged from a GROUP BY. Together, these columns identify a row."""
     plan = frame._jdf.queryExecution().analyzed()
     grouped: set[str] = set()
     pending = [plan]
@@ -139,35 +184,39 @@ def _grouped_by(frame: DataFrame) -> list[str]:
 
 
 def _identity(expression: Any) -> str:
-    """A name that an attribute keeps from where it is made to where it is used."""
-    found = re.search(r"#\d+", str(expression.toString()))
-    return found.group() if found else str(expression.toString())
+    """Return an identifier that stays the same between the place where an attribute of Spark's plan is computed and all
+    its uses."""
+    match = re.search(r"#\d+", str(expression.toString()))
+    return match.group() if match else str(expression.toString())
 
 
 def node_error(node: View | Handler, error: BaseException) -> ViewError | HandlerError:
-    """What a user needs of a failure in a view or handler: which one, which line, which column, one sentence."""
+    """Convert a failure in a view or handler to an error for its author: the view or handler, the line, the column if
+    it is known, and one sentence."""
     where = _user_line(node, error)
     sentence = _sentence(error)
     if isinstance(node, Handler):
         return HandlerError(f"{where}: handler {node.name}: {sentence}", handler=node.name)
-    column, there = _column(error), _sql_place(node, error)
+    column, there = _column(error), _sql_position(node, error)
     message = f"{where}: view {node.name}: {sentence}" + (f" (in its SQL: {there})" if there is not None else "")
     return ViewError(message, view=node.name, file=where.file, line=where.line, column=column)
 
 
 def _user_line(node: View | Handler, error: BaseException) -> Where:
-    """The last line of the user's own file on the way to the error; Spark's call site if it was not on the way."""
+    """Return the last line of the user's own file in the traceback of a view's or handler's error. If the file is not
+    in the traceback, return Spark's call site, or the line of the declaration."""
     if node.function is not None:
         file = node.function.__code__.co_filename
         lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
         if lines and lines[-1] is not None:
             return Where(node.where.file, lines[-1])
-    found = re.search(r"was called from\s+(\S+?):(\d+)", str(error))
-    return Where(node.where.file, int(found.group(2))) if found and node.function else node.where
+    match = re.search(r"was called from\s+(\S+?):(\d+)", str(error))
+    return Where(node.where.file, int(match.group(2))) if match and node.function else node.where
 
 
 def _sentence(error: BaseException) -> str:
-    """The message without Spark's tail: no SQL state, no plan, no Java stack."""
+    """Return the message of a Spark error without Spark's additions, such as the SQL state, the plan and the Java
+    stack."""
     if isinstance(error, Py4JJavaError):
         return str(error.java_exception.toString()).splitlines()[0]
     if not isinstance(error, PySparkException):
@@ -181,15 +230,15 @@ def _sentence(error: BaseException) -> str:
     return re.sub(r"\s*SQLSTATE: \w+.*$", "", line).strip()
 
 
-def _sql_place(view: View, error: BaseException) -> str | None:
-    """The place in the SQL of a view at which Spark found an error, if it says so: of a text that cannot be parsed, and
-    of a name that is not there."""
+def _sql_position(view: View, error: BaseException) -> str | None:
+    """Return the position in a view's SQL where Spark found an error, or None. Spark reports a position for SQL that
+    cannot be parsed and for unknown names."""
     if view.query is None or not isinstance(error, AnalysisException):
         return None
     java: Any = getattr(error, "_origin", None)
     if java is None or not (java.line().isDefined() and java.startPosition().isDefined()):
         return None
-    return place(view.query, int(java.line().get()), int(java.startPosition().get()))
+    return describe_position(view.query, int(java.line().get()), int(java.startPosition().get()))
 
 
 def _column(error: BaseException) -> str | None:
@@ -201,6 +250,6 @@ def _column(error: BaseException) -> str | None:
 
 
 def columns_schema(frame: DataFrame) -> pa.Schema:
-    """The Arrow types of a view's columns."""
+    """Return the Arrow types of a view's columns."""
     columns = to_arrow_schema(frame.schema, timezone="UTC")
     return pa.schema([field.with_nullable(True) for field in columns])

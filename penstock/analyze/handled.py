@@ -1,8 +1,8 @@
 """Handlers as a Spark streaming source: Spark plans each batch, and its workers run the handler as they read.
 
 The source of a handler's query is the handler itself: a task reads its shards' rows from the log, runs the handler on
-them, makes the state durable and gives Spark what was emitted. Events never cross into Java and back. Spark does what
-it is good at: it fixes the range of a batch before it runs, spreads the work, and runs it again when a worker dies.
+them, makes the state durable and returns the emitted events to Spark. Input events never pass through Java. Spark
+decides on a batch's range before the batch runs, distributes the work, and repeats it if a worker dies.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -20,30 +21,29 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit, ReadMaxRows
 from pyspark.sql.types import StructType
 
-from penstock.analyze.batches import batch_end, own_positions, rows_bound, shard_ranges
-from penstock.analyze.claims import Claims, new_claims
-from penstock.analyze.outbox import Inbox
-from penstock.analyze.pace import Pace
 from penstock.analyze.source import JOINED_ROWS_MAX
-from penstock.analyze.worker import RESULT, Plan, ShardWork, Worker, worker_of
-from penstock.contracts import HandledShard, LogReader
-from penstock.cursor import Positions, source_positions
-from penstock.errors import LedgerMismatch
-from penstock.shard import HASH_BYTES, NOTHING
+from penstock.core.contracts import BlockingLogReader
+from penstock.core.cursor import Positions, source_positions
+from penstock.core.errors import LedgerMismatch
+from penstock.core.wakeups import BlockingWatch
+from penstock.handlers.batches import batch_end, own_positions, rows_bound, shard_ranges
+from penstock.handlers.contracts import Claims, HandledShard
+from penstock.handlers.pace import Pace
+from penstock.handlers.shard import HASH_BYTES, NO_VERSION
+from penstock.handlers.worker import RESULT, HandlerPlan, HandlerWorker, ShardWork, worker_of
 
 FORMAT = "penstock-handler"
-POLL_S = 0.02
-"""How long to wait for one stream before a look at the next, if a handler reads several."""
 CLAIMED_SHARDS_MAX = 64
-"""Past this many, each task has its own: a task that may run any of them is told of all."""
+"""Above this number of shards, each task is assigned its shards in advance, because a task that can claim any shard
+must receive the work descriptions of all shards."""
 Offset = dict[str, int]
 
 
 @dataclass(frozen=True)
-class Standing:
-    """Where a handler's ledger stands: the number of its next batch and where that begins; where it must end, if it has
-    begun to have an effect; where the last one ended, None if there is none; where the first began; and its shards,
-    with the generation of their files."""
+class LedgerState:
+    """The state of a handler's ledger: the id and the start of the next batch; `intended`, the required end of that
+    batch if it has begun to take effect; the end of the last batch, or None if there is no last batch; the start of the
+    first batch; and the shards, with the generation of their files."""
 
     next_id: int
     start: str
@@ -55,25 +55,25 @@ class Standing:
 
 
 @dataclass(frozen=True)
-class Source:
-    """What the planning side needs besides the plan: the ledger, and how much a batch may take."""
+class HandlerSource:
+    """The data for planning a handler's batches: the handler's plan, its ledger, and the limits of a batch."""
 
-    plan: Plan
-    standing: Callable[[], Standing | None]
+    plan: HandlerPlan
+    ledger_state: Callable[[], LedgerState | None]
     rows_max: int
     wait_s: float
 
 
 @dataclass
 class Task(InputPartition):
-    """The shards that one task runs, one after the other; or, with `claims`, one of them: that which its worker takes
-    as the task of this number."""
+    """The shards that one task runs, one after the other. With `claims`, it runs only one of these shards: its worker
+    claims a shard for the task with this number."""
 
     works: list[ShardWork]
     number: int = 0
     claims: Claims | None = None
 
-    def taken(self, worker: Worker) -> list[ShardWork]:
+    def taken(self, worker: HandlerWorker) -> list[ShardWork]:
         if self.claims is None:
             return self.works
         works = {work.shard: work for work in self.works}
@@ -81,18 +81,19 @@ class Task(InputPartition):
 
 
 class HandlerReader(DataSourceStreamReader):
-    """`read` runs in Spark's workers, everything else in one Python process of the driver."""
+    """The reader for a handler's source. `read` runs in Spark's workers; all other methods run in one Python process of
+    the driver."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: HandlerSource) -> None:
         self.source = source
         self.pace = Pace(rows_bound(source.plan.placed, source.rows_max))
-        self._log: LogReader | None = None
+        self._log: BlockingLogReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_log": None}
 
     @property
-    def log(self) -> LogReader:
+    def log(self) -> BlockingLogReader:
         if self._log is None:
             self._log = self.source.plan.open_log()
         return self._log
@@ -109,13 +110,17 @@ class HandlerReader(DataSourceStreamReader):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         position = _positions(start)
-        standing = self.source.standing()
-        if standing is not None and standing.intended is not None and source_positions(standing.start) == position:
-            return _offset(source_positions(standing.intended))
+        ledger_state = self.source.ledger_state()
+        if (
+            ledger_state is not None
+            and ledger_state.intended is not None
+            and source_positions(ledger_state.start) == position
+        ):
+            return _offset(source_positions(ledger_state.intended))
         rows_max = self.pace.begin(position, time.monotonic())
         ends = self._wait(position)
         end = batch_end(self.log, self.source.plan.placed, position, ends, rows_max)
-        rows = max(sum(end[name].values()) - sum(position[name].values()) for name in end)
+        rows = max(self.log.rows_between(name, position[name], end[name]) for name in end)
         self.pace.planned(end, rows, time.monotonic())
         return _offset(end)
 
@@ -123,14 +128,17 @@ class HandlerReader(DataSourceStreamReader):
         return _offset({stream: dict(self.log.ends(stream)) for stream in self.streams})
 
     def _wait(self, position: Positions) -> Positions:
-        """The ends of all streams, as soon as one has news."""
+        """Wait until a stream that the handler reads has new rows, for at most `wait_s` seconds, and return the ends of
+        all streams."""
         deadline = time.monotonic() + self.source.wait_s
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            pause = left if len(self.streams) == 1 else min(left, POLL_S)
-            ends = {stream: dict(self.log.wait(stream, position[stream], pause)) for stream in self.streams}
-            if ends != position or not left:
-                return ends
+        with BlockingWatch(*(partial(self.log.watch, stream) for stream in self.streams)) as watch:
+            while True:
+                watch.arm()
+                ends = {stream: dict(self.log.ends(stream)) for stream in self.streams}
+                left = deadline - time.monotonic()
+                if ends != position or left <= 0:
+                    return ends
+                watch.wait(left)
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         works = self._works(_positions(start), _positions(end))
@@ -138,33 +146,34 @@ class HandlerReader(DataSourceStreamReader):
             return [Task(works)]
         if len(works) > CLAIMED_SHARDS_MAX:
             return [Task([work]) for work in works]
-        claims = new_claims(self.source.plan.claims)
+        claims = self.source.plan.new_claims()
         return [Task(works, number, claims) for number in range(len(works))]
 
     def _rows(self, work: ShardWork) -> int:
         ranges = shard_ranges(self.source.plan.placed, work.shard, work.start, work.end)
-        return sum(each.end - each.start for each in ranges)
+        return sum(self.log.rows_between(name, {number: first}, {number: stop}) for name, number, first, stop in ranges)
 
     def _works(self, start: Positions, end: Positions) -> list[ShardWork]:
-        """What each shard has to do. Nothing, if the ledger has the batch already."""
-        standing = self.source.standing()
-        if standing is None:
-            standing = Standing(0, "[]", None, None, json.dumps([_offset(start)]), {})
-        elif standing.last_end is not None and source_positions(standing.last_end) == end:
+        """Return the work of a handler's batch for each shard. The result is empty if the batch is already in the
+        ledger."""
+        ledger = self.source.ledger_state()
+        if ledger is None:
+            ledger = LedgerState(0, "[]", None, None, json.dumps([_offset(start)]), {})
+        elif ledger.last_end is not None and source_positions(ledger.last_end) == end:
             return []
-        elif source_positions(standing.start) != start:
+        elif source_positions(ledger.start) != start:
             raise LedgerMismatch(
-                f"handler {self.source.plan.name}: its ledger ends at {standing.start}, the checkpoint goes on from "
-                f"{json.dumps(start)}. Restore the one that belongs to the other"
+                f"handler {self.source.plan.name}: its ledger ends at {ledger.start}, but the checkpoint continues "
+                f"from {json.dumps(start)}. Restore a checkpoint and a ledger from the same backup"
             )
-        origin = source_positions(standing.origin)
+        origin = source_positions(ledger.origin)
         works, placed = [], self.source.plan.placed
         for shard in range(self.source.plan.shards):
             if shard_ranges(placed, shard, start, end):
-                known = standing.shards.get(shard)
-                base, digest = (known.version, known.digest) if known is not None else (NOTHING, bytes(HASH_BYTES))
-                way = (own_positions(placed, shard, each) for each in (origin, start, end))
-                works.append(ShardWork(shard, standing.generation, base, digest, standing.next_id, *way))
+                known = ledger.shards.get(shard)
+                base, digest = (known.version, known.digest) if known is not None else (NO_VERSION, bytes(HASH_BYTES))
+                way = (own_positions(placed, shard, positions) for positions in (origin, start, end))
+                works.append(ShardWork(shard, ledger.generation, base, digest, ledger.next_id, *way))
         return works
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -178,7 +187,7 @@ class HandlerReader(DataSourceStreamReader):
                 )
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: the ledger says what is done."""
+        """Do nothing, because the ledger records which batches are done."""
 
     def stop(self) -> None:
         if self._log is not None:
@@ -187,15 +196,20 @@ class HandlerReader(DataSourceStreamReader):
 
 
 def _offset(positions: Mapping[str, Mapping[int, int]]) -> Offset:
-    return {f"{name}/{partition}": each[partition] for name, each in positions.items() for partition in sorted(each)}
+    return {
+        f"{name}/{partition}": offsets[partition]
+        for name, offsets in positions.items()
+        for partition in sorted(offsets)
+    }
 
 
 def _positions(offset: Offset) -> Positions:
     return source_positions(json.dumps([offset]))
 
 
-def register_handlers(spark: SparkSession, sources: Mapping[str, Source]) -> None:
-    """Make handlers known to Spark. The class is made here so that it carries them to the workers by value."""
+def register_handlers(spark: SparkSession, sources: Mapping[str, HandlerSource]) -> None:
+    """Register handlers as sources with Spark. The class is defined inside this function so that it is pickled by value
+    for the workers."""
 
     class HandlerDataSource(DataSource):
         @classmethod
@@ -209,11 +223,11 @@ def register_handlers(spark: SparkSession, sources: Mapping[str, Source]) -> Non
 
 
 def handler_frame(spark: SparkSession, name: str) -> DataFrame:
-    """What a handler's shards give: rows of (shard, output, payload)."""
+    """Return a streaming DataFrame of the output of a handler's shards, with rows (shard, output, payload)."""
     schema = from_arrow_schema(RESULT)
     return spark.readStream.format(FORMAT).schema(schema).option("handler", name).load()
 
 
-def results(table: pa.Table) -> Inbox:
-    """A batch's rows."""
-    return Inbox(zip(*(column.to_pylist() for column in table.columns), strict=True))
+def result_rows(table: pa.Table) -> Iterator[tuple[int, int, bytes]]:
+    """Yield the rows that a handler's batch returns to Spark (shard, output, payload)."""
+    return zip(*(column.to_pylist() for column in table.columns), strict=True)

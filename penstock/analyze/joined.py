@@ -1,4 +1,4 @@
-"""Joins of two streams in a view's plan: whether Spark can ever let their rows go."""
+"""Check for each join of two streams in a view's plan whether Spark can ever drop the rows that it keeps."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.declared import View
+from penstock.app.declared import View
 
 UNBOUNDED = (
-    "it joins two streams without a bound, so every row would be kept for ever: give both streams late_after, and in "
-    "the condition an interval of their times, as in b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES; or use @app.join"
+    "it joins two streams without a time bound, so it would keep every row: set late_after on both streams, and limit "
+    "their times in the condition, as in b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES; or use @app.join"
 )
 SOME_TIME_MS = 1 << 40
-"""Any watermark will do, but it must be too large for Java's int, or it would not come as a long."""
-NOT_CLOSED = "it joins two streams, whose rows appear once: give emit='close'"
+"""The watermark used for the check. Any value works if it is too large for Java's int, because a smaller value would
+not arrive as a long."""
+NOT_CLOSED = "it joins two streams, so each of its rows is emitted once: set emit='close'"
 
 
 def join_problems(spark: SparkSession, view: View, frame: DataFrame) -> Iterator[str]:
-    """What is wrong with a view that joins two streams."""
+    """Yield the problems with a view that joins two streams."""
     plan: Any = frame._jdf.queryExecution().analyzed()
     joins = [node for node in _nodes(plan) if node.nodeName() == "Join" and _of_streams(node)]
     if joins and view.emit != "close":
@@ -33,7 +34,8 @@ def _of_streams(join: Any) -> bool:
 
 
 def _is_bounded(spark: SparkSession, join: Any) -> bool:
-    """Asked of Spark itself: it lets rows of a side go if their time is in the key, or bound by the other side's."""
+    """Return whether Spark considers the join of two streams bounded. Spark drops rows from one side if their time is
+    part of the key or is limited by the other side's time."""
     java: Any = spark._jvm
     helper = java.org.apache.spark.sql.catalyst.analysis.StreamingJoinHelper
     if helper.isWatermarkInJoinKeys(join):

@@ -1,8 +1,9 @@
-"""Which events of a batch came too late, and for which windows: Spark drops them, and only counts. Needs no Spark.
+"""Finds a batch's late events, and the windows that they missed. Spark drops late rows and only counts them. This
+module does not use Spark.
 
-Spark holds the rows of a batch against the watermark that stood at the batch before, and takes a window as over when
-its end is not above the watermark (measured: see the tests). What it counts are rows of a partial aggregation, one for
-each group, window and task; here it is events.
+Spark compares a batch's rows with the previous batch's watermark, and considers a window over when its end is not after
+the watermark (the tests verify this). Spark counts the rows of a partial aggregation, one for each group, window and
+task; this module counts events.
 """
 
 from __future__ import annotations
@@ -15,24 +16,24 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import event_rows, to_batch
-from penstock.contracts import LogReader
-from penstock.cursor import source_positions
-from penstock.rows import from_micros
-from penstock.schema import KIND_EVENT, Late, MissedWindow
+from penstock.core.columns import event_rows, to_batch
+from penstock.core.contracts import LogReader
+from penstock.core.cursor import source_positions
+from penstock.core.schema import KIND_EVENT, OFFSET_COLUMN, Late, MissedWindow
+from penstock.core.times import from_micros
 
 WINDOWS_MAX = 100
-"""Missed windows that are told of one event: the newest ones."""
+"""Maximum number of missed windows that are listed for one event; the newest windows are listed."""
 
 
 Sift = Callable[[str, pa.RecordBatch], list[int]]
 
 
 class Closing(msgspec.Struct, frozen=True):
-    """What an operator of a view keeps until the watermark is past it, in microseconds.
+    """The range of event time that a view's operator keeps until the watermark has passed it, in microseconds.
 
-    Windows that are `span` long and begin each `step`, at `origin` and so on; with no `step`, what is kept until `span`
-    after an event, as in a session; with no `span` either, the event alone.
+    Windows have the length `span`, and one begins every `step`, counted from `origin`. Without `step`, an event is kept
+    until `span` after its own time, as in a session. Without `span` too, it is kept until its own time.
     """
 
     span: int
@@ -40,7 +41,8 @@ class Closing(msgspec.Struct, frozen=True):
     origin: int = 0
 
     def missed(self, at: int, watermark: int) -> list[tuple[int, int]]:
-        """Of the windows that an event of this time is in, those that are over: the newest ones, oldest first."""
+        """Return the view's windows that contain this event time and are over. If there are too many, only the newest
+        are returned. They are sorted from oldest to newest."""
         if not self.step:
             return [(at, at + self.span)] if at + self.span <= watermark else []
         newest = at - (at - self.origin) % self.step
@@ -50,7 +52,8 @@ class Closing(msgspec.Struct, frozen=True):
         return [(newest - number * self.step, end - number * self.step) for number in reversed(numbers)]
 
     def is_late(self, at: pa.Array, watermark: int) -> pa.Array:
-        """Of many times, which miss a window: those that miss the oldest that they are in."""
+        """Return for each of many times whether it is late. A time is late if it misses the oldest window that contains
+        it."""
         if not self.step:
             return pc.less_equal(at, watermark - self.span)
         number = -(-self.span // self.step) - 1
@@ -62,14 +65,14 @@ class Closing(msgspec.Struct, frozen=True):
 
 
 def _floor_divided(values: pa.Array, by: int) -> pa.Array:
-    """Arrow divides towards zero; times before 1970 are below it."""
+    """Divide a column of times and round down. Arrow rounds toward zero, which is wrong for times before 1970."""
     below = pc.less(values, 0)
     return pc.if_else(below, pc.subtract(pc.divide(pc.add(values, 1), by), 1), pc.divide(values, by))
 
 
 @dataclass(frozen=True)
-class Timed:
-    """A stream that a view reads by event time: its name, and its column for that."""
+class TimedStream:
+    """A stream that a view reads by event time: its name, and the column that contains the event time."""
 
     stream: str
     column: str
@@ -84,16 +87,17 @@ class _Row:
 
 
 class Finder:
-    """Finds the late events of a view's batches. Which they are depends on nothing but the range of the batch and the
-    watermark, so a batch that is run again has the same."""
+    """Finds the late events in a view's batches. The result depends only on the batch's range and the watermark, so a
+    batch that runs again has the same late events."""
 
-    def __init__(self, reads: Sequence[Timed], closings: Sequence[Closing], sift: Sift | None = None) -> None:
-        """`sift` tells which of some rows of a stream the view takes: all, if it is not given."""
+    def __init__(self, reads: Sequence[TimedStream], closings: Sequence[Closing], sift: Sift | None = None) -> None:
+        """Create a finder of late events. `sift` returns the rows of a stream that pass the view's conditions; without
+        it, all rows pass."""
         self.reads, self.closings, self.sift = reads, closings, sift
 
     def find(self, log: LogReader, start: str, end: str, watermark: int | None) -> Iterator[Late]:
-        """The late events between two positions, in the order of the log. The log is read by pieces, and of each first
-        the times alone."""
+        """Yield the late events between two positions, in log order. Reads the log in parts, and first compares only
+        the times in each part."""
         if watermark is None or not self.closings:
             return
         first, last = source_positions(start), source_positions(end)
@@ -101,29 +105,28 @@ class Finder:
             for partition, stop in sorted(last[timed.stream].items()):
                 offset = first[timed.stream][partition]
                 for batch in log.read(timed.stream, partition, offset, stop):
-                    for row in self._rows(batch, timed, offset, watermark):
-                        yield self._told(timed.stream, partition, row, watermark)
-                    offset += batch.num_rows
+                    for row in self._rows(batch, timed, watermark):
+                        yield self._late_event(timed.stream, partition, row, watermark)
 
-    def _rows(self, batch: pa.RecordBatch, timed: Timed, first: int, watermark: int) -> Iterator[_Row]:
+    def _rows(self, batch: pa.RecordBatch, timed: TimedStream, watermark: int) -> Iterator[_Row]:
         times = batch.column(timed.column).cast(pa.timestamp("us", "UTC")).cast(pa.int64())
         late = pc.equal(batch.column("_kind"), KIND_EVENT)
-        missed = [each.is_late(times, watermark) for each in self.closings]
-        for each in missed[1:]:
-            missed[0] = pc.or_(missed[0], each)
+        missed = [closing.is_late(times, watermark) for closing in self.closings]
+        for mask in missed[1:]:
+            missed[0] = pc.or_(missed[0], mask)
         places = pc.indices_nonzero(pc.fill_null(pc.and_(late, missed[0]), False))
         if len(places) and self.sift is not None:
             places = places.take(pa.array(self.sift(timed.stream, batch.take(places)), pa.int64()))
         if len(places):
-            found = batch.take(places)
-            texts = (row.decode() for row in event_rows(found))
-            numbers, ids = (first + each for each in places.to_pylist()), found.column("_id").to_pylist()
-            yield from map(_Row, times.take(places).to_pylist(), numbers, ids, texts)
+            late_rows = batch.take(places)
+            texts = (row.decode() for row in event_rows(late_rows))
+            offsets, ids = late_rows.column(OFFSET_COLUMN).to_pylist(), late_rows.column("_id").to_pylist()
+            yield from map(_Row, times.take(places).to_pylist(), offsets, ids, texts)
 
-    def _told(self, stream: str, partition: int, row: _Row, watermark: int) -> Late:
-        """Times are exact; a window that two operators have is told once."""
+    def _late_event(self, stream: str, partition: int, row: _Row, watermark: int) -> Late:
+        """Create the record of a late event. Times are exact; a window that two operators share is listed once."""
         windowed = [closing for closing in self.closings if closing.span]
-        missed = sorted({each for closing in windowed for each in closing.missed(row.at, watermark)})
+        missed = sorted({window for closing in windowed for window in closing.missed(row.at, watermark)})
         over = missed[-1][1] if missed else row.at
         return Late(
             stream=stream, partition=partition, offset=row.offset, id=row.id, at=from_micros(row.at),
@@ -134,6 +137,7 @@ class Finder:
 
 
 def late_batch(view: str, events: Sequence[Late], now: datetime) -> pa.RecordBatch:
-    """Late events as a batch of the stream VIEW.late; the id of each says which event it is."""
-    ids = [f"{view}/{each.stream}/{each.partition}/{each.offset}" for each in events]
+    """Convert late events to a batch for the stream VIEW.late. Their ids contain the positions of the original
+    events."""
+    ids = [f"{view}/{event.stream}/{event.partition}/{event.offset}" for event in events]
     return to_batch(Late, events, ids=ids, keys=[None] * len(events), now=now)

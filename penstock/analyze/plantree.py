@@ -1,4 +1,4 @@
-"""An analysed plan of Spark's, without what changes from build to build."""
+"""Spark's analysed plan as a tree, without the parts that change in every build."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.analyze.pruning import Needed
-from penstock.fingerprints.digests import digest
-from penstock.fingerprints.functions import Fingerprint, fingerprint, fingerprint_of
+from penstock.analyze.trees import items_of, walk
+from penstock.app.fingerprints.digests import digest
+from penstock.app.fingerprints.functions import Fingerprint, fingerprint_of
 
 Node = dict[str, Any]
 MARK = "penstock input "
-"""The beginning of the name that an input is marked with: what is below it is no part of the query."""
+"""Prefix of an alias that marks an input. The nodes below the alias are not part of the query."""
 FIELDS_MAX = "1000000"
 _ATTRIBUTE = "org.apache.spark.sql.catalyst.expressions.AttributeReference"
 _ALIAS = "org.apache.spark.sql.catalyst.expressions.Alias"
 _VARIABLE = "org.apache.spark.sql.catalyst.expressions.NamedLambdaVariable"
 _CTE = {"CTERelationDef": ("id",), "CTERelationRef": ("cteId",)}
-"""Nodes that Spark numbers from the start of its process on, and where the number is."""
+"""Nodes that Spark numbers consecutively from the start of its process, and the field that contains the number."""
 _PYTHON = frozenset({"PythonUDF", "PythonUDAF", "PythonUDTF", "PythonFuncExpression"})
 _LEAVES = frozenset({"CTERelationRef", "OneRowRelation", "Range", "LocalRelation"})
-"""Leaves of a plan that hold all that they stand for."""
+"""Leaf nodes that contain all their data."""
 _TRANSPARENT = frozenset({"SubqueryAlias", "View"})
 _LEFT_OUT = frozenset({"qualifier", "metadata", "nonInheritableMetadataKeys", "explicitMetadata", "jvmId", "nodeId"})
 _UUID = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -33,12 +34,13 @@ _OBJECT = re.compile(r"@[0-9a-f]{4,}\b")
 
 
 Origins = Mapping[str, Mapping[str, str]]
-"""By streams, the first names of the fields of their classes. One that is not there has its own."""
+"""The original names of each stream's fields, by their current names. If a stream or field is missing, its current name
+is the original."""
 
 
 class PlanTree:
-    """One analysed plan. `needed` has, for each input of which that is certain, the columns that are used; `origins`
-    the first names of the fields of streams."""
+    """One analysed plan. `needed` contains the columns that are used from each input, where that is certain; `origins`
+    contains the original names of stream fields."""
 
     def __init__(self, spark: SparkSession, frame: DataFrame, needed: Needed, origins: Origins) -> None:
         self._spark, self._needed, self._origins = spark, needed, origins
@@ -49,29 +51,48 @@ class PlanTree:
         self._names: dict[tuple[str, int], str] = {}
         self._udfs: set[str] = set()
         self._ctes: dict[int, int] = {}
-        self._instances = self._made = 0
+        self._instances = self._id_count = 0
         self.used: dict[str, dict[str, str]] = {}
 
     def digest(self) -> str:
-        """Of the plan without its Python functions."""
+        """Return the digest of the plan without its Python functions."""
         nodes = json.loads(self._text)
         self._find_inputs(nodes)
         tree = self._tree(nodes)
         return digest(json.dumps(tree, sort_keys=True), *self._texts())
 
     def reads_other_data(self) -> bool:
-        """Whether it reads something that is neither an input nor in the plan, such as a file, or rows of a list."""
+        """Return whether the plan reads data that is neither an input nor part of the plan, such as a file or the rows
+        of a list."""
         leaves = (node for node in self._nodes(self._java) if node.children().isEmpty())
         return any(str(node.nodeName()) not in _LEAVES for node in leaves)
 
     def functions(self) -> list[Fingerprint]:
-        """The fingerprints of the Python functions in the plan, in the order of its nodes."""
+        """Return the fingerprints of the Python functions in the plan, in the order of its nodes."""
+        return [_function(self._spark, expression) for expression in self._python_expressions()]
+
+    def python_values(self) -> list[Any]:
+        """Return the Python functions in the plan, as Spark passes them to its workers. A function that cannot be read
+        is left out."""
+        values = (_unpickled(self._spark, expression) for expression in self._python_expressions())
+        return [value for value in values if not isinstance(value, Exception)]
+
+    def nondeterministic(self) -> list[str]:
+        """Return the names of the UDFs that are marked as not deterministic. Table functions are left out, because all
+        of them have that mark."""
+        return [
+            str(expression.name())
+            for expression in self._python_expressions()
+            if _class(expression).rpartition(".")[2] != "PythonUDTF" and not expression.udfDeterministic()
+        ]
+
+    def _python_expressions(self) -> list[Any]:
         if not any(f'.{name}"' in self._text for name in _PYTHON):
             return []
-        return [_function(self._spark, each) for each in self._expressions() if _is_python(each)]
+        return [expression for expression in self._expressions() if _is_python(expression)]
 
     def _find_inputs(self, nodes: Any) -> None:
-        """Note what each number stands for that belongs to an input, in whatever part of the plan it stands."""
+        """Record which input each column number belongs to, anywhere in the plan."""
         for trees in _sequences(nodes):
             index = 0
             while index < len(trees):
@@ -88,32 +109,33 @@ class PlanTree:
     def _note_input(self, name: str, nodes: Sequence[Node]) -> None:
         self._instances += 1
         origins, needed = self._origins.get(name, {}), self._needed.get(name)
-        for each in _all_nodes(nodes):
-            if each.get("class") not in (_ATTRIBUTE, _ALIAS):
+        for node in _all_nodes(nodes):
+            if node.get("class") not in (_ATTRIBUTE, _ALIAS):
                 continue
-            number, column = each["exprId"]["id"], each["name"]
+            number, column = node["exprId"]["id"], node["name"]
             first = origins.get(column, column)
             self._ids.setdefault(number, f"{name}/{self._instances}.{first}")
             self._names[column, number] = self._ids[number]
             if needed is not None and column not in needed:
                 self._unused.add(number)
-            elif each["class"] == _ATTRIBUTE and not column.startswith("_"):
-                self.used.setdefault(name, {})[first] = json.dumps(each["dataType"]).strip('"')
+            elif node["class"] == _ATTRIBUTE and not column.startswith("_"):
+                self.used.setdefault(name, {})[first] = json.dumps(node["dataType"]).strip('"')
 
     def _tree(self, nodes: Sequence[Node]) -> list[Any]:
-        """Nodes in preorder, as Spark lists them, without those that only give names, and with inputs as leaves."""
-        found: list[Any] = []
+        """Return the plan's nodes in preorder, like Spark, without nodes that only rename, and with inputs as
+        leaves."""
+        tree: list[Any] = []
         index = 0
         while index < len(nodes):
             node, name = nodes[index], _input_name(nodes[index])
             if name is not None:
-                found.append({"input": name})
+                tree.append({"input": name})
                 index = _end(nodes, index)
                 continue
             if _simple(node) not in _TRANSPARENT:
-                found.append(self._node(node))
+                tree.append(self._node(node))
             index += 1
-        return found
+        return tree
 
     def _node(self, node: Node) -> Node:
         named = node["class"] in (_ATTRIBUTE, _ALIAS, _VARIABLE) or _is_python_class(node["class"])
@@ -122,36 +144,37 @@ class PlanTree:
         if node["class"] in (_ATTRIBUTE, _ALIAS):
             self._names.setdefault((node["name"], node["exprId"]["id"]), self._id(node["exprId"]["id"]))
         left_out = _LEFT_OUT | ({"name"} if named else set())
-        made = {name: self._value(value) for name, value in node.items() if name not in left_out}
+        fields = {name: self._value(value) for name, value in node.items() if name not in left_out}
         for name in _CTE.get(_simple(node), ()):
-            made[name] = self._ctes.setdefault(node[name], len(self._ctes))
-        return made
+            fields[name] = self._ctes.setdefault(node[name], len(self._ctes))
+        return fields
 
     def _value(self, value: Any) -> Any:
         if isinstance(value, dict):
             if "product-class" in value and value["product-class"].endswith(".ExprId"):
                 return self._id(value["id"])
-            return {name: self._value(each) for name, each in value.items() if name not in _LEFT_OUT}
+            return {name: self._value(part) for name, part in value.items() if name not in _LEFT_OUT}
         if _is_tree(value):
             return self._tree(value)
         if isinstance(value, list):
-            return [self._value(each) for each in value if not self._is_unused(each)]
+            return [self._value(part) for part in value if not self._is_unused(part)]
         return value
 
     def _is_unused(self, tree: Any) -> bool:
-        """Whether it is a column of an input that is only passed on."""
+        """Return whether the plan tree is an input column that is passed on but not used."""
         if not (_is_tree(tree) and len(tree) == 1 and tree[0]["class"] == _ATTRIBUTE):
             return False
         return tree[0]["exprId"]["id"] in self._unused
 
     def _id(self, number: int) -> str:
         if number not in self._ids:
-            self._ids[number] = f"#{self._made}"
-            self._made += 1
+            self._ids[number] = f"#{self._id_count}"
+            self._id_count += 1
         return self._ids[number]
 
     def _texts(self) -> Iterator[str]:
-        """The text of each expression, and of nodes that have more to say than JSON tells."""
+        """Yield the name of each node of the plan, the text of each expression, and the text of nodes whose JSON is
+        incomplete."""
         with _AllFields(self._spark):
             for node in self._nodes(self._java):
                 kind = str(node.nodeName())
@@ -160,40 +183,41 @@ class PlanTree:
                     yield str(node.data().mkString("\n"))
                 if kind == "EventTimeWatermark":
                     yield self._plain(str(node.simpleString(25)))
-                for each in _each(node.expressions()):
-                    if _class(each) == _ATTRIBUTE and each.exprId().id() in self._unused:
+                for expression in items_of(node.expressions()):
+                    if _class(expression) == _ATTRIBUTE and expression.exprId().id() in self._unused:
                         continue
-                    yield self._plain(str(each.toString()))
+                    yield self._plain(str(expression.toString()))
 
     def _plain(self, text: str) -> str:
-        """A text of Spark's without names and numbers that it has given. Longer names first: one may end as another."""
-        for (name, number), token in sorted(self._names.items(), key=lambda each: -len(each[0][0])):
+        """Replace or remove the names and numbers that Spark generated in a string. Longer names are replaced first,
+        because one name can be the end of another."""
+        for (name, number), token in sorted(self._names.items(), key=lambda entry: -len(entry[0][0])):
             marked = f"{name}#{number}"
             if marked in text:
                 text = re.sub(rf"{re.escape(marked)}(?!\d)", f"<{token}>", text)
         for name in self._udfs:
             text = re.sub(rf"(?<!\w){re.escape(name)}\(", "function(", text)
-        text = re.sub(r"(\w*)#(\d+)", lambda found: f"<{self._ids.get(int(found[2]), '#')}>", text)
+        text = re.sub(r"(\w*)#(\d+)", lambda match: f"<{self._ids.get(int(match[2]), '#')}>", text)
         return _OBJECT.sub("", _UUID.sub("", text))
 
     def _nodes(self, node: Any) -> Iterator[Any]:
-        """The nodes of the plan in preorder, without inputs and those that only give names."""
+        """Yield the nodes of Spark's plan in preorder, without inputs and nodes that only rename."""
         kind = str(node.nodeName())
         if kind == "SubqueryAlias" and str(node.identifier().name()).startswith(MARK):
             return
         if kind not in _TRANSPARENT:
             yield node
-        for child in (*_each(node.children()), *_each(node.subqueries())):
+        for child in (*items_of(node.children()), *items_of(node.subqueries())):
             yield from self._nodes(child)
 
     def _expressions(self) -> Iterator[Any]:
         for node in self._nodes(self._java):
-            for each in _each(node.expressions()):
-                yield from _walk(each)
+            for expression in items_of(node.expressions()):
+                yield from walk(expression)
 
 
 class _AllFields:
-    """While it lasts, Spark writes all fields of what it turns into text, and not the first 25."""
+    """Context manager that makes Spark's text output include all fields instead of only the first 25."""
 
     KEY = "spark.sql.debug.maxToStringFields"
 
@@ -209,17 +233,23 @@ class _AllFields:
 
 
 def _function(spark: SparkSession, expression: Any) -> Fingerprint:
-    """Of the function in an expression, which Spark holds pickled."""
+    """Return the fingerprint of the pickled function in an expression of Spark's plan."""
+    value = _unpickled(spark, expression)
+    if isinstance(value, Exception):
+        return Fingerprint(digest("unreadable"), None, (f"{expression.name()} ({type(value).__name__}: {value})",))
+    return fingerprint_of(value)
+
+
+def _unpickled(spark: SparkSession, expression: Any) -> Any:
+    """Return the function in an expression, without its type, or the exception if it cannot be read."""
     jvm = spark.sparkContext._jvm
     assert jvm is not None
     command = bytes(expression.func().command().toArray(jvm.scala.reflect.ClassTag.Byte()))
     try:
         pickled = cloudpickle.loads(command)
-    except Exception as error:  # as of a function so large that Spark holds it elsewhere
-        return Fingerprint(digest("unreadable"), None, (f"{expression.name()} ({type(error).__name__}: {error})",))
-    if isinstance(pickled, tuple) and pickled and callable(pickled[0]):
-        return fingerprint(pickled[0])
-    return fingerprint_of(pickled)
+    except Exception as error:  # for example, if the function is so large that Spark stores it elsewhere
+        return error
+    return pickled[0] if isinstance(pickled, tuple) and pickled and callable(pickled[0]) else pickled
 
 
 def _is_python(expression: Any) -> bool:
@@ -232,17 +262,6 @@ def _is_python_class(name: str) -> bool:
 
 def _class(expression: Any) -> str:
     return str(expression.getClass().getName())
-
-
-def _walk(expression: Any) -> Iterator[Any]:
-    yield expression
-    for child in _each(expression.children()):
-        yield from _walk(child)
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
 
 
 def _is_tree(value: Any) -> bool:
@@ -261,7 +280,7 @@ def _input_name(node: Node) -> str | None:
 
 
 def _end(nodes: Sequence[Node], index: int) -> int:
-    """Where the tree ends that begins at an index, in preorder."""
+    """Return the index after the plan tree that begins at `index`, in preorder."""
     open_nodes = 1
     while open_nodes:
         open_nodes += nodes[index]["num-children"] - 1
@@ -270,24 +289,24 @@ def _end(nodes: Sequence[Node], index: int) -> int:
 
 
 def _sequences(value: Any) -> Iterator[Sequence[Node]]:
-    """The trees within a value, the outermost ones."""
+    """Yield the outermost plan trees within a value."""
     if _is_tree(value):
         yield value
     elif isinstance(value, list):
-        for each in value:
-            yield from _sequences(each)
+        for part in value:
+            yield from _sequences(part)
     elif isinstance(value, dict):
-        for each in value.values():
-            yield from _sequences(each)
+        for part in value.values():
+            yield from _sequences(part)
 
 
 def _all_nodes(nodes: Any) -> Iterator[Node]:
-    """All nodes of trees, those of expressions and of nested plans too."""
+    """Yield all nodes of the plan trees, including nodes in expressions and nested plans."""
     if isinstance(nodes, list):
-        for each in nodes:
-            yield from _all_nodes(each)
+        for part in nodes:
+            yield from _all_nodes(part)
     elif isinstance(nodes, dict):
         if "class" in nodes:
             yield nodes
-        for each in nodes.values():
-            yield from _all_nodes(each)
+        for part in nodes.values():
+            yield from _all_nodes(part)

@@ -1,4 +1,4 @@
-"""A view on plain lists of events, as an ordinary batch DataFrame: for tests and notebooks."""
+"""Run a view on plain lists of events, as an ordinary batch DataFrame, for tests and notebooks."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from penstock.analyze.frames import build, columns_schema, stream_frame
 from penstock.analyze.scratch import scratch_folder
 from penstock.analyze.session import start_session
 from penstock.analyze.source import register
-from penstock.app import App
-from penstock.columns import CHANGE_COLUMN, UPSERT, VERSION_COLUMN, json_rows, require_one_row_each, to_batch
-from penstock.declared import CHANGES_SUFFIX, Stream, Time, View
-from penstock.errors import MissingTool, ViewError
-from penstock.graph import is_derived, require_sound_view
-from penstock.schema import Event, wire_class
-from penstock.settings import from_environment
+from penstock.app.app import App
+from penstock.app.declared import CHANGES_SUFFIX, Stream, Time, View
+from penstock.app.graph import is_derived, require_sound_view
+from penstock.core.columns import CHANGE_COLUMN, UPSERT, VERSION_COLUMN, json_rows, require_one_row_each, to_batch
+from penstock.core.errors import MissingTool, ViewError
+from penstock.core.schema import Event, wire_class
+from penstock.core.settings import from_environment
 
 
 def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
-    """See `App.preview`. Raises what `penstock check` says of the view, if it would refuse it."""
+    """Implement `App.preview`. Raises `ViewError` if `penstock check` would report a problem with the view."""
     if len(events) != len(view.reads):
         wanted = ", ".join(view.reads)
-        raise ViewError(f"view {view.name} reads {wanted}: give one list of events for each, not {len(events)}")
+        raise ViewError(f"view {view.name} reads {wanted}: pass one list of events for each; got {len(events)}")
     require_sound_view(app, view)
     spark = SparkSession.getActiveSession() or _session()
     streams = {stream.name: stream for stream in (*app.streams, *app.outputs)}
@@ -48,8 +48,8 @@ def preview(app: App, view: View, events: Sequence[Iterable[Any]]) -> DataFrame:
 
 
 def _require_runnable(spark: SparkSession, app: App, view: View, frames: Sequence[DataFrame]) -> None:
-    """Refuse a view that `penstock check` would refuse: a stream has no end, and not all that can be computed from a
-    list can be computed from it."""
+    """Reject a view that `penstock check` would reject, because some queries that work on a list do not work on an
+    endless stream."""
     given = zip(view.reads, frames, strict=True)
     columns = {name.removesuffix(CHANGES_SUFFIX): _row_columns(frame) for name, frame in given}
     register(spark, EmptyLog)
@@ -59,13 +59,13 @@ def _require_runnable(spark: SparkSession, app: App, view: View, frames: Sequenc
 
 
 def _row_columns(frame: DataFrame) -> pa.Schema:
-    """The columns of a view, of which the rows or the changes are given."""
+    """Return a view's columns, given a frame of its rows or changes."""
     added = {CHANGE_COLUMN, VERSION_COLUMN}
     return pa.schema([field for field in columns_schema(frame) if field.name not in added])
 
 
 def _last_of_each(spark: SparkSession, frame: DataFrame, key: Sequence[str]) -> DataFrame:
-    """The last row of each key, as the view's file has it (`store.rows.to_rows`)."""
+    """Keep only the last row of each key of a previewed view, as the view's file does (`store.rows.to_rows`)."""
     table = frame.toArrow()
     last = {row: index for index, row in enumerate(json_rows(table, key))}
     if len(last) == table.num_rows:
@@ -74,7 +74,8 @@ def _last_of_each(spark: SparkSession, frame: DataFrame, key: Sequence[str]) -> 
 
 
 def _naming_pandas(frame: DataFrame) -> DataFrame:
-    """Let `toPandas` say what to install, where Spark would only name the module."""
+    """If pandas is missing, make `toPandas` raise an error that says how to install it. Spark's own error only names
+    the module."""
     if find_spec("pandas") is None:
         frame.toPandas = _no_pandas  # type: ignore[method-assign]
     return frame
@@ -85,7 +86,7 @@ def _no_pandas() -> NoReturn:
 
 
 def _view_input(spark: SparkSession, name: str, rows: Iterable[Any]) -> DataFrame:
-    """The rows of a view; or its changes, which set the row unless they say otherwise."""
+    """Return a DataFrame of a view's rows or changes. A change without a change column sets its row."""
     frame = spark.createDataFrame(list(rows))
     if name.endswith(CHANGES_SUFFIX) and CHANGE_COLUMN not in frame.columns:
         frame = frame.withColumn(CHANGE_COLUMN, F.lit(UPSERT))
@@ -104,7 +105,8 @@ def _stream_input(spark: SparkSession, stream: Stream, rows: Iterable[Any], time
 
 
 def _value(cls: type[Event], row: Any) -> Any:
-    """An event as it is; a mapping checked as if it had been posted."""
+    """Return an event passed to a preview unchanged. Convert a mapping to an event, with the same validation as for a
+    POST."""
     return row if isinstance(row, cls) else msgspec.convert(row, wire_class(cls))
 
 

@@ -1,13 +1,13 @@
-"""Reading only the columns that a view uses.
+"""Read only the columns that a view uses.
 
-Spark does not tell a Python source which columns it wants, so all of them would be copied into the JVM. The optimised
-plan knows which are used, but a streaming one cannot be optimised before it runs. So the view is made a first time on
-an empty batch, whose plan can: a column that no operator refers to is then left out of the read and stands as null.
+Spark does not tell a Python source which columns it needs, so all of them would be copied into the JVM. The optimised
+plan shows which columns are used, but a streaming plan cannot be optimised before it runs. So the view is first built
+on an empty batch, whose plan can be optimised. Columns that no operator refers to are not read; they are null.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pyspark.errors import PySparkException
@@ -16,40 +16,45 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructField, StructType
 
 from penstock.analyze.frames import Reader
-from penstock.errors import ViewError
+from penstock.analyze.trees import items_of, walk
+from penstock.core.errors import ViewError
 
 Make = Callable[[Reader], DataFrame]
 Needed = Mapping[str, frozenset[str]]
 _BY_POSITION = {"Union", "Intersect", "Except"}
-"""Operators that use their inputs' columns without naming them."""
+"""Operators that use their inputs' columns by position, not by name."""
 
 
 def prune(spark: SparkSession, make: Make, read: Reader, always: frozenset[str] = frozenset()) -> DataFrame:
-    """What `make` gives on a reader of just the columns that it uses, and of those named in `always`."""
+    """Call `make`, which builds a view, with a stream reader that reads only the columns that it uses and the columns
+    in `always`."""
     needed = needed_columns(spark, make)
     return make(_narrowed(read, {stream: names | always for stream, names in needed.items()}))
 
 
 def needed_columns(spark: SparkSession, make: Make) -> Needed:
-    """For each stream that the frame reads, the columns it uses; empty if that is not certain."""
+    """Return the columns that are used from each stream. The result is empty if they cannot be determined with
+    certainty."""
     origin: dict[int, tuple[str, str]] = {}
 
     def read(stream: str, schema: StructType) -> DataFrame:
         empty = spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
-        for each in _each(empty._jdf.queryExecution().analyzed().output()):
-            origin[each.exprId().id()] = (stream, each.name())
+        for attribute in items_of(empty._jdf.queryExecution().analyzed().output()):
+            origin[attribute.exprId().id()] = (stream, attribute.name())
         return empty
 
     try:
         plan = make(read)._jdf.queryExecution().optimizedPlan()
     except (PySparkException, ViewError):
-        return {}  # it works on streams only, or not at all, which the caller will find
+        return {}  # the view works only on streams, or not at all; the caller will notice that
     return _uses(plan, origin)
 
 
 def _uses(plan: Any, origin: Mapping[int, tuple[str, str]]) -> Needed:
-    nodes = list(_walk(plan))
-    leaves = [each.exprId().id() for node in nodes if node.children().isEmpty() for each in _each(node.output())]
+    nodes = list(walk(plan))
+    leaves = [
+        attribute.exprId().id() for node in nodes if node.children().isEmpty() for attribute in items_of(node.output())
+    ]
     if any(node.nodeName() in _BY_POSITION for node in nodes) or any(leaf not in origin for leaf in leaves):
         return {}
     used = _ids(plan.outputSet())
@@ -62,7 +67,7 @@ def _uses(plan: Any, origin: Mapping[int, tuple[str, str]]) -> Needed:
 
 
 def _narrowed(read: Reader, needed: Needed) -> Reader:
-    """A reader that takes only the needed columns from the log and has the schema of them all."""
+    """Return a stream reader that reads only the needed columns from the log, but returns frames with all columns."""
 
     def narrow(stream: str, schema: StructType) -> DataFrame:
         wanted = needed.get(stream)
@@ -80,16 +85,5 @@ def _column(field: StructField, kept: StructType) -> Column:
     return F.lit(None).cast(field.dataType).alias(field.name)
 
 
-def _walk(node: Any) -> Iterator[Any]:
-    yield node
-    for child in _each(node.children()):
-        yield from _walk(child)
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
-
-
 def _ids(attributes: Any) -> set[int]:
-    return {each.exprId().id() for each in _each(attributes.toSeq())}
+    return {attribute.exprId().id() for attribute in items_of(attributes.toSeq())}

@@ -1,64 +1,75 @@
-"""Reasons why a batch query may give another result on the same rows: it reads the clock, draws by chance, or depends
-on the order of its input rows."""
+"""Find the reasons why a batch query could return different results for the same rows: the query reads the clock, uses
+random numbers, or depends on the order of its input rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from types import CodeType
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from penstock.declared import View
-from penstock.sql import clock_literal
+from penstock.analyze.trees import items_of
+from penstock.app.declared import View
+from penstock.app.sql import clock_literal
 
 _CLOCKS = frozenset({"CurrentTimestamp", "CurrentDate", "CurrentTime", "LocalTimestamp", "Now"})
-"""Spark's expressions that give another value at another time."""
+"""Spark's expressions whose value depends on the time."""
 _KEEPS_ORDER = frozenset({"Project", "Filter", "SubqueryAlias", "View", "LocalLimit", "GlobalLimit", "Offset"})
-"""Steps of Spark's plans that give rows in the order of their input."""
+"""Nodes in Spark's plans that keep the order of their input rows."""
 _CUTS = frozenset({"GlobalLimit", "Offset", "Tail"})
-"""Steps that take some rows by their place."""
+"""Nodes that select rows by their position."""
+_CONSTANT_LEAVES = frozenset({"LocalRelation", "OneRowRelation", "Range", "CTERelationRef"})
+"""Leaf nodes that contain all their data."""
+_CONSTANT_RDDS = frozenset({"ParallelCollectionRDD", "EmptyRDD"})
+"""RDDs whose rows come from a list in Python."""
+RDDS_MAX = 1_000
+"""Maximum number of RDDs that are followed back to their data."""
 _ALL_ROWS = "ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING"
-_NOT_TIME = (
-    "and a view of views changes when their rows do, not when time passes; compare with a time that is in the rows"
-)
-_ORDER = "so its result depends on the order in which rows come; {}, with columns that tell rows apart, such as the key"
+_NOT_TIME = "but a derived view changes only when its rows do, not when time passes; compare with a time in the rows"
+_ORDER = "so its result depends on the order of the rows; {}, with columns that identify a row, such as the key"
 
 
 def repeat_problems(view: View, frame: DataFrame) -> Iterator[str]:
-    """Why the query of a derived view is refused: it may give another result on the same rows. Ties that an ORDER BY
-    leaves are no reason: `Derived` is given its rows in a fixed order."""
+    """Yield the reasons to reject a derived view's query because it could return different results for the same rows.
+    Ties in an ORDER BY are allowed, because `Derived` receives its rows in a fixed order."""
     for text in _texts(view):
-        if (found := clock_literal(text)) is not None:
-            yield f"its query has {found}, for which Spark puts the time at which it reads the query, {_NOT_TIME}"
+        if (literal := clock_literal(text)) is not None:
+            yield f"its query has {literal}, which Spark replaces with the time when it parses the query, {_NOT_TIME}"
     java: Any = frame.sparkSession._jvm
     chance = java.Class.forName("org.apache.spark.sql.catalyst.expressions.Nondeterministic")
     for plan in _plans(frame._jdf.queryExecution().analyzed()):
         yield from _step_problems(plan)
+        if plan.children().isEmpty() and not _is_constant_data(plan):
+            yield (
+                f"its query reads {_data_name(plan)}, which is not one of its inputs, so it is not computed again when "
+                "that data changes; write the rows in the app's file, as VALUES or with createDataFrame, or send them "
+                "to a stream and read a view of it"
+            )
         for expression in _expressions(plan):
             yield from _expression_problems(expression, chance)
 
 
 def literals(frame: DataFrame) -> list[str]:
-    """The constants of a query, in the order of its plan: another list from the same function shows that it depends on
-    something outside of its inputs."""
+    """Return the constants in Spark's plan of a query, in plan order. If the same function produces different
+    constants, it depends on something outside its inputs."""
     plans = _plans(frame._jdf.queryExecution().analyzed())
     expressions = (expression for plan in plans for expression in _expressions(plan))
-    return [str(each.sql()) for each in expressions if each.getClass().getSimpleName() == "Literal"]
-
-
-def each_of(sequence: Any) -> Iterator[Any]:
-    """The items of one of Scala's sequences."""
-    for index in range(sequence.size()):
-        yield sequence.apply(index)
+    return [str(expression.sql()) for expression in expressions if expression.getClass().getSimpleName() == "Literal"]
 
 
 def _texts(view: View) -> Iterator[str]:
-    """The texts that may hold SQL: the query, or the strings in the view's function."""
+    """Yield the strings that could contain SQL: the view's query, or the strings in its function."""
     if view.query is not None:
         yield view.query
     elif view.function is not None:
-        yield from _strings(view.function.__code__, view.function.__doc__)
+        function: Any = view.function
+        while isinstance(function, partial):
+            function = function.func
+        code = getattr(function, "__code__", None) or getattr(type(function).__call__, "__code__", None)
+        if code is not None:
+            yield from _strings(code, function.__doc__)
 
 
 def _strings(code: CodeType, documentation: str | None = None) -> Iterator[str]:
@@ -73,15 +84,38 @@ def _step_problems(plan: Any) -> Iterator[str]:
     name = plan.getClass().getSimpleName()
     if name == "Sample":
         yield (
-            "its query takes a sample (TABLESAMPLE or sample()), which is another one each time; filter by a column, "
+            "its query takes a sample (TABLESAMPLE or sample()), which differs each time; filter by a column, "
             "as in WHERE pmod(hash(id), 10) = 0"
         )
     elif name in _CUTS and not _is_ordered(plan.child()):
         yield f"its query has a LIMIT or OFFSET without ORDER BY, {_ORDER.format('add ORDER BY')}, or use top= and by="
 
 
+def _is_constant_data(leaf: Any) -> bool:
+    """Return whether a leaf of a plan contains all its data, or is an input."""
+    if leaf.getClass().getSimpleName() != "LogicalRDD":
+        return leaf.getClass().getSimpleName() in _CONSTANT_LEAVES
+    pending, seen = [leaf.rdd()], 0
+    while pending and seen < RDDS_MAX:
+        rdd = pending.pop()
+        seen += 1
+        before = [*items_of(rdd.dependencies())]
+        if not before and rdd.getClass().getSimpleName() not in _CONSTANT_RDDS:
+            return False
+        pending += [dependency.rdd() for dependency in before]
+    return not pending
+
+
+def _data_name(leaf: Any) -> str:
+    """Return a name for the data that a leaf of a plan reads, such as `csv data`."""
+    name = str(leaf.getClass().getSimpleName())
+    if name == "LogicalRelation":
+        return f"{str(leaf.simpleString(1)).rpartition(' ')[2]} data"
+    return "an RDD of other data" if name == "LogicalRDD" else f"other data ({name})"
+
+
 def _is_ordered(plan: Any) -> bool:
-    """Whether the rows of a plan come in an order that the query gives, or there is only one."""
+    """Return whether a derived view's query sorts a plan's rows, or the plan has only one row."""
     while plan.getClass().getSimpleName() in _KEEPS_ORDER:
         plan = plan.children().apply(0)
     name = plan.getClass().getSimpleName()
@@ -91,19 +125,20 @@ def _is_ordered(plan: Any) -> bool:
 
 
 def _is_constant(order: Any) -> bool:
-    """Whether all that rows are ordered by is the same for each of them."""
-    return all(each.child().foldable() for each in each_of(order))
+    """Return whether all expressions in an ORDER BY of Spark's plan are constants."""
+    return all(term.child().foldable() for term in items_of(order))
 
 
 def _expression_problems(expression: Any, chance: Any) -> Iterator[str]:
-    """`chance` is Spark's class of expressions that give another value each time."""
+    """Yield the problems with one expression of a derived view's query. `chance` is Spark's class for expressions with
+    random values."""
     name = expression.getClass().getSimpleName()
     if name in _CLOCKS:
         yield f"its query uses {expression.prettyName()}(), {_NOT_TIME}"
     elif name == "WindowSpecDefinition":
         yield from _window_problems(expression)
     elif chance.isInstance(expression):
-        yield f"its query uses {expression.prettyName()}(), which gives another value each time"
+        yield f"its query uses {expression.prettyName()}(), whose value differs each time"
 
 
 def _window_problems(window: Any) -> Iterator[str]:
@@ -115,16 +150,16 @@ def _window_problems(window: Any) -> Iterator[str]:
 
 
 def _plans(plan: Any) -> Iterator[Any]:
-    """A plan with all plans below it and those of subqueries."""
+    """Yield a Spark plan and all plans below it, including subqueries."""
     yield plan
-    for child in (*each_of(plan.children()), *each_of(plan.subqueries())):
+    for child in (*items_of(plan.children()), *items_of(plan.subqueries())):
         yield from _plans(child)
 
 
 def _expressions(plan: Any) -> Iterator[Any]:
-    """Every expression of one step of a plan, with those inside it."""
-    pending = [*each_of(plan.expressions())]
+    """Yield all expressions in one step of a Spark plan, including nested expressions."""
+    pending = [*items_of(plan.expressions())]
     while pending:
         expression = pending.pop()
         yield expression
-        pending += each_of(expression.children())
+        pending += items_of(expression.children())

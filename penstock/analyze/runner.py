@@ -1,4 +1,4 @@
-"""Keeps a query running: starts it, notices its end, starts it again with back-off, tells its state."""
+"""Keep a query running: start it, detect when it ends, restart it with back-off, and report its state."""
 
 from __future__ import annotations
 
@@ -7,51 +7,55 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame
 
 from penstock.analyze.frames import node_error, spark_schema
-from penstock.analyze.query import Progress, Query
-from penstock.declared import Handler, Keeper, View
-from penstock.errors import PenstockError
-from penstock.schema import event_schema, shown
+from penstock.analyze.streaming_query import QueryProgress, SparkQuery
+from penstock.app.declared import Handler, View, ViewHandler
+from penstock.control import NodeState, NodeStatus, StatusColumn
+from penstock.core.backoff import doubled_s
+from penstock.core.cursor import source_positions
+from penstock.core.errors import PenstockError
+from penstock.core.schema import event_schema, shown
 
 log = logging.getLogger("penstock.engine")
 HEALTHY_S = 60.0
-"""A query that ran this long is taken as healthy: its next failure begins with the shortest wait again."""
+"""A query that has run for this long counts as healthy: its next failure starts with the shortest wait again."""
 
 
 @dataclass
 class Restart:
-    """When to try again. The wait doubles from one second up to `longest_s`."""
+    """A schedule of restarts of a Spark query. The wait doubles each time, from one second up to `longest_s`."""
 
     longest_s: float
     failures: int = 0
     at: float = 0.0
 
     def schedule(self, now: float) -> float:
-        wait = min(self.longest_s, 2.0**self.failures)
+        wait = doubled_s(1.0, self.longest_s, self.failures)
         self.failures += 1
         self.at = now + wait
         return wait
 
 
 class Runner:
-    """One view or handler. `step` is called a few times a second.
+    """Runs one view or handler. `step` is called a few times a second.
 
-    Its `state` is `starting` until it first runs. One that has failed stays `failed`, with its error, while it is tried
-    again, until it is seen to run: else a fault that stays would look like many.
+    The `state` is `starting` until the query first runs. After a failure, the state stays `failed`, with the error,
+    during all restarts, until the query has been seen running; otherwise a single persistent fault would look like many
+    faults.
 
-    `make` opens its files and gives its query, `build` its DataFrame. Either may raise: that is its own failure.
-    `caught_up` tells whether there is nothing for it to read: then it runs, though no batch will show it.
+    `make` opens the files and returns the query, and `build` returns its DataFrame. If either raises, that counts as a
+    failure of this view or handler. `caught_up` returns whether there is nothing left to read: if so, the query counts
+    as running although it has no batch that would show this.
     """
 
     def __init__(
         self,
         node: View | Handler,
-        make: Callable[[], Query],
+        make: Callable[[], SparkQuery],
         build: Callable[[], DataFrame],
         caught_up: Callable[[], bool],
         *,
@@ -59,35 +63,38 @@ class Runner:
         longest_s: float,
     ) -> None:
         self.node = node
-        self.query: Query | None = None
+        self.query: SparkQuery | None = None
         self.make = make
         self.build = build
         self.caught_up = caught_up
         self.trigger_ms = trigger_ms
         self.restart = Restart(longest_s)
-        self.state = "starting"
+        self.state: NodeState = "starting"
         self.error: str | None = None
-        self.columns: list[dict[str, str]] = []
+        self.columns: tuple[StatusColumn, ...] = ()
         self._started_at = 0.0
         self._under_way = False
         self._batches = 0
 
     def start(self, *, clean: bool) -> list[str]:
-        """Start, or note why not. Returns what the checkpoint's repair dropped."""
+        """Start the Spark query, or record why it failed to start. Returns the files deleted by the checkpoint's
+        repair."""
         self._started_at, self._under_way = time.monotonic(), True
         try:
             self.query = self.query or self.make()
             self._batches = self.query.progress.batches
             frame = self.build()
-            schema = spark_schema(shown(event_schema(self.node.row))) if isinstance(self.node, Keeper) else frame.schema
-            self.columns = [{"name": each.name, "type": each.dataType.simpleString()} for each in schema.fields]
+            schema = (
+                spark_schema(shown(event_schema(self.node.row))) if isinstance(self.node, ViewHandler) else frame.schema
+            )
+            self.columns = tuple(StatusColumn(field.name, field.dataType.simpleString()) for field in schema.fields)
             return self.query.start(frame, trigger_ms=self.trigger_ms, clean=clean)
         except Exception as error:
             self._fail(error)
             return []
 
     def step(self) -> None:
-        """Look after the query: its end, its restart, its first batch."""
+        """Check whether the Spark query has ended, must be restarted, or has finished its first batch."""
         now = time.monotonic()
         if not self._under_way:
             if self.restart.at and now >= self.restart.at:
@@ -105,7 +112,8 @@ class Runner:
             self.restart.failures = 0
 
     def _fail(self, error: BaseException) -> None:
-        """A fault of the declaration or of the files stays; anything else is tried again."""
+        """Record a failure of the Spark query. Errors in the declaration or in the files are permanent; anything else
+        is retried."""
         self.state, self._under_way = "failed", False
         final = isinstance(error, AnalysisException) or (isinstance(error, PenstockError) and not error.retry)
         shown = error if isinstance(error, PenstockError) else node_error(self.node, error)
@@ -117,25 +125,27 @@ class Runner:
             wait = self.restart.schedule(time.monotonic())
             self.error += f" (retrying in {wait:.0f} s)"
 
-    def status(self) -> dict[str, Any]:
-        """For `/v1/app`; the gateway adds what it knows."""
+    def status(self) -> NodeStatus:
+        """Return the query's state and progress as of Spark's last report. Takes a few milliseconds after a batch."""
         if self.query is not None:
             self.query.observe()
-        progress = self.query.progress if self.query is not None else Progress()
-        return {
-            "state": self.state,
-            "error": self.error,
-            "columns": self.columns,
-            "batch_id": progress.batch_id,
-            "batch_ms": progress.batch_ms,
-            "watermark": progress.watermark,
-            "late": progress.late,
-            "positions": progress.positions,
-        }
+        progress = self.progress
+        return NodeStatus(
+            state=self.state,
+            error=self.error,
+            columns=self.columns,
+            batch_id=progress.batch_id,
+            batch_ms=progress.batch_ms,
+            positions=source_positions(progress.positions),
+        )
+
+    @property
+    def progress(self) -> QueryProgress:
+        return self.query.progress if self.query is not None else QueryProgress()
 
 
 def stop_all(runners: list[Runner], timeout_s: float) -> None:
-    """Stop every query, side by side, since each waits for its output under way."""
+    """Stop all Spark queries in parallel, because each one waits for its current output."""
     queries = [runner.query for runner in runners if runner.query is not None]
     threads = [threading.Thread(target=query.stop, args=(timeout_s,)) for query in queries]
     for thread in threads:

@@ -1,8 +1,8 @@
-"""The scratch folder of this process: where Spark and Java put working files, which hold rows of views and streams.
+"""This process's scratch folder, where Spark and Java put working files that contain rows of views and streams.
 
-By default they use the system's temporary folder, where every user can read them. This folder is readable by its
-owner only, and locked while the process lives. A folder without a lock was left by a process that was killed; the next
-process removes it.
+By default, they use the system's temporary folder, where every user can read the files. Only its owner can read the
+scratch folder, and it is locked while the process lives. A folder without a lock was left by a process that was killed;
+the next process removes it.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from penstock.errors import StorageError
+from penstock.core.errors import StorageError
 
 PREFIX = "penspark-"
-"""Of no other folder of ours: whatever has it and is not locked is removed."""
+"""Prefix that Penstock uses only for scratch folders: a folder with this prefix that is not locked is removed."""
 TRIES = 10
 
 
 @cache
 def scratch_folder() -> Path:
-    """Create the scratch folder of this process; the same one on each call. Removes those of processes that are gone.
-    It is removed when the process ends, unless it is killed."""
+    """Return the path of this process's scratch folder. The first call creates the folder, and removes the folders of
+    processes that no longer exist. The folder is removed when the process exits, unless it is killed."""
     remove_orphans()
     folder = _create()
     atexit.register(_remove_own, folder, os.getpid())
@@ -34,7 +34,7 @@ def scratch_folder() -> Path:
 
 
 def remove_orphans() -> None:
-    """Remove the scratch folders of this user whose processes are gone. Those that cannot be removed stay."""
+    """Remove this user's scratch folders whose processes no longer exist. Folders that cannot be removed are kept."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         descriptor = _lock(folder)
         if descriptor is not None:
@@ -43,17 +43,18 @@ def remove_orphans() -> None:
 
 
 def _create() -> Path:
-    """Create a folder and lock it. Its descriptor is never closed: it ends with the process. Another process that
-    starts may take the folder for an orphan before it is locked: then there is another try."""
+    """Create a scratch folder and lock it. The lock's descriptor stays open until the process exits. If another
+    starting process takes the folder for an orphan before it is locked, this tries again."""
     for _ in range(TRIES):
         folder = Path(tempfile.mkdtemp(prefix=PREFIX))  # mode 0700
         if _lock(folder) is not None and folder.exists():
             return folder
-    raise StorageError(f"no folder could be made in {tempfile.gettempdir()} for the working files of Spark")
+    raise StorageError(f"cannot create a folder in {tempfile.gettempdir()} for Spark's working files")
 
 
 def _lock(folder: Path) -> int | None:
-    """Open a folder of this user and lock it; None if it is locked, gone, a link, or another user's."""
+    """Open a scratch folder of this user and lock it. Returns None if it is locked, missing, a link, or another
+    user's."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
@@ -67,5 +68,5 @@ def _lock(folder: Path) -> int | None:
 
 
 def _remove_own(folder: Path, pid: int) -> None:
-    if os.getpid() == pid:  # not in a process that was forked
+    if os.getpid() == pid:  # not in a forked process
         shutil.rmtree(folder, ignore_errors=True)

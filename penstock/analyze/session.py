@@ -1,4 +1,4 @@
-"""The Spark session, with the settings that were measured to matter for small, frequent, durable micro-batches."""
+"""Starts the Spark session with settings that measurably speed up small, frequent, durable micro-batches."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from pyspark.sql import SparkSession
 from penstock.analyze import archive, workers
 from penstock.analyze.java import find_java
 from penstock.analyze.scratch import scratch_folder
-from penstock.fingerprints.code import is_local
-from penstock.settings import Settings
+from penstock.app.loading import local_modules
+from penstock.core.settings import Settings
 
 Session = SparkSession
-"""For those who hand a session on and know nothing else of Spark."""
+"""The session's type, for modules that only pass a session on and do not import Spark."""
 
 _STREAMING = "spark.sql.streaming"
 _PACKAGE = "org.apache.spark.sql.execution.streaming"
 
 TASK_TRIES = 3
-"""A task whose Python worker dies is run again at once, which is sooner than by a restart of its query."""
+"""A task whose Python worker dies is run again immediately, which is faster than restarting its query."""
 
 TEMPORARY_CHARS_MAX = 45
-"""The kernel takes 107 characters as the path of a socket. Of those, 18 are our folder's name and 43 Spark's file's."""
+"""The kernel allows 107 characters for a socket's path. The scratch folder's name takes 18 of them, and the name of
+Spark's file takes 43."""
 
-# From the first checkpoint on: these cannot be changed for one that exists.
+# These must be set before the first checkpoint: they cannot be changed for an existing checkpoint.
 _CHECKPOINTS = {
-    # Verifies checksums, which the default one does not, and forks no `chmod` for each file.
+    # Verifies checksums, unlike the default, and does not fork a `chmod` for each file.
     f"{_STREAMING}.checkpointFileManagerClass": f"{_PACKAGE}.checkpointing.FileSystemBasedCheckpointFileManager",
     f"{_STREAMING}.stateStore.providerClass": f"{_PACKAGE}.state.RocksDBStateStoreProvider",
     f"{_STREAMING}.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
@@ -46,7 +47,7 @@ _CHECKPOINTS = {
     f"{_STREAMING}.minBatchesToRetain": "20",
 }
 
-# One process on loopback that no one looks into: no web page, no history, no talk on the console.
+# Spark runs in one process on loopback that nobody inspects, so there is no web page, history or console output.
 _QUIET = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -99,31 +100,32 @@ PYTHONPATH=$kept exec {python} "$@"
 
 
 def carry(module: ModuleType, file: Path) -> None:
-    """Let Spark's workers run functions of the user's module, which they have no file to import from, and import the
-    files beside it."""
+    """Let Spark's workers run functions from the user's module, which they cannot import, and import modules from the
+    same folder."""
     cloudpickle.register_pickle_by_value(module)  # type: ignore[no-untyped-call]
     _put_on_path(str(file.resolve().parent), first=True)
 
 
 def _put_on_path(folder: str, *, first: bool) -> None:
-    """Set where Spark's Python processes look for modules."""
-    others = [each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each and each != folder]
+    """Add a folder to the module search path of Spark's Python processes."""
+    others = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry and entry != folder]
     os.environ["PYTHONPATH"] = os.pathsep.join([folder, *others] if first else [*others, folder])
 
 
 def start_session(
     name: str, settings: Settings, *, logs: Path, warehouse: Path, java_options: Sequence[str] = ()
 ) -> SparkSession:
-    """Start the JVM and the session: some seconds. One a process; Spark's log goes to `logs`."""
+    """Start the JVM and the session. Takes a few seconds; there is one session per process. Spark's log is written to
+    `logs`."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     scratch = scratch_folder()
-    os.environ["SPARK_LOCAL_DIRS"] = str(scratch)  # it wins over `spark.local.dir`
+    os.environ["SPARK_LOCAL_DIRS"] = str(scratch)  # takes precedence over `spark.local.dir`
     logs.mkdir(parents=True, exist_ok=True)
     os.environ["PYSPARK_PYTHON"] = _python(logs)
-    os.environ["PYTHONSAFEPATH"] = "1"  # or the working directory comes before the folder of the app
+    os.environ["PYTHONSAFEPATH"] = "1"  # otherwise the working directory comes before the app's folder
     _put_on_path(str(Path.cwd()), first=False)
     os.environ[workers.VARIABLE] = str(_record_modules(logs))
     log4j = logs / "log4j2.properties"
@@ -131,7 +133,7 @@ def start_session(
     cores = settings.spark_cores or len(os.sched_getaffinity(0))
     builder = SparkSession.builder.appName(f"penstock {name}").master(f"local[{cores},{TASK_TRIES}]")
     archived = archive.java_options(archive.archive_file(java)) if settings.class_archive else []
-    # in quotes, as the paths may have blanks
+    # quoted, because the paths can contain spaces
     files = [f'"-Dlog4j2.configurationFile=file:{log4j.resolve()}"', f'"-Djava.io.tmpdir={scratch}"']
     options = ["-Xss4m", "-XX:+UseSerialGC", *files, *archived]
     own = {
@@ -144,55 +146,54 @@ def start_session(
         "spark.python.daemon.module": workers.__name__,
     }
     for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
-        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)  # they print Java stacks of errors that we report
+        logging.getLogger(logger).setLevel(logging.CRITICAL + 1)  # they print Java stacks of reported errors
     for key, value in (_CHECKPOINTS | _QUIET | own).items():
         builder = builder.config(key, value)
     return builder.getOrCreate()
 
 
 def _python(folder: Path) -> str:
-    """The Python of Spark's workers, of which each query starts some: a third of a second of processor each, where it
-    would be one. Spark gives up on one that has not answered in ten, which they need when many start on a busy machine.
+    """Write the start script for Spark's Python workers, and return the command to run.
+
+    Each query starts several workers. With the script, starting a worker takes a third of a second of CPU time instead
+    of a full second. Spark gives up on a worker that has not responded within ten seconds; without the script, workers
+    that start together on a busy machine often need that long.
     """
     script = folder.resolve() / "python"
     file = shlex.quote(str(Path(workers.__file__).resolve()))
     script.write_text(_PYTHON.format(python=shlex.quote(sys.executable), module=workers.__name__, file=file))
     script.chmod(0o700)
-    usable = Path(pyspark.__file__).is_file() and os.access(script, os.X_OK)  # not out of an archive; not on `noexec`
+    usable = Path(pyspark.__file__).is_file() and os.access(script, os.X_OK)  # not from an archive; not on `noexec`
     return str(script) if usable else sys.executable
 
 
 def _record_modules(folder: Path) -> Path:
-    """Write down the local modules that this process has loaded, with their files and digests of those, for the
+    """Write the names, files and digests of the local modules that this process has loaded to a file for the
     workers."""
-    known = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-    files = {
-        name: os.path.realpath(file)
-        for name, file in sorted(known.items())
-        if file and file.endswith(".py") and is_local(file)
-    }
-    digests = {file: found for file in files.values() if (found := workers.digest_of(file)) is not None}
+    files = local_modules()
+    digests = {file: digest for file in files.values() if (digest := workers.digest_of(file)) is not None}
     record = folder.resolve() / "modules.json"
     record.write_text(json.dumps({"files": files, "digests": digests}))
     return record
 
 
 def _functions() -> dict[str, str]:
-    """Plain Python functions in views need nothing else. Spark would run them by way of pandas, which is not one of our
-    dependencies, and refuse them where it is missing."""
+    """Return Spark's settings for plain Python functions, the only kind that views use. By default, Spark would run
+    them through pandas, which is not a dependency, and raise an error if pandas is missing."""
     return {} if find_spec("pandas") else {"spark.sql.execution.pythonUDF.arrow.enabled": "false"}
 
 
 def _sockets(folder: Path) -> dict[str, str]:
-    """Java and Python talk by files in `folder`, which only their owner may open. By ports, as they would otherwise, a
-    program that looks for a server it knew may come first: Spark takes its first bytes for a length, and runs out of
-    memory."""
+    """Return Spark's settings that make Java and Python communicate through Unix sockets in `folder`, which only its
+    owner can open. By default, they communicate through TCP ports. An unrelated program could then connect first, for
+    example because it expects another server on the port. Spark would interpret its first bytes as a length and run out
+    of memory."""
     if len(str(folder.parent)) > TEMPORARY_CHARS_MAX:
         return {}
     return {"spark.python.unix.domain.socket.enabled": "true", "spark.python.unix.domain.socket.dir": str(folder)}
 
 
 def java_process(spark: SparkSession) -> subprocess.Popen[bytes]:
-    """The process of a session that was started here."""
+    """Return the Java process of a session that this process started."""
     process: subprocess.Popen[bytes] = spark.sparkContext._gateway.proc  # type: ignore[union-attr]
     return process

@@ -1,8 +1,8 @@
-"""What a view asks of the events it reads: so that one it would have left out anyway is not told as late.
+"""A view's conditions for its events. An event that the view would have filtered out anyway is not reported as late.
 
-Spark has the answer in its optimised plan, where conditions stand next to what they are about. As for the columns that
-a view uses (`pruning.py`), the view is made on an empty batch for it. The condition is kept as SQL text, and asked of
-events that seem to be late, which are few.
+The conditions come from Spark's optimised plan, where they are next to the data that they apply to. To get this plan,
+the view is built on an empty batch, as in `pruning.py`. Conditions are kept as SQL text, and are applied only to the
+few events that appear to be late.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from pyspark.sql.types import LongType, StructType
 from penstock.analyze.fetching import fetch
 from penstock.analyze.frames import Reader, spark_schema
 from penstock.analyze.lateness import Sift
-from penstock.errors import ViewError
+from penstock.analyze.trees import items_of
+from penstock.core.errors import ViewError
 
 ROW = "_row"
 
 
 def sifter(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Sift:
-    """Asks of rows what the view asks, as far as that is said in SQL of the columns of one stream. A stream that it
-    reads twice, or with a function of Python, is not sifted."""
+    """Return a function that applies the view's conditions to rows. It applies conditions that are SQL over one
+    stream's columns. If the view reads a stream twice, or filters it with a Python function, no rows are removed."""
     conditions = _conditions(spark, make)
 
     def sift(stream: str, rows: pa.RecordBatch) -> list[int]:
@@ -46,12 +47,14 @@ def _conditions(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Map
     def read(stream: str, schema: StructType) -> DataFrame:
         frame = spark.createDataFrame(spark.sparkContext.emptyRDD(), schema)
         empty.setdefault(stream, []).append(frame)
-        streams.update((each.exprId().id(), stream) for each in _each(frame._jdf.queryExecution().analyzed().output()))
+        streams.update(
+            (attribute.exprId().id(), stream) for attribute in items_of(frame._jdf.queryExecution().analyzed().output())
+        )
         return frame
 
     try:
-        found = list(_asked(make(read)._jdf.queryExecution().optimizedPlan(), streams))
-        alone = {stream: text for stream, text in found if len(empty[stream]) == 1}
+        conditions = list(_asked(make(read)._jdf.queryExecution().optimizedPlan(), streams))
+        alone = {stream: text for stream, text in conditions if len(empty[stream]) == 1}
         for stream, text in alone.items():
             empty[stream][0].filter(text)
     except (PySparkException, ViewError):
@@ -60,11 +63,11 @@ def _conditions(spark: SparkSession, make: Callable[[Reader], DataFrame]) -> Map
 
 
 def _asked(node: Any, streams: Mapping[int, str]) -> Iterator[tuple[str, str]]:
-    """The conditions that are asked of a stream's rows before anything else is done with them."""
-    children = list(_each(node.children()))
+    """Yield each stream that is filtered before anything else is done with its rows, with the condition as SQL."""
+    children = list(items_of(node.children()))
     if node.nodeName() == "Filter" and node.condition().deterministic() and _is_read(children[0]):
-        references = list(_each(node.references().toSeq()))
-        named = {streams.get(each.exprId().id()) for each in references}
+        references = list(items_of(node.references().toSeq()))
+        named = {streams.get(reference.exprId().id()) for reference in references}
         if len(named) == 1 and (stream := named.pop()) is not None:
             yield stream, _text(node.condition(), references)
     for child in children:
@@ -72,22 +75,19 @@ def _asked(node: Any, streams: Mapping[int, str]) -> Iterator[tuple[str, str]]:
 
 
 def _is_read(node: Any) -> bool:
-    """Rows as they are read, without ticks."""
+    """Return whether a node of a view's plan returns the rows of an input as they were read, apart from removed
+    ticks."""
     while node.nodeName() == "Project" or (node.nodeName() == "Filter" and not node.condition().deterministic()):
         node = node.children().apply(0)
     return bool(node.children().isEmpty())
 
 
 def _text(condition: Any, references: list[Any]) -> str:
-    """As SQL, with columns by their names alone: what they were called in the view is not known to the rows."""
+    """Return a view's condition as SQL with unqualified column names, because the names that the view gave its inputs
+    are not defined for the rows."""
     text = str(condition.sql())
-    for each in references:
-        called = str(each.sql())
+    for reference in references:
+        called = str(reference.sql())
         if "." in called:
-            text = re.sub(re.escape(called) + r"(?![\w`])", f"`{each.name()}`", text)
+            text = re.sub(re.escape(called) + r"(?![\w`])", f"`{reference.name()}`", text)
     return text
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)

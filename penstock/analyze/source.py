@@ -1,7 +1,8 @@
 """The log as a Spark streaming source.
 
-Offsets are `{"STREAM/PARTITION": next offset}`, so Spark's offset log says by itself what a batch has read. The
-planning methods run in one Python process of the driver, `read` in Spark's workers; both open the log for themselves.
+Offsets are `{"STREAM/PARTITION": next offset}`, so Spark's offset log is enough to know what a batch has read. The
+planning methods run in one Python process of the driver, and `read` runs in Spark's workers; each process opens the log
+itself.
 """
 
 from __future__ import annotations
@@ -16,28 +17,32 @@ from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPart
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 from pyspark.sql.types import StructType
 
-from penstock.analyze.batches import advance, batch_end
-from penstock.contracts import LogReader
+from penstock.core.contracts import BlockingLogReader
+from penstock.handlers.batches import batch_end, batch_stop
 
 FORMAT = "penstock"
 JOINED_ROWS_MAX = 20_000
-"""Up to this many rows one task reads all partitions: a task costs more than such a read."""
+"""Up to this many rows, one task reads all partitions, because starting another task would cost more than reading
+them."""
 
-LogOpener = Callable[[], LogReader]
+LogOpener = Callable[[], BlockingLogReader]
 Offset = dict[str, int]
 
 
 @dataclass
-class Span(InputPartition):
-    """Ranges of the log that one task reads, in order: (partition, start, end)."""
+class LogRanges(InputPartition):
+    """The ranges of the log that one task reads, in order: (partition, start, end)."""
 
     ranges: list[tuple[int, int, int]]
 
 
 class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads one stream. `wait_s` is how long a poll without news may block, which saves Spark from polling. If it is
-    `ordered`, a batch ends where all partitions stand at the same log time, also when it cannot have all that there is:
-    else one that is read ahead of others would make theirs late."""
+    """Reads one stream of the log for Spark. `wait_s` is how long a poll blocks if there are no new rows, so Spark
+    polls less often.
+
+    If `ordered` is true, a batch ends where all partitions have reached the same log time, even if more rows could be
+    read. Without this, a partition that is read ahead of the others would make their events late.
+    """
 
     def __init__(
         self, opener: LogOpener, stream: str, columns: list[str], rows_max: int, wait_s: float, ordered: bool = False
@@ -48,11 +53,11 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self.rows_max = rows_max
         self.wait_s = wait_s
         self.ordered = ordered
-        self._log: LogReader | None = None
+        self._log: BlockingLogReader | None = None
         self._final: Mapping[int, int] | None = None
 
     @property
-    def log(self) -> LogReader:
+    def log(self) -> BlockingLogReader:
         if self._log is None:
             self._log = self.opener()
         return self._log
@@ -75,8 +80,9 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if isinstance(limit, ReadAllAvailable):
             return self._offset(ends)
         rows_max = limit.max_rows if isinstance(limit, ReadMaxRows) else self.rows_max
-        if not self.ordered or sum(ends.values()) - sum(position.values()) <= rows_max:
-            return self._offset(advance(position, ends, rows_max))
+        stop = batch_stop(self.log, self.stream, position, ends, rows_max)
+        if not self.ordered or stop == ends:
+            return self._offset(stop)
         name = self.stream
         return self._offset(batch_end(self.log, {name: False}, {name: position}, {name: dict(ends)}, rows_max)[name])
 
@@ -89,19 +95,19 @@ class LogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         first, last = _position(start), _position(end)
         ranges = [(partition, first.get(partition, 0), last[partition]) for partition in last]
-        rows = sum(stop - first for _, first, stop in ranges)
-        if rows <= JOINED_ROWS_MAX:
-            return [Span([each for each in ranges if each[1] < each[2]])]
-        return [Span([each]) for each in ranges]
+        if self.log.rows_between(self.stream, first, last) <= JOINED_ROWS_MAX:
+            return [LogRanges([offset_range for offset_range in ranges if offset_range[1] < offset_range[2]])]
+        return [LogRanges([offset_range]) for offset_range in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        assert isinstance(partition, Span)
+        assert isinstance(partition, LogRanges)
         for number, start, end in partition.ranges:
             for batch in self.log.read(self.stream, number, start, end):
                 yield batch.select(self.columns)
 
     def commit(self, end: Offset) -> None:
-        """Nothing to do: retention asks the ledger what may go, since Spark's commit is a hint that comes late."""
+        """Do nothing. Retention asks the ledger which rows can be deleted, because Spark calls this method late, if at
+        all."""
 
     def stop(self) -> None:
         if self._log is not None:
@@ -114,7 +120,8 @@ def _position(offset: Offset) -> dict[int, int]:
 
 
 def register(spark: SparkSession, opener: LogOpener) -> None:
-    """Make the log known to Spark. The class is made here so that it carries `opener` to the workers by value."""
+    """Register the log as a source with Spark. The class is defined inside this function so that it is pickled by value
+    for the workers, together with `opener`."""
 
     class LogDataSource(DataSource):
         @classmethod
@@ -137,6 +144,6 @@ def register(spark: SparkSession, opener: LogOpener) -> None:
 def read_stream(
     spark: SparkSession, stream: str, schema: StructType, *, rows_max: int, wait_s: float, ordered: bool = False
 ) -> DataFrame:
-    """A streaming DataFrame of the given columns of a stream, ticks included."""
+    """Return a streaming DataFrame of a stream, including ticks, with the columns in `schema`."""
     reader = spark.readStream.format(FORMAT).schema(schema)
     return reader.options(stream=stream, rows_max=rows_max, wait_s=wait_s, ordered=ordered).load()

@@ -1,45 +1,49 @@
-"""Finds queries on streams whose rows would stay in the view after the query has stopped giving them.
+"""Find streaming queries whose rows would stay in the view after the query no longer returns them.
 
-A streaming aggregation reports the rows that have changed. A row that no longer meets a condition on its aggregates, or
-gets another key from them, is simply not reported, and nothing tells the view to remove the old one.
+A streaming aggregation reports only rows that have changed. If a row no longer meets a condition on its aggregates, or
+its aggregates give it a new key, Spark does not report this, so nothing tells the view to delete the old row.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from pyspark.sql import DataFrame
 
-from penstock.declared import View
+from penstock.analyze.trees import items_of
+from penstock.app.declared import View
 
 _OPAQUE = frozenset({"MapInPandas", "MapInArrow", "MapPartitions", "MapElements", "TypedFilter"})
-"""Nodes that may leave out any row."""
+"""Nodes that can leave out any row."""
 Ids = frozenset[int]
-"""Spark's numbers of columns."""
+"""Column numbers assigned by Spark."""
 
 
 def staying_problems(view: View, frame: DataFrame) -> list[str]:
-    """What in a view's query would let rows stay. Nothing does if each row is given once, when its window closes."""
+    """Return a list with the first problem in a view's query that would leave outdated rows in the view. The list is
+    empty if there is no such problem, or if each row is emitted only once, when its window closes."""
     if view.emit == "close":
         return []
     plan = frame._jdf.queryExecution().analyzed()
     walk = _Walk(view)
     changing = walk.changing(plan)
     keys = [
-        str(each.name()) for each in _each(plan.output()) if each.exprId().id() in changing and each.name() in view.key
+        str(column.name())
+        for column in items_of(plan.output())
+        if column.exprId().id() in changing and column.name() in view.key
     ]
     if keys:
         walk.problems.append(
-            f"its key {keys[0]!r} is computed by an aggregate: when that changes, the row with the earlier value would "
-            "stay; use the columns that it groups by as the key"
+            f"its key {keys[0]!r} is computed by an aggregate: when its value changes, the row with the old value "
+            "would stay; use the columns in GROUP BY as the key"
         )
     return walk.problems[:1]
 
 
 class _Walk:
-    """Follows the columns that aggregates compute up through a plan, and notes where they decide whether a row is
-    given."""
+    """Follows columns that are computed by aggregates up through a plan, and records the nodes where they decide
+    whether a row is returned."""
 
     def __init__(self, view: View) -> None:
         self._view = view
@@ -47,89 +51,90 @@ class _Walk:
         self.problems: list[str] = []
 
     def changing(self, plan: Any) -> Ids:
-        """Return the columns of a plan whose value may change in a row with the same key."""
+        """Return a Spark plan's columns whose value can change while the row's key stays the same."""
         name = str(plan.nodeName())
         if name == "WithCTE":
             return self._with_shared(plan)
         if name == "CTERelationRef":
             return self._by_position([self._shared.get(plan.cteId(), [])], plan)
-        below = [(child, self.changing(child)) for child in _each(plan.children())]
-        ids: Ids = frozenset().union(*(each for _, each in below))
+        below = [(child, self.changing(child)) for child in items_of(plan.children())]
+        ids: Ids = frozenset().union(*(child_ids for _, child_ids in below))
         if name == "Aggregate":
-            return frozenset(_id(each) for each in _each(plan.aggregateExpressions()) if _is_aggregate(each))
+            return frozenset(
+                _id(expression) for expression in items_of(plan.aggregateExpressions()) if _is_aggregate(expression)
+            )
         if not ids:
             return ids
         if name == "Project":
-            return frozenset(_id(each) for each in _each(plan.projectList()) if _references(each) & ids)
+            return frozenset(
+                _id(expression) for expression in items_of(plan.projectList()) if _references(expression) & ids
+            )
         if name == "Union":
-            return self._by_position([_positions(child, each) for child, each in below], plan)
+            return self._by_position([_positions(child, child_ids) for child, child_ids in below], plan)
         self._judge(plan, name, ids)
         return ids
 
     def _with_shared(self, plan: Any) -> Ids:
-        """A query with WITH: its parts come in an order in which each is known before it is read."""
-        for part in _each(plan.cteDefs()):
+        """Process a view's query with WITH. Its parts are ordered so that each part comes before its uses."""
+        for part in items_of(plan.cteDefs()):
             self._shared[part.id()] = _positions(part.child(), self.changing(part.child()))
         return self.changing(plan.plan())
 
     def _by_position(self, parts: list[list[bool]], plan: Any) -> Ids:
-        """The columns of a plan that has other numbers for them than what it reads."""
+        """Return the changing columns of a plan that numbers its columns differently from its inputs, by their
+        positions."""
         return frozenset(
-            _id(each)
-            for place, each in enumerate(_each(plan.output()))
+            _id(column)
+            for place, column in enumerate(items_of(plan.output()))
             if any(place < len(part) and part[place] for part in parts)
         )
 
     def _judge(self, plan: Any, name: str, ids: Ids) -> None:
         for what, expressions in _deciding(plan, name).items():
-            if any(_references(each) & ids for each in expressions):
+            if any(_references(expression) & ids for expression in expressions):
                 self.problems.append(self._sentence(what))
         if name in _OPAQUE:
             self.problems.append(self._sentence("a function"))
 
     def _sentence(self, what: str) -> str:
         return (
-            f"{what} after GROUP BY decides by an aggregate which rows there are, and a row that is no longer among "
-            "them would not be removed: leave it out here, and put it into a view that reads this one, such as "
+            f"{what} after GROUP BY selects rows by an aggregate, and a row that is no longer "
+            "selected would not be removed: move it into another view that reads this view, such as "
             f'"SELECT ... FROM {self._view.name} WHERE ..."'
         )
 
 
 def _deciding(plan: Any, name: str) -> Mapping[str, list[Any]]:
-    """The expressions of a node that decide which rows it gives."""
+    """Return the expressions of a plan's node that decide which rows it returns."""
     if name == "Filter":
         return {"a condition (HAVING, or a filter)": [plan.condition()]}
     if name == "Join":
         condition = plan.condition()
         return {"a join": [] if condition.isEmpty() else [condition.get()]}
     if name == "Generate":
-        return {"explode, or another function that makes rows,": [plan.generator()]}
+        return {"explode, or another function that generates rows,": [plan.generator()]}
     return {}
 
 
 def _is_aggregate(expression: Any) -> bool:
-    """Whether there is an aggregate in it. In GROUP BY, anything else is made of what is grouped by."""
+    """Return whether an expression of a view's query contains an aggregate. In a query with GROUP BY, all other
+    expressions are computed from the grouped columns."""
     pending = [expression]
     while pending:
-        each = pending.pop()
-        if each.getClass().getSimpleName() == "AggregateExpression":
+        part = pending.pop()
+        if part.getClass().getSimpleName() == "AggregateExpression":
             return True
-        pending += _each(each.children())
+        pending += items_of(part.children())
     return False
 
 
 def _positions(plan: Any, ids: Ids) -> list[bool]:
-    return [_id(each) in ids for each in _each(plan.output())]
+    return [_id(column) in ids for column in items_of(plan.output())]
 
 
 def _references(expression: Any) -> Ids:
-    return frozenset(_id(each) for each in _each(expression.references().toSeq()))
+    return frozenset(_id(reference) for reference in items_of(expression.references().toSeq()))
 
 
 def _id(expression: Any) -> int:
     return int(expression.exprId().id())
-
-
-def _each(sequence: Any) -> Iterator[Any]:
-    for index in range(sequence.size()):
-        yield sequence.apply(index)

@@ -1,4 +1,4 @@
-"""A view as a streaming DataFrame on the log: the same for the engine and for a rebuild."""
+"""Build a view as a streaming DataFrame on the log, the same way for the engine and for a rebuild."""
 
 from __future__ import annotations
 
@@ -10,28 +10,30 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from penstock.analyze.closing import Closings, closings
 from penstock.analyze.deriving import Derived
 from penstock.analyze.frames import Reader, build, columns_schema, inputs, key_problems
 from penstock.analyze.lateness import Sift
 from penstock.analyze.pruning import prune
+from penstock.analyze.python_code import function_problems
+from penstock.analyze.row_lifetimes import Closings, closings
 from penstock.analyze.sifting import sifter
 from penstock.analyze.source import LogOpener, read_stream, register
 from penstock.analyze.staying import staying_problems
-from penstock.app import App
-from penstock.declared import CHANGES_SUFFIX, View
-from penstock.errors import ViewError
-from penstock.graph import is_derived
-from penstock.schema import event_schema, shown
+from penstock.app.app import App
+from penstock.app.declared import CHANGES_SUFFIX, View
+from penstock.app.graph import is_derived
+from penstock.core.errors import ViewError
+from penstock.core.schema import event_schema, shown
 
 IDLE_WAIT_S = 1.0
 SHARED_WAIT_S = 0.02
-"""How long a poll of the log may block: long for a query with one input, short if it has others to look at."""
+"""Maximum time that a poll of the log blocks: long for a query with one input, short if it has several inputs."""
 
 
 @dataclass(frozen=True)
 class StreamingView:
-    """A view built on the log. `make_sift` makes what tells which late events the view would have taken."""
+    """A view built on the log. `make_sift` creates the function that finds the late events that pass the view's
+    conditions."""
 
     frame: DataFrame
     columns: pa.Schema
@@ -42,10 +44,11 @@ class StreamingView:
 def stream_view(
     spark: SparkSession, app: App, view: View, columns: Mapping[str, pa.Schema], opener: LogOpener, *, rows_max: int
 ) -> StreamingView:
-    """Build a view on the log that `opener` opens. `columns` has those of each view whose changes it reads.
+    """Build a view on the log that `opener` opens. `columns` contains the columns of each view whose changes it reads.
 
-    Raises `ViewError` if it cannot be built, or its key is wrong. The source is registered for this query alone: Spark
-    puts words into a map that belongs to a registered source, and two queries that start at once can spoil it for good.
+    Raises `ViewError` if the view cannot be built, or its key is invalid. The source is registered for this query only:
+    Spark writes to a map that belongs to a registered source, and two queries that start at the same time can corrupt
+    that map permanently.
     """
     register(spark, opener)
     wait_s = IDLE_WAIT_S if len(view.reads) == 1 else SHARED_WAIT_S
@@ -61,14 +64,14 @@ def stream_view(
         return build(spark, view, inputs(app, view, reader, columns))
 
     frame = prune(spark, make, read, times)
-    problems = key_problems(view, frame) or staying_problems(view, frame)
+    problems = key_problems(view, frame) or staying_problems(view, frame) or function_problems(spark, frame)
     if problems:
         raise ViewError(f"{view.where}: view {view.name}: {problems[0]}", view=view.name)
     return StreamingView(frame, columns_schema(frame), closings(frame), partial(sifter, spark, make))
 
 
 def read_columns(spark: SparkSession, app: App, view: View, opener: LogOpener) -> dict[str, pa.Schema]:
-    """The columns of each view that a view reads, by rows or by changes, as the code has them."""
+    """Return the columns, as declared in the code, of each view whose rows or changes this view reads."""
     register(spark, opener)
 
     def read(stream: str, schema: StructType) -> DataFrame:
@@ -80,20 +83,20 @@ def read_columns(spark: SparkSession, app: App, view: View, opener: LogOpener) -
             return Derived(spark, other).columns([known[name] for name in other.reads])
         return columns_schema(build(spark, other, inputs(app, other, read, known)))
 
-    rows = {keeper.name: shown(event_schema(keeper.row)) for keeper in app.keepers}
+    rows = {view_handler.name: shown(event_schema(view_handler.row)) for view_handler in app.view_handlers}
     names = {name.removesuffix(CHANGES_SUFFIX) for name in view.reads}
     return {
-        each.name: rows[each.name] if each.name in rows else columns_of(each)
-        for each in app.views
-        if each.name in names
+        other.name: rows[other.name] if other.name in rows else columns_of(other)
+        for other in app.views
+        if other.name in names
     }
 
 
 def timed_streams(app: App, view: View) -> dict[str, str]:
-    """The streams that a view reads by event time, and the column of each for that."""
-    found = {each.name: each for each in app.streams if each.name in view.reads and view.time == "event"}
+    """Return the streams that a view reads by event time, each with the column that contains the event time."""
+    streams = {stream.name: stream for stream in app.streams if stream.name in view.reads and view.time == "event"}
     return {
-        name: each.event.__time_field__
-        for name, each in found.items()
-        if each.late_after is not None and each.event.__time_field__ is not None
+        name: stream.event.__time_field__
+        for name, stream in streams.items()
+        if stream.late_after is not None and stream.event.__time_field__ is not None
     }

@@ -1,10 +1,11 @@
-"""The process from which Spark forks its Python workers. They import local modules only as the engine has loaded them.
+"""The process from which Spark forks its Python workers. Workers import a local module only if it is the file that the
+engine has loaded, with the same contents.
 
-Spark ends idle workers, and the next worker imports its modules from their files again. A module edited in between, or
-another file of the same name, would compute with other code than the fingerprints were compared with, so importing it
-is an error.
+Spark ends idle workers, and the next worker imports its modules from their files again. If a module has been edited in
+between, or a different file with the same name is found, the worker would run code that differs from the compared
+fingerprints, so importing it is an error.
 
-It imports nothing of ours: Spark starts several of these processes for each query.
+This module imports nothing else from Penstock, because Spark starts several of these processes for each query.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ from pathlib import Path
 from types import ModuleType
 
 VARIABLE = "_PENSTOCK_MODULES"
-"""The environment variable that names the file in which the engine has recorded its modules. No setting."""
+"""Environment variable with the path of the file in which the engine has recorded its modules. Not a setting."""
 DIGEST_BYTES = 16
 
 
 def digest_of(file: str) -> str | None:
-    """Digest of a file's text; None if it cannot be read."""
+    """Return the digest of a module file's content, or None if the file cannot be read."""
     try:
         return blake2b(Path(file).read_bytes(), digest_size=DIGEST_BYTES).hexdigest()
     except OSError:
@@ -32,8 +33,8 @@ def digest_of(file: str) -> str | None:
 
 
 class LoadedModules:
-    """Finds modules as Python does, and refuses those that are not as they were recorded: `files` has the file of each
-    module by its name, `digests` the digest of each file."""
+    """Finds modules like Python does, but raises `ImportError` for modules that differ from the record: `files`
+    contains each module's file by its name, and `digests` contains each file's digest."""
 
     def __init__(self, files: Mapping[str, str], digests: Mapping[str, str]) -> None:
         self._files, self._digests = files, digests
@@ -47,9 +48,11 @@ class LoadedModules:
         file = os.path.realpath(spec.origin)
         loaded = self._files.get(name, file)
         if loaded != file:
-            raise ImportError(f"the app has loaded {name} from {loaded}, and a worker would from {file}", name=name)
+            raise ImportError(
+                f"the app has loaded {name} from {loaded}, but a worker would load it from {file}", name=name
+            )
         if self._digests.get(file) not in (None, digest_of(file)):
-            raise ImportError(f"{spec.origin} was changed while the app runs: restart the app", name=name)
+            raise ImportError(f"{spec.origin} was changed while the app was running: restart the app", name=name)
         return spec
 
 
@@ -58,8 +61,8 @@ def main() -> None:
 
     file = os.environ.get(VARIABLE)
     if file:
-        found = LoadedModules(**json.loads(Path(file).read_text()))
-        sys.meta_path.insert(sys.meta_path.index(PathFinder), found)  # Python's own modules come before it
+        modules = LoadedModules(**json.loads(Path(file).read_text()))
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), modules)  # Python's own modules come first
     daemon.manager()
 
 

@@ -1,4 +1,4 @@
-"""A pattern over a list, without Spark and without an app: for tests and notebooks."""
+"""Find the matches of a pattern in a list, without Spark or an app. For tests and notebooks."""
 
 from __future__ import annotations
 
@@ -7,25 +7,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.cep.engine import Engine
+from penstock.cep.engine import PatternEngine
 from penstock.cep.match import Match
 from penstock.cep.memory import Bounds, memory_class
 from penstock.cep.pattern import Pattern
 from penstock.cep.search import Search
 from penstock.cep.skip import Skip
 from penstock.cep.skip import none as no_skip
-from penstock.cep.turn import Found
-from penstock.errors import DeclarationError
+from penstock.cep.step import StepResult
+from penstock.core.errors import DeclarationError
+from penstock.core.operators import SPAN_MAX
 
-_NARROWER = "give within=, use then rather than then_any, or say with bounds=cep.Bounds(...) what is to be done"
+_NARROWER = "set within=, use then instead of then_any, or choose limits with bounds=cep.Bounds(...)"
 BEGIN = datetime(2024, 1, 1, tzinfo=UTC)
-LIST_BOUNDS = Bounds(partial=10_000, events=10_000)
+_TOO_MANY_PERIODS = (
+    "an absence is repeated too many times without an event: pass until=, or choose a limit with "
+    "bounds=cep.Bounds(periods=...)"
+)
+LIST_BOUNDS = Bounds(partial=10_000, events=10_000, periods=10_000)
 FOREVER = datetime.max.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True)
 class At:
-    """A moment, of no key."""
+    """A `Moment` for the pattern engine: a time without a key."""
 
     now: datetime
     key: str = ""
@@ -43,20 +48,20 @@ def find(
     timed_out: bool = False,
     until: datetime | None = None,
 ) -> list[Match]:
-    """The matches of a pattern in a list of events, as if they were all of one key.
+    """Return the matches of a pattern in a list of events, which are all treated as having the same key.
 
-    Events are taken in the order of their time; of the same time, or without one, in that of the list. After the last
-    one time goes on, to `until` or without end, so absences and times that are over are told too. With `timed_out`,
-    partial matches whose time was over are among the matches, each marked so. Without `bounds`, more partial matches
-    than `LIST_BOUNDS` has are an error.
+    Events are processed in order of time. Events with the same time, or without a time, keep their order in the list.
+    After the last event, time advances to `until`, or indefinitely, so absences complete and partial matches time out.
+    With `timed_out`, partial matches that timed out are included and marked. Without `bounds`, exceeding `LIST_BOUNDS`
+    is an error.
     """
     search = Search(pattern, within, skip, every, LIST_BOUNDS if bounds is None else bounds, gap=gap)
     if wrong := search.problems():
         raise DeclarationError("; ".join(wrong), problems=list(wrong))
-    return searched(search, events, timed_out=timed_out, until=until, loses=bounds is not None)
+    return find_matches(search, events, timed_out=timed_out, until=until, loses=bounds is not None)
 
 
-def searched(
+def find_matches(
     search: Search,
     events: Iterable[Any],
     *,
@@ -64,31 +69,46 @@ def searched(
     until: datetime | None = None,
     loses: bool = False,
 ) -> list[Match]:
-    """The matches of a search without problems in a list. It `loses` partial matches for room, or that is an error."""
-    ordered = sorted(_timed(events), key=lambda each: each[0])
+    """Return the matches that a valid search finds in a list of events. With `loses`, partial matches and periods
+    beyond the bounds are dropped; otherwise they cause an error."""
+    ordered = sorted(_timed(events), key=lambda pair: pair[0])
     steps = search.pattern.steps()
     classes = list(dict.fromkeys([*(step.event for step in steps), *(event.__declared__ for _, event in ordered)]))
-    engine = Engine(search, classes)
+    engine = PatternEngine(search, classes)
     memory = memory_class("Found", classes)()
-    made: list[Match] = []
+    matches: list[Match] = []
 
-    def tell(found: Found | None) -> None:
-        if found is not None:
-            if found.lost and not loses:
-                raise DeclarationError(f"there are too many partial matches, or events of one: {_NARROWER}")
-            made.extend(found.matches)
-            made.extend(found.timed_out if timed_out else ())
+    def tell(step_result: StepResult | None) -> None:
+        if step_result is not None:
+            if step_result.lost and not loses:
+                raise DeclarationError(
+                    f"there are too many partial matches, or too many events in one of them: {_NARROWER}"
+                )
+            if step_result.left_out and not loses:
+                raise DeclarationError(_TOO_MANY_PERIODS)
+            matches.extend(step_result.matches)
+            matches.extend(step_result.timed_out if timed_out else ())
 
-    for time, event in ordered:
-        tell(engine.feed(memory, event, time, At(time)))
-    tell(engine.advance(memory, until or FOREVER, At(BEGIN)))
+    time = BEGIN
+    try:
+        for time, event in ordered:
+            tell(engine.feed(memory, event, time, At(time)))
+        tell(engine.advance(memory, until or FOREVER, At(BEGIN)))
+    except OverflowError:
+        if FOREVER - time > SPAN_MAX:  # it came from a predicate
+            raise
+        raise DeclarationError(
+            f"an event has the time {time}, and a time limit or an absence after it would end after the year 9999: "
+            "use earlier times"
+        ) from None
     if until is None:
         tell(engine.finish(memory, At(BEGIN)))
-    return made
+    return matches
 
 
 def _timed(events: Iterable[Any]) -> Iterable[tuple[datetime, Any]]:
-    """Each event with its time; a second after the one before it, if its class has none."""
+    """Yield each event of a searched list with its time. An event without a time is assigned the previous event's time
+    plus one second."""
     time = BEGIN
     for event in events:
         field = getattr(event, "__time_field__", None)

@@ -1,14 +1,15 @@
-"""A pattern as the functions of a handler: events in log order in, matches out.
+"""Compiles a pattern into the functions of a handler, which takes events in log order and emits matches.
 
-Events are matched in order of event time. An event waits for its turn until one of its key is `late_after` newer; if
-none comes, until `late_after` of log time has passed since it came, and at most as long again. One that is further
-behind the newest is late, and told as missed. Time also passes without events: what is due in event time comes at the
-latest when as much log time has passed since the event that it counts from, and twice `late_after` with it.
+Events are matched in order of event time. An event waits until its key gets an event that is `late_after` newer. If no
+such event arrives, the event waits until `late_after` of log time has passed since its arrival, and at most for twice
+that time. An event that is further behind the newest event is late, and is reported as missed. Time also passes without
+events: a deadline in event time takes effect at the latest when the same amount of log time, plus twice `late_after`,
+has passed since the event from which it is counted.
 
-One timer of a key does for all. It is set when it is needed earlier, and looks what there is to do when it calls. It
-may call up to `late_after` after an event has waited long enough: where events keep coming, those newer ones give it
-its turn, and the timer has nothing to do with most. A key that is only remembered costs a call in that time, however
-many events it has.
+A key has one timer. It is moved when it is needed earlier, and when it fires, it checks everything that might be due.
+It can fire up to `late_after` after an event has waited long enough. If events keep arriving, newer events cause the
+waiting event to be processed before that, so the timer has little to do. A key without any other state sets the timer
+once per `remember`, however many events it receives.
 """
 
 from __future__ import annotations
@@ -19,14 +20,14 @@ from datetime import UTC, datetime, timedelta
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from penstock.cep.engine import Engine
+from penstock.cep.engine import PatternEngine
 from penstock.cep.match import Match
-from penstock.cep.memory import TICK, Memory, Pending, memory_class
+from penstock.cep.memory import TICK, PatternMemory, Pending, memory_class
 from penstock.cep.search import Search
-from penstock.cep.turn import Found
-from penstock.contracts import Context
-from penstock.making import error_text, event_text, forget, listed, time_of
-from penstock.schema import Event, State
+from penstock.cep.step import StepResult
+from penstock.core.contracts import Context
+from penstock.core.operators import error_text, event_text, forget, listed, time_of
+from penstock.core.schema import Event, State
 
 TIMER = "time"
 
@@ -34,9 +35,10 @@ Select = Callable[[Match], Any]
 
 
 class Missed(Event):
-    """What a pattern did not look at to the end: an event that came too `late`, `by_s` seconds; a partial match that
-    was given up because there was no room (`full`) or the pattern had `changed`; or one whose function `failed`.
-    `events` has it as JSON."""
+    """An event or partial match that a pattern did not fully process. `reason` is `late` for an event that arrived
+    `by_s` seconds too late; `full` or `changed` for partial matches that were dropped because a limit was reached or
+    the pattern has changed; or `failed` if a function raised for an event. `events` contains the event or the dropped
+    events as JSON, or states how many partial matches were dropped or how many periods of an absence were left out."""
 
     key: str
     reason: str
@@ -46,9 +48,9 @@ class Missed(Event):
     error: str | None = None
 
 
-class Turned:
-    """The moment at which an event that waited has its turn: no later than when it had waited long enough, however late
-    the timer calls. So what is due after it does not depend on that."""
+class DueEvent:
+    """The moment when the pattern engine processes a waiting event. It is never later than the end of the event's wait,
+    even if the timer fires late, so deadlines that are counted from the event do not depend on the timer."""
 
     __slots__ = ("_ctx", "now")
 
@@ -61,15 +63,16 @@ class Turned:
 
 
 class Telling(NamedTuple):
-    """What is emitted of matches, and of partial matches whose time is over: if there is a function for them, which may
-    be declared later."""
+    """The functions that turn matches, and partial matches that timed out, into events. The function for timeouts is
+    optional, and can be declared later."""
 
     match: Select
     timed_out: Sequence[Select]
 
 
-class Handled(NamedTuple):
-    """The parts of a handler. With `faults`, which tell why there can be none, they are of no use."""
+class PatternParts(NamedTuple):
+    """The parts of a pattern's handler. `faults` contains the reasons why the handler cannot run; if there are any, the
+    other parts cannot be used."""
 
     state: type[State]
     on_event: Callable[..., Any]
@@ -82,33 +85,34 @@ def handled(
     reads: Sequence[tuple[type[Event], timedelta | None]],
     telling: Telling,
     known: tuple[str, ...] = (),
-) -> Handled:
-    """Make a handler of a pattern over streams of these classes, each with its `late_after`. With faults that are
-    `known` there is none."""
+) -> PatternParts:
+    """Compile a pattern over streams with these classes, each with its `late_after`. If there are `known` faults,
+    nothing is compiled."""
     classes = list(dict.fromkeys(cls for cls, _ in reads))
     faults = known or search.problems(classes, bounded=True)
     if faults:
-        return Handled(Memory, telling.match, telling.match, faults)
+        return PatternParts(PatternMemory, telling.match, telling.match, faults)
     late_after = max((late or timedelta(0) for _, late in reads), default=timedelta(0))
-    on_event, on_timer = Matching(Engine(search, classes, late_after), classes, telling).functions()
-    return Handled(memory_class("Memory", classes), on_event, on_timer)
+    on_event, on_timer = Matching(PatternEngine(search, classes, late_after), classes, telling).functions()
+    return PatternParts(memory_class("Memory", classes), on_event, on_timer)
 
 
 class Matching:
-    """The two functions of the handler: `event` for each event, `timer` when time has passed."""
+    """The two functions of a pattern's handler: `on_event` runs for each event, and `on_timer` runs when time has
+    passed."""
 
-    def __init__(self, engine: Engine, classes: Sequence[type[Event]], telling: Telling) -> None:
+    def __init__(self, engine: PatternEngine, classes: Sequence[type[Event]], telling: Telling) -> None:
         self.engine, self.telling = engine, telling
         self._time = time_of(classes)
         self._held = [attrgetter(f"held_{number}") for number in range(len(classes))]
         self._kinds = {cls: number for number, cls in enumerate(classes)}
         self._late, bounds = engine.late_after, engine.search.bounds
         self._remember, self._waiting = bounds.remember, bounds.waiting
-        self._waits = bool(self._late) and self._time is not None
+        self._in_event_order = bool(self._late) and self._time is not None
 
     def functions(self) -> tuple[Callable[..., Any], Callable[..., Any]]:
-        """Plain functions, as a handler's are."""
-        feed, time_of, waits, pattern = self.engine.feed, self._time, self._waits, self.engine.fingerprint
+        """Return `on_event` and `on_timer` as plain functions, which a pattern's handler requires."""
+        feed, time_of, waits, pattern = self.engine.feed, self._time, self._in_event_order, self.engine.fingerprint
 
         def on_event(state: Any, event: Any, ctx: Context) -> Any:
             time = ctx.now if time_of is None else time_of(event)
@@ -120,11 +124,11 @@ class Matching:
                 if waits:
                     return self._wait(state, event, time, ctx)
                 state.time = time
-            found = feed(state, event, time, ctx)
+            step_result = feed(state, event, time, ctx)
             state.touched = True
             if state.timer is None or (state.alarm is not None and state.alarm < state.timer):
                 self._set(state, ctx)
-            return None if found is None else self._told(found, ctx)
+            return None if step_result is None else self._emissions(step_result, ctx)
 
         def on_timer(state: Any, ctx: Context) -> Any:
             return self._timer(state, ctx)
@@ -132,7 +136,7 @@ class Matching:
         return on_event, on_timer
 
     def _changed(self, state: Any, ctx: Context) -> list[Missed]:
-        """What is kept is of a pattern that was another one: its partial matches mean nothing now."""
+        """Drop partial matches that belong to a previous version of the pattern."""
         count = len(state.runs) + len(state.complete)
         state.lost += count
         self.engine.forget(state)
@@ -149,7 +153,7 @@ class Matching:
         return [Missed(key=ctx.key, reason="late", at=time, events=event_text(event), by_s=by_s)]
 
     def _wait(self, state: Any, event: Any, time: datetime, ctx: Context) -> list[Any] | None:
-        """An event waits for its turn; those whose turn has come with it have it."""
+        """Queue an event for the pattern, and process the waiting events that no longer have to wait."""
         pending, number, now = state.pending, state.came, ctx.now
         state.came, state.touched, is_alone = number + 1, True, not pending
         mine = Pending(time, number, self._kinds[event.__declared__], now + self._late)
@@ -157,64 +161,66 @@ class Matching:
         if is_alone or time >= pending[-1].time:
             pending.append(mine)
         else:
-            insort(pending, mine, key=_turn)
+            insort(pending, mine, key=_event_order)
         watermark = pending[-1].time - self._late
         surplus = len(pending) - self._waiting
         if surplus > 0:
             watermark = max(watermark, pending[surplus - 1].time)
-        told = self._reach(state, watermark, now, ctx)
-        timer = state.timer  # if there were others, it is set for one that came before
+        results = self._reach(state, watermark, now, ctx)
+        timer = state.timer  # a previous event may have set it to an earlier time
         if timer is None or is_alone or (state.alarm is not None and state.alarm < timer):
             self._set(state, ctx)
-        return told
+        return results
 
     def _reach(self, state: Any, time: datetime, now: datetime, ctx: Context) -> list[Any] | None:
-        """Event time has come so far: events until then have their turn, and what is due by then is."""
+        """Advance the pattern's event time: process the waiting events up to `time`, and everything that is due by
+        then."""
         if state.time is not None and time < state.time:
             return None
-        told: list[Any] = []
+        results: list[Any] = []
         pending, count = state.pending, 0
         while count < len(pending) and pending[count].time <= time:
             count += 1
         turns = pending[:count]
         del pending[:count]
-        for each in turns:
-            event = self._held[each.kind](state).pop(~each.number)
-            if state.due is not None and state.due <= each.time:
-                self._advance(told, state, each.time, ctx)
-            moment = Turned(ctx, each.alarm if each.alarm < now else now)
-            self._safely(told, ctx, event, self.engine.feed, state, event, each.time, moment)
+        for turn in turns:
+            event = self._held[turn.kind](state).pop(~turn.number)
+            if state.due is not None and state.due <= turn.time:
+                self._advance(results, state, turn.time, ctx)
+            moment = DueEvent(ctx, turn.alarm if turn.alarm < now else now)
+            self._safely(results, ctx, event, self.engine.feed, state, event, turn.time, moment)
         if self._time is not None:
             state.time = time
         if state.due is not None and state.due <= time:
-            self._advance(told, state, time, ctx)
-        return told
+            self._advance(results, state, time, ctx)
+        return results
 
-    def _advance(self, told: list[Any], state: Any, time: datetime, ctx: Context) -> None:
-        """What is due by then is. It is a step of its own, so that it is told whatever the event at that time does."""
-        self._safely(told, ctx, None, self.engine.advance, state, time, ctx)
+    def _advance(self, results: list[Any], state: Any, time: datetime, ctx: Context) -> None:
+        """Process everything in the pattern that is due by a time, as a separate step: the results are emitted even if
+        the event at that time fails."""
+        self._safely(results, ctx, None, self.engine.advance, state, time, ctx)
 
     def _timer(self, state: Any, ctx: Context) -> list[Any]:
-        """Log time has come so far that some event, or something that is due, has waited long enough."""
+        """Process the pattern's events and deadlines that have waited long enough in log time."""
         state.timer = None
-        now, told = ctx.now, list[Any]()
+        now, results = ctx.now, list[Any]()
         if state.pattern and state.pattern != self.engine.fingerprint:
-            told += self._changed(state, ctx)
-        waited = [each.time for each in state.pending if each.alarm <= now]
+            results += self._changed(state, ctx)
+        waited = [turn.time for turn in state.pending if turn.alarm <= now]
         due = [_due(run) for run in self.engine.runs(state).alarmed(now)]
         if waited or due:
-            told += self._reach(state, max(waited + due), now, ctx) or ()
+            results += self._reach(state, max(waited + due), now, ctx) or ()
         if _holds_nothing(state) and not (state.touched and _has_past(state)):
             forget(state)
         else:
             self._set(state, ctx, now + TICK)
-        return told
+        return results
 
     def _set(self, state: Any, ctx: Context, earliest: datetime | None = None) -> None:
-        """Have the timer call at the next time that something may be due, or the key forgotten."""
+        """Set the timer for the next time when something in the pattern might be due or the key might be deleted."""
         alarm = state.alarm
         if state.pending:
-            first = min(each.alarm for each in state.pending) + self._late
+            first = min(turn.alarm for turn in state.pending) + self._late
             alarm = first if alarm is None else min(alarm, first)
         is_quiet = alarm is None and _holds_nothing(state) and _has_past(state)
         if is_quiet:
@@ -226,27 +232,29 @@ class Matching:
         ctx.timer(TIMER, state.timer)
 
     def _safely(
-        self, told: list[Any], ctx: Context, event: Any, step: Callable[..., Found | None], *given: Any
+        self, results: list[Any], ctx: Context, event: Any, step: Callable[..., StepResult | None], *given: Any
     ) -> None:
-        """What a step tells, all or nothing. It is not the event at hand that is to blame if it fails, so that one is
-        told apart."""
+        """Run a step of the pattern engine, and add either all of its results or none. If the step raises, a `failed`
+        event is added instead."""
         try:
-            found = step(*given)
-            if found is not None:
-                told += list(self._told(found, ctx))
+            step_result = step(*given)
+            if step_result is not None:
+                results += list(self._emissions(step_result, ctx))
         except Exception as error:
             text = error_text(error)
-            told.append(Missed(key=ctx.key, reason="failed", at=ctx.now, events=event_text(event), error=text))
+            results.append(Missed(key=ctx.key, reason="failed", at=ctx.now, events=event_text(event), error=text))
 
-    def _told(self, found: Found, ctx: Context) -> Iterator[Any]:
-        for match in found.matches:
+    def _emissions(self, step_result: StepResult, ctx: Context) -> Iterator[Any]:
+        for match in step_result.matches:
             yield from listed(self.telling.match(match))
         for timed_out in self.telling.timed_out[:1]:
-            for match in found.timed_out:
+            for match in step_result.timed_out:
                 yield from listed(timed_out(match))
-        for match in found.lost:
+        for match in step_result.lost:
             at = match.ended if match.ended is not None else ctx.now
             yield Missed(key=ctx.key, reason="full", at=at, events=event_text(match.events))
+        for at, periods in step_result.left_out:
+            yield Missed(key=ctx.key, reason="full", at=at, events=f"{periods} periods of an absence")
 
 
 def _holds_nothing(state: Any) -> bool:
@@ -254,13 +262,14 @@ def _holds_nothing(state: Any) -> bool:
 
 
 def _has_past(state: Any) -> bool:
-    """Whether a key that holds nothing is another one than a key of which no event has ever come."""
+    """Return whether a key's pattern state differs from a new key's state even though it contains no events or
+    matches."""
     return state.time is not None or bool(state.told or state.lost or state.watched or state.barred)
 
 
-def _turn(pending: Pending) -> tuple[datetime, int]:
+def _event_order(pending: Pending) -> tuple[datetime, int]:
     return pending.time, pending.number
 
 
 def _due(run: Any) -> datetime:
-    return min((each for each in (run.due, run.deadline) if each is not None), default=datetime.min.replace(tzinfo=UTC))
+    return min((time for time in (run.due, run.deadline) if time is not None), default=datetime.min.replace(tzinfo=UTC))

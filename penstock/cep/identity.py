@@ -1,8 +1,8 @@
-"""Fingerprint of a search: stored partial matches are used only by the search that began them.
+"""Fingerprints of searches, which ensure that only the search that began a partial match continues it.
 
-It covers all that the user wrote but the code of predicates and the bounds: names and classes of steps, how they follow
-each other, how often, times, `skip`. It also covers the numbers by which partial matches name waits and steps, so a new
-way to compile the same pattern gives another one.
+A fingerprint covers everything that the user wrote except the bounds and the code of predicates: the names and classes
+of steps, their order and repetitions, times, and `skip`. It also covers the numbers with which partial matches refer to
+waits and steps, so a change in how the pattern is compiled changes the fingerprint.
 """
 
 from __future__ import annotations
@@ -13,23 +13,24 @@ from hashlib import blake2b
 from typing import Any
 
 from penstock.cep.pattern import Link, On, Pattern
-from penstock.cep.plan import Plan
+from penstock.cep.plan import CompiledPattern
 from penstock.cep.search import Search
-from penstock.cep.waits import Choice, Place, Wait
+from penstock.cep.transitions import Alternative, AutomatonState, Transition
 
 
-def fingerprint(search: Search, plan: Plan) -> str:
-    """Return the digest that is stored with the partial matches of a search. It is the same in every process."""
-    options = [repr(each) for each in (search.within, search.gap, str(search.skip), search.every)]
+def fingerprint(search: Search, plan: CompiledPattern) -> str:
+    """Return the digest that is stored with a search's partial matches. It is the same in every process."""
+    options = [repr(option) for option in (search.within, search.gap, str(search.skip), search.every)]
     chosen = [search.preferred, search.merges]
     text = repr((described(search.pattern), options, chosen, _numbers(plan)))
     return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def described(part: Any) -> Any:
-    """Return a part of a pattern as nested lists of text and numbers. Of a predicate it says only that there is one."""
+    """Return a part of a pattern as nested lists of strings and numbers. For a predicate, they contain only whether it
+    exists."""
     if isinstance(part, tuple):
-        return [described(each) for each in part]
+        return [described(child) for child in part]
     if isinstance(part, On):
         return ["On", part.name, part.event.__name__, part.predicate is not None]
     if isinstance(part, Pattern | Link):
@@ -39,18 +40,18 @@ def described(part: Any) -> Any:
     return "predicate" if callable(part) else part
 
 
-def _numbers(plan: Plan) -> list[Any]:
-    """Return the numbers of waits, places and steps as they refer to each other."""
+def _numbers(plan: CompiledPattern) -> list[Any]:
+    """Return the numbers that a pattern's waits, places and steps use to refer to each other."""
     place_of = {place: number for number, place in enumerate(plan.places)}
-    wait_of = {wait: number for number, wait in enumerate(plan.waits)}
+    wait_of = {wait: number for number, wait in enumerate(plan.transitions)}
     return [
         [step.name for step in plan.steps],
         [_wait(wait, place_of) for wait in wait_of],
-        [(place.step, [wait_of[wait] for wait in place.after.waits]) for place in place_of],
+        [(place.step, [wait_of[wait] for wait in place.after.transitions]) for place in place_of],
     ]
 
 
-def _wait(wait: Wait, place_of: dict[Place, int]) -> list[Any]:
+def _wait(wait: Transition, place_of: dict[AutomatonState, int]) -> list[Any]:
     rival = None if wait.rival is None else place_of[wait.rival.place]
     guards = [[place_of[place] for place in guard.places] for guard in wait.guards]
     said = [
@@ -62,9 +63,9 @@ def _wait(wait: Wait, place_of: dict[Place, int]) -> list[Any]:
         wait.back,
         guards,
     ]
-    return [*said, [_choice(each, place_of) for each in wait.choices]] if wait.choices else said
+    return [*said, [_choice(choice, place_of) for choice in wait.choices]] if wait.choices else said
 
 
-def _choice(choice: Choice, place_of: dict[Place, int]) -> list[Any]:
+def _choice(choice: Alternative, place_of: dict[AutomatonState, int]) -> list[Any]:
     silence = None if choice.absence is None else place_of[choice.absence.place]
     return [[place_of[place] for place in choice.places], silence]

@@ -1,4 +1,4 @@
-"""What has matched: events by the names of the steps that took them."""
+"""Matches: the matched events, by step name."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 class Match:
-    """Events by the names of their steps. `match["probe"]` is the event of a step, the latest if it has several, and
-    `match.all("probe")` has all of them; a step that took none is not `in` the match.
+    """A match, which contains its events by step name. `match["probe"]` is a step's latest event, and
+    `match.all("probe")` returns all of its events; a step without an event is not `in` the match.
 
-    `timed_out` is true of a partial match whose time was over. `began` and `ended` are event times: those of the first
-    event, and of the last, or the time at which an absence or the end of `within` completed it. `key` is empty in a
-    predicate, and in `find`. `number` counts the matches of a key, from 1, if `skip` is not `none`;
-    it begins anew for a key that was forgotten.
+    `timed_out` is true for a partial match that timed out. `began` is the event time of the first event. `ended` is the
+    event time of the last event, or the time when an absence or the end of `within` completed the match. `key` is empty
+    in a predicate and in `find`. `number` counts a key's matches, from 1, if `skip` is not `none`; the count restarts
+    after the key is deleted.
     """
 
     __slots__ = ("_taken", "began", "ended", "key", "number", "timed_out")
@@ -42,26 +42,26 @@ class Match:
         return any(step == name for step, _ in self._taken)
 
     def get(self, name: str) -> Any:
-        """The event of a step; None if it took none."""
+        """Return a pattern step's latest event, or None if the step has no event."""
         return next((event for step, event in reversed(self._taken) if step == name), None)
 
     def all(self, name: str) -> list[Any]:
-        """The events of a step, in order."""
+        """Return a pattern step's events, in order."""
         return [event for step, event in self._taken if step == name]
 
     @property
     def events(self) -> list[Any]:
-        """All events, in order."""
+        """All events in the match, in order."""
         return [event for _, event in self._taken]
 
     @property
     def rows(self) -> Sequence[tuple[str, Any]]:
-        """Each event after the name of its step, in order."""
+        """All events in order, each as a pair of the step's name and the event."""
         return self._taken
 
     @property
     def steps(self) -> list[str]:
-        """The name of the step of each event."""
+        """The step name of each event, in order."""
         return [step for step, _ in self._taken]
 
     def __repr__(self) -> str:
@@ -70,9 +70,11 @@ class Match:
 
 
 class Sofar(Match):
-    """What a partial match has, put together only when it is looked at. One object is moved from one to the next.
+    """The events matched so far in a partial match, built only when a predicate reads them. One object is reused for
+    many partial matches.
 
-    `seen` is set when it is looked at: a predicate that has not looked at one would say the same of any other.
+    `seen` is set when the events are read: if a predicate has not read them, its result is the same for every partial
+    match.
     """
 
     __slots__ = ("_build", "_path", "seen")
@@ -90,8 +92,8 @@ class Sofar(Match):
 
     @_taken.setter
     def _taken(self, taken: Sequence[tuple[str, Any]]) -> None:
-        """It has none of its own."""
+        """Ignore the assignment, because the events are computed."""
 
 
-NOTHING = Match(())
-"""What has matched before the first event."""
+NO_MATCH = Match(())
+"""The match so far before the first event."""

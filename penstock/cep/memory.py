@@ -1,5 +1,5 @@
-"""What is kept of a key: its partial matches and the events they hold. Plain values of declared types, encoded by their
-schema as any handler's state, so that a snapshot, a replay and a restart find the same."""
+"""The stored state of a key: its partial matches and their events. It consists of plain values of declared types, which
+are encoded by their schema like any handler's state, so a snapshot, a replay and a restart produce the same state."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ from typing import Any
 
 import msgspec
 
-from penstock.making import Full, bounds_faults, made_class
-from penstock.schema import Event, State
+from penstock.core.operators import Full, bounds_faults, made_class
+from penstock.core.schema import Event, State
 
 TICK = timedelta(microseconds=1)
-"""The least difference of two times."""
+"""The smallest difference between two times."""
 
 
-class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A partial match: the number of what it waits for, and what it has, as pairs of a step's number and an event's.
+class PartialMatch(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A partial match: the number of its wait, and its path, as pairs of a step number and an event number.
 
-    The first pair may be of no step, -1, and the event that an absence at the beginning is counted from: that event is
-    not kept. `past` is 0 until the first event that it has waited through; its higher bits say which guards are off,
-    and then which alternatives. `due` is when an absence is complete, `deadline` the first moment at which the time is
-    over, both in event time; `alarm` is the log time at which they are taken to have come even if no event says so.
+    If the pattern begins with an absence, the first pair has the step -1 and the event that starts the absence's time,
+    which is not stored. `past` contains bits: the lowest bit is set when an event has occurred during the wait, the
+    next bits mark inactive guards, and the highest bits mark alternatives that have been ruled out. `due` is the time
+    when an absence is complete, and `deadline` is the first moment after the timeout, both in event time. `alarm` is
+    the log time when these times are considered reached even without an event.
     """
 
+    __stored_name__ = "run"
     wait: int
     past: int
     began: datetime
@@ -35,8 +37,9 @@ class Run(msgspec.Struct, frozen=True, array_like=True, gc=False):
     path: tuple[int, ...]
 
 
-def due_later(run: Run, later: timedelta | None) -> Run:
-    """The same, with an absence to wait for that is complete later; with None, with nothing but the end of its time."""
+def due_later(run: PartialMatch, later: timedelta | None) -> PartialMatch:
+    """Return a partial match with its absence postponed by `later`. If `later` is None, the absence is removed, and
+    only the run's deadline remains."""
     assert run.due is not None
     due = None if later is None else run.due + later
     times = [] if run.deadline is None else [run.deadline - TICK]
@@ -46,7 +49,7 @@ def due_later(run: Run, later: timedelta | None) -> Run:
 
 
 class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A match that waits for those that began before it."""
+    """A complete match that is waiting for partial matches that began before it."""
 
     path: tuple[int, ...]
     began: datetime
@@ -54,8 +57,8 @@ class Complete(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event that waits for its turn: its time, its number among those that came, the number of its class, and the
-    log time at which it has waited long enough."""
+    """An event that is waiting to be processed by the pattern engine: its time, its number in order of arrival, the
+    number of its class, and the log time at which it has waited long enough."""
 
     time: datetime
     number: int
@@ -63,16 +66,16 @@ class Pending(msgspec.Struct, frozen=True, array_like=True, gc=False):
     alarm: datetime
 
 
-class Memory(State):
-    """What is kept of a key, but for the events: those are in `held_0`, `held_1`, ..., one for each class, by number;
-    events that wait for their turn under negative ones.
+class PatternMemory(State):
+    """The stored pattern state of a key, without the events. Events are stored by number in `held_0`, `held_1`, ...,
+    one for each class; waiting events have negative numbers.
 
-    `time` is how far event time has come, `next` the number of the next event that is taken, `came` how many have come;
-    `timer` is when the timer is set for, `alarm` the first one of a partial match. `lost` counts partial matches that
-    were given up for room, `late` events that came too late, `told` matches, if some are skipped. `touched` says if an
-    event has come since the timer was set for the key to be forgotten, `watched` if an absence at the beginning of the
-    pattern has been counted from an event. `barred` has a bit for each step that must not come before the first event
-    of a match, and has come.
+    `time` is the current event time, `next` is the number for the next event that is taken, and `came` is the number of
+    events that have waited. `timer` is the time that the timer is set for, and `alarm` is the earliest alarm of a
+    partial match. `lost` counts dropped partial matches, `late` counts late events, and `told` counts emitted matches
+    if `skip` is set. `touched` is true if an event has arrived since the timer was set to forget the key. `watched` is
+    true if an absence at the beginning of the pattern has been timed from an event. `barred` has a bit for each step
+    that must not occur before the first event of a match; the bit is set once the step has occurred.
     """
 
     time: datetime | None = None
@@ -81,7 +84,7 @@ class Memory(State):
     alarm: datetime | None = None
     next: int = 0
     came: int = 0
-    runs: list[Run] = msgspec.field(default_factory=list)
+    runs: list[PartialMatch] = msgspec.field(default_factory=list)
     complete: list[Complete] = msgspec.field(default_factory=list)
     pending: list[Pending] = msgspec.field(default_factory=list)
     ended: bool = False
@@ -95,21 +98,25 @@ class Memory(State):
 
 
 def memory_class(name: str, classes: Sequence[type[Event]]) -> Any:
-    """The class of what is kept for a pattern over events of these classes."""
-    hints: dict[str, Any] = {f"held_{number}": dict[int, each] for number, each in enumerate(classes)}  # type: ignore[valid-type]
-    return made_class(Memory, name, hints, {each: {} for each in hints})
+    """Create the state class for a pattern over events of these classes."""
+    hints: dict[str, Any] = {f"held_{number}": dict[int, cls] for number, cls in enumerate(classes)}  # type: ignore[valid-type]
+    return made_class(PatternMemory, name, hints, {field: {} for field in hints})
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much is kept of a key at most: partial matches, events of each of them, and events that wait for their turn.
+    """Limits on a pattern's state for a key: the partial matches, the events in each partial match, and the waiting
+    events. `periods` limits how often an absence that is repeated without a limit completes for one event or timer.
 
-    A partial match that would have too many events is given up. When there are too many of them, with the complete ones
-    that wait for one that began earlier, `drop_oldest` gives up those that began first, so that what waits for them is
-    told, and `refuse_new` those that began last. When too many events wait, the oldest has its turn before its time.
-    All are counted and told. A key that has nothing else is forgotten when no event of it has come for `remember`, and
-    at the latest when that has passed twice: until then an event that is late is known to be, and matches are numbered
-    on. One that has had its only match is not forgotten.
+    A partial match that would have too many events is dropped. A complete match that waits for an earlier match also
+    counts as a partial match. If there are too many partial matches, `drop_oldest` drops the partial matches that began
+    first, so the matches waiting for them are emitted, and `refuse_new` drops the matches that began last. If too many
+    events are waiting, the oldest is processed early. If more `periods` are complete, only the first ones and the last
+    one are used, and those in between are left out. All drops are counted and reported.
+
+    A key without other state is deleted when it has had no event for `remember`, or at the latest after twice that
+    time. Until then, late events are recognized, and the numbering of matches continues. With `every=False`, a key that
+    has had its match is not deleted.
     """
 
     partial: int = 1_000
@@ -117,10 +124,11 @@ class Bounds:
     waiting: int = 10_000
     full: Full = "drop_oldest"
     remember: timedelta = timedelta(days=1)
+    periods: int = 1_000
 
     def problems(self) -> list[str]:
-        """What is wrong with them."""
-        return bounds_faults(self, "partial", "events", "waiting")
+        """Return the errors in a pattern's bounds."""
+        return bounds_faults(self, "partial", "events", "waiting", "periods")
 
 
 DEFAULT = Bounds()

@@ -1,11 +1,12 @@
-"""A pattern as a value: what to look for, in which order, how often. Nothing here runs; `plan.py` reads these.
+"""Patterns as values: the steps to find, their order, and how often they repeat. Patterns do not run themselves;
+`plan.py` compiles them.
 
     probe = on("probe", Payment, lambda p, m: p.amount < 1)
     spend = on("spend", Payment, lambda p, m: p.amount > 500 and p.country != m["probe"].country)
     probe.times(2).then(spend)
 
-Each is frozen and made of parts with names, so that another front (a text) can make the same values. Nothing is refused
-here either: `problems.py` tells all that is wrong at once.
+Each pattern is frozen and consists of named parts, so SQL text can be turned into the same values. This module does not
+reject invalid patterns either: `problems.py` reports all errors at once.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from datetime import timedelta
 from typing import Any, Literal, TypeVar
 
 from penstock.cep.match import Match
-from penstock.schema import Event
+from penstock.core.schema import Event
 
 Predicate = Callable[[Any, Match], bool]
 How = Literal["next", "then", "then_any"]
@@ -25,38 +26,41 @@ E = TypeVar("E", bound=Event)
 
 
 class Pattern:
-    """Something to look for. A step, or several of them put together: wherever a step may stand, a pattern may."""
+    """A pattern: one step, or a combination of several. A pattern can be used wherever a step can."""
 
     def next(self, following: Pattern) -> Sequence:
-        """And then, as the very next event, that."""
+        """Require that the very next event matches the following pattern."""
         return self._joined("next", following)
 
     def then(self, following: Pattern) -> Sequence:
-        """And then that, whatever else comes between: the first event that fits."""
+        """Require the following pattern later, after any number of other events. The first event that fits is
+        taken."""
         return self._joined("then", following)
 
     def then_any(self, following: Pattern) -> Sequence:
-        """And then that, whatever comes between: every event that fits, each in a match of its own."""
+        """Require the following pattern later, after any number of other events. Every event that fits is taken, each
+        in a separate match."""
         return self._joined("then_any", following)
 
     def not_next(self, unwanted: On) -> Sequence:
-        """And not, as the very next event, that."""
+        """Require that the very next event does not match `unwanted`."""
         return self._joined("not_next", unwanted)
 
     def not_then(self, unwanted: On) -> Sequence:
-        """And not that, until what follows; at the end of a pattern, until its `within` is over."""
+        """Require that no event matches `unwanted` before the next step or, at the end of a pattern, before `within`
+        ends."""
         return self._joined("not_then", unwanted)
 
     def times(self, low: int, high: int | None = None) -> Repeated:
-        """So often; or from `low` to `high` times."""
+        """Repeat the pattern `low` times, or from `low` to `high` times."""
         return replace(self._repeated(), low=low, high=low if high is None else high)
 
     def at_least(self, low: int) -> Repeated:
-        """So often or more."""
+        """Repeat the pattern `low` times or more."""
         return replace(self._repeated(), low=low, high=None)
 
     def optional(self) -> Repeated:
-        """Or not at all."""
+        """Make the pattern optional."""
         return replace(self._repeated(), optionally=True)
 
     def _joined(self, how: Join, to: Pattern) -> Sequence:
@@ -66,18 +70,19 @@ class Pattern:
         return Repeated(self)
 
     def parts(self) -> tuple[Pattern, ...]:
-        """The patterns that it is made of, in order."""
+        """Return the parts of this pattern, in order."""
         return ()
 
     def steps(self) -> Iterator[On]:
-        """Its steps, those that must not come among them, in order."""
+        """Yield the steps, including unwanted ones, in order."""
         for part in self.parts():
             yield from part.steps()
 
 
 @dataclass(frozen=True)
 class On(Pattern):
-    """One event of a class for which the predicate holds, which is given the event and what has matched so far."""
+    """An event of a class for which the predicate is true. The predicate is called with the event and the match so
+    far."""
 
     name: str
     event: type[Event]
@@ -89,8 +94,10 @@ class On(Pattern):
 
 @dataclass(frozen=True)
 class Absent(Pattern):
-    """That such an event does not come for a time, counted from what is before it; at the beginning of a pattern, from
-    the last such event, or the first event of the key. Without a time, in an `all_of`: until that is complete."""
+    """The absence of an event that matches `step` for a time, counted from the previous step. At the beginning of a
+    pattern, the time is counted from the last such event or from the key's first event. Without a time, in an `all_of`,
+    the absence lasts until the `all_of` is complete.
+    """
 
     step: On
     time: timedelta | None
@@ -101,7 +108,7 @@ class Absent(Pattern):
 
 @dataclass(frozen=True)
 class Link:
-    """How a part of a sequence follows what is before it."""
+    """A part of a pattern's sequence, and how it follows the previous part."""
 
     how: Join
     to: Pattern
@@ -109,7 +116,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Sequence(Pattern):
-    """One after the other."""
+    """A sequence of patterns."""
 
     first: Pattern
     links: tuple[Link, ...]
@@ -123,7 +130,7 @@ class Sequence(Pattern):
 
 @dataclass(frozen=True)
 class AllOf(Pattern):
-    """An event for each step, in any order."""
+    """A pattern part: one event for each step, in any order."""
 
     of: tuple[Pattern, ...]
 
@@ -133,7 +140,7 @@ class AllOf(Pattern):
 
 @dataclass(frozen=True)
 class AnyOf(Pattern):
-    """One of them: the first that begins."""
+    """Alternatives: the first one that begins is taken."""
 
     of: tuple[Pattern, ...]
 
@@ -143,9 +150,12 @@ class AnyOf(Pattern):
 
 @dataclass(frozen=True)
 class Repeated(Pattern):
-    """From `low` to `high` times (None: without end), or also not at all. `how` is between one time and the next.
+    """A pattern part: a repetition from `low` to `high` times (None means no limit), or also zero times with
+    `optionally`. `how` is the link between repetitions.
 
-    `is_reluctant` counts only where one of several matches is preferred: then it goes on rather than once more."""
+    `is_reluctant` matters only if one of several matches is preferred: it means that continuing with the next step is
+    preferred to another repetition.
+    """
 
     of: Pattern
     low: int = 1
@@ -160,23 +170,24 @@ class Repeated(Pattern):
         return replace(self, optionally=True)
 
     def _repeated(self) -> Repeated:
-        """What has a number already is a group, of which `times` and `at_least` say how often it comes."""
+        """Return the pattern as a repetition. If it already has a count, it becomes a group, which `times` and
+        `at_least` repeat."""
         return self if self.low == self.high == 1 else Repeated(self)
 
     def greedy(self) -> Repeated:
-        """As often as it goes: while an event fits once more, it is taken so, and nothing else is tried with it."""
+        """Repeat as often as possible: an event that fits the repetition is always used for it, and only for it."""
         return replace(self, is_greedy=True)
 
     def until(self, stop: Callable[[Any, Match], bool]) -> Repeated:
-        """No more of it from the first event for which `stop` holds."""
+        """End the repetition at the first event for which `stop` is true."""
         return replace(self, stop=stop)
 
     def consecutive(self) -> Repeated:
-        """Each time right after the one before, with no other event between."""
+        """Require that repetitions follow each other directly, with no other events in between."""
         return replace(self, how="next")
 
     def combinations(self) -> Repeated:
-        """Any of those that fit, also with some left out: every choice is a match."""
+        """Take any combination of the events that fit. Each combination is a separate match."""
         return replace(self, how="then_any")
 
     def parts(self) -> tuple[Pattern, ...]:
@@ -185,7 +196,7 @@ class Repeated(Pattern):
 
 @dataclass(frozen=True)
 class Every(Pattern):
-    """A part that begins again each time it is complete, and not before."""
+    """A part that begins again each time it is complete, but not earlier."""
 
     of: Pattern
 
@@ -194,30 +205,31 @@ class Every(Pattern):
 
 
 def on(name: str, event: type[E], predicate: Callable[[E, Match], bool] | None = None) -> On:
-    """One event of that class for which `predicate(event, match)` holds; any one, if there is none. `match` has what
-    came before it: `match["probe"]` is an event, `match.all("probe")` a list."""
+    """Create a step: one event of the class for which `predicate(event, match)` is true. Without a predicate, any event
+    of the class fits. `match` contains the events matched so far: `match["probe"]` is an event, and
+    `match.all("probe")` is a list."""
     return On(name, event, predicate)
 
 
 def absent(step: On, *, for_: timedelta | None = None) -> Absent:
-    """That no such event comes for a time: `order.then(absent(paid, for_=timedelta(hours=1)))`. As the first step, that
-    they have stopped: `absent(heartbeat, for_=timedelta(seconds=5))`. Without a time, as a part of `all_of`: that none
-    comes before the other parts are complete."""
+    """Create an absence: no such event occurs for a time, as in `order.then(absent(paid, for_=timedelta(hours=1)))`. As
+    the first step, it means that such events have stopped, as in `absent(heartbeat, for_=timedelta(seconds=5))`.
+    Without a time, as a part of `all_of`, it means that no such event occurs before the other parts are complete."""
     return Absent(step, for_)
 
 
 def all_of(*steps: Pattern) -> AllOf:
-    """An event for each of the steps, in any order."""
+    """Match one event for each step, in any order."""
     return AllOf(steps)
 
 
 def every(pattern: Pattern) -> Every:
-    """Each time that the pattern is complete, begin it again: `every(a.then(b)).then(c)`. While one is open, no other
-    begins; those that are complete wait for what follows together."""
+    """Begin the pattern again each time it is complete, as in `every(a.then(b)).then(c)`. No other repetition begins
+    while one is incomplete. All complete repetitions wait together for the next step."""
     return Every(pattern)
 
 
 def any_of(*patterns: Pattern) -> AnyOf:
-    """One of the patterns: the first that begins, or whose absence is complete. An event with which two begin begins
-    both."""
+    """Match one of the patterns: the first one that begins, or whose absence is complete. If two patterns begin with
+    the same event, both begin."""
     return AnyOf(patterns)

@@ -1,8 +1,8 @@
-"""The partial matches of a key while it is worked on: the list that is stored, with an index that is not.
+"""A key's partial matches in memory: the stored list, and an index that is not stored.
 
-The index makes an event cost as much as the partial matches that it changes, however many wait; a short list has none,
-for a look at each is cheaper. It gives the same results with and without one, and whenever that is made: what depends
-on an order goes by the order of the list.
+With the index, the cost of an event depends on the number of partial matches that it changes, not on how many are
+waiting. A short list has no index, because checking each entry is cheaper. The results do not depend on whether an
+index exists: where order matters, the order of the list is used.
 """
 
 from __future__ import annotations
@@ -12,36 +12,36 @@ from datetime import datetime
 from heapq import heapify, heappop, heappush
 from typing import Any
 
-from penstock.cep.memory import Complete, Run
+from penstock.cep.memory import Complete, PartialMatch
 
 FEW = 16
-"""So many have no index."""
+"""Lists with up to this many partial matches have no index."""
 SPARE = 64
-"""Entries of runs that are gone that a queue may have, beside as many as there are runs."""
+"""A queue is rebuilt when it has more than twice as many entries as there are runs, plus this number."""
 
 Name = tuple[int, int, tuple[int, ...], datetime | None]
-"""Tells the runs of a key apart."""
+"""The identity of a run within a key."""
 Group = tuple[int, int]
-"""State that decides about a run, besides its events: what it waits for, and what has passed."""
+"""The state that decides, together with its events, how a run continues: its wait, and `PartialMatch.past`."""
 
 
-class Runs(list[Run]):
-    """The partial matches of a key. Those with the same name, which differ in nothing but their alarms, are one. A run
-    that is taken out leaves its place to the last one, so the order of the list has no meaning."""
+class Runs(list[PartialMatch]):
+    """The partial matches of a key. Runs with the same name differ only in their alarms, and are stored once. A removed
+    run is replaced with the last run, so the order of the list has no meaning."""
 
     __slots__ = ("_uses", "lookup", "loose")
 
-    def __init__(self, runs: Iterable[Run] = (), complete: Iterable[Complete] = ()) -> None:
+    def __init__(self, runs: Iterable[PartialMatch] = (), complete: Iterable[Complete] = ()) -> None:
         super().__init__(runs)
         self.lookup = _Index(self) if len(self) > FEW else None
         self.loose: set[int] = set()
-        """Events that a run or a match no longer has; perhaps no one has them."""
+        """Events that were released by a run or a match, and might no longer be used."""
         self._uses: dict[int, int] = {}
-        for each in (*self, *complete):
-            self.hold(each.path)
+        for match in (*self, *complete):
+            self.hold(match.path)
 
-    def replace(self, gone: Collection[Run], new: Iterable[Run]) -> None:
-        """Take some out, and others in."""
+    def replace(self, gone: Collection[PartialMatch], new: Iterable[PartialMatch]) -> None:
+        """Remove the partial matches in `gone`, and add the runs in `new`."""
         if len(gone) == len(self):
             self.clear()
         else:
@@ -56,7 +56,7 @@ class Runs(list[Run]):
         super().clear()
         self.lookup = None
 
-    def add(self, run: Run) -> None:
+    def add(self, run: PartialMatch) -> None:
         if self.lookup is not None:
             if name_of(run) in self.lookup.places:
                 return
@@ -70,31 +70,31 @@ class Runs(list[Run]):
                 self.lookup = _Index(self)
         self.hold(run.path)
 
-    def drop(self, run: Run) -> None:
-        """Take a run out."""
+    def drop(self, run: PartialMatch) -> None:
+        """Remove a partial match."""
         if self.lookup is not None:
-            place = self.lookup.drop(run)
+            index = self.lookup.drop(run)
         else:
-            place = next(place for place, each in enumerate(self) if each is run)
-        self._close(place)
+            index = next(index for index, other in enumerate(self) if other is run)
+        self._close(index)
         self.let_go(run.path)
 
-    def _close(self, place: int) -> None:
-        """Leave no gap at a place in the list."""
+    def _close(self, index: int) -> None:
+        """Fill the gap at a list index with the last partial match."""
         last = self.pop()
-        if place < len(self):
-            self[place] = last
+        if index < len(self):
+            self[index] = last
             if self.lookup is not None:
-                self.lookup.move(last, place)
+                self.lookup.move(last, index)
 
     def hold(self, path: tuple[int, ...]) -> None:
-        """The events of a path are needed."""
+        """Count one more use of each event in a partial match's path."""
         uses = self._uses
         for event in events_of(path):
             uses[event] = uses.get(event, 0) + 1
 
     def let_go(self, path: tuple[int, ...]) -> None:
-        """They are needed once less."""
+        """Count one less use of each event in a partial match's path."""
         uses = self._uses
         for event in events_of(path):
             left = uses[event] - 1
@@ -105,83 +105,84 @@ class Runs(list[Run]):
                 self.loose.add(event)
 
     def unused(self) -> list[int]:
-        """Events that no one has any more, of those that were let go since the last call."""
-        found = [event for event in self.loose if event not in self._uses]
+        """Return the partial matches' events that were released since the last call and are no longer used."""
+        events = [event for event in self.loose if event not in self._uses]
         self.loose.clear()
-        return found
+        return events
 
     @property
     def due(self) -> datetime | None:
-        """The first event time at which something is due, or over."""
+        """The earliest event time when a partial match is due or times out."""
         if self.lookup is None:
-            return min((each for each in map(_moment, self) if each is not None), default=None)
+            return min((moment for moment in map(_moment, self) if moment is not None), default=None)
         first = self.lookup.times.first()
         return None if first is None else _moment(first)
 
     @property
     def alarm(self) -> datetime | None:
-        """The first log time at which that is taken to have come."""
+        """The earliest log time when a partial match's deadline is considered reached."""
         if self.lookup is None:
             return min((run.alarm for run in self if run.alarm is not None), default=None)
         first = self.lookup.alarms.first()
         return None if first is None else first.alarm
 
-    def due_until(self, time: datetime) -> list[Run]:
-        """The runs for which something is due by an event time, in the order of the list."""
+    def due_until(self, time: datetime) -> list[PartialMatch]:
+        """Return the partial matches that are due by an event time, in list order."""
         if self.lookup is None:
             return [run for run in self if (moment := _moment(run)) is not None and moment <= time]
-        return sorted(self.lookup.times.until(time), key=self.lookup.place)
+        return sorted(self.lookup.times.until(time), key=self.lookup.index)
 
-    def alarmed(self, now: datetime) -> list[Run]:
-        """The runs for which that has come by a log time."""
+    def alarmed(self, now: datetime) -> list[PartialMatch]:
+        """Return the partial matches whose alarm has been reached at a log time."""
         if self.lookup is None:
             return [run for run in self if run.alarm is not None and run.alarm <= now]
         return self.lookup.alarms.until(now)
 
-    def oldest(self) -> Run | None:
-        """The one that began first."""
+    def oldest(self) -> PartialMatch | None:
+        """Return the partial match that began first."""
         if self.lookup is None:
             return min(self, key=_start, default=None)
         return self.lookup.oldest(self)
 
 
 class OrderedRuns(Runs):
-    """The same, in an order that has a meaning: to take one out costs as much as there are behind it."""
+    """The partial matches of a key, in a meaningful order. The cost of removing a run depends on the number of runs
+    after it."""
 
     __slots__ = ()
 
-    def _close(self, place: int) -> None:
-        del self[place]
+    def _close(self, index: int) -> None:
+        del self[index]
         if self.lookup is not None:
-            for number in range(place, len(self)):
+            for number in range(index, len(self)):
                 self.lookup.move(self[number], number)
 
 
 class _Index:
-    """Where each of many runs stands in the list, by its name; and `groups` of those that wait for the same."""
+    """An index of many partial matches: their list indexes by name, and `groups` of runs with the same wait."""
 
     __slots__ = ("_live", "_starts", "alarms", "groups", "places", "times")
 
     def __init__(self, runs: Runs) -> None:
         self.places: dict[Name, int] = {}
-        self.groups: dict[Group, dict[Name, Run]] = {}
-        self._live: dict[int, Run] = {}
+        self.groups: dict[Group, dict[Name, PartialMatch]] = {}
+        self._live: dict[int, PartialMatch] = {}
         self.times, self.alarms = _Queue(_moment, self._live), _Queue(_alarm, self._live)
         self._starts: _Queue | None = None
-        for place, run in enumerate(runs):
-            self.add(run, place)
+        for index, run in enumerate(runs):
+            self.add(run, index)
 
-    def add(self, run: Run, place: int) -> None:
+    def add(self, run: PartialMatch, index: int) -> None:
         name = name_of(run)
-        self.places[name] = place
+        self.places[name] = index
         self.groups.setdefault(_group(run), {})[name] = run
         self._live[id(run)] = run
         for queue in (self.times, self.alarms, self._starts):
             if queue is not None:
                 queue.add(run)
 
-    def drop(self, run: Run) -> int:
-        """Take a run out; returns where it stood."""
+    def drop(self, run: PartialMatch) -> int:
+        """Remove a partial match, and return its list index."""
         name, group = name_of(run), _group(run)
         members = self.groups[group]
         del members[name], self._live[id(run)]
@@ -189,13 +190,13 @@ class _Index:
             del self.groups[group]
         return self.places.pop(name)
 
-    def move(self, run: Run, place: int) -> None:
-        self.places[name_of(run)] = place
+    def move(self, run: PartialMatch, index: int) -> None:
+        self.places[name_of(run)] = index
 
-    def place(self, run: Run) -> int:
+    def index(self, run: PartialMatch) -> int:
         return self.places[name_of(run)]
 
-    def oldest(self, runs: Runs) -> Run | None:
+    def oldest(self, runs: Runs) -> PartialMatch | None:
         if self._starts is None:
             self._starts = _Queue(_start, self._live)
             for run in runs:
@@ -204,65 +205,69 @@ class _Index:
 
 
 class _Queue:
-    """Runs by some value of theirs, the least first: a heap, with entries of runs that are gone among them."""
+    """A heap of partial matches ordered by one of their values, lowest first. It can contain entries for removed
+    runs."""
 
     __slots__ = ("_heap", "_live", "_rank")
 
-    def __init__(self, rank: Callable[[Run], Any], live: dict[int, Run]) -> None:
+    def __init__(self, rank: Callable[[PartialMatch], Any], live: dict[int, PartialMatch]) -> None:
         self._rank, self._live = rank, live
-        self._heap: list[tuple[Any, int, Run]] = []
+        self._heap: list[tuple[Any, int, PartialMatch]] = []
 
-    def add(self, run: Run) -> None:
+    def add(self, run: PartialMatch) -> None:
         rank = self._rank(run)
         if rank is None:
             return
         heap = self._heap
         heappush(heap, (rank, id(run), run))
         if len(heap) > 2 * len(self._live) + SPARE:
-            self._heap = [each for each in heap if each[1] in self._live]
+            self._heap = [entry for entry in heap if entry[1] in self._live]
             heapify(self._heap)
 
-    def first(self) -> Run | None:
-        """The run with the least value. An entry keeps its run, so no other one has got its id."""
+    def first(self) -> PartialMatch | None:
+        """Return the partial match with the lowest value. An entry keeps its run alive, so no other run can have the
+        same id."""
         heap = self._heap
         while heap and heap[0][1] not in self._live:
             heappop(heap)
         return heap[0][2] if heap else None
 
-    def until(self, rank: Any) -> list[Run]:
-        """Those whose value is at most that, in no order. A walk down the heap, which stops at greater ones."""
-        found, ahead, heap = [], [0], self._heap
+    def until(self, rank: Any) -> list[PartialMatch]:
+        """Return the partial matches with a value up to `rank`, in no particular order. Walks down the heap, and skips
+        subtrees with greater values."""
+        runs, ahead, heap = [], [0], self._heap
         while ahead:
-            place = ahead.pop()
-            if place < len(heap) and heap[place][0] <= rank:
-                if heap[place][1] in self._live:
-                    found.append(heap[place][2])
-                ahead += (2 * place + 1, 2 * place + 2)
-        return found
+            index = ahead.pop()
+            if index < len(heap) and heap[index][0] <= rank:
+                if heap[index][1] in self._live:
+                    runs.append(heap[index][2])
+                ahead += (2 * index + 1, 2 * index + 2)
+        return runs
 
 
 def events_of(path: tuple[int, ...]) -> tuple[int, ...]:
-    """The events that a path has; what an absence at its beginning is counted from is none of them."""
+    """Return the events in a partial match's path, without the event that starts the time of an absence at the
+    beginning."""
     return path[1::2] if path[0] >= 0 else path[3::2]
 
 
-def name_of(run: Run) -> Name:
+def name_of(run: PartialMatch) -> Name:
     return run.wait, run.past, run.path, run.due
 
 
-def _group(run: Run) -> Group:
+def _group(run: PartialMatch) -> Group:
     return run.wait, run.past
 
 
-def _moment(run: Run) -> datetime | None:
+def _moment(run: PartialMatch) -> datetime | None:
     if run.due is None or run.deadline is None:
         return run.deadline if run.due is None else run.due
     return min(run.due, run.deadline)
 
 
-def _alarm(run: Run) -> datetime | None:
+def _alarm(run: PartialMatch) -> datetime | None:
     return run.alarm
 
 
-def _start(run: Run) -> tuple[Any, ...]:
+def _start(run: PartialMatch) -> tuple[Any, ...]:
     return run.path[1], run.path, run.wait, run.past, "" if run.due is None else run.due.isoformat()

@@ -1,4 +1,4 @@
-"""A pattern and all that is to be known to look for it: one frozen value."""
+"""A pattern and all options for finding it, as one frozen value."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from penstock.cep.pattern import Pattern
 from penstock.cep.problems import bounds_problems, problems
 from penstock.cep.skip import Skip
 from penstock.cep.skip import none as no_skip
-from penstock.schema import Event
+from penstock.core.schema import Event
 
 
 @dataclass(frozen=True)
 class Search:
-    """What is looked for: `every` match, or with False the first one and no more, `within` a time, with at most a `gap`
-    from one event to the next.
+    """A pattern and its search options. With `every`, all matches are found; otherwise only the first. `within` limits
+    the duration of a match, and `gap` the time from one event to the next.
 
-    If one is `preferred`, there is one match for each first event, the best as `preferring.py` has it. `merges` says
-    that no predicate looks at what has matched but at the event before: then of two partial matches that wait for the
-    same only the better one is kept.
+    With `preferred`, there is one match for each first event: the best one according to the rules in
+    `preferred_plan.py`. `merges` means that no predicate looks at the match so far, except at the previous event. In
+    that case, if two partial matches have the same wait, only the better one is kept.
     """
 
     pattern: Pattern
@@ -34,11 +34,11 @@ class Search:
     gap: timedelta | None = None
 
     def problems(self, reads: Sequence[type[Event]] | None = None, bounded: bool = False) -> tuple[str, ...]:
-        """All that is wrong with it; see `problems.problems`. What is preferred comes from a text, and was looked at
-        where that was read, but for the bounds."""
-        found = bounds_problems(self.bounds)
+        """Return all errors in the pattern search; see `problems.problems`. A preferred search comes from SQL text, and
+        its pattern was checked when the text was parsed, so this checks only its bounds."""
+        errors = bounds_problems(self.bounds)
         if not self.preferred:
-            found += problems(
+            errors += problems(
                 self.pattern, within=self.within, gap=self.gap, skip=self.skip, reads=reads, bounded=bounded
             )
-        return tuple(found)
+        return tuple(errors)

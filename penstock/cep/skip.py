@@ -1,8 +1,10 @@
-"""What of other matches remains when one is found: an event may be part of several.
+"""Skip strategies, which decide which other matches remain when a match is found. Without a strategy, an event can be
+part of several matches.
 
-Matches are told in the order in which they began. Of two that begin with the same event, the one that is complete first
-comes first, and if both are at the same time, the one whose last event is the earlier, then the one whose events, one
-by one, are the earlier. So a match may have to wait for one that began earlier, if that one would skip it.
+Matches are emitted in the order in which they began. If two matches begin with the same event, the match that is
+completed first comes first. If both are completed at the same time, the match whose last event is earlier comes first,
+then the match whose events, compared one by one, are earlier. Therefore a match might have to wait for a match that
+began earlier and would skip it.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ Kind = Literal["none", "to_next", "past_last", "to_first", "to_last"]
 
 @dataclass(frozen=True)
 class Skip:
-    """Which partial matches are given up: those that began up to an event of the match."""
+    """A strategy that drops the partial matches that began before a certain event in the match."""
 
     kind: Kind
     name: str | None = None
@@ -25,18 +27,20 @@ class Skip:
 
 
 none = Skip("none")
-"""Every possible match."""
+"""Keep every possible match."""
 to_next = Skip("to_next")
-"""At most one match for each event that begins one."""
+"""Keep at most one match for each first event."""
 past_last = Skip("past_last")
-"""No match that began before the last event of this one, or with it."""
+"""Drop matches that began before or at the last event of the match."""
 
 
 def to_first(name: str) -> Skip:
-    """No match that began before the first event of that step. If the step took none, nothing is given up."""
+    """Create a skip strategy that drops matches that began before the first event of this step. If the step has no
+    event, nothing is dropped."""
     return Skip("to_first", name)
 
 
 def to_last(name: str) -> Skip:
-    """No match that began before the last event of that step. If the step took none, nothing is given up."""
+    """Create a skip strategy that drops matches that began before the last event of this step. If the step has no
+    event, nothing is dropped."""
     return Skip("to_last", name)

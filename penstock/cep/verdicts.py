@@ -1,4 +1,4 @@
-"""What becomes of a partial match at an event, as functions made once for each wait."""
+"""Functions that decide how an event affects a partial match. They are built once for each wait."""
 
 from __future__ import annotations
 
@@ -7,26 +7,27 @@ from typing import Any
 
 import msgspec
 
-from penstock.cep.match import NOTHING, Match
-from penstock.cep.memory import Run, due_later
+from penstock.cep.match import NO_MATCH, Match
+from penstock.cep.memory import PartialMatch, due_later
 from penstock.cep.pattern import On
-from penstock.cep.waits import Absence, Choice, Guard, Place, Wait
+from penstock.cep.transitions import Absence, Alternative, AutomatonState, Guard, Transition
 
 Test = Callable[[Any, Match], bool]
-Begin = Callable[[Any], Sequence[Place]]
-Decided = tuple[Sequence[Place], Run | None, bool]
+Begin = Callable[[Any], Sequence[AutomatonState]]
+Decided = tuple[Sequence[AutomatonState], PartialMatch | None, bool]
 Outcome = Decided | None
-"""The places that take the event; the partial match as it goes on waiting; and whether it is complete. None, as it is
-most of the time: it goes on waiting, and that is all."""
-Verdict = Callable[[Run, Any, Match], Outcome]
+"""The places that take the event, the partial match that continues to wait (or None), and whether the match is
+complete. An outcome of None, which is the most frequent outcome, means that the partial match continues to wait
+unchanged."""
+Verdict = Callable[[PartialMatch, Any, Match], Outcome]
 
 OVER: Outcome = ((), None, False)
 COMPLETE: Outcome = ((), None, True)
 
 
 def fits(on: On, mixed: bool) -> Test:
-    """Whether an event is one for the step. `mixed`: there are events of several classes. One of a class derived from
-    the step's is of another stream, and none for it."""
+    """Return a function that tests whether an event fits a pattern's step. `mixed` means that events have several
+    classes. An event of a class derived from the step's class belongs to a different stream, and does not fit."""
     predicate, cls = on.predicate, on.event
     if not mixed:
         return predicate if predicate is not None else _anything
@@ -40,31 +41,32 @@ def _anything(event: Any, match: Match) -> bool:
     return True
 
 
-def begins(waits: Sequence[Wait], mixed: bool) -> Begin:
-    """The places with which an event begins a match."""
+def begins(transitions: Sequence[Transition], mixed: bool) -> Begin:
+    """Return a function that returns the places at which an event begins a match."""
     tests = [
         (fits(place.on, mixed), place, _barred(wait, mixed))
-        for wait in waits
+        for wait in transitions
         for place in wait.places
         if not wait.silences
     ]
     if len(tests) == 1 and not tests[0][2]:
         ((only, place, _),) = tests
         taken = (place,)
-        return lambda event: taken if only(event, NOTHING) else ()
+        return lambda event: taken if only(event, NO_MATCH) else ()
 
-    def begin(event: Any) -> list[Place]:
+    def begin(event: Any) -> list[AutomatonState]:
         return [
             place
             for test, place, barred in tests
-            if test(event, NOTHING) and not any(each(event, NOTHING) for each in barred)
+            if test(event, NO_MATCH) and not any(bar(event, NO_MATCH) for bar in barred)
         ]
 
     return begin
 
 
-def _barred(wait: Wait, mixed: bool) -> list[Test]:
-    """What an event must not be to begin a match: a stop, or one for a greedy repetition that has not come to its."""
+def _barred(wait: Transition, mixed: bool) -> list[Test]:
+    """Return tests for events that must not begin a match: events for which `stop` is true, and events that a greedy
+    repetition takes first."""
     barred = [] if wait.stop is None else [wait.stop]
     for guard in wait.guards:
         barred.append(_greedy([fits(place.on, mixed) for place in guard.places], guard.stop))
@@ -73,26 +75,26 @@ def _barred(wait: Wait, mixed: bool) -> list[Test]:
 
 def _greedy(tests: list[Test], stop: Test | None) -> Test:
     def test(event: Any, match: Match) -> bool:
-        return not (stop is not None and stop(event, match)) and any(each(event, match) for each in tests)
+        return not (stop is not None and stop(event, match)) and any(step_test(event, match) for step_test in tests)
 
     return test
 
 
-def verdict(wait: Wait, mixed: bool) -> Verdict:
-    """What becomes of a partial match in this wait."""
+def verdict(wait: Transition, mixed: bool) -> Verdict:
+    """Return a function that decides how an event affects a partial match in this wait."""
     decide = _choice(wait, mixed) if wait.choices else _decision(wait, mixed)
     if wait.guards:
         decide = _guarded(wait.guards, decide, mixed)
     if wait.stop is not None:
         decide = _stopped(wait.stop, decide)
     if wait.not_now:
-        decide = _not_now([fits(each, mixed) for each in wait.not_now], decide)
+        decide = _not_now([fits(step, mixed) for step in wait.not_now], decide)
     if wait.never:
-        decide = _never([fits(each, mixed) for each in wait.never], decide)
+        decide = _never([fits(step, mixed) for step in wait.never], decide)
     return decide
 
 
-def _decision(wait: Wait, mixed: bool) -> Verdict:
+def _decision(wait: Transition, mixed: bool) -> Verdict:
     if wait.how == "end_next":
         return lambda run, event, match: COMPLETE
     if wait.how in ("absent", "end_within"):
@@ -104,23 +106,24 @@ def _decision(wait: Wait, mixed: bool) -> Verdict:
         taken: Outcome = ((place,), None, False)
         return lambda run, event, match: taken if test(event, match) else other
 
-    def decide(run: Run, event: Any, match: Match) -> Outcome:
+    def decide(run: PartialMatch, event: Any, match: Match) -> Outcome:
         taken = [place for test, place in tests if test(event, match)]
         return (taken, run if stays else None, False) if taken else other
 
     return decide
 
 
-def _choice(wait: Wait, mixed: bool) -> Verdict:
-    """The alternatives that are not off take the event, or are called off by it. If none is left, it is over."""
+def _choice(wait: Transition, mixed: bool) -> Verdict:
+    """Return the function for a partial match's wait with alternatives. The alternatives that the event fits take it,
+    and the event can rule out other alternatives. If no alternative is left, the match ends."""
     asked = [
-        (bit, _unwanted(each, mixed), [(fits(place.on, mixed), place) for place in each.places])
-        for bit, each in zip(wait.choice_bits, wait.choices, strict=True)
+        (bit, _unwanted(choice, mixed), [(fits(place.on, mixed), place) for place in choice.places])
+        for bit, choice in zip(wait.choice_bits, wait.choices, strict=True)
     ]
     silences, all_off = wait.silences, sum(wait.choice_bits)
 
-    def decide(run: Run, event: Any, match: Match) -> Outcome:
-        past, taken = run.past, list[Place]()
+    def decide(run: PartialMatch, event: Any, match: Match) -> Outcome:
+        past, taken = run.past, list[AutomatonState]()
         for bit, unwanted, tests in asked:
             if past & bit:
                 continue
@@ -137,15 +140,16 @@ def _choice(wait: Wait, mixed: bool) -> Verdict:
     return decide
 
 
-def _unwanted(choice: Choice, mixed: bool) -> list[Test]:
-    """Tests of an event that calls an alternative off."""
-    return [fits(each, mixed) for each in choice.never] + ([] if choice.stop is None else [choice.stop])
+def _unwanted(choice: Alternative, mixed: bool) -> list[Test]:
+    """Return tests for events that rule out an alternative of a pattern."""
+    return [fits(step, mixed) for step in choice.never] + ([] if choice.stop is None else [choice.stop])
 
 
-def _called_off(run: Run, past: int, silences: list[tuple[int, Absence]]) -> Run:
-    """The same without some alternatives: the absence that is complete first may be a later one now, or none."""
-    before = min((each.time for bit, each in silences if not run.past & bit), default=None)
-    after = min((each.time for bit, each in silences if not past & bit), default=None)
+def _called_off(run: PartialMatch, past: int, silences: list[tuple[int, Absence]]) -> PartialMatch:
+    """Return the partial match with some alternatives ruled out. Its first absence may now complete later or no longer
+    exist."""
+    before = min((absence.time for bit, absence in silences if not run.past & bit), default=None)
+    after = min((absence.time for bit, absence in silences if not past & bit), default=None)
     run = msgspec.structs.replace(run, past=past)
     if before is None:
         return run
@@ -161,7 +165,7 @@ def _never(tests: list[Test], decide: Verdict) -> Verdict:
 
 
 def _not_now(tests: list[Test], decide: Verdict) -> Verdict:
-    def checked(run: Run, event: Any, match: Match) -> Outcome:
+    def checked(run: PartialMatch, event: Any, match: Match) -> Outcome:
         if not run.past & 1 and any(test(event, match) for test in tests):
             return OVER
         return _passed(run, decide(run, event, match), 1)
@@ -170,10 +174,10 @@ def _not_now(tests: list[Test], decide: Verdict) -> Verdict:
 
 
 def _guarded(guards: tuple[Guard, ...], decide: Verdict, mixed: bool) -> Verdict:
-    """Gives way to a greedy repetition as long as that could go on."""
+    """Return a function that gives greedy repetitions precedence for as long as they can continue."""
     tests = [[fits(place.on, mixed) for place in guard.places] for guard in guards]
 
-    def guarded(run: Run, event: Any, match: Match) -> Outcome:
+    def guarded(run: PartialMatch, event: Any, match: Match) -> Outcome:
         past = run.past
         for number, guard in enumerate(guards):
             off = 2 << number
@@ -190,8 +194,8 @@ def _guarded(guards: tuple[Guard, ...], decide: Verdict, mixed: bool) -> Verdict
     return guarded
 
 
-def _passed(run: Run, outcome: Outcome, past: int) -> Outcome:
-    """The same, if it goes on waiting, with what it must know of what has passed."""
+def _passed(run: PartialMatch, outcome: Outcome, past: int) -> Outcome:
+    """Add the bits in `past` to the outcome's partial match, if it continues to wait."""
     places, stays, complete = outcome or ((), run, False)
     if stays is None or stays.past | past == stays.past:
         return outcome

@@ -1,4 +1,4 @@
-"""What calls return."""
+"""The results of a client's calls."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Flaw(msgspec.Struct, frozen=True):
-    """One event that does not fit its class: its place in the request, why, and where in the event."""
+    """An event that the server rejected: its index in the request, the reason, and the path to the invalid field."""
 
     index: int
     reason: str
@@ -21,7 +21,8 @@ class Flaw(msgspec.Struct, frozen=True):
 
 
 class Receipt(msgspec.Struct, frozen=True):
-    """What became of published events. `cursor` is the position after them, `ack` can be asked about later."""
+    """The outcome of published events. `cursor` is the position after them; pass `ack` to `/v1/acks` later to see what
+    they caused."""
 
     accepted: int
     duplicates: int = 0
@@ -33,7 +34,8 @@ class Receipt(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, Generic[T], frozen=True):
-    """A page of a stream. `reset`: the position was gone, and it begins with the first event that is kept."""
+    """A page of a stream. `reset` means that the position is no longer kept, so the page begins with the oldest event
+    kept."""
 
     events: Sequence[T]
     cursor: str
@@ -41,7 +43,7 @@ class Page(msgspec.Struct, Generic[T], frozen=True):
 
 
 class Rows(msgspec.Struct, Generic[T], frozen=True):
-    """Rows of a view, as of one cursor. `truncated`: there are more."""
+    """A view's rows, as of one cursor. `truncated` is true if there are more."""
 
     rows: Sequence[T]
     cursor: str
@@ -56,7 +58,8 @@ class Column(msgspec.Struct, frozen=True):
 
 
 class Answer(msgspec.Struct, Generic[T], frozen=True):
-    """The result of a query, and where the streams and views stood that it read. `truncated`: there are more rows."""
+    """The result of a query, and the cursors of the streams and views it read. `truncated` is true if there are more
+    rows."""
 
     rows: Sequence[T]
     columns: Sequence[Column]
@@ -64,8 +67,8 @@ class Answer(msgspec.Struct, Generic[T], frozen=True):
     truncated: bool = False
 
 
-class RowsWish(TypedDict, total=False):
-    """What `rows` may be asked for."""
+class RowsOptions(TypedDict, total=False):
+    """Options for the client's `rows`."""
 
     where: str | None
     select: str | None
@@ -73,8 +76,8 @@ class RowsWish(TypedDict, total=False):
     limit: int | Literal["all"] | None
 
 
-class EventsWish(TypedDict, total=False):
-    """What `events` may be asked for."""
+class EventsOptions(TypedDict, total=False):
+    """Options for the client's `events`."""
 
     since: str
     where: str | None
@@ -82,12 +85,13 @@ class EventsWish(TypedDict, total=False):
     limit: int | None
 
 
-def sound_page(raw: bytes, content: str) -> dict[str, Any]:
-    """A page with its content and cursor."""
+def checked_page(raw: bytes, content: str) -> dict[str, Any]:
+    """Decode a page that the client received. Raises `ClientError` unless it has a cursor and a list under
+    `content`."""
     try:
         page = msgspec.json.decode(raw)
     except msgspec.DecodeError as error:
-        raise ClientError(f"the answer is not JSON: {error}") from None
+        raise ClientError(f"the response is not JSON: {error}") from None
     if not (isinstance(page, dict) and isinstance(page.get(content), list) and isinstance(page.get("cursor"), str)):
-        raise ClientError(f"the answer has no {content} or no cursor")
+        raise ClientError(f"the response has no {content} or no cursor")
     return page

@@ -1,4 +1,4 @@
-"""The client of one running app: calls, and what is followed."""
+"""The client for a running app: calls and subscriptions."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import secrets
 import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from types import TracebackType
 from typing import Any, Literal, TypedDict, TypeVar, Unpack, overload
 from urllib.parse import urlsplit
 from weakref import WeakSet
@@ -15,34 +14,35 @@ from weakref import WeakSet
 import httpx
 import msgspec
 
-from penstock.client.answers import Answer, EventsWish, Page, Receipt, Rows, RowsWish, sound_page
-from penstock.client.asking import EARLIEST, Target
-from penstock.client.backoff import Backoff, Timing
+from penstock.client.answers import Answer, EventsOptions, Page, Receipt, Rows, RowsOptions, checked_page
+from penstock.client.asking import EARLIEST, FollowTarget
 from penstock.client.encoding import Sent, encode
 from penstock.client.errors import ClientError, ServerError, Unreachable, certificate_refused
 from penstock.client.following import Following, deliveries_by
-from penstock.client.link import Dialer, Link
+from penstock.client.link import Dialer, WebSocketLink
 from penstock.client.messages import Row, StreamMessage, ViewMessage, message_of, reader
 from penstock.client.table import LiveTable
+from penstock.client.timing import Retries, Timing
 from penstock.client.transports import Deliveries, EventStreams, Http, Polling, Transport, refused
 
 T = TypeVar("T")
 F = TypeVar("F", bound=Following[Any])
 Key = str | Callable[[], str]
-"""A key or token; or a function that gives the present one, called for each request and each connection."""
+"""A key or token, or a function that returns the current key or token. The function is called for each request and
+connection."""
 MIB = 1024 * 1024
 
 
-class TableWish(TypedDict, total=False):
-    """How a copy of a view is followed."""
+class TableOptions(TypedDict, total=False):
+    """Options for a live copy of a view."""
 
     where: str | None
     select: str | None
     transport: Literal["auto", "websocket", "sse", "poll"]
 
 
-class FollowWish(TableWish, total=False):
-    """How something is followed, and from where."""
+class FollowOptions(TableOptions, total=False):
+    """Options for following a target, including where to start."""
 
     since: str | None
 
@@ -50,9 +50,9 @@ class FollowWish(TableWish, total=False):
 class Client:
     """A running app at `url`. Use it as an async context manager.
 
-    `tls` is for certificates that the system does not know, and for one of your own. `window` bounds the messages that
-    wait for a slow user of one subscription, `message_bytes_max` the size of one. All that is followed by WebSocket
-    shares one connection.
+    `tls` is for certificates that the system does not trust, and for a client certificate. `window` limits how many
+    messages can wait for a subscription's slow reader, and `message_bytes_max` limits the size of one message. All
+    WebSocket subscriptions share one connection.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Client:
         )
         http = Http(self._http, self._headers, self.timing)
         self.dialer = Dialer(self.url, self._headers, tls, self.timing)
-        self._link = Link(self.dialer, window, message_bytes_max)
+        self._link = WebSocketLink(self.dialer, window, message_bytes_max)
         self._transports: dict[str, Transport] = {
             "websocket": self._link,
             "sse": EventStreams(http, message_bytes_max),
@@ -87,56 +87,58 @@ class Client:
     async def __aenter__(self) -> Client:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Let go of every connection. What is still followed ends."""
-        await asyncio.gather(*(each.aclose() for each in self._followed), return_exceptions=True)
+        """Close every connection. All subscriptions end."""
+        await asyncio.gather(*(followed.aclose() for followed in self._followed), return_exceptions=True)
         await self._link.close()
         await self._http.aclose()
 
     async def publish(self, stream: str, events: Sent | Sequence[Sent] | bytes, *, key: str | None = None) -> Receipt:
-        """Append events; returns when they are durable. It is tried again under one `Idempotency-Key`, so they count
-        once; `key` is that, and drawn at random unless given. `bytes` are sent as they are: one event of a stream that
-        has no class.
+        """Append events, and return when they are durable.
 
-        `ServerError` with code `invalid_events` if none of them fits. `Unreachable` if it is not known whether they
-        came: give a `key`, and you can go on trying.
+        `bytes` are sent unchanged, as one event for a stream without a class.
+
+        Retries use the same `Idempotency-Key`, so the events are accepted only once. The key is random unless you pass
+        `key`. Raises `ServerError` with code `invalid_events` if every event was rejected, and `Unreachable` if the
+        outcome is unknown; if you passed your own `key`, you can safely try again.
         """
         body = events if isinstance(events, bytes) else encode(events)
         headers = {"Idempotency-Key": key or secrets.token_hex(16), "Content-Type": "application/json"}
-        answer = await self.ask("POST", Target("stream", stream).path, content=body, headers=headers)
+        answer = await self.ask("POST", FollowTarget("stream", stream).path, content=body, headers=headers)
         return msgspec.json.decode(answer, type=Receipt)
 
     @overload
-    async def rows(self, view: str, *, of: type[T], **wish: Unpack[RowsWish]) -> Rows[T]: ...
+    async def rows(self, view: str, *, of: type[T], **wish: Unpack[RowsOptions]) -> Rows[T]: ...
     @overload
-    async def rows(self, view: str, **wish: Unpack[RowsWish]) -> Rows[Row]: ...
-    async def rows(self, view: str, *, of: type[Any] = dict, **wish: Unpack[RowsWish]) -> Rows[Any]:
-        """The rows of a view now; `of` is a class to make of them."""
+    async def rows(self, view: str, **wish: Unpack[RowsOptions]) -> Rows[Row]: ...
+    async def rows(self, view: str, *, of: type[Any] = dict, **wish: Unpack[RowsOptions]) -> Rows[Any]:
+        """Return the current rows of a view; `of` is a class to convert them to."""
         limit = wish.get("limit")
-        target = Target("view", view, wish.get("where"), wish.get("select"))
+        target = FollowTarget("view", view, wish.get("where"), wish.get("select"))
         query = target.given(order=wish.get("order"), limit=None if limit is None else str(limit))
-        page = sound_page(await self.ask("GET", target.path, query=query), "rows")
+        page = checked_page(await self.ask("GET", target.path, query=query), "rows")
         return Rows(reader(of)(page["rows"]), page["cursor"], bool(page.get("truncated")))
 
     @overload
-    def events(self, stream: str, *, of: type[T], **wish: Unpack[EventsWish]) -> AsyncIterator[Page[T]]: ...
+    def events(self, stream: str, *, of: type[T], **wish: Unpack[EventsOptions]) -> AsyncIterator[Page[T]]: ...
     @overload
-    def events(self, stream: str, **wish: Unpack[EventsWish]) -> AsyncIterator[Page[Row]]: ...
+    def events(self, stream: str, **wish: Unpack[EventsOptions]) -> AsyncIterator[Page[Row]]: ...
     async def events(
-        self, stream: str, *, of: type[Any] = dict, **wish: Unpack[EventsWish]
+        self, stream: str, *, of: type[Any] = dict, **wish: Unpack[EventsOptions]
     ) -> AsyncIterator[Page[Any]]:
-        """What a stream has after `since` (from the earliest event, unless given), page by page, up to its end. The
-        cursor of the last page is where to begin another time. `limit` is of one page."""
+        """Yield pages of a stream's events after `since` (default: from the earliest event), up to the end of the
+        stream.
+
+        To continue later, pass the last page's cursor as `since`. `limit` applies to each page.
+        """
         since, limit = wish.get("since", EARLIEST), wish.get("limit")
-        target = Target("stream", stream, wish.get("where"), wish.get("select"))
+        target = FollowTarget("stream", stream, wish.get("where"), wish.get("select"))
         while True:
             query = target.given(since=since, limit=None if limit is None else str(limit))
-            page = sound_page(await self.ask("GET", target.path, query=query), "events")
+            page = checked_page(await self.ask("GET", target.path, query=query), "events")
             yield Page(reader(of)(page["events"]), page["cursor"], bool(page.get("reset")))
             if not page.get("more"):
                 return
@@ -147,25 +149,25 @@ class Client:
     @overload
     async def query(self, sql: str, *, limit: int | None = None) -> Answer[Row]: ...
     async def query(self, sql: str, *, of: type[Any] = dict, limit: int | None = None) -> Answer[Any]:
-        """The result of a SELECT over views and recent events."""
+        """Return the result of a SELECT on views and recent events."""
         asked = {"sql": sql} | ({} if limit is None else {"limit": limit})
         headers = {"Content-Type": "application/json", "Accept": "application/json"}
         raw = await self.ask("POST", "/v1/query", content=msgspec.json.encode(asked), headers=headers)
-        found = msgspec.json.decode(raw, type=Answer[Any])
-        return msgspec.structs.replace(found, rows=reader(of)(found.rows))
+        answer = msgspec.json.decode(raw, type=Answer[Any])
+        return msgspec.structs.replace(answer, rows=reader(of)(answer.rows))
 
     @overload
-    def follow(self, *, stream: str, of: type[T], **wish: Unpack[FollowWish]) -> Following[StreamMessage[T]]: ...
+    def follow(self, *, stream: str, of: type[T], **wish: Unpack[FollowOptions]) -> Following[StreamMessage[T]]: ...
     @overload
-    def follow(self, *, stream: str, **wish: Unpack[FollowWish]) -> Following[StreamMessage[Row]]: ...
+    def follow(self, *, stream: str, **wish: Unpack[FollowOptions]) -> Following[StreamMessage[Row]]: ...
     @overload
-    def follow(self, *, view: str, of: type[T], **wish: Unpack[FollowWish]) -> Following[ViewMessage[T]]: ...
+    def follow(self, *, view: str, of: type[T], **wish: Unpack[FollowOptions]) -> Following[ViewMessage[T]]: ...
     @overload
-    def follow(self, *, view: str, **wish: Unpack[FollowWish]) -> Following[ViewMessage[Row]]: ...
+    def follow(self, *, view: str, **wish: Unpack[FollowOptions]) -> Following[ViewMessage[Row]]: ...
     @overload
-    def follow(self, *, query: str, of: type[T], **wish: Unpack[FollowWish]) -> Following[ViewMessage[T]]: ...
+    def follow(self, *, query: str, of: type[T], **wish: Unpack[FollowOptions]) -> Following[ViewMessage[T]]: ...
     @overload
-    def follow(self, *, query: str, **wish: Unpack[FollowWish]) -> Following[ViewMessage[Row]]: ...
+    def follow(self, *, query: str, **wish: Unpack[FollowOptions]) -> Following[ViewMessage[Row]]: ...
     def follow(
         self,
         *,
@@ -173,25 +175,30 @@ class Client:
         view: str | None = None,
         query: str | None = None,
         of: type[Any] = dict,
-        **wish: Unpack[FollowWish],
+        **wish: Unpack[FollowOptions],
     ) -> Following[Any]:
-        """The messages of a stream, from now on unless `since` says otherwise; of a view, its rows first; or of a query
-        that is kept live, a `Snapshot` whenever its result has changed."""
+        """Follow a stream from now on or from `since`, a view (starting with all its rows), or a live query.
+
+        A live query yields a `Snapshot` whenever its result changes.
+        """
         read, target = reader(of), _target(stream, view, query, wish)
         start = self._start(target, wish)
         return self._kept(Following(target, wish.get("since"), start, lambda came: message_of(came, read)))
 
     @overload
     def table(
-        self, view: str, *, of: type[T], key: Sequence[str] | None = None, **wish: Unpack[TableWish]
+        self, view: str, *, of: type[T], key: Sequence[str] | None = None, **wish: Unpack[TableOptions]
     ) -> LiveTable[T]: ...
     @overload
-    def table(self, view: str, *, key: Sequence[str] | None = None, **wish: Unpack[TableWish]) -> LiveTable[Row]: ...
+    def table(self, view: str, *, key: Sequence[str] | None = None, **wish: Unpack[TableOptions]) -> LiveTable[Row]: ...
     def table(
-        self, view: str, *, of: type[Any] = dict, key: Sequence[str] | None = None, **wish: Unpack[TableWish]
+        self, view: str, *, of: type[Any] = dict, key: Sequence[str] | None = None, **wish: Unpack[TableOptions]
     ) -> LiveTable[Any]:
-        """A copy of a view that is kept up to date. `key` names the view's key columns; without it the app is asked,
-        for which one must be allowed to read everything."""
+        """Return a copy of a view that is kept up to date. `key` names the view's key columns.
+
+        Without `key`, the client looks up the key columns in the app's description, which requires permission to read
+        everything.
+        """
 
         async def asked() -> Sequence[str]:
             return key if key is not None else await self._key_of(view)
@@ -208,8 +215,11 @@ class Client:
         content: bytes | None = None,
         headers: dict[str, str] | None = None,
     ) -> bytes:
-        """The body of a good answer. Tried again while a retry can help, for `timing.call_s` in all."""
-        backoff, deadline = Backoff(self.timing), time.monotonic() + self.timing.call_s
+        """Send a request to the app and return the body of a successful response.
+
+        Retries as long as a retry can help, for up to `timing.call_s` seconds in total.
+        """
+        retries, deadline = Retries(self.timing), time.monotonic() + self.timing.call_s
         while True:
             failure: ClientError
             try:
@@ -226,17 +236,17 @@ class Client:
                 failure = await refused(answer)
                 if not failure.retry:
                     raise failure
-                delay = backoff.failed(failure.retry_after_s)
+                delay = retries.failed(failure.retry_after_s)
             except (httpx.TransportError, httpx.DecodingError) as error:
                 failure = Unreachable(f"{method} {self.url}{path}: {error or type(error).__name__}")
                 if certificate_refused(error):
                     raise failure from error
-                delay = backoff.failed()
+                delay = retries.failed()
             if time.monotonic() + delay > deadline:
                 raise failure
             await self.timing.sleep(delay)
 
-    def _start(self, target: Target, wish: TableWish) -> Callable[[str | None], Deliveries]:
+    def _start(self, target: FollowTarget, wish: TableOptions) -> Callable[[str | None], Deliveries]:
         chosen = wish.get("transport", "auto")
         ways = list(self._transports.values()) if chosen == "auto" else [self._transports[chosen]]
         return lambda since: deliveries_by(ways, target, since)
@@ -247,9 +257,9 @@ class Client:
 
     async def _key_of(self, view: str) -> Sequence[str]:
         app = msgspec.json.decode(await self.ask("GET", "/v1/app"))
-        for each in app["views"]:
-            if each["name"] == view:
-                return list(each["key"])
+        for entry in app["views"]:
+            if entry["name"] == view:
+                return list(entry["key"])
         raise ServerError(404, "not_found", f"there is no view {view!r}")
 
     def _headers(self) -> dict[str, str]:
@@ -257,22 +267,23 @@ class Client:
         return {} if key is None else {"Authorization": f"Bearer {key}"}
 
 
-def _target(stream: str | None, view: str | None, query: str | None, wish: TableWish) -> Target:
+def _target(stream: str | None, view: str | None, query: str | None, wish: TableOptions) -> FollowTarget:
     where, select = wish.get("where"), wish.get("select")
     named: dict[Literal["stream", "view", "query"], str | None] = {"stream": stream, "view": view, "query": query}
-    found = [Target(kind, name, where, select) for kind, name in named.items() if name is not None]
-    if len(found) != 1:
-        raise TypeError("say what to follow: a stream, a view or a query")
+    targets = [FollowTarget(kind, name, where, select) for kind, name in named.items() if name is not None]
+    if len(targets) != 1:
+        raise TypeError("pass exactly one of stream, view and query")
     if query is not None and (where or select):
-        raise TypeError("a query says itself what it selects")
-    return found[0]
+        raise TypeError("where and select cannot be used with a query; put them into its SQL")
+    return targets[0]
 
 
 def _checked(url: str) -> str:
-    """An address without what does not belong into it; a secret in it would be in logs."""
+    """Return a server's address after checking that it has no extra parts: a secret in one of them would appear in
+    logs."""
     if "@" in url or "?" in url or "#" in url:
-        raise ValueError("the url of a client has no user, password, query or fragment; give a key as `key`")
+        raise ValueError("the url of a client must not have a user, password, query or fragment; pass a key as `key`")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ValueError("the url of a client begins with http:// or https:// and has a host")
+        raise ValueError("the url of a client must begin with http:// or https:// and have a host")
     return url.rstrip("/")

@@ -1,12 +1,13 @@
-"""A consumer that does each message exactly once, whatever ends in between: itself, the server, or the network.
+"""A consumer that processes each message exactly once, even if it, the server or the network fails in between.
 
-What the handler writes with `tx` is in one transaction with the position, and so happens exactly once. What it intends
-to do elsewhere is noted in the same transaction, before it is done, and settled after: so the file knows more than the
-world, never less. It happens exactly once if the other side takes each id once, else at least once. Anything else that
-a handler does happens at least once, and perhaps for a message that was never done.
+The handler's writes through `tx` are committed in one transaction with the position, so they take effect exactly once.
+An action elsewhere is recorded as an intent in the same transaction, performed after the commit, and then settled, so
+no action is ever lost. The action happens exactly once if the other side accepts each id only once, and otherwise at
+least once. Anything else that a handler does happens at least once, possibly even for a message that is then rolled
+back.
 
-A message is begun only when the one before it is durable. Intents of one effect are done in their order, one at a time;
-those of different effects beside each other.
+A message is processed only when the previous one is durable. The intents of one effect are performed in order, one at a
+time; different effects run in parallel.
 """
 
 from __future__ import annotations
@@ -18,15 +19,15 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import asdict
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from penstock.client.backoff import Backoff, Timing
 from penstock.client.errors import ClientError, GaveUp
 from penstock.client.following import Following
 from penstock.client.ledger import TABLE, Intent, Ledger, Tx
 from penstock.client.messages import Progress, Stall
-from penstock.failpoints import reach
+from penstock.client.timing import Retries, Timing
+from penstock.core.failpoints import reach
+from penstock.core.tasks import first_of
 
 M = TypeVar("M")
 Handle = Callable[[M, Tx], Awaitable[None]]
@@ -35,12 +36,13 @@ _log = logging.getLogger("penstock.client")
 
 
 class Consumer(Generic[M]):
-    """Does what `following` brings, from a file at `path` that is its own. Use it as an async context manager.
+    """Processes the messages of `following`, with its own file at `path`. Use it as an async context manager.
 
-    The file says where to begin; the `since` of `following` counts the first time only. `handle` is called with each
-    message but `Progress` and `Stall`, one after the other; if it raises, the message is undone, and `run` raises.
-    `effects` are called with each `Intent` until they return; one that raises is called again, with a back-off, and one
-    that raises `GaveUp` is kept aside, see `failed`. Over `intents_max` open ones no new message is begun.
+    The file holds the position; `since` in `following` is used only the first time. `handle` is called with each
+    message in turn, except `Progress` and `Stall`; if it raises, the message is rolled back and `run` raises the same
+    error. An effect is called with each of its intents until a call succeeds. If the effect raises, it is called again
+    after a back-off; if it raises `GaveUp`, the intent is set aside (see `failed`). While `intents_max` intents are
+    open, no new message is processed.
     """
 
     def __init__(
@@ -60,7 +62,7 @@ class Consumer(Generic[M]):
         self._most = intents_max
         self._timing = timing or Timing()
         self._ledger: Ledger | None = None
-        self._turn = asyncio.Lock()  # the file's one transaction
+        self._turn = asyncio.Lock()  # guards the file's single transaction
         self._open: dict[str, int] = {}
         self._changed = asyncio.Condition()
         self._running: asyncio.Task[Any] | None = None
@@ -72,19 +74,17 @@ class Consumer(Generic[M]):
         unknown = sorted(self._open.keys() - self._effects.keys())
         if unknown:
             await self.aclose()
-            raise ClientError(f"{self._path} has intents for {unknown}, which are no effects of this consumer")
+            raise ClientError(f"{self._path} has intents for {unknown}, but this consumer has no such effects")
         position = self._ledger.position()
         if position is not None:
             self._following.begin_at(position)
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """End `run`, if it runs, and let go of the file. What was begun is done again another time."""
+        """End the consumer's `run`, if it is running, and close its file. Unfinished work is repeated next time."""
         if self._running not in (None, asyncio.current_task()):
             self._running.cancel()
             await asyncio.wait([self._running])
@@ -95,31 +95,27 @@ class Consumer(Generic[M]):
 
     @property
     def pending(self) -> int:
-        """Intents that are not done yet."""
+        """The number of the consumer's open intents."""
         return sum(self._open.values())
 
     async def run(self) -> None:
-        """Until it is cancelled; raises what the handler raised, or what `following` did. Effects that were under way
-        then are made again the next time, with the same ids."""
+        """Process messages until cancelled. Raises any error from the handler or from `following`.
+
+        Effects that are interrupted are repeated next time, with the same ids.
+        """
         self._running = asyncio.current_task()
         tasks = [asyncio.create_task(self._consume())]
         tasks += [asyncio.create_task(self._perform(name, effect)) for name, effect in self._effects.items()]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
+        for task in await first_of(*tasks):
             task.result()
 
     async def failed(self) -> list[Intent]:
-        """Intents that were given up, with the reason."""
+        """Return the consumer's intents that failed because their effect raised `GaveUp`, with the reasons."""
         async with self._turn:
             return self._file.failed()
 
     async def retry(self, intent: Intent) -> None:
-        """Do one that was given up after all, with its old id."""
+        """Reopen an intent whose effect raised `GaveUp`. It keeps its id."""
         async with self._turn:
             if await asyncio.to_thread(self._file.reopen, intent):
                 self._open[intent.effect] = self._open.get(intent.effect, 0) + 1
@@ -140,9 +136,9 @@ class Consumer(Generic[M]):
                     await self._do(message)
 
     async def _do(self, message: M) -> None:
-        """One message, in one transaction."""
+        """Process one message of the consumer, in one transaction."""
         file, cursor = self._file, self._following.cursor
-        assert cursor is not None, "every message has one"
+        assert cursor is not None, "every message has a cursor"
         reach("consumer.received")
         async with self._turn:
             file.begin()
@@ -167,30 +163,30 @@ class Consumer(Generic[M]):
             file.connection.set_authorizer(None)
 
     async def _perform(self, name: str, effect: Effect) -> None:
-        """The intents of one effect, in order, for ever."""
-        backoff = Backoff(self._timing)
+        """Perform the consumer's intents of one effect, in order, until cancelled."""
+        retries = Retries(self._timing)
         while True:
             async with self._changed:
                 await self._changed.wait_for(lambda: self._open.get(name, 0) > 0)
             async with self._turn:
                 intent = self._file.oldest(name)
             if intent is None:
-                raise ClientError(f"{self._path} has lost an intent of {name}")
-            await self._make(intent, effect, backoff)
+                raise ClientError(f"{self._path} has lost an intent for {name}")
+            await self._make(intent, effect, retries)
 
-    async def _make(self, intent: Intent, effect: Effect, backoff: Backoff) -> None:
+    async def _make(self, intent: Intent, effect: Effect, retries: Retries) -> None:
         failed = None
         try:
             await effect(intent)
             reach("consumer.performed")
         except GaveUp as reason:
             failed = str(reason) or "given up"
-            _log.warning("%s of %s was given up: %s", intent.effect, intent.id, failed)
+            _log.warning("%s gave up on %s: %s", intent.effect, intent.id, failed)
         except Exception as error:
-            _log.warning("%s of %s failed, and is tried again: %r", intent.effect, intent.id, error)
-            await backoff.pause()
+            _log.warning("%s failed for %s; retrying: %r", intent.effect, intent.id, error)
+            await retries.pause()
             return
-        backoff.succeeded()
+        retries.succeeded()
         async with self._turn:
             await _in_thread(lambda: self._file.settle(intent, failed))
             self._open[intent.effect] -= 1
@@ -203,7 +199,7 @@ class Consumer(Generic[M]):
 
 
 async def _in_thread(call: Callable[[], None]) -> None:
-    """Wait for a thread to the end, also if cancelled meanwhile: nobody else may touch the file before."""
+    """Run a call in a thread and wait for its end, even if cancelled: until then, nothing else may use the file."""
     task = asyncio.create_task(asyncio.to_thread(call))
     try:
         await asyncio.shield(task)
@@ -213,7 +209,7 @@ async def _in_thread(call: Callable[[], None]) -> None:
 
 
 def _allowed(action: int, first: str | None, second: str | None, *_: Any) -> int:
-    """What a handler may do: anything but end the transaction, or touch what is not its own."""
+    """SQLite authorizer: a handler may not end the transaction or touch reserved tables."""
     if action == sqlite3.SQLITE_TRANSACTION:
         return sqlite3.SQLITE_DENY
     if first == TABLE and action in (sqlite3.SQLITE_DELETE, sqlite3.SQLITE_UPDATE, sqlite3.SQLITE_DROP_TABLE):

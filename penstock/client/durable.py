@@ -1,4 +1,4 @@
-"""A SQLite file that one process has for itself, and in which every commit is synced to the disk."""
+"""A SQLite file owned by one process. Every commit is synced to disk."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock.errors import AlreadyRunning, Damaged
-from penstock.files import checksum, connect, make_head, storage_errors, sync_directory, transaction
+from penstock.core.errors import AlreadyRunning, Damaged
+from penstock.core.files import checksum, connect, make_head, storage_errors, sync_directory, transaction
 
 
 class DurableFile:
-    """Holds the lock from the beginning to `close`; a second one, of whatever process, gets `AlreadyRunning`.
+    """A consumer's or producer's locked SQLite file. Until `close`, opening it a second time, in any process, raises
+    `AlreadyRunning`.
 
-    `generation` is a random number that the file got when it was made: with a number of its own, it makes a name that
-    no one else has.
+    `generation` is a random number created with the file; combined with a record's number, it is globally unique.
     """
 
     def __init__(self, path: str | os.PathLike[str], kind: str, *tables: str) -> None:
         self.path = Path(path)
         self._lock = _locked(self.path)
         try:
-            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))  # SQLite would let all read it
+            # by default SQLite would make it readable by all users
+            os.close(os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
             self.connection = connect(self.path)
             with self.transaction():
                 self.generation = make_head(self.connection, self.path, kind)
-                for each in tables:
-                    self.connection.execute(each)
+                for table in tables:
+                    self.connection.execute(table)
             sync_directory(self.path.absolute().parent)
         except BaseException:
             os.close(self._lock)
@@ -45,9 +46,9 @@ class DurableFile:
             yield
 
     def checked(self, crc: int, *parts: bytes) -> None:
-        """`Damaged` if these bytes are not those that were written."""
+        """Raise `Damaged` if these bytes of the file differ from what was written."""
         if checksum(*parts) != crc:
-            raise Damaged(f"{self.path} is damaged: a record is not what was written", file=str(self.path))
+            raise Damaged(f"{self.path} is damaged: the checksum of a record is wrong", file=str(self.path))
 
     def close(self) -> None:
         self.connection.close()
@@ -60,5 +61,5 @@ def _locked(path: Path) -> int:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         os.close(descriptor)
-        raise AlreadyRunning(f"{path} is in use by another process, or a second time in this one") from None
+        raise AlreadyRunning(f"{path} is already in use, by another process or by this one") from None
     return descriptor

@@ -1,4 +1,4 @@
-"""Events as producers send them."""
+"""Encoding of events for sending."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, get_args, get_origin
 
 import msgspec
 
-from penstock.schema import Event, Record, fields, per_class, to_millis
+from penstock.core.schema import Event, Record, fields, per_class, to_millis
 
 Sent = Event | Mapping[str, Any]
-"""What may be sent: an instance of an event class, or the object that its JSON is."""
+"""An event to send: an instance of an event class, or a mapping of its JSON fields."""
 _encode = msgspec.json.Encoder().encode
 
 
 def encode(events: Sent | Sequence[Sent]) -> bytes:
-    """The JSON of an event, or of a list of them."""
+    """Encode an event that the client sends, or a list of events, as JSON."""
     if isinstance(events, Event | Mapping):
         return _encode(_plain(events))
     return _encode([_plain(event) for event in events])
@@ -27,8 +27,8 @@ def _plain(event: Sent) -> Any:
 
 @per_class
 def _has_epoch(cls: type) -> bool:
-    """Whether some field of it, or of a record in it, travels as milliseconds."""
-    return any(each.epoch or any(map(_has_epoch, _records(each.base))) for each in fields(cls))
+    """Return whether a field of the class, or of a record in it, is sent as milliseconds."""
+    return any(field.epoch or any(map(_has_epoch, _records(field.base))) for field in fields(cls))
 
 
 def _records(base: Any) -> list[type]:
@@ -37,16 +37,16 @@ def _records(base: Any) -> list[type]:
 
 
 def _sent(value: Any) -> Any:
-    """An event or record with its epochs as numbers; what is inside of it too."""
+    """Convert an event or record to send, and everything in it, with epoch fields as numbers."""
     if isinstance(value, Event | Record):
-        epochs = {each.name for each in fields(type(value)) if each.epoch}
+        epochs = {field.name for field in fields(type(value)) if field.epoch}
         return {
-            name: to_millis(found) if name in epochs and found is not None else _sent(found)
+            name: to_millis(field_value) if name in epochs and field_value is not None else _sent(field_value)
             for name in type(value).__struct_fields__
-            for found in [getattr(value, name)]
+            for field_value in [getattr(value, name)]
         }
     if isinstance(value, list):
-        return [_sent(each) for each in value]
+        return [_sent(element) for element in value]
     if isinstance(value, dict):
-        return {name: _sent(each) for name, each in value.items()}
+        return {name: _sent(element) for name, element in value.items()}
     return value

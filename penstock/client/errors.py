@@ -1,10 +1,10 @@
-"""What a client raises, and which errors of the server are worth another try.
+"""The exceptions that a client raises, and the server errors that a retry might resolve.
 
 ClientError
-├── ServerError      the server, or something before it, said no: has `code`, `status`, `fields`
-├── Unreachable      no sound answer came in the time that there was
-├── OutboxFull       the outbox has no room, and its policy is to refuse
-└── GaveUp           raised by a user's effect: this one is not to be tried again
+├── ServerError      the server, or a proxy in front of it, refused the request; has `code`, `status`, `fields`
+├── Unreachable      no valid response arrived in time
+├── OutboxFull       the outbox is full, and its policy is to refuse further events
+└── GaveUp           raised by a user's effect: do not retry this intent
 """
 
 from __future__ import annotations
@@ -15,18 +15,22 @@ from typing import Any
 
 import msgspec
 
+from penstock.core.backoff import retry_after_s
+
 AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504, 507})
-"""Statuses after which the same request can succeed."""
+"""Status codes of errors that retrying the same request might resolve."""
 NEVER = frozenset({"damaged", "newer_format", "ledger_mismatch", "no_reply_yet"})
-"""Codes with such a status all the same, for which somebody must see to the server, or which are no failure."""
+"""Codes of errors that must not be retried even with such a status: they need an operator's attention, or are not
+failures."""
 
 
 class ClientError(Exception):
-    """Everything that a client raises on purpose."""
+    """Base class of the exceptions a client raises."""
 
 
 class ServerError(ClientError):
-    """An answer of 400 or more, or an `error` message: `code` is for programs, the text is for people."""
+    """A response with a status of 400 or above, or an `error` message. `code` is for programs, and the text is for
+    users."""
 
     def __init__(self, status: int, code: str | None, detail: str, fields: Mapping[str, Any] | None = None) -> None:
         super().__init__(f"{detail} ({code or status})")
@@ -38,38 +42,38 @@ class ServerError(ClientError):
 
     @property
     def retry(self) -> bool:
-        """Whether the same can succeed later."""
+        """Whether the same request can succeed later."""
         return retry_helps(self.status, self.code)
 
 
 class Unreachable(ClientError):
-    """The server did not answer, or not soundly, for as long as the call was given. What became of it is not known."""
+    """The server sent no valid response in time. The outcome of the call is unknown."""
 
 
 class OutboxFull(ClientError):
-    """An outbox that refuses when it is full is full. The event was not taken."""
+    """The outbox is full, and `when_full` is "refuse". The event was not accepted."""
 
 
 class GaveUp(ClientError):
-    """For effects to raise: the other side will never take this one. It is kept, and the ones after it go on."""
+    """Raised by an effect if the other side will never accept an intent. The intent is kept, and later intents are
+    performed."""
 
 
-class Lost(Exception):
-    """A connection broke, or what came over it makes no sense. Never seen by users: it is tried again."""
+class ConnectionLost(Exception):
+    """A connection broke or delivered invalid data. Users never see this error: the connection is retried."""
 
 
-class NotSpoken(Exception):
-    """Something between client and server does not let this transport through."""
+class TransportBlocked(Exception):
+    """Something between the client and the server blocks this transport."""
 
 
 def retry_helps(status: int, code: str | None) -> bool:
-    """Whether an error with this status, and this code if it has a problem, is tried again."""
+    """Return whether the client retries an error. `code` is None if the response had no problem object with a code."""
     return status in AGAIN and code not in NEVER
 
 
 def certificate_refused(error: BaseException) -> bool:
-    """Whether a connection failed because the other side's certificate is not to be trusted: that does not mend itself,
-    and must not be waited out in silence."""
+    """Return whether a connection failed because the server's certificate is not trusted: retrying cannot fix that."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -79,20 +83,20 @@ def certificate_refused(error: BaseException) -> bool:
 
 
 def from_problem(problem: Any, status: int = 500) -> ServerError:
-    """The error of a problem object; of anything else, that of the status."""
+    """Return the client error for a problem object, or for the status alone if `problem` is not an object."""
     if not isinstance(problem, dict):
-        return ServerError(status, None, f"the server answered {status}")
-    told = problem.get("status")
+        return ServerError(status, None, f"the server responded with {status}")
+    own_status = problem.get("status")
     code = problem.get("code")
-    detail = problem.get("detail") or problem.get("title") or f"the server answered {status}"
+    detail = problem.get("detail") or problem.get("title") or f"the server responded with {status}"
     known = ("type", "title", "status", "code", "detail")
     fields = {name: value for name, value in problem.items() if name not in known}
-    chosen = told if isinstance(told, int) and not isinstance(told, bool) else status
+    chosen = own_status if isinstance(own_status, int) and not isinstance(own_status, bool) else status
     return ServerError(chosen, code if isinstance(code, str) else None, str(detail), fields)
 
 
 def from_answer(status: int, media_type: str, body: bytes, retry_after: str | None) -> ServerError:
-    """The error of an HTTP answer, whoever gave it."""
+    """Return the client error for an HTTP response, from the server or an intermediary."""
     problem: Any = None
     if media_type.partition(";")[0].strip().lower() == "application/problem+json":
         try:
@@ -101,16 +105,9 @@ def from_answer(status: int, media_type: str, body: bytes, retry_after: str | No
             problem = None
     error = from_problem(problem, status)
     error.status = status
-    if (seconds := _seconds(retry_after)) is not None:
+    if (seconds := retry_after_s(retry_after)) is not None:  # if it is a date, the back-off is used
         error.retry_after_s = seconds
     return error
-
-
-def _seconds(text: str | None) -> float | None:
-    """What `Retry-After` says, if it says seconds; a date is left to the back-off."""
-    if text is None or not (text.isascii() and text.isdigit()):
-        return None
-    return float(text)
 
 
 def _number(value: Any) -> float | None:

@@ -1,4 +1,4 @@
-"""What a publisher has under way: messages by their number, sent in order, held until they are acknowledged."""
+"""The numbers of a publisher's messages in flight: sent in order, and held until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections import deque
 
 
 class Flight:
-    """The numbers only; the messages are in the outbox. `sent` and `held` go up together: of the held ones, the first
-    `sent` are on the connection."""
+    """The numbers of a publisher's messages in flight; the messages are in the outbox.
+
+    `_held` contains the numbers in order; the first `_sent` of them have been sent on the current connection.
+    """
 
     def __init__(self) -> None:
         self._held: deque[int] = deque()
@@ -19,17 +21,18 @@ class Flight:
         return list(self._held)
 
     def add(self, number: int) -> list[int]:
-        """A message is ready. Gives the numbers to send now; so do the others."""
+        """Add a message to those in flight. Returns the numbers to send now, as the other methods do."""
         self._held.append(number)
         return self._more()
 
     def opened(self, window: int) -> list[int]:
-        """The server has opened a connection: from the oldest on, as many as it allows."""
+        """Send a publisher's messages again on a new connection: as many as the server allows, starting with the
+        oldest."""
         self._sent, self._window = 0, max(1, window)
         return self._more()
 
     def acknowledged(self, number: int) -> list[int]:
-        """All up to `number` are durable. What was not sent cannot be."""
+        """Remove the messages in flight up to `number`, which are durable. Only sent messages can be acknowledged."""
         while self._sent and self._held[0] <= number:
             self._held.popleft()
             self._sent -= 1

@@ -1,23 +1,23 @@
-"""What a user iterates over: the messages of one target, on whichever transport works."""
+"""The iterator that users work with: the messages from one target, over whichever transport works."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from types import TracebackType
 from typing import Generic, TypeVar
 
-from penstock.client.asking import Target
-from penstock.client.errors import NotSpoken, Unreachable
-from penstock.client.messages import Delivery
+from penstock.client.asking import FollowTarget
+from penstock.client.errors import TransportBlocked, Unreachable
+from penstock.client.messages import RawMessage
 from penstock.client.transports import Deliveries, Transport
 
 M = TypeVar("M")
 
 
-async def deliveries_by(transports: Sequence[Transport], target: Target, since: str | None) -> Deliveries:
-    """By the first transport that works here; where one ends, the next goes on."""
+async def deliveries_by(transports: Sequence[Transport], target: FollowTarget, since: str | None) -> Deliveries:
+    """Yield a client's deliveries over the first transport that works here. If that transport stops working, continue
+    with the next one."""
     position, reasons = since, list[str]()
     for transport in transports:
         try:
@@ -25,49 +25,53 @@ async def deliveries_by(transports: Sequence[Transport], target: Target, since: 
                 async for came in deliveries:
                     position = came.cursor
                     yield came
-        except NotSpoken as error:
+        except TransportBlocked as error:
             reasons.append(str(error))
     raise Unreachable("no transport works here: " + "; ".join(reasons))
 
 
-async def _one(deliveries: Deliveries) -> Delivery:
+async def _one(deliveries: Deliveries) -> RawMessage:
     return await anext(deliveries)
 
 
 class Following(Generic[M]):
-    """Messages without end. Iterate over it, and close it at the end: best in an `async with`.
+    """An endless sequence of messages to a client. Iterate over it and close it when you are done, preferably with
+    `async with`.
 
-    It reconnects by itself. What it raises is final: a `ServerError` that no retry helps.
+    It reconnects automatically. An error that it raises is final, such as a `ServerError` that retrying cannot fix.
     """
 
     def __init__(
         self,
-        target: Target,
+        target: FollowTarget,
         since: str | None,
         start: Callable[[str | None], Deliveries],
-        make: Callable[[Delivery], M | None],
+        make: Callable[[RawMessage], M | None],
     ) -> None:
-        """Nothing is asked before the first message is."""
+        """Send nothing yet: the first request is sent when the first message is awaited."""
         self.target = target
         self.cursor = since
-        """Where the last message stands that was given out: what to begin with another time."""
+        """The cursor of the last message returned; pass it as `since` to resume next time."""
         self._start = start
         self._make = make
         self._deliveries: Deliveries | None = None
-        self._step: asyncio.Task[Delivery] | None = None
+        self._step: asyncio.Task[RawMessage] | None = None
         self._closed = False
 
     def begin_at(self, cursor: str) -> None:
-        """Begin there instead, if it has not begun yet."""
+        """Follow the target from this cursor instead. Raises RuntimeError if messages are already being followed."""
         if self._deliveries is not None:
-            raise RuntimeError("this is being followed already")
+            raise RuntimeError("messages are already being followed")
         self.cursor = cursor
 
     def __aiter__(self) -> Following[M]:
         return self
 
     async def __anext__(self) -> M:
-        """The next message, for one who waits at a time. Waiting may be given up, as by a timeout: nothing is lost."""
+        """Return the next message. Only one task may wait at a time.
+
+        The wait may be cancelled, for example by a timeout, and no message is lost.
+        """
         while True:
             came = await self._next()
             message = self._make(came)
@@ -75,8 +79,9 @@ class Following(Generic[M]):
             if message is not None:
                 return message
 
-    async def _next(self) -> Delivery:
-        """The step is a task of its own: a generator that is cancelled while it waits would have ended."""
+    async def _next(self) -> RawMessage:
+        """Return the next delivery, using a separate task, because cancelling a waiting generator would end the
+        generator."""
         if self._step is None:
             if self._closed:
                 raise StopAsyncIteration
@@ -91,7 +96,7 @@ class Following(Generic[M]):
         return step.result()
 
     async def aclose(self) -> None:
-        """Let go of it. Who waits for a message gets no more."""
+        """Stop following the target. A pending wait for a message ends."""
         self._closed = True
         if self._step is not None:
             self._step.cancel()
@@ -102,7 +107,5 @@ class Following(Generic[M]):
     async def __aenter__(self) -> Following[M]:
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()

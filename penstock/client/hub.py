@@ -1,4 +1,5 @@
-"""Many subscriptions on one WebSocket, without the WebSocket: what to say, and what to give to whom."""
+"""Many subscriptions on one WebSocket, without I/O: decides what to send and which subscription each delivery belongs
+to."""
 
 from __future__ import annotations
 
@@ -6,44 +7,44 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from penstock.client.asking import Target
-from penstock.client.backoff import Backoff
-from penstock.client.errors import Lost, ServerError, from_problem
-from penstock.client.messages import Delivery, delivery
+from penstock.client.asking import FollowTarget
+from penstock.client.errors import ConnectionLost, ServerError, from_problem
+from penstock.client.messages import RawMessage, delivery
+from penstock.client.timing import Retries
 
 COUNTED = ("snapshot", "change")
-"""The kinds that the server waits to have acknowledged: it knows the cursors of no others."""
-Said = dict[str, Any]
+"""The kinds of messages to acknowledge. The server does not accept the cursors of other kinds."""
+LiveMessage = dict[str, Any]
 """A message to the server."""
 
 
-class Subscription:
-    """One target, its position, and what its user is not done with yet.
+class HubSubscription:
+    """One subscription's target, its position, and the deliveries not yet processed.
 
-    `id` is that on the present connection, None while there is none; `heard` is whether the server has said anything
-    under it. `give` is called with each delivery, and with the error that ends it. `backoff` is for errors that end it
-    alone: what comes for the others does not begin it anew.
+    `id` is the subscription's id on the current connection, or None; `heard` is true once the server has sent anything
+    under that id. `give` is called with each delivery, and with the error that ends the subscription. `retries` counts
+    errors that end only this subscription. Deliveries to other subscriptions do not reset the count.
     """
 
     def __init__(
-        self, target: Target, since: str | None, give: Callable[[Delivery | Exception], None], backoff: Backoff
+        self, target: FollowTarget, since: str | None, give: Callable[[RawMessage | Exception], None], retries: Retries
     ) -> None:
         self.target = target
         self.position = since
         self.give = give
-        self.backoff = backoff
+        self.retries = retries
         self.id: str | None = None
         self.waits = False
         self.heard = False
-        self.undone: deque[tuple[str | None, Delivery]] = deque()
+        self.undone: deque[tuple[str | None, RawMessage]] = deque()
         self.done = 0
         self.unsaid: str | None = None
 
 
 class Hub:
-    """The subscriptions of one connection after another. Each call returns the messages to send, in order.
+    """The subscriptions of a client, across reconnects. Most methods return the messages to send, in order.
 
-    A subscription has at most `window` messages under way, and its queue never holds twice as many.
+    A subscription has at most `window` messages in flight, and its queue always holds fewer than twice that number.
     """
 
     def __init__(self, window: int) -> None:
@@ -51,38 +52,45 @@ class Hub:
         self._enough = (window + 1) // 2
         self._numbers = 0
         self._open = False
-        self._subscriptions: list[Subscription] = []
-        self._by_id: dict[str, Subscription] = {}
+        self._subscriptions: list[HubSubscription] = []
+        self._by_id: dict[str, HubSubscription] = {}
 
     @property
     def empty(self) -> bool:
         return not self._subscriptions
 
-    def add(self, subscription: Subscription) -> list[Said]:
+    def add(self, subscription: HubSubscription) -> list[LiveMessage]:
         self._subscriptions.append(subscription)
         return self._subscribe(subscription)
 
-    def remove(self, subscription: Subscription) -> list[Said]:
-        """The user lets go of it. What still comes is left aside."""
+    def remove(self, subscription: HubSubscription) -> list[LiveMessage]:
+        """Remove a subscription that its user has closed. Further deliveries for it are ignored."""
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
         return [{"op": "unsubscribe", "id": id}] if (id := self._forget(subscription)) is not None else []
 
-    def opened(self) -> list[Said]:
-        """A connection stands: each subscription begins from its own position."""
+    def opened(self) -> list[LiveMessage]:
+        """Start each subscription from its own position on a new connection."""
         self._open = True
-        return [said for each in self._subscriptions if not each.waits for said in self._subscribe(each)]
+        return [
+            said
+            for subscription in self._subscriptions
+            if not subscription.waits
+            for said in self._subscribe(subscription)
+        ]
 
     def lost(self) -> None:
         self._open = False
-        for each in self._subscriptions:
-            self._forget(each)
+        for subscription in self._subscriptions:
+            self._forget(subscription)
 
-    def hear(self, message: Any) -> list[tuple[Subscription, float]]:
-        """Take a message of the server. Gives the subscriptions that have ended and are to be made `again`, each after
-        so many seconds. `Lost` if it makes no sense."""
+    def hear(self, message: Any) -> list[tuple[HubSubscription, float]]:
+        """Handle a message from the server. Raises `ConnectionLost` if it is invalid.
+
+        Returns the subscriptions that have ended and must be restarted with `again`, each with a delay in seconds.
+        """
         if not isinstance(message, dict) or not isinstance(event := message.get("event"), str):
-            raise Lost("this is no message")
+            raise ConnectionLost("the message is not valid")
         if event == "error":
             return self._refused(message.get("id"), message.get("data"))
         subscription = self._by_id.get(str(message.get("id")))
@@ -92,19 +100,20 @@ class Hub:
         came = delivery(event, message.get("data"), message.get("cursor"))
         if came is not None:
             subscription.position = came.cursor
-            subscription.backoff.succeeded()
-            if came.kind != "progress" or not subscription.undone:  # no window bounds marks, and heartbeats have no end
+            subscription.retries.succeeded()
+            # the window does not limit progress messages, and heartbeats never end, so a slow reader gets none
+            if came.kind != "progress" or not subscription.undone:
                 subscription.undone.append((subscription.id, came))
                 subscription.give(came)
         return []
 
-    def again(self, subscription: Subscription) -> list[Said]:
-        """The pause is over."""
+    def again(self, subscription: HubSubscription) -> list[LiveMessage]:
+        """Restart a subscription after its pause."""
         subscription.waits = False
         return self._subscribe(subscription)
 
-    def take(self, subscription: Subscription) -> list[Said]:
-        """The user is done with the oldest message that it was given."""
+    def take(self, subscription: HubSubscription) -> list[LiveMessage]:
+        """Record that the client's user has processed the oldest message passed to it."""
         id, taken = subscription.undone.popleft()
         if subscription.id is None:
             return self._subscribe(subscription)
@@ -119,24 +128,33 @@ class Hub:
         return [] if cursor is None else [{"op": "ack", "id": id, "cursor": cursor}]
 
     def fail(self, error: Exception) -> None:
-        """All subscriptions end with this error."""
-        for each in self._subscriptions:
-            self._forget(each)
-            each.give(error)
+        """End all subscriptions with this error."""
+        for subscription in self._subscriptions:
+            self._forget(subscription)
+            subscription.give(error)
         self._subscriptions.clear()
 
-    def _refused(self, id: Any, problem: Any) -> list[tuple[Subscription, float]]:
-        """An error ends its subscription, unless it answers another command. One without an id is about what the server
-        could not read: it ends those that were not answered yet."""
+    def _refused(self, id: Any, problem: Any) -> list[tuple[HubSubscription, float]]:
+        """Handle an error message. It ends its subscription unless it concerns another command.
+
+        An error without an id concerns a message that the server could not read, so it ends all subscriptions that the
+        server has not responded to yet.
+        """
         if isinstance(problem, dict) and problem.get("op", "subscribe") != "subscribe":
             return []
         named = [self._by_id[str(id)]] if str(id) in self._by_id else []
-        ended = [each for each in self._by_id.values() if not each.heard] if id is None else named
+        ended = (
+            [subscription for subscription in self._by_id.values() if not subscription.heard] if id is None else named
+        )
         error = from_problem(problem)
-        return [(each, each.backoff.failed(error.retry_after_s)) for each in ended if self._failed(each, error)]
+        return [
+            (subscription, subscription.retries.failed(error.retry_after_s))
+            for subscription in ended
+            if self._failed(subscription, error)
+        ]
 
-    def _failed(self, subscription: Subscription, error: ServerError) -> bool:
-        """End it; whether it is to be made again."""
+    def _failed(self, subscription: HubSubscription, error: ServerError) -> bool:
+        """End a failed subscription. Returns whether to restart it."""
         self._forget(subscription)
         subscription.waits = error.retry
         if not error.retry:
@@ -144,7 +162,7 @@ class Hub:
             subscription.give(error)
         return error.retry
 
-    def _subscribe(self, subscription: Subscription) -> list[Said]:
+    def _subscribe(self, subscription: HubSubscription) -> list[LiveMessage]:
         ready = self._open and subscription in self._subscriptions and not subscription.waits
         if not ready or subscription.id is not None or len(subscription.undone) >= self._window:
             return []
@@ -154,7 +172,7 @@ class Hub:
         self._by_id[subscription.id] = subscription
         return [subscription.target.subscription(subscription.id, subscription.position, self._window)]
 
-    def _forget(self, subscription: Subscription) -> str | None:
+    def _forget(self, subscription: HubSubscription) -> str | None:
         id, subscription.id, subscription.done, subscription.unsaid = subscription.id, None, 0, None
         if id is not None:
             self._by_id.pop(id, None)

@@ -1,4 +1,4 @@
-"""What a consumer has done, in a file: how far it has come, what its handler wrote, and what it still intends to do."""
+"""A consumer's file: its position, its handler's writes, and its open intents."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from penstock.client.durable import DurableFile
 from penstock.client.errors import ClientError
-from penstock.files import checksum, get_record, put_record
+from penstock.core.files import checksum, get_record, put_record
 
 POSITION, TARGET = "position", "target"
 TABLE = "penstock_intents"
@@ -23,8 +23,11 @@ _TABLES = (
 
 
 class Intent(NamedTuple):
-    """Something to be done elsewhere. `id` is the same on each try and like no other: give it to the other side as the
-    key by which it knows a repetition. `failed` is why it was given up, None if it was not."""
+    """A consumer's action to perform elsewhere, with a unique `id` that stays the same across attempts.
+
+    Pass `id` to the other side, so that it can recognise repetitions. `failed` is the reason given with `GaveUp`, or
+    None.
+    """
 
     id: str
     effect: str
@@ -33,9 +36,10 @@ class Intent(NamedTuple):
 
 
 class Tx:
-    """The transaction of one message. What is written with it is there exactly if the message counts as done.
+    """The transaction of one of a consumer's messages. Its writes take effect if and only if the message is recorded as
+    done.
 
-    The tables are yours to make; those that begin with `penstock_` are not yours. Do not commit.
+    Create your own tables; names that begin with `penstock_` are reserved. Do not commit.
     """
 
     def __init__(self, connection: sqlite3.Connection, generation: int, effects: frozenset[str]) -> None:
@@ -44,16 +48,18 @@ class Tx:
         self._effects = effects
 
     def execute(self, sql: str, parameters: Sequence[Any] | dict[str, Any] = ()) -> sqlite3.Cursor:
-        """As `sqlite3.Connection.execute`."""
+        """Execute a consumer's statement, as `sqlite3.Connection.execute` does."""
         return self._connection.execute(sql, parameters)
 
     def executemany(self, sql: str, parameters: Sequence[Sequence[Any]]) -> sqlite3.Cursor:
-        """As `sqlite3.Connection.executemany`."""
+        """Execute a consumer's statement repeatedly, as `sqlite3.Connection.executemany` does."""
         return self._connection.executemany(sql, parameters)
 
     def intend(self, effect: str, payload: Any) -> str:
-        """Note that something is to be done elsewhere, once this message counts as done. Returns the id that it has.
-        `payload` is anything that JSON has."""
+        """Record an action to perform elsewhere once this message is done. Returns its id.
+
+        `payload` is any JSON value.
+        """
         if effect not in self._effects:
             raise ClientError(f"the consumer has no effect {effect!r}")
         data = msgspec.json.encode(payload)
@@ -65,10 +71,10 @@ class Tx:
 
 
 class Ledger:
-    """The file of one consumer. Every method blocks, for as long as a sync of the disk takes."""
+    """A consumer's file. Every method may block for as long as a disk sync takes."""
 
     def __init__(self, path: str | os.PathLike[str], target: dict[str, Any]) -> None:
-        """`ClientError` if the file is of a consumer of something else."""
+        """Open the consumer's file. Raises `ClientError` if it belongs to a consumer of a different target."""
         self._file = DurableFile(path, "consumer", *_TABLES)
         try:
             self.generation = self._file.generation
@@ -87,19 +93,19 @@ class Ledger:
             with self._file.transaction() as connection:
                 put_record(connection, TARGET, target)
         elif known != target:
-            raise ClientError(f"{self._file.path} is of a consumer of {known}, not of {target}")
+            raise ClientError(f"{self._file.path} belongs to a consumer of {known}, not {target}")
 
     def position(self) -> str | None:
-        """The cursor of the last message that is done; None before the first."""
-        found = get_record(self.connection, self._file.path, POSITION)
-        return None if found is None else str(found)
+        """Return the cursor of the last message that the consumer processed, or None if there is none yet."""
+        record = get_record(self.connection, self._file.path, POSITION)
+        return None if record is None else str(record)
 
     def begin(self) -> None:
         with self._file.errors():
             self.connection.execute("BEGIN IMMEDIATE")
 
     def commit(self, position: str) -> None:
-        """The message is done: durable on return."""
+        """Mark the consumer's message as done. Durable on return."""
         with self._file.errors():
             put_record(self.connection, POSITION, position)
             self.connection.execute("COMMIT")
@@ -110,12 +116,12 @@ class Ledger:
                 self.connection.execute("ROLLBACK")
 
     def counts(self) -> dict[str, int]:
-        """Open intents by effect."""
+        """Return the number of a consumer's open intents by effect."""
         rows = self._select(f"SELECT effect, count(*) FROM {TABLE} WHERE failed IS NULL GROUP BY effect")
         return {effect: int(count) for effect, count in rows}
 
     def oldest(self, effect: str) -> Intent | None:
-        """The next one of an effect that is to be done."""
+        """Return the oldest open intent of a consumer's effect."""
         rows = self._select(
             f"SELECT number, effect, crc, payload, failed FROM {TABLE} WHERE failed IS NULL AND effect = ?"
             " ORDER BY number LIMIT 1",
@@ -130,7 +136,7 @@ class Ledger:
         return [self._intent(row) for row in rows]
 
     def settle(self, intent: Intent, failed: str | None = None) -> None:
-        """It is done, or given up for a reason. Durable on return."""
+        """Mark a consumer's intent as done, or as failed for a reason. Durable on return."""
         with self._file.transaction() as connection:
             if failed is None:
                 connection.execute(f"DELETE FROM {TABLE} WHERE number = ?", (_number(intent.id),))
@@ -138,7 +144,7 @@ class Ledger:
                 connection.execute(f"UPDATE {TABLE} SET failed = ? WHERE number = ?", (failed, _number(intent.id)))
 
     def reopen(self, intent: Intent) -> bool:
-        """One that was given up is to be done after all, with its old id."""
+        """Reopen a consumer's failed intent under the same id. Returns False if there is no such failed intent."""
         with self._file.transaction() as connection:
             changed = connection.execute(
                 f"UPDATE {TABLE} SET failed = NULL WHERE number = ? AND failed IS NOT NULL", (_number(intent.id),)

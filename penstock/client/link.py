@@ -1,4 +1,4 @@
-"""One WebSocket for all subscriptions of a client: opened when there is one, opened again when it breaks."""
+"""One WebSocket for all subscriptions of a client: opened for the first one, reopened when it breaks."""
 
 from __future__ import annotations
 
@@ -13,47 +13,57 @@ import msgspec
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage, InvalidStatus
 
-from penstock.client.asking import Target
-from penstock.client.backoff import Backoff, Timing
-from penstock.client.errors import Lost, NotSpoken, ServerError, Unreachable, certificate_refused, from_answer
-from penstock.client.hub import Hub, Said, Subscription
-from penstock.client.messages import Delivery
+from penstock.client.asking import FollowTarget
+from penstock.client.errors import (
+    ConnectionLost,
+    ServerError,
+    TransportBlocked,
+    Unreachable,
+    certificate_refused,
+    from_answer,
+)
+from penstock.client.hub import Hub, HubSubscription, LiveMessage
+from penstock.client.messages import RawMessage
+from penstock.client.timing import Retries, Timing
 from penstock.client.transports import Deliveries, waited
+from penstock.core.tasks import cancel_all
 
-BROKEN = (OSError, TimeoutError, ConnectionClosed, EOFError, InvalidMessage, Lost)
-"""What a connection that breaks looks like, whenever it does."""
+BROKEN = (OSError, TimeoutError, ConnectionClosed, EOFError, InvalidMessage, ConnectionLost)
+"""The errors that a broken connection raises, at any stage."""
 CLOSE_S = 1.0
 STRIPPED = "upgrade_required"
-"""The server saw a plain request where the client asked for a WebSocket: something between took that out."""
+"""The server received a plain request although the client asked for a WebSocket: an intermediary removed the
+upgrade."""
 TOO_LARGE = 1009
 _quiet = logging.getLogger("penstock.client.websocket")
-_quiet.setLevel(logging.INFO)  # more would be the headers, and the key with them
+_quiet.setLevel(logging.INFO)  # lower levels would log the headers, including the key
 _encode = msgspec.json.Encoder().encode
 
 
 class _Direct(connect):
-    """Without redirects: a key must not go to whom it was not meant for."""
+    """A connection that follows no redirects, because a key must not be sent to another server."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 class Dialer:
-    """How WebSockets to one server are opened."""
+    """Opens a client's WebSockets to one server."""
 
     def __init__(
         self, url: str, headers: Callable[[], dict[str, str]], tls: ssl.SSLContext | None, timing: Timing
     ) -> None:
-        """`url` begins with http or https, as that of everything else."""
+        """`url` begins with http or https, as it does for all other requests."""
         self._url = "ws" + url.removeprefix("http")
         self._headers = headers
         self._tls = tls if self._url.startswith("wss:") else None
         self.timing = timing
 
     async def dial(self, path: str, message_bytes_max: int) -> ClientConnection:
-        """An open connection; raises `ServerError`, `NotSpoken`, or one of `BROKEN`.
+        """Open a WebSocket and return it. Raises `ServerError`, `TransportBlocked`, or one of the errors in `BROKEN`.
 
-        The library pings, and ends a connection that does not answer."""
+        The library pings the server, and closes a connection that does not respond.
+        """
         half = self.timing.silence_s / 2
         options: dict[str, ssl.SSLContext] = {} if self._tls is None else {"ssl": self._tls}
         try:
@@ -74,36 +84,36 @@ class Dialer:
             kind = answer.headers.get("content-type", "")
             error = from_answer(answer.status_code, kind, bytes(answer.body or b""), answer.headers.get("retry-after"))
             if error.code == STRIPPED or (error.code is None and not error.retry):
-                raise NotSpoken(f"a WebSocket's handshake was answered with {error.status}") from None
+                raise TransportBlocked(f"the WebSocket handshake failed with status {error.status}") from None
             raise error from None
         except InvalidMessage:
-            raise  # no HTTP at all, as from a connection that was cut
+            raise  # not an HTTP response, for example because the connection was cut
         except InvalidHandshake as error:
-            raise NotSpoken(str(error)) from None
+            raise TransportBlocked(str(error)) from None
 
 
-class Link:
-    """The transport that is a WebSocket, shared by all who follow something."""
+class WebSocketLink:
+    """The WebSocket transport, shared by all subscriptions."""
 
     def __init__(self, dialer: Dialer, window: int, message_bytes_max: int) -> None:
         self._dialer = dialer
         self._most = message_bytes_max
         self._hub = Hub(window)
-        self._backoff = Backoff(dialer.timing)
-        self._out: asyncio.Queue[Said] = asyncio.Queue()
+        self._retries = Retries(dialer.timing)
+        self._out: asyncio.Queue[LiveMessage] = asyncio.Queue()
         self._running: asyncio.Task[None] | None = None
         self._pauses: set[asyncio.Task[None]] = set()
 
-    async def deliveries(self, target: Target, since: str | None) -> Deliveries:
-        """As `Transport` says. What comes is kept in a queue, which the window of the subscription bounds."""
-        came: deque[Delivery | Exception] = deque()
+    async def deliveries(self, target: FollowTarget, since: str | None) -> Deliveries:
+        """Yield deliveries, as `Transport` requires. They wait in a queue bounded by the subscription's window."""
+        came: deque[RawMessage | Exception] = deque()
         news = asyncio.Event()
 
-        def give(each: Delivery | Exception) -> None:
-            came.append(each)
+        def give(message: RawMessage | Exception) -> None:
+            came.append(message)
             news.set()
 
-        subscription = Subscription(target, since, give, Backoff(self._dialer.timing))
+        subscription = HubSubscription(target, since, give, Retries(self._dialer.timing))
         self._say(self._hub.add(subscription))
         self._start()
         try:
@@ -122,15 +132,12 @@ class Link:
                 self._running.cancel()
 
     async def close(self) -> None:
-        """End the connection. Nothing may be following any more."""
-        tasks = [*self._pauses, *([self._running] if self._running is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        """End the client's WebSocket. All subscriptions must already have ended."""
+        await cancel_all([*self._pauses, *([self._running] if self._running is not None else [])])
 
-    def _say(self, said: list[Said]) -> None:
-        for each in said:
-            self._out.put_nowait(each)
+    def _say(self, said: list[LiveMessage]) -> None:
+        for message in said:
+            self._out.put_nowait(message)
 
     def _start(self) -> None:
         if self._running is None or self._running.done() or self._running.cancelling():
@@ -138,7 +145,7 @@ class Link:
             self._running = asyncio.create_task(self._run(before))
 
     async def _run(self, before: asyncio.Task[None] | None) -> None:
-        """Connect again and again. Ends when it is cancelled, or all subscriptions have got an error."""
+        """Connect the WebSocket, and reconnect whenever the connection ends. Returns when no subscription is left."""
         if before is not None:
             await asyncio.wait([before])
         while not self._hub.empty:
@@ -147,11 +154,13 @@ class Link:
             except Exception as error:
                 self._hub.fail(error)
                 return
-            await waited(self._backoff, reason, retry_after_s)
+            await waited(self._retries, reason, retry_after_s)
 
     async def _connect(self) -> tuple[Exception, float | None]:
-        """One connection. Returns why it ended, and what the server says of when to come back; raises what no retry
-        helps."""
+        """Run one connection of the client's WebSocket.
+
+        Returns why it ended, and the server's retry time; raises errors that retrying cannot fix.
+        """
         try:
             connection = await self._dialer.dial("/v1/live", self._most)
             await self._serve(connection)
@@ -163,11 +172,11 @@ class Link:
             if not error.retry:
                 raise
             return error, error.retry_after_s
-        return Lost("it was closed"), None
+        return ConnectionLost("the connection was closed"), None
 
     async def _serve(self, connection: ClientConnection) -> None:
-        """One connection, until it breaks."""
-        while not self._out.empty():  # what was to be said on the connection before
+        """Use one WebSocket connection until it breaks."""
+        while not self._out.empty():  # discard messages meant for the previous connection
             self._out.get_nowait()
         self._say(self._hub.opened())
         speaking = asyncio.create_task(self._speak(connection))
@@ -179,26 +188,26 @@ class Link:
             raise
         finally:
             self._hub.lost()
-            speaking.cancel()
-            await asyncio.gather(speaking, return_exceptions=True)
+            await cancel_all([speaking])
             await connection.close()
 
     async def _listen(self, connection: ClientConnection) -> None:
-        while True:  # nothing may come for long, while windows are full: whether it lives is for pings to find out
+        # while windows are full, nothing may arrive for minutes or longer: pings show whether the connection is alive
+        while True:
             try:
                 message = msgspec.json.decode(await connection.recv())
             except msgspec.DecodeError:
-                raise Lost("a message is not JSON") from None
+                raise ConnectionLost("a message is not JSON") from None
             for ended, delay_s in self._hub.hear(message):
                 self._pause(ended, delay_s)
             if "cursor" in message:
-                self._backoff.succeeded()
+                self._retries.succeeded()
 
-    def _pause(self, ended: Subscription, delay_s: float) -> None:
-        """Make a subscription that the server has ended anew, after a while; the others go on."""
+    def _pause(self, ended: HubSubscription, delay_s: float) -> None:
+        """After a delay, restart a client's subscription that the server has ended. Other subscriptions continue."""
 
         async def again() -> None:
-            await ended.backoff.sleep(delay_s)
+            await ended.retries.sleep(delay_s)
             self._say(self._hub.again(ended))
 
         pause = asyncio.create_task(again())

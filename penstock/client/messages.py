@@ -1,4 +1,4 @@
-"""What a client is told: the messages of the protocol, as they come and as users see them."""
+"""The protocol's messages, both as received and as presented to users."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from penstock.client.errors import ClientError, Lost
+from penstock.client.errors import ClientError, ConnectionLost
 
 T = TypeVar("T")
 Row = dict[str, Any]
@@ -16,8 +16,8 @@ KINDS = frozenset({"snapshot", "change", "progress", "stall", "reset"})
 
 
 @dataclass(frozen=True)
-class Delivery:
-    """One message as it came: `cursor` is where the client stands once it has it."""
+class RawMessage:
+    """A received message. `cursor` is the client's position after it."""
 
     kind: str
     data: Row
@@ -26,7 +26,8 @@ class Delivery:
 
 @dataclass(frozen=True)
 class Events(Generic[T]):
-    """New events of a stream, in order. They are one step: the cursor stands after the last of them."""
+    """New events from a stream, in order, to be processed as one step. The cursor is the position after the last
+    event."""
 
     events: Sequence[T]
     cursor: str
@@ -34,7 +35,7 @@ class Events(Generic[T]):
 
 @dataclass(frozen=True)
 class Snapshot(Generic[T]):
-    """All rows of a view: forget those you have."""
+    """All rows in a view. Discard the rows you have."""
 
     rows: Sequence[T]
     cursor: str
@@ -42,7 +43,7 @@ class Snapshot(Generic[T]):
 
 @dataclass(frozen=True)
 class Change(Generic[T]):
-    """Rows of a view that are new or changed, and the keys of those that left."""
+    """New and changed rows in a view, and the keys of removed rows."""
 
     upserts: Sequence[T]
     deletes: Sequence[Row]
@@ -51,14 +52,14 @@ class Change(Generic[T]):
 
 @dataclass(frozen=True)
 class Progress:
-    """Nothing new: all that was to come before this cursor has come."""
+    """There are no new messages; everything before this cursor has been sent."""
 
     cursor: str
 
 
 @dataclass(frozen=True)
 class Stall:
-    """You are `behind` by so many events, or versions of a view."""
+    """You are behind by this many events, or by this many versions of a view."""
 
     behind: int
     cursor: str
@@ -66,8 +67,11 @@ class Stall:
 
 @dataclass(frozen=True)
 class Reset:
-    """Your position is gone. Of a stream, events were missed, and what follows begins with the first that is kept. Of a
-    view, forget all rows: a snapshot follows."""
+    """Your position is no longer kept.
+
+    If this is a stream, you have missed events, and the next message begins with the oldest event still kept. If it is
+    a view, discard all rows: a snapshot follows.
+    """
 
     reason: str
     cursor: str
@@ -78,16 +82,20 @@ ViewMessage = Snapshot[T] | Change[T] | Progress | Stall | Reset
 Message = Events[Any] | Snapshot[Any] | Change[Any] | Progress | Stall | Reset
 
 
-def delivery(kind: str, data: Any, cursor: Any) -> Delivery | None:
-    """A delivery; `Lost` if it is not whole. Of a kind that is not known only the cursor counts: None without one."""
+def delivery(kind: str, data: Any, cursor: Any) -> RawMessage | None:
+    """Return a message that the client received as a delivery.
+
+    Raises `ConnectionLost` if it is incomplete. For a message of an unknown kind, only the cursor is used; without a
+    cursor, the result is None.
+    """
     placed, known = isinstance(cursor, str) and cursor != "", kind in KINDS
     if known and not (placed and isinstance(data, dict) and _has_content(kind, data)):
-        raise Lost(f"this is no message: {kind!r} with cursor {cursor!r}")
-    return Delivery(kind, data if known else {}, cursor) if placed else None
+        raise ConnectionLost(f"the message is not valid: {kind!r} with cursor {cursor!r}")
+    return RawMessage(kind, data if known else {}, cursor) if placed else None
 
 
 def _has_content(kind: str, data: Row) -> bool:
-    """Whether it has what belongs into a message of this kind."""
+    """Return whether a received message contains what a message of this kind requires."""
     if kind == "change":
         return has_lists(data, "events") or has_lists(data, "upserts", "deletes")
     if kind == "stall":
@@ -96,12 +104,12 @@ def _has_content(kind: str, data: Row) -> bool:
 
 
 def has_lists(data: Any, *names: str) -> bool:
-    """Whether it is an object with a list under each of these names."""
+    """Return whether a message's `data` is an object with a list under each of these names."""
     return isinstance(data, dict) and all(isinstance(data.get(name), list) for name in names)
 
 
 def reader(of: type[T]) -> Callable[[Any], Sequence[T]]:
-    """A function that makes values of a class of a list as JSON has it."""
+    """Return a function that converts a received JSON list to instances of a class."""
     if of is dict:
         return lambda items: items
 
@@ -109,13 +117,13 @@ def reader(of: type[T]) -> Callable[[Any], Sequence[T]]:
         try:
             return msgspec.convert(items, list[of])  # type: ignore[valid-type]
         except msgspec.ValidationError as error:
-            raise ClientError(f"what came does not fit {of.__name__}: {error}") from None
+            raise ClientError(f"the data does not match {of.__name__}: {error}") from None
 
     return read
 
 
-def message_of(came: Delivery, read: Callable[[Any], Sequence[Any]]) -> Message | None:
-    """A delivery as users see it; None for a kind that is not known."""
+def message_of(came: RawMessage, read: Callable[[Any], Sequence[Any]]) -> Message | None:
+    """Convert a message that the client received to the class that users see. Return None for an unknown kind."""
     kind, data, cursor = came.kind, came.data, came.cursor
     if kind == "change":
         if has_lists(data, "events"):

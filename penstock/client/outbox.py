@@ -1,4 +1,4 @@
-"""What a producer has to send, in a file: numbered, in order, until it is acknowledged."""
+"""A producer's outbox: a file of numbered messages, in order, kept until they are acknowledged."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from penstock.client.durable import DurableFile
-from penstock.files import checksum
+from penstock.core.files import checksum
 
 REJECTED_MAX = 10_000
-"""Rejected messages that are kept here; then the oldest go. The server has all of them, as dead letters."""
+"""Maximum number of rejected messages kept; the oldest are deleted first. The server keeps all of them as dead
+letters."""
 _TABLES = (
     "CREATE TABLE IF NOT EXISTS outbox"
     " (seq INTEGER PRIMARY KEY AUTOINCREMENT, crc INTEGER NOT NULL, body BLOB NOT NULL)",
@@ -21,14 +22,14 @@ _TABLES = (
 
 
 class Queued(NamedTuple):
-    """A message: `body` is the JSON of its event, or of the list of its events."""
+    """A message in a producer's outbox: `body` is its event, or its list of events, as JSON."""
 
     seq: int
     body: bytes
 
 
 class Rejection(NamedTuple):
-    """A message of which the server has refused events: those that it had, and what is wrong with which of them."""
+    """A producer's message with events that the server rejected: all its events, and the errors."""
 
     seq: int
     events: list[Any]
@@ -36,28 +37,30 @@ class Rejection(NamedTuple):
 
 
 class Outbox:
-    """Every method blocks, and is called by one thread at a time."""
+    """A producer's outbox file. Every method blocks; only one thread may call them at a time."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._file = DurableFile(path, "outbox", *_TABLES)
         self.generation = self._file.generation
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Number and bytes of each message."""
+        """Return the number and size in bytes of each message in the outbox."""
         with self._file.errors():
             return self._file.connection.execute("SELECT seq, length(body) FROM outbox ORDER BY seq").fetchall()
 
     def commit(
         self, bodies: Sequence[bytes], acknowledged: int, rejections: Sequence[tuple[int, list[dict[str, Any]]]]
     ) -> tuple[list[int], list[Rejection]]:
-        """In one transaction: add messages, note what was rejected, forget all up to `acknowledged`. Durable on return;
-        gives the numbers of the new ones, and the rejections that are news."""
+        """Add messages to the outbox, store rejections, and delete messages up to `acknowledged`, in one transaction.
+
+        Durable on return. Returns the numbers of the new messages, and the new rejections.
+        """
         with self._file.transaction() as connection:
             numbers = []
             for body in bodies:
                 cursor = connection.execute("INSERT INTO outbox (crc, body) VALUES (?, ?)", (checksum(body), body))
                 numbers.append(int(cursor.lastrowid or 0))
-            news = [each for seq, errors in rejections if (each := self._reject(seq, errors)) is not None]
+            news = [rejection for seq, errors in rejections if (rejection := self._reject(seq, errors)) is not None]
             if rejections:
                 connection.execute(
                     "DELETE FROM rejected WHERE seq NOT IN (SELECT seq FROM rejected ORDER BY seq DESC LIMIT ?)",
@@ -68,16 +71,16 @@ class Outbox:
 
     def _reject(self, seq: int, errors: list[dict[str, Any]]) -> Rejection | None:
         connection = self._file.connection
-        found = connection.execute("SELECT body FROM outbox WHERE seq = ?", (seq,)).fetchone()
-        if found is None:
+        row = connection.execute("SELECT body FROM outbox WHERE seq = ?", (seq,)).fetchone()
+        if row is None:
             return None
-        told = msgspec.json.encode(errors)
-        added = connection.execute("INSERT OR IGNORE INTO rejected VALUES (?, ?, ?)", (seq, found[0], told))
-        return _rejection(seq, found[0], errors) if added.rowcount else None
+        errors_json = msgspec.json.encode(errors)
+        added = connection.execute("INSERT OR IGNORE INTO rejected VALUES (?, ?, ?)", (seq, row[0], errors_json))
+        return _rejection(seq, row[0], errors) if added.rowcount else None
 
     def after(self, seq: int, count: int, bytes_max: int) -> list[Queued]:
-        """The next messages: at most so many, and not more bytes than this, but one at least if there is one."""
-        found: list[Queued] = []
+        """Return the outbox's next messages: at most `count` and `bytes_max` bytes, but at least one."""
+        messages: list[Queued] = []
         size = 0
         with self._file.errors():
             rows = self._file.connection.execute(
@@ -86,10 +89,10 @@ class Outbox:
             for number, crc, body in rows:
                 self._file.checked(crc, body)
                 size += len(body)
-                if found and size > bytes_max:
+                if messages and size > bytes_max:
                     break
-                found.append(Queued(number, body))
-        return found
+                messages.append(Queued(number, body))
+        return messages
 
     def rejected(self) -> list[Rejection]:
         with self._file.errors():

@@ -1,4 +1,4 @@
-"""The answers of long polling, as messages."""
+"""Conversion of long-poll responses to messages."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Any
 import msgspec
 
 from penstock.client.asking import EARLIEST
-from penstock.client.errors import Lost, ServerError
-from penstock.client.messages import Delivery, Row, has_lists
+from penstock.client.errors import ConnectionLost, ServerError
+from penstock.client.messages import RawMessage, Row, has_lists
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
-def deliveries_of(page: Any, asked: str | None) -> list[Delivery]:
-    """The messages of an answer to a GET with this `since`; none if it says nothing new."""
+def deliveries_of(page: Any, asked: str | None) -> list[RawMessage]:
+    """Return the messages in the response to a GET with `since` set to `asked`. The list is empty if there is nothing
+    new."""
     if not isinstance(page, dict) or not (isinstance(cursor := page.get("cursor"), str) and cursor):
-        raise Lost("this is no page: it has no cursor")
+        raise ConnectionLost("the response is not a page: it has no cursor")
     if page.get("truncated"):
-        raise ServerError(200, "truncated", "the answer does not have all rows of the view")
+        raise ServerError(200, "truncated", "the response does not contain all rows of the view")
     kind, data = _content(page)
-    first = [Delivery("reset", {"reason": ""}, EARLIEST)] if page.get("reset") else []
+    first = [RawMessage("reset", {"reason": ""}, EARLIEST)] if page.get("reset") else []
     if kind == "progress" and cursor == asked and not first:
         return []
-    return [*first, Delivery(kind, data, cursor)]
+    return [*first, RawMessage(kind, data, cursor)]
 
 
 def _content(page: Row) -> tuple[str, Row]:
@@ -33,7 +34,7 @@ def _content(page: Row) -> tuple[str, Row]:
         if isinstance(items, list):
             break
     else:
-        raise Lost("this is no page: it has neither events nor rows nor changes")
+        raise ConnectionLost("the response is not a page: it has no events, rows or changes")
     if name == "rows":
         return "snapshot", {"rows": items}
     if not items:
@@ -41,16 +42,18 @@ def _content(page: Row) -> tuple[str, Row]:
     if name == "events":
         return "change", {"events": items}
     if not all(has_lists(change, "upserts", "deletes") for change in items):
-        raise Lost("this is no page: a change lacks its upserts or deletes")
+        raise ConnectionLost("the response is not a page: a change does not contain both upserts and deletes")
     try:
         return "change", merged(items)
     except (KeyError, TypeError) as error:
-        raise Lost(f"this is no page: a row lacks its key, {error}") from None
+        raise ConnectionLost(f"the response is not a page: a row has no key column {error}") from None
 
 
 def merged(changes: Sequence[Row]) -> Row:
-    """One change with the effect of all of them: of each key the last that was said of it. `KeyError` if a row lacks a
-    column of its key."""
+    """Merge a client's changes of a view into one with the same effect: the last state of each key.
+
+    Raises `KeyError` if a row lacks a key column.
+    """
     names = next((list(key) for change in changes for key in change["deletes"]), None)
     if names is None:
         return {"upserts": [row for change in changes for row in change["upserts"]], "deletes": []}
@@ -65,6 +68,9 @@ def merged(changes: Sequence[Row]) -> Row:
 
 
 def key_of(row: Row, names: Sequence[str]) -> bytes:
-    """The key of a row, as something to compare: equal for equal JSON, whatever the order of an object's fields.
-    `KeyError` if it lacks one of these columns."""
+    """Return the key of a received row in a comparable form: equal for equal JSON, regardless of the order of an
+    object's fields.
+
+    Raises `KeyError` if the row lacks one of these columns.
+    """
     return _encode([row[name] for name in names])

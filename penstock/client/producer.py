@@ -1,4 +1,4 @@
-"""A producer with a durable outbox: what it has taken arrives, once, whatever ends in between."""
+"""A producer with a durable outbox: accepted events arrive exactly once, no matter what fails in between."""
 
 from __future__ import annotations
 
@@ -8,42 +8,44 @@ import os
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any, Literal, TypeVar
 
-from penstock.client.backoff import Backoff
 from penstock.client.client import MIB, Client
 from penstock.client.encoding import Sent, encode
 from penstock.client.errors import (
     ClientError,
-    NotSpoken,
     OutboxFull,
     ServerError,
+    TransportBlocked,
     Unreachable,
     certificate_refused,
 )
 from penstock.client.link import BROKEN
 from penstock.client.outbox import Outbox, Queued, Rejection
-from penstock.client.sending import Desk, Post, Sender, Socket
-from penstock.errors import DiskFull
-from penstock.failpoints import reach
+from penstock.client.sending import Post, Sender, SenderCallbacks, Socket
+from penstock.client.timing import Retries
+from penstock.core.errors import DiskFull
+from penstock.core.failpoints import reach
+from penstock.core.tasks import cancel_all
 
 T = TypeVar("T")
 MESSAGE_BYTES_MAX = MIB
 EVENTS_MAX = 10_000
 OVERHEAD_BYTES = 64
-"""What a message counts besides its own bytes, so that small ones are bounded too."""
+"""Number of bytes counted for each message in addition to its size, so that the number of small messages is limited
+too."""
 DISK_FULL_S = 1.0
-"""How long to leave a full disk alone before what is to be noted is tried again."""
+"""Seconds to wait before retrying a write when the disk is full."""
 _log = logging.getLogger("penstock.client")
 
 
 class Producer:
-    """Sends events to one stream, from a file at `path` that is its own. Use it as an async context manager.
+    """Sends events to one stream, from its own file at `path`. Use it as an async context manager.
 
-    `bytes_max` bounds what waits in the file; when it is full, `send` waits (`when_full="wait"`) or raises `OutboxFull`
-    (`"refuse"`). `on_rejected` is called once for each message of which the server refused events; they are also kept,
-    see `rejected`. `transport` is `websocket`, `post`, or `auto`: a WebSocket where one works.
+    `bytes_max` limits the size of the messages in the file; when the file is full, `send` waits (`when_full="wait"`) or
+    raises `OutboxFull` (`"refuse"`). `on_rejected` is called once for each message with events that the server
+    rejected; such messages are also kept (see `rejected`). `transport` is `websocket`, `post`, or `auto`, which uses a
+    WebSocket where one works.
     """
 
     def __init__(
@@ -59,9 +61,10 @@ class Producer:
     ) -> None:
         self.stream = stream
         self.error: ClientError | None = None
-        """Why nothing can be sent just now, if a retry does not help; it is tried all the same."""
+        """The error that blocks sending until someone fixes its cause, or None. Sending is still retried."""
         self.shed = 0
-        """Events that the server has given up since it is overloaded, as their stream allows."""
+        """The number of events that the server dropped because it was overloaded, as the stream's declaration
+        allows."""
         self._client = client
         self._path = path
         self._bytes_max = bytes_max
@@ -83,7 +86,7 @@ class Producer:
 
     @property
     def pending(self) -> int:
-        """Messages that are not acknowledged yet."""
+        """The number of the producer's messages not yet acknowledged."""
         return len(self._sizes) + len(self._taken)
 
     async def __aenter__(self) -> Producer:
@@ -93,29 +96,29 @@ class Producer:
         self._tasks = [asyncio.create_task(self._write()), asyncio.create_task(self._send())]
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()
 
     async def aclose(self) -> None:
-        """Stop sending. What is not acknowledged stays in the file, for the next one who opens it."""
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """Stop sending. Unacknowledged messages stay in the producer's file, and are sent when it is opened again."""
+        await cancel_all(self._tasks)
         self._fail(ClientError("the producer was closed"))
         if self._outbox is not None:
             await self._in_thread(self._outbox.close)
         self._thread.shutdown()
 
     async def send(self, events: Sent | Sequence[Sent]) -> None:
-        """Take an event, or several that are to be sent together. Returns when they are in the file, and synced: from
-        then on they arrive, once. Events are sent in the order in which `send` was called. If it raises what the disk
-        says, or is cancelled, it is not known whether they were taken; `DiskFull` means that they were not."""
+        """Accept an event into the outbox, or several to be sent together.
+
+        Returns when the events are synced to the file. From then on, they will arrive exactly once.
+
+        Events are sent in the order of the `send` calls. If a call is cancelled or raises a disk error, it is unknown
+        whether its events were accepted, except for `DiskFull`: then they were not accepted.
+        """
         body = encode(events)
         if len(body) > MESSAGE_BYTES_MAX or (isinstance(events, Sequence) and len(events) > EVENTS_MAX):
-            raise ClientError(f"one send has at most {MESSAGE_BYTES_MAX} bytes and {EVENTS_MAX} events")
-        async with self._order:  # those who wait for room keep their places
+            raise ClientError(f"a single send can contain at most {MESSAGE_BYTES_MAX} bytes and {EVENTS_MAX} events")
+        async with self._order:  # waiters keep their order
             await self._room(len(body) + OVERHEAD_BYTES)
             durable = asyncio.get_running_loop().create_future()
             self._bytes += len(body) + OVERHEAD_BYTES
@@ -124,8 +127,10 @@ class Producer:
         await durable
 
     async def flush(self, timeout_s: float | None = None) -> None:
-        """Return when the server has acknowledged all that was taken. `TimeoutError` if that takes longer;
-        `ServerError` if the server refuses to have it, and a retry does not help: it stays in the file."""
+        """Wait until the server has acknowledged everything accepted so far. Raises `TimeoutError` after `timeout_s`.
+
+        Raises `ServerError` if the server refuses a message and retrying cannot help; the message stays in the file.
+        """
         async with asyncio.timeout(timeout_s), self._changed:
             await self._changed.wait_for(lambda: not self.pending or self.error or self._failure)
         self._raise_failure()
@@ -133,24 +138,25 @@ class Producer:
             raise self.error
 
     async def rejected(self) -> list[Rejection]:
-        """Messages of which the server refused events, the last 10,000, until they are forgotten."""
+        """Return the last 10,000 messages with events that the server rejected, except messages deleted by
+        `forget_rejected`."""
         assert self._outbox is not None, "open it first"
         return await self._in_thread(self._outbox.rejected)
 
     async def forget_rejected(self, up_to: Rejection) -> None:
-        """Somebody has seen to all of them up to this one."""
+        """Delete the rejected messages up to this one from the file."""
         assert self._outbox is not None, "open it first"
         outbox = self._outbox
         await self._in_thread(lambda: outbox.forget_rejected(up_to.seq))
 
     async def _room(self, size: int) -> None:
-        """Wait, or refuse, while the outbox is full. One that is empty takes anything."""
+        """Wait, or refuse, while the outbox is full. An empty outbox accepts a message of any size."""
 
         def is_room() -> bool:
             return self._failure is not None or not self._bytes or self._bytes + size <= self._bytes_max
 
         if not is_room() and self._refuses:
-            raise OutboxFull(f"the outbox has {self._bytes} of {self._bytes_max} bytes")
+            raise OutboxFull(f"the outbox is full: it holds {self._bytes} bytes, and the limit is {self._bytes_max}")
         if not is_room():
             async with self._changed:
                 await self._changed.wait_for(is_room)
@@ -163,12 +169,12 @@ class Producer:
             raise self._failure
 
     def _fail(self, error: BaseException) -> None:
-        """The file does not take any more: nothing more is promised."""
+        """Fail all waiting calls of the producer, because its file accepts no more messages."""
         self._failure = self._failure or error
         self._refuse(len(self._taken), error)
 
     def _refuse(self, count: int, error: BaseException) -> None:
-        """Raise `error` from the `send` of the first `count` messages that wait to be written."""
+        """Raise `error` from the `send` of the first `count` messages that wait to be written to the outbox."""
         for body, durable in self._taken[:count]:
             self._bytes -= len(body) + OVERHEAD_BYTES
             if not durable.done():
@@ -179,14 +185,14 @@ class Producer:
         return await asyncio.get_running_loop().run_in_executor(self._thread, call)
 
     async def _write(self) -> None:
-        """Whatever has come meanwhile, in one commit after the other."""
+        """Write new messages to the outbox, one commit after another."""
         try:
             while True:
                 await self._work.wait()
                 self._work.clear()
                 try:
                     await self._commit()
-                except DiskFull:  # what was taken before is there, and there may be room later
+                except DiskFull:  # earlier messages are in the file, and there may be room later
                     await self._client.timing.sleep(DISK_FULL_S)
                     self._work.set()
         except Exception as error:
@@ -202,7 +208,7 @@ class Producer:
         committing = self._in_thread(lambda: outbox.commit(bodies, acknowledged, rejections))
         try:
             numbers, news = await asyncio.shield(committing)
-        except DiskFull as error:  # messages that came during this commit were not part of it: the next one has them
+        except DiskFull as error:  # messages that arrived during this commit are left for the next one
             self._refuse(len(taken), error)
             raise
         del self._taken[: len(taken)], self._rejections[: len(rejections)]
@@ -213,28 +219,28 @@ class Producer:
         for _, durable in taken:
             if not durable.done():
                 durable.set_result(None)
-        for each in news:
-            self._tell(each)
+        for rejection in news:
+            self._tell(rejection)
         async with self._changed:
             self._changed.notify_all()
 
     def _tell(self, rejection: Rejection) -> None:
-        _log.warning("%s refused events of message %s: %s", self.stream, rejection.seq, rejection.errors[:3])
+        _log.warning("%s: events of message %s were rejected: %s", self.stream, rejection.seq, rejection.errors[:3])
         if self._on_rejected is not None:
             try:
                 self._on_rejected(rejection)
             except Exception:
-                _log.exception("what is called with rejected events has failed; they are kept")
+                _log.exception("on_rejected failed; the rejected events are kept")
 
     async def _send(self) -> None:
-        """For ever: send what is there, by a connection after the other."""
-        backoff = Backoff(self._client.timing)
+        """Send the outbox's messages over one connection after another, until cancelled."""
+        retries = Retries(self._client.timing)
         sender = self._sender(self._transport != "post")
         while True:
             retry_after_s = None
             try:
                 await sender.send()
-            except NotSpoken as error:
+            except TransportBlocked as error:
                 if self._transport == "websocket":
                     await self._blocked(Unreachable(str(error)))
                 sender = self._sender(websocket=False)
@@ -243,16 +249,16 @@ class Producer:
                 if not error.retry:
                     await self._blocked(error)
             except (*BROKEN, Unreachable) as error:
-                _log.info("%s: not connected (%s); trying again", self.stream, error or type(error).__name__)
+                _log.info("%s: not connected (%s); retrying", self.stream, error or type(error).__name__)
                 if certificate_refused(error):
                     await self._blocked(Unreachable(str(error)))
             except Exception as error:
                 _log.exception("%s: sending failed", self.stream)
                 await self._blocked(ClientError(f"sending failed: {error!r}"))
             if sender.progressed:
-                backoff.succeeded()
+                retries.succeeded()
                 sender.progressed = False
-            await backoff.pause(retry_after_s)
+            await retries.pause(retry_after_s)
 
     def _sender(self, websocket: bool) -> Sender:
         assert self._outbox is not None
@@ -263,7 +269,7 @@ class Producer:
         async def load(seq: int, count: int, bytes_max: int) -> list[Queued]:
             return await self._in_thread(lambda: outbox.after(seq, count, bytes_max))
 
-        return way(self._client, self.stream, name, Desk(self._news, load, self._acknowledge, self._reject))
+        return way(self._client, self.stream, name, SenderCallbacks(self._news, load, self._acknowledge, self._reject))
 
     async def _blocked(self, error: ClientError) -> None:
         self.error = error

@@ -1,4 +1,5 @@
-"""The two ways from an outbox to the server: a WebSocket with many messages under way, and one POST at a time."""
+"""Two ways to send an outbox to the server: over a WebSocket with many messages in flight, or with one POST at a
+time."""
 
 from __future__ import annotations
 
@@ -13,31 +14,37 @@ import msgspec
 from websockets.asyncio.client import ClientConnection
 
 from penstock.client.answers import Receipt
-from penstock.client.asking import Target
+from penstock.client.asking import FollowTarget
 from penstock.client.client import MIB, Client
-from penstock.client.errors import Lost, ServerError, from_problem
+from penstock.client.errors import ConnectionLost, ServerError, from_problem
 from penstock.client.flight import Flight
 from penstock.client.outbox import Queued
-from penstock.failpoints import reach
+from penstock.core.failpoints import reach
+from penstock.core.tasks import first_of
 
 FLIGHT_BYTES_MAX = 4 * MIB
-"""Bytes of messages that are held in memory until they are acknowledged."""
+"""Maximum size of the messages held in memory until they are acknowledged."""
 FIRST_MESSAGES = 8
-"""So many go out before the first acknowledgement of a connection, and twice as many after each one: where connections
-break often, it gets somewhere before it breaks."""
+"""Maximum number of messages in flight on a new connection; each acknowledgement doubles it.
+
+So even a connection that breaks often makes progress.
+"""
 FLAWED = frozenset({"invalid_events", "malformed_body", "too_large"})
-"""Answers to a POST that are about its events: it will never be taken, and must not block the others."""
+"""Errors caused by the events in a POST. The server will never accept that POST, and it must not block later
+messages."""
 Load = Callable[[int, int, int], Awaitable[list[Queued]]]
-"""The next messages after a number: at most so many, with at most so many bytes, or one."""
+"""Loads the messages that follow a message number, up to a count and a total size in bytes, but at least one
+message."""
 
 
 @dataclass(frozen=True)
-class Desk:
-    """Where messages come from, and who is told what became of them.
+class SenderCallbacks:
+    """The callbacks of an outbox's sender, which supply messages and receive their outcomes.
 
-    `news` returns when there may be messages after a number, `load` gives the next of them. `acknowledge` is called
-    with the number up to which all are durable at the server, and how many events the server gave up of them because it
-    is overloaded; `reject`, before that, with what is wrong with one.
+    `news` waits until there may be messages after the given number, and `load` returns those messages. When all
+    messages up to some number are durable on the server, `acknowledge` is called with that number, and with the number
+    of their events that the overloaded server dropped. Before that, `reject` is called for each message with rejected
+    events, with its number and the errors.
     """
 
     news: Callable[[int], Awaitable[None]]
@@ -47,18 +54,18 @@ class Desk:
 
 
 class Sender(ABC):
-    """One of the ways. `progressed` is set when the server has acknowledged something."""
+    """A method of sending an outbox's messages. `progressed` is set when the server has acknowledged a message."""
 
-    def __init__(self, client: Client, stream: str, name: str, desk: Desk) -> None:
+    def __init__(self, client: Client, stream: str, name: str, desk: SenderCallbacks) -> None:
         self._client = client
-        self._path = Target("stream", stream).path
+        self._path = FollowTarget("stream", stream).path
         self._name = name
         self._desk = desk
         self.progressed = False
 
     @abstractmethod
     async def send(self) -> None:
-        """Send from the oldest message on. Never returns; raises what ended it."""
+        """Send the outbox's messages, starting with the oldest. Never returns; raises the error that ended it."""
 
     def _acknowledged(self, seq: int, shed: int) -> None:
         reach("producer.acknowledged")
@@ -88,7 +95,7 @@ class Post(Sender):
             receipt = msgspec.json.decode(answer, type=Receipt)
             shed = receipt.shed
             if receipt.rejected:
-                self._desk.reject(message.seq, [msgspec.to_builtins(each) for each in receipt.errors])
+                self._desk.reject(message.seq, [msgspec.to_builtins(error) for error in receipt.errors])
         reach("producer.sent")
         self._acknowledged(message.seq, shed)
 
@@ -100,13 +107,13 @@ class Socket(Sender):
         try:
             opened = await self._hear(connection)
             if opened["event"] != "open":
-                raise Lost("the first message is not `open`")
+                raise ConnectionLost("the first message is not `open`")
             await self._exchange(connection, int(opened["window"]))
         finally:
             await connection.close()
 
     async def _exchange(self, connection: ClientConnection, window: int) -> None:
-        """Speak and listen, until one of the two ends."""
+        """Send messages and receive acknowledgements concurrently until either task ends."""
         flight, room = Flight(), asyncio.Event()
         flight.opened(window)
         bodies: dict[int, bytes] = {}
@@ -133,27 +140,27 @@ class Socket(Sender):
                 if heard["event"] == "ack":
                     most = min(2 * most, window)
                     flight.acknowledged(heard["seq"])
-                    for seq in [each for each in bodies if each <= heard["seq"]]:
+                    for seq in [number for number in bodies if number <= heard["seq"]]:
                         del bodies[seq]
                     room.set()
                     self._acknowledged(heard["seq"], int(heard.get("shed", 0)))
                 elif heard["event"] == "rejected":
                     self._desk.reject(heard["seq"], heard["errors"])
 
-        await _first_of(speak(), listen())
+        await _until_one_ends(speak(), listen())
 
     async def _hear(self, connection: ClientConnection) -> dict[str, Any]:
-        """The next message; raises the problem of an `error`."""
+        """Return the server's next message; raise the problem of an `error`."""
         try:
             heard = msgspec.json.decode(await connection.recv())
         except msgspec.DecodeError:
-            raise Lost("a message is not JSON") from None
+            raise ConnectionLost("a message is not JSON") from None
         if not isinstance(heard, dict) or not isinstance(heard.get("event"), str):
-            raise Lost("this is no message")
+            raise ConnectionLost("the message is not valid")
         if heard["event"] == "error":
             raise from_problem(heard.get("problem"))
         if heard["event"] in ("ack", "rejected") and not isinstance(heard.get("seq"), int):
-            raise Lost("an acknowledgement without a number")
+            raise ConnectionLost("an acknowledgement has no number")
         return heard
 
 
@@ -161,14 +168,13 @@ def _message(seq: int, body: bytes) -> bytes:
     return b'{"seq":%d,"%b":%b}' % (seq, b"events" if body[:1] == b"[" else b"event", body)
 
 
-async def _first_of(*ways: Any) -> None:
-    """Run them beside each other until one ends; raises what it raised, but first of all what the server said."""
-    tasks = [asyncio.ensure_future(each) for each in ways]
-    try:
-        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for task in tasks:
-            task.cancel()
-        ends = await asyncio.gather(*tasks, return_exceptions=True)
-    errors = [end for end in ends if isinstance(end, Exception)]
-    raise next((each for each in errors if isinstance(each, ServerError)), errors[0] if errors else Lost("it ended"))
+async def _until_one_ends(*ways: Any) -> None:
+    """Run a sender's coroutines concurrently until one ends. Raises its error; an error from the server takes
+    precedence."""
+    tasks = [asyncio.ensure_future(way) for way in ways]
+    await first_of(*tasks)
+    errors = [error for task in tasks if not task.cancelled() and (error := task.exception())]
+    raise next(
+        (error for error in errors if isinstance(error, ServerError)),
+        errors[0] if errors else ConnectionLost("the connection ended"),
+    )

@@ -1,15 +1,14 @@
-"""A view kept by its key: what a client has of it after each message, and a copy that keeps itself up to date."""
+"""The rows of a view, by key, and a copy of a view that keeps itself up to date."""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from types import TracebackType
 from typing import Any, Generic, TypeVar
 
-from penstock.client.asking import Target
+from penstock.client.asking import FollowTarget
 from penstock.client.errors import ClientError
 from penstock.client.following import Following
-from penstock.client.messages import Delivery, Row, Snapshot, ViewMessage, message_of
+from penstock.client.messages import RawMessage, Row, Snapshot, ViewMessage, message_of
 from penstock.client.pages import key_of
 from penstock.client.transports import Deliveries
 
@@ -17,16 +16,17 @@ T = TypeVar("T")
 Read = Callable[[Any], Sequence[T]]
 
 
-class Table(Generic[T]):
-    """The rows of a view. A snapshot or a reset forgets all, a change replaces."""
+class LocalRows(Generic[T]):
+    """A client's copy of the rows of a view. A snapshot or reset discards all rows; a change replaces or deletes some
+    of them."""
 
     def __init__(self, key: Sequence[str], read: Read[T]) -> None:
         self._key = tuple(key)
         self._read = read
         self._rows: dict[bytes, T] = {}
 
-    def apply(self, came: Delivery) -> None:
-        """Take a message. `ClientError` if a row lacks a column of the key."""
+    def apply(self, came: RawMessage) -> None:
+        """Apply a message to the client's rows. Raises `ClientError` if a row lacks a key column."""
         data = came.data
         if came.kind in ("snapshot", "reset"):
             self._rows = {}
@@ -37,7 +37,7 @@ class Table(Generic[T]):
                 self._rows.pop(self._key_of(row), None)
 
     def get(self, *values: Any) -> T | None:
-        """The row whose key columns have these values."""
+        """Return the client's row whose key columns have these values."""
         return self._rows.get(key_of(dict(zip(self._key, values, strict=True)), self._key))
 
     @property
@@ -52,43 +52,44 @@ class Table(Generic[T]):
         try:
             return key_of(row, self._key)
         except KeyError as error:
-            raise ClientError(f"a row of the view has no column {error}, which its key is said to have") from None
+            raise ClientError(f"a row of the view has no column {error}, which is part of `key`") from None
 
 
 class LiveTable(Following[ViewMessage[T]]):
-    """A local copy of a view. Iterate over it: a message is given out when it has been applied to the rows.
+    """A local copy of a view. Iterate over it: each message is applied to the rows before it is returned.
 
-    As a context manager it has its first rows when the block begins.
+    If you use it as a context manager, it contains the first rows when the block begins.
     """
 
     def __init__(
         self,
-        target: Target,
+        target: FollowTarget,
         start: Callable[[str | None], Deliveries],
         key: Callable[[], Awaitable[Sequence[str]]],
         read: Read[T],
     ) -> None:
-        """`key` is asked for the names of the key columns, once, before the first message."""
+        """`key` is called once, before the first message, and returns the names of the key columns."""
         super().__init__(target, None, start, self._applied)
         self._key = key
         self._read = read
-        self._table: Table[T] | None = None
+        self._table: LocalRows[T] | None = None
 
     @property
     def rows(self) -> list[T]:
-        """The rows now, in no order that is promised."""
+        """Return the rows of the live table, in no particular order."""
         return [] if self._table is None else self._table.rows
 
     def get(self, *values: Any) -> T | None:
-        """The row whose key columns have these values, in the order of the view's key; None if there is none."""
+        """Return the live table's row whose key columns have these values, in the order of the view's key, or None if
+        there is none."""
         return None if self._table is None else self._table.get(*values)
 
     async def __anext__(self) -> ViewMessage[T]:
         if self._table is None:
-            self._table = Table(await self._key(), self._read)
+            self._table = LocalRows(await self._key(), self._read)
         return await super().__anext__()
 
-    def _applied(self, came: Delivery) -> ViewMessage[T] | None:
+    def _applied(self, came: RawMessage) -> ViewMessage[T] | None:
         assert self._table is not None
         self._table.apply(came)
         return message_of(came, self._read)  # type: ignore[return-value]  # a view has no events
@@ -102,7 +103,5 @@ class LiveTable(Following[ViewMessage[T]]):
             raise
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         await self.aclose()

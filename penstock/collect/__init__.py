@@ -1,12 +1,20 @@
-"""The front door: takes events in, checks each once, and answers when they are durable.
+"""Ingestion: receives events, validates each one once, and responds when they are durable.
 
-    body --> decode --> entrance --> intake (bounded queue) --> writer (thread) --> log
+    body --> decode --> stream_ingress --> group_commit (bounded queue) --> writer (thread) --> log
                           |
                           +--> NAME.rejected, the dead letters
 
-`http` and `publish` are the endpoints for those who send; `sources` are the ways in which data arrives that an app
-declares with `app.source`. Importing this package loads neither a web server, nor Arrow, nor the library of any
-source: an app's file does it to declare its sources.
+`http` and `publish` are the endpoints for senders; `sources` are the inputs that an app declares with `app.source`. A
+source puts events into a `source_buffer`, a bounded buffer that offers them to the group commit until they are durable.
+The source's position is committed in the same transaction as its events, and the source continues from there after a
+restart. A stream declared with `shed` uses a different group commit class (`shedding`), which drops events while the
+queue is crowded, or while `penstock.runtime.pressure` reports that the stream is read too slowly. A stream declared
+with `ahead` has one more check (`validation`) on every ingestion path, so an event from a sender with a wrong clock
+never moves a watermark. `stream_clock` keeps track of how far event time has advanced in each stream, across restarts.
+`audit` counts events.
+
+Importing this package loads no web server, no Arrow, and no source's library, because app files import it to declare
+their sources.
 """
 
 from penstock.collect.sources.files.folder import folder

@@ -1,4 +1,4 @@
-"""The values that a field of an event may have, where its class lists them: for the reason of a rejection."""
+"""Allowed values of an enum or literal field, listed in the reason of a rejection."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _steps = re.compile(r"\.(\w+)|\[").finditer
 
 
 def allowed_values(cls: type[Any], path: str) -> str:
-    """The end of a sentence with the values that an enum or literal at a path of msgspec's may have; empty if there is
-    none there."""
-    found = _at(inspect.type_info(cls), path)
-    values = [shown for kind in found for shown in _values(kind)]
+    """Return a clause that lists the values allowed at a msgspec path in an event, or "" if the path is not an enum or
+    literal."""
+    kinds = _at(inspect.type_info(cls), path)
+    values = [shown for kind in kinds for shown in _values(kind)]
     if not values:
         return ""
     more = ", ..." if len(values) > VALUES_SHOWN else ""
@@ -23,26 +23,27 @@ def allowed_values(cls: type[Any], path: str) -> str:
 
 
 def _at(kind: inspect.Type, path: str) -> list[inspect.Type]:
-    """The types that may stand at a path: each step leads to a field, or to an item of a list or dict."""
-    kinds = _each(kind)
+    """Return the possible types at a path in an event. Each step goes into a field, or into an item of a list or
+    dict."""
+    kinds = _members(kind)
     for step in _steps(path):
-        kinds = [inner for each in kinds for inner in _inside(each, step[1])]
+        kinds = [inner for outer in kinds for inner in _inside(outer, step[1])]
     return kinds
 
 
-def _each(kind: inspect.Type) -> list[inspect.Type]:
+def _members(kind: inspect.Type) -> list[inspect.Type]:
     return list(kind.types) if isinstance(kind, inspect.UnionType) else [kind]
 
 
 def _inside(kind: inspect.Type, name: str | None) -> list[inspect.Type]:
     if name is not None and isinstance(kind, inspect.StructType):
-        return [inner for field in kind.fields if field.encode_name == name for inner in _each(field.type)]
+        return [inner for field in kind.fields if field.encode_name == name for inner in _members(field.type)]
     if isinstance(kind, inspect.DictType):
-        return _each(kind.value_type)
-    return _each(kind.item_type) if isinstance(kind, inspect.ListType) else []
+        return _members(kind.value_type)
+    return _members(kind.item_type) if isinstance(kind, inspect.ListType) else []
 
 
 def _values(kind: inspect.Type) -> list[str]:
     if isinstance(kind, inspect.EnumType):
-        return [repr(each.value) for each in kind.cls]
+        return [repr(member.value) for member in kind.cls]
     return list(map(repr, kind.values)) if isinstance(kind, inspect.LiteralType) else []

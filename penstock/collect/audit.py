@@ -1,4 +1,4 @@
-"""What came in, by which way, and what became of it: figures since the process began."""
+"""Counts of received events by ingestion path and by outcome, since the process started."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 
 POST, ONE_WAY, PUBLISH = "POST", "POST ack=none", "WS"
-"""The ways in that are not sources. Names of sources have no capitals."""
+"""The ingestion paths that are not sources. Source names have no capitals."""
 
 
 @dataclass
-class Tally:
-    """What came by one way.
+class IngressTally:
+    """Counters for one ingestion path.
 
-    Every event that was `received` ends up as exactly one of: `accepted`, a duplicate, `rejected` (a dead letter),
-    `shed` (given up while the stream was overloaded, as it allows), `failed` (its sender was told so), or `lost` (it
-    was sent one-way, so nobody could be told). Those `refused` were turned away before. `waited_s` adds up the time
-    from receipt to durable over `waits` requests.
+    Every `received` event ends up as exactly one of: `accepted`, a duplicate, `rejected` (a dead letter), `shed`
+    (dropped while the stream was overloaded, as its declaration allows), `failed` (its sender got an error), or `lost`
+    (it was sent one-way, so its sender could not get an error). Events in `refused` were turned away before they were
+    received. `waited_s` is the total time that `waits` requests took from receipt to being durable.
     """
 
     received: int = 0
@@ -42,38 +42,39 @@ class Tally:
         if seconds > self.wait_s_max:
             self.wait_s_max = seconds
 
-    def told(self) -> dict[str, float | None]:
-        """As the API tells it. Times in milliseconds, None if there are none."""
-        counts: dict[str, float | None] = {each.name: getattr(self, each.name) for each in fields(self)[:9]}
+    def figures(self) -> dict[str, float | None]:
+        """Return the counters as the API shows them. Times are in milliseconds, or None if no request has become
+        durable."""
+        counts: dict[str, float | None] = {figure.name: getattr(self, figure.name) for figure in fields(self)[:9]}
         counts["received_bytes"] = counts.pop("bytes")
         times = (self.wait_s_min, self.waited_s / self.waits, self.wait_s_max) if self.waits else (None,) * 3
-        shown = [None if each is None else round(1000 * each, 3) for each in times]
+        shown = [None if seconds is None else round(1000 * seconds, 3) for seconds in times]
         return counts | dict(zip(("durable_ms_min", "durable_ms_mean", "durable_ms_max"), shown, strict=True))
 
 
-def total(tallies: Iterable[Tally]) -> Tally:
-    found = Tally()
-    for each in tallies:
-        for figure in fields(Tally):
+def total(tallies: Iterable[IngressTally]) -> IngressTally:
+    totals = IngressTally()
+    for tally in tallies:
+        for figure in fields(IngressTally):
             if figure.name not in ("wait_s_min", "wait_s_max"):
-                setattr(found, figure.name, getattr(found, figure.name) + getattr(each, figure.name))
-        found.wait_s_min = min(found.wait_s_min, each.wait_s_min)
-        found.wait_s_max = max(found.wait_s_max, each.wait_s_max)
-    return found
+                setattr(totals, figure.name, getattr(totals, figure.name) + getattr(tally, figure.name))
+        totals.wait_s_min = min(totals.wait_s_min, tally.wait_s_min)
+        totals.wait_s_max = max(totals.wait_s_max, tally.wait_s_max)
+    return totals
 
 
 @dataclass
 class Audit:
-    """The figures of one stream, by the way that events came."""
+    """The counters of one stream, by ingestion path."""
 
-    by_source: dict[str, Tally] = field(default_factory=dict)
+    by_source: dict[str, IngressTally] = field(default_factory=dict)
     commits: int = 0
 
-    def of(self, source: str) -> Tally:
-        found = self.by_source.get(source)
-        if found is None:
-            found = self.by_source[source] = Tally()
-        return found
+    def of(self, source: str) -> IngressTally:
+        tally = self.by_source.get(source)
+        if tally is None:
+            tally = self.by_source[source] = IngressTally()
+        return tally
 
-    def total(self) -> Tally:
+    def total(self) -> IngressTally:
         return total(self.by_source.values())

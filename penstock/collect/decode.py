@@ -1,13 +1,13 @@
-"""Request bodies to events: functions of bytes, without I/O; with a clock only where a stream is declared with `ahead`.
+"""Decoding of request bodies into events: pure functions, except that a stream declared with `ahead` reads the clock.
 
-Three forms of a body: one JSON object, a JSON array of them, or NDJSON (one event a line). NDJSON is told by its
-content type alone, so that the same bytes always mean the same events; every other content type is read as JSON. A
-stream of `Raw` takes the body as one event whatever it holds, or each line of an NDJSON body.
+A body has one of three forms: one JSON object, a JSON array of objects, or NDJSON (one event per line). Only the
+content type selects NDJSON, never the bytes; every other content type is read as JSON. A `Raw` stream takes the whole
+body as one event, whatever it contains, or each line of an NDJSON body as one event.
 
-A good body is decoded by one typed call. Only when that fails is it taken apart, so that one bad event costs its
-neighbours nothing. Worst case in memory: an array of one-digit numbers, about 30 times `body_bytes_max`. Small
-bodies are decoded in the event loop, large ones in the one thread that all entrances share; so it happens to one body
-at a time, and to one message of a feed beside it.
+A valid body is decoded in one typed call. If that fails, the body is split, so one bad event does not affect the
+others. The worst case for memory is an array of one-digit numbers, about 30 times `body_bytes_max`. Small bodies are
+decoded in the event loop, and large ones in a single thread shared by all streams. At any time, therefore, at most one
+body and one message from a source can reach the worst case.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from typing import Any
 import msgspec
 
 from penstock.collect.allowed import allowed_values
-from penstock.collect.fitness import Ahead, checks, first_fault
-from penstock.errors import TooLarge
-from penstock.schema import Event, Raw, wire_class
+from penstock.collect.validation import Ahead, checks, first_fault
+from penstock.core.errors import TooLarge
+from penstock.core.schema import Event, Raw, wire_class
 
 LINES_TYPES = frozenset({b"application/x-ndjson", b"application/ndjson", b"application/jsonl"})
 REASON_LENGTH_MAX = 500
 _UNREADABLE = (ValueError, ArithmeticError, RecursionError)
-_NO_REJECTIONS: tuple[Rejection, ...] = ()
+_NO_REJECTIONS: tuple[RejectedEvent, ...] = ()
 _one_raw = msgspec.json.Decoder(msgspec.Raw)
 _many_raw = msgspec.json.Decoder(list[msgspec.Raw])
 
 
 @dataclass(frozen=True, slots=True)
-class Rejection:
-    """An event that was not taken: its place in the body, why, where in the event, and its bytes."""
+class RejectedEvent:
+    """A rejected event: its index in the body, the reason, the path to the invalid field, and the event's bytes."""
 
     index: int
     reason: str
@@ -42,34 +42,38 @@ class Rejection:
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """A body's good events, in order, and its bad ones. `malformed`: it could not even be split into events."""
+    """The valid events in a request body, in order, and the rejected events.
+
+    `malformed`: the body could not be split into events.
+    """
 
     events: Sequence[Any]
-    rejections: Sequence[Rejection]
+    rejections: Sequence[RejectedEvent]
     malformed: bool = False
 
     @property
-    def places(self) -> Sequence[int] | None:
-        """The places that the good events had in the body; None if all are good."""
+    def indexes(self) -> Sequence[int] | None:
+        """The indexes of the valid events in the request body, or None if all are valid."""
         if not self.rejections:
             return None
-        bad = {each.index for each in self.rejections}
-        return [place for place in range(len(self.events) + len(bad)) if place not in bad]
+        bad = {rejection.index for rejection in self.rejections}
+        return [index for index in range(len(self.events) + len(bad)) if index not in bad]
 
 
 def is_lines(content_type: bytes) -> bool:
-    """Whether a body of this content type is NDJSON."""
+    """Return whether this content type means NDJSON."""
     return content_type.partition(b";")[0].strip().lower() in LINES_TYPES
 
 
 class BodyDecoder:
-    """Decodes the bodies of one event class. Raises only `TooLarge`: everything else wrong is a `Rejection`."""
+    """Decoder for request bodies with events of one class. Raises only `TooLarge`; every other fault becomes a
+    `RejectedEvent`."""
 
     def __init__(self, cls: type[Event], *, event_bytes_max: int, events_max: int, ahead: Ahead | None = None) -> None:
         wire: Any = wire_class(cls)
         self._wire = wire
         self.has_ids = cls.__id_field__ is not None
-        """Whether a field identifies an event: then anyone's event of the same id is a duplicate."""
+        """Whether the class has an id field; if so, an event with a known id is a duplicate, no matter who sends it."""
         self._opaque = cls is Raw
         self._checks = checks(cls) if ahead is None else (*checks(cls), ahead.check)
         self._ahead = ahead
@@ -79,7 +83,7 @@ class BodyDecoder:
         self._many = msgspec.json.Decoder(list[wire])
 
     def decode(self, body: bytes, *, lines: bool = False) -> Decoded:
-        """The events of a body, NDJSON if `lines`."""
+        """Decode the events in a request body, as NDJSON if `lines`."""
         if self._ahead is not None:
             self._ahead.look()
         if self._opaque:
@@ -89,24 +93,26 @@ class BodyDecoder:
         if not body.startswith(b"{") and body.lstrip()[:1] == b"[":
             return self._array(body)
         event = self._event(0, body)
-        if isinstance(event, Rejection):
+        if isinstance(event, RejectedEvent):
             return Decoded((), (event,), malformed=_is_malformed(body))
         return Decoded((event,), _NO_REJECTIONS)
 
     def _array(self, body: bytes) -> Decoded:
-        """Items are looked at one by one if the array does not decode whole, or could hold an event too large."""
+        """Decode a JSON array of events, item by item if it does not decode as a whole or might contain an event that
+        is too large."""
         events = self._whole(self._many.decode, body)
         if events is not None:
             return Decoded(events, _NO_REJECTIONS)
         try:
             items = _many_raw.decode(body)
         except _UNREADABLE as error:
-            return Decoded((), (Rejection(0, *_explain(error), body),), malformed=True)
+            return Decoded((), (RejectedEvent(0, *_explain(error), body),), malformed=True)
         self._require_count(len(items))
         return self._apart(list(map(bytes, items)))
 
     def _lines(self, body: bytes) -> Decoded:
-        """msgspec reads any sequence of objects; we promise one a line, so that bad lines can be told apart."""
+        """Decode NDJSON events. msgspec accepts any sequence of objects, but here each line must contain exactly one
+        object, so that bad lines can be identified."""
         events = self._whole(self._one.decode_lines, body)
         if events is not None:
             breaks = body.count(b"\n")
@@ -116,11 +122,11 @@ class BodyDecoder:
 
     def _raw_events(self, body: bytes, lines: bool) -> Decoded:
         if not body:
-            return Decoded((), (Rejection(0, "The body is empty", None, body),), malformed=True)
+            return Decoded((), (RejectedEvent(0, "The body is empty", None, body),), malformed=True)
         parts = _filled_lines(body) if lines else [body]
         self._require_count(len(parts))
-        found = [self._raw_event(index, part) for index, part in enumerate(parts)]
-        return _sorted_out(found)
+        outcomes = [self._raw_event(index, part) for index, part in enumerate(parts)]
+        return _sorted_out(outcomes)
 
     def _raw_event(self, index: int, raw: bytes) -> Any:
         return self._wire(data=raw) if len(raw) <= self.event_bytes_max else self._oversize(index, raw)
@@ -130,7 +136,7 @@ class BodyDecoder:
         return _sorted_out(self._event(index, part) for index, part in enumerate(parts))
 
     def _whole(self, decode: Callable[[bytes], list[Any]], body: bytes) -> list[Any] | None:
-        """All events by one call, if all of them are good and none can be too large."""
+        """Decode all events of a body in one call, or return None if any of them is invalid or might be too large."""
         if len(body) > self.event_bytes_max:
             return None
         try:
@@ -142,30 +148,30 @@ class BodyDecoder:
         return None if tests and any(first_fault(tests, event) for event in events) else events
 
     def _event(self, index: int, raw: bytes) -> Any:
-        """The event in `raw`, or the Rejection that it earned."""
+        """Return the event in `raw`, or a `RejectedEvent`."""
         if len(raw) > self.event_bytes_max:
             return self._oversize(index, raw)
         try:
             event = self._one.decode(raw)
         except _UNREADABLE as error:
-            return Rejection(index, *_explain(error, self._wire), raw)
+            return RejectedEvent(index, *_explain(error, self._wire), raw)
         fault = first_fault(self._checks, event)
-        return event if fault is None else Rejection(index, fault.reason, f"$.{fault.field}", raw)
+        return event if fault is None else RejectedEvent(index, fault.reason, f"$.{fault.field}", raw)
 
-    def _oversize(self, index: int, raw: bytes) -> Rejection:
-        reason = f"The event has {len(raw)} bytes, the most is {self.event_bytes_max}"
-        return Rejection(index, reason, None, raw)
+    def _oversize(self, index: int, raw: bytes) -> RejectedEvent:
+        reason = f"The event has {len(raw)} bytes; the limit is {self.event_bytes_max}"
+        return RejectedEvent(index, reason, None, raw)
 
     def _require_count(self, count: int) -> None:
         if count > self._events_max:
-            raise TooLarge(f"the body has {count} events, the most is {self._events_max}", events_max=self._events_max)
+            raise TooLarge(f"the body has {count} events; the limit is {self._events_max}", events_max=self._events_max)
 
 
-def _sorted_out(found: Iterable[Any]) -> Decoded:
+def _sorted_out(outcomes: Iterable[Any]) -> Decoded:
     events: list[Any] = []
-    rejections: list[Rejection] = []
-    for each in found:
-        (rejections if isinstance(each, Rejection) else events).append(each)
+    rejections: list[RejectedEvent] = []
+    for outcome in outcomes:
+        (rejections if isinstance(outcome, RejectedEvent) else events).append(outcome)
     return Decoded(events, rejections)
 
 
@@ -174,7 +180,10 @@ def _filled_lines(body: bytes) -> list[bytes]:
 
 
 def _is_malformed(body: bytes) -> bool:
-    """Whether the bytes are no JSON at all. Nesting too deep to read is a fault of the event, not of the form."""
+    """Return whether the bytes are not JSON at all.
+
+    JSON that is nested too deeply to read is an invalid event, not a malformed body.
+    """
     try:
         _one_raw.decode(body)
     except RecursionError:
@@ -185,17 +194,20 @@ def _is_malformed(body: bytes) -> bool:
 
 
 def _explain(error: Exception, wire: type[Any] | None = None) -> tuple[str, str | None]:
-    """The reason and the path: msgspec puts both in one message, `Expected ... - at `$.a.b``. With the class, a value
-    that is none of those allowed is told with them."""
+    """Split an event's decoding error into reason and path. msgspec puts both in one message: `Expected ... - at
+    `$.a.b``.
+
+    If `wire` is given, the reason for an invalid enum or literal value lists the allowed values.
+    """
     if isinstance(error, RecursionError):
         return "The event is nested too deeply", None
     if isinstance(error, UnicodeDecodeError):
         return "The text is not valid UTF-8", None
     message = str(error)
     if message == "Input data was truncated":
-        return "The JSON ends too early, or there is none", None
-    reason, found, path = message.rpartition(" - at `")
-    if found:
+        return "The JSON is truncated or missing", None
+    reason, separator, path = message.rpartition(" - at `")
+    if separator:
         path = path.removesuffix("`")
         if wire is not None and reason.startswith("Invalid enum value"):
             reason += allowed_values(wire, path)

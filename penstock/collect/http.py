@@ -1,17 +1,17 @@
-"""`POST /v1/streams/{stream}` as a bare ASGI callable: the hottest path of the gateway, so it makes no request objects.
+"""`POST /v1/streams/{stream}` as a bare ASGI callable: the gateway's hottest path, so it creates no request objects.
 
-| answer | when |
+| response | when |
 |---|---|
 | 200 | durable: `{"accepted", "duplicates", "rejected", "cursor", "errors", "ack"}`; with `?reply=`, also `"reply"` |
-| | and `"shed"`, if some were given up because the stream is overloaded |
-| 202 | `?ack=none`: the same, but the events are only on their way, and `cursor` and `ack` are null |
+| | and `"shed"`, if events were dropped because the stream is overloaded |
+| 202 | `?ack=none`: the same, but the events are not yet durable, and `cursor` and `ack` are null |
 | 400 | `malformed_body`: not JSON, broken gzip; `bad_parameter` |
-| 401 | the caller's key was revoked before the body was complete, or before the reply came |
-| 403, 404 | the caller may not send to this stream, or not read the reply; there is no such stream |
+| 401 | the caller's key was revoked before the body was complete, or before the reply arrived |
+| 403, 404 | the caller is not allowed to send to this stream or to read the reply; the stream does not exist |
 | 408, 413, 415, 422 | too slow; too large; unknown content encoding; every event was rejected |
 | 429, 503, 507 | overloaded or over the caller's rate, stopping, disk full; with `Retry-After` |
 | 500 | the log failed; nothing was acknowledged |
-| 504 | `?reply=`: the events are taken, but what they cause did not come in time |
+| 504 | `?reply=`: the events were accepted, but no reply arrived in time |
 """
 
 from __future__ import annotations
@@ -25,16 +25,13 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from penstock import failpoints
-from penstock.access import Caller, caller_of
-from penstock.collect.body import BodyReader, Disconnected, Receive, Unfinished
-from penstock.collect.deadline import Deadline
 from penstock.collect.decode import is_lines
-from penstock.collect.door import FrontDoor
-from penstock.collect.edge import CLOSE, JSON, Header, encode, problem_headers
-from penstock.collect.intake import Receipt
-from penstock.contracts import Replies
-from penstock.errors import (
+from penstock.collect.group_commit import IngressReceipt
+from penstock.collect.ingress import Ingress
+from penstock.core import failpoints
+from penstock.core.access import Caller, caller_of
+from penstock.core.contracts import Replies
+from penstock.core.errors import (
     BadParameter,
     NoReplyYet,
     PenstockError,
@@ -44,52 +41,67 @@ from penstock.errors import (
     Unauthorized,
     as_problem,
 )
-from penstock.settings import Settings
+from penstock.core.settings import Settings
+from penstock.http.body import BodyReader, Disconnected, Receive, Unfinished
+from penstock.http.deadline import Deadline
+from penstock.http.edge import CLOSE, JSON, Header, encode, problem_headers
+from penstock.http.pending import PendingBytes
 
 Scope = MutableMapping[str, Any]
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 PREFIX = "/v1/streams/"
 LINGER_S = 2.0
-"""How long the rest of a refused body is read and thrown away: closing at once would lose the answer on its way."""
-_TAKEN = "the events are taken, but the key that they were sent with is revoked or expired"
+"""How long, in seconds, the rest of a refused body is read and discarded. Closing the connection at once could lose a
+response in transit."""
+_TAKEN = "the events were accepted, but the key of this request has been revoked or has expired"
 _log = logging.getLogger("penstock.collect")
 
 
 class PostEndpoint:
-    """The ASGI callable. Route `POST /v1/streams/{stream}` here, without middleware if speed matters."""
+    """The ASGI callable for posted events. Route `POST /v1/streams/{stream}` here, without middleware if speed
+    matters."""
 
-    def __init__(self, door: FrontDoor, settings: Settings, replies: Replies | None = None) -> None:
-        """Without `replies`, a request that asks for one is refused."""
-        self._door = door
+    def __init__(
+        self,
+        ingress: Ingress,
+        settings: Settings,
+        replies: Replies | None = None,
+        pending: PendingBytes | None = None,
+    ) -> None:
+        """If `replies` is None, requests with `?reply=` are refused. If `pending` is None, only bodies are counted."""
+        self._ingress = ingress
         self._replies = replies
         self._reply_s_max = settings.reply_s_max
-        self._reader = BodyReader(settings.body_bytes_max, settings.pending_bytes_max, door.threads)
+        self._reader = BodyReader(
+            settings.body_bytes_max, pending or PendingBytes(settings.pending_bytes_max), ingress.threads
+        )
         self._deadline = Deadline(settings.body_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer one request. A client that goes away before its body is complete leaves nothing behind."""
+        """Handle one POST of events. If the client disconnects before the body is complete, the request has no
+        effect."""
         stream, caller = scope["path"].removeprefix(PREFIX), caller_of(scope)
         reserved = 0
 
         def admit(count: int) -> None:
             nonlocal reserved
-            reserved = caller.reserve(count)  # others of the caller may have come first while this body was on its way
+            reserved = caller.reserve(count)  # other requests may have filled the queue in the meantime
 
         try:
             caller.require("produce", stream)
-            entrance = self._door.entrance(stream)
+            stream_ingress = self._ingress.stream_ingress(stream)
             lines, encoding, key = self._headers(scope)
             wish = self._wish(scope["query_string"], stream, caller)
             caller.require_room()
             body = await self._read(receive, encoding, caller.name)
             caller.require_room()
             key = None if key is None else caller.scoped(key)
-            receipt = await entrance.post(body, lines=lines, durable=wish.durable, key=key, admit=admit)
+            receipt = await stream_ingress.post(body, lines=lines, durable=wish.durable, key=key, admit=admit)
             taken = receipt.accepted + receipt.duplicates + receipt.rejected + (receipt.shed or 0)
             caller.settle(reserved, taken)
             reserved = 0
-            if receipt.duplicates and entrance.decoder.has_ids and caller.sees(stream) is not None:
-                receipt = msgspec.structs.replace(receipt, ack=None)  # it would tell of an event that may be hidden
+            if receipt.duplicates and stream_ingress.decoder.has_ids and caller.sees(stream) is not None:
+                receipt = msgspec.structs.replace(receipt, ack=None)  # the acknowledgement could reveal a hidden event
             answer = encode(receipt) if wish.reply is None else await self._reply(receipt, wish, caller)
         except Disconnected:
             return
@@ -97,7 +109,7 @@ class PostEndpoint:
             caller.spend(1)
             await _refuse(refusal.error, send, receive)
         except RateLimited as error:
-            await _refuse(error, send)  # counting it would make a lie of how long to wait
+            await _refuse(error, send)  # counting this request would make the wait longer than stated
         except PenstockError as error:
             caller.settle(reserved, error.fields.get("rejected", 1))
             await _refuse(error, send)
@@ -110,7 +122,8 @@ class PostEndpoint:
             await _respond(send, 200 if wish.durable else 202, [JSON], answer)
 
     def _headers(self, scope: Scope) -> tuple[bool, bytes, str | None]:
-        """Whether the body is NDJSON, the content encoding, and the key that tells the request from all others."""
+        """Read the headers of a POST of events: whether the body is NDJSON, the content encoding, and the idempotency
+        key."""
         lines, encoding, key = False, b"", None
         for name, value in scope["headers"]:
             if name == b"content-type":
@@ -123,7 +136,7 @@ class PostEndpoint:
                 key = _idempotency_key(value)
         return lines, encoding, key
 
-    def _wish(self, query: bytes, stream: str, caller: Caller) -> _Wish:
+    def _wish(self, query: bytes, stream: str, caller: Caller) -> _PostOptions:
         if not query:
             return _PLAIN
         given = _parameters(query)
@@ -132,30 +145,29 @@ class PostEndpoint:
         durable, reply = given.get("ack") != "none", given.get("reply")
         if reply is None:
             if "timeout" in given:
-                raise BadParameter(
-                    "timeout says how long to wait for a reply; name one with reply=", parameter="timeout"
-                )
-            return _Wish(durable)
+                raise BadParameter("timeout requires reply=, which names the reply to wait for", parameter="timeout")
+            return _PostOptions(durable)
         if not durable or self._replies is None:
-            raise BadParameter("a reply can be waited for with ack=durable only", parameter="reply")
+            raise BadParameter("reply= needs ack=durable", parameter="reply")
         caller.require_all(reply)
         self._replies.require_target(stream, reply)
-        return _Wish(True, reply, _seconds(given.get("timeout", "10"), self._reply_s_max))
+        return _PostOptions(True, reply, _seconds(given.get("timeout", "10"), self._reply_s_max))
 
-    async def _reply(self, receipt: Receipt, wish: _Wish, caller: Caller) -> bytes:
-        """The answer with what the events caused. They are taken in any case: so is said if it does not come."""
+    async def _reply(self, receipt: IngressReceipt, wish: _PostOptions, caller: Caller) -> bytes:
+        """Wait for the reply to posted events and return the complete response. The events are accepted even if no
+        reply arrives, and `NoReplyYet` says so."""
         assert self._replies is not None
         assert wish.reply is not None
         target, timeout_s = wish.reply, wish.timeout_s
-        answer = {name: each for name, each in msgspec.structs.asdict(receipt).items() if each is not msgspec.UNSET}
+        answer = {name: value for name, value in msgspec.structs.asdict(receipt).items() if value is not msgspec.UNSET}
         reply = None
         if receipt.ack is not None:
             waiting = self._replies.reply(receipt.ack, target, timeout_s, caller.may_read_all)
             reply = await caller.while_valid(waiting, _TAKEN)
             if reply is None:
                 raise NoReplyYet(
-                    f"the events are taken, but {target} had nothing of them after {timeout_s:g} s; "
-                    "GET /v1/acks/ACK tells it later",
+                    f"the events were accepted, but {target} did not reply within {timeout_s:g} s; "
+                    "to get the reply later, use GET /v1/acks/ACK",
                     **answer,
                 )
         return encode(answer | {"reply": reply})
@@ -177,15 +189,15 @@ class PostEndpoint:
             deadline.leave(task)
 
 
-class _Wish(NamedTuple):
-    """What the query of a request asks for."""
+class _PostOptions(NamedTuple):
+    """The options in a POST's query string."""
 
     durable: bool = True
     reply: str | None = None
     timeout_s: float = 0.0
 
 
-_PLAIN = _Wish()
+_PLAIN = _PostOptions()
 PARAMETERS = ("ack", "reply", "timeout")
 KEY_CHARS_MAX = 255
 
@@ -194,7 +206,7 @@ def _parameters(query: bytes) -> dict[str, str]:
     chosen: dict[str, str] = {}
     for name, value in parse_qsl(query.decode("latin-1"), keep_blank_values=True):
         if name not in PARAMETERS or name in chosen:
-            problem = "stands twice" if name in chosen else f"is none of {', '.join(PARAMETERS)}"
+            problem = "appears twice" if name in chosen else f"is unknown; use one of {', '.join(PARAMETERS)}"
             raise BadParameter(f"the parameter {name[:80]!r} {problem}", parameter=name[:80])
         chosen[name] = value
     return chosen
@@ -214,7 +226,7 @@ def _idempotency_key(value: bytes) -> str:
     text = value.decode("latin-1").strip('" ')
     if not (0 < len(text) <= KEY_CHARS_MAX and text.isprintable()):
         raise BadParameter(
-            f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} characters that can be printed",
+            f"Idempotency-Key must have 1 to {KEY_CHARS_MAX} printable characters",
             parameter="Idempotency-Key",
         )
     return text
@@ -227,7 +239,7 @@ async def _respond(send: Send, status: int, headers: list[Header], body: bytes, 
 
 
 async def _refuse(error: PenstockError, send: Send, unread: Receive | None = None) -> None:
-    """Answer with a problem. If the body is `unread`, its connection cannot be used again."""
+    """Send a problem response. If the body is `unread`, the connection cannot be reused."""
     headers = problem_headers(error)
     if unread is not None:
         headers.append(CLOSE)
@@ -238,7 +250,7 @@ async def _refuse(error: PenstockError, send: Send, unread: Receive | None = Non
 
 
 async def _discard(receive: Receive) -> None:
-    """Read on for a moment without keeping anything. The client has the whole answer meanwhile."""
+    """Read and discard the rest of a POST's body, for up to `LINGER_S`. The whole response has already been sent."""
     try:
         async with asyncio.timeout(LINGER_S):
             while True:

@@ -1,12 +1,13 @@
-"""The short way in: a small POST that is whole, sound and wanted goes from the parser to the log without ASGI.
+"""The fast path of ingestion: a small, complete, valid and permitted POST goes from the parser to the log without ASGI.
 
-An ASGI request costs uvicorn a scope, a task, an event and a coroutine for each message, which is more than Penstock's
-own work on an event. So the protocol takes the common case by itself: one keep-alive request without query, encoding,
-`Expect` or `Origin`, whose body came with its head, decodes without a rejection and finds room, from a caller who is
-known, may send it, and reads the answers. Everything else, and whatever is doubtful, goes the long way through ASGI,
-which decides alone what is refused and how. An answer has the same bytes on either way.
+For each ASGI request, uvicorn creates a scope, a task, an event and a coroutine per message. That costs more than
+everything Penstock itself does for an event. So the protocol handles the common case itself: a keep-alive request
+without a query string and without content encoding, `Expect` or `Origin`. The body arrived together with the headers,
+decodes without rejected events, and fits into the queue. The caller is known, is allowed to send to the stream, and
+reads its responses. Everything else goes through ASGI, and only the ASGI path refuses requests. Both paths return
+byte-identical responses.
 
-A connection has at most one request on the short way; those that are pipelined behind it wait as uvicorn lets them.
+A connection has at most one request on the fast path; requests pipelined behind it wait in uvicorn.
 """
 
 from __future__ import annotations
@@ -16,36 +17,38 @@ import ssl
 from collections.abc import Mapping
 from typing import Any
 
-from penstock import failpoints
-from penstock.access import ANYONE, CERTIFIED, Caller, Gate
 from penstock.collect.decode import is_lines
-from penstock.collect.door import FrontDoor
-from penstock.collect.edge import JSON, BoundedHttp, Edge, encode, problem_headers
-from penstock.collect.entrance import LARGE_BODY_BYTES, Entrance
+from penstock.collect.group_commit import IngressReceipt, IngressRequest
 from penstock.collect.http import PREFIX
-from penstock.collect.intake import Receipt, Request
-from penstock.errors import PenstockError, StorageError, as_problem
-from penstock.settings import Settings
+from penstock.collect.ingress import Ingress
+from penstock.collect.stream_ingress import LARGE_BODY_BYTES, StreamIngress
+from penstock.core import failpoints
+from penstock.core.access import ANYONE, CERTIFIED, Caller, Gate
+from penstock.core.errors import PenstockError, StorageError, as_problem
+from penstock.core.settings import Settings
+from penstock.http.edge import JSON, BoundedHttp, Edge, encode, problem_headers
+from penstock.http.pending import PendingBytes
 
 _LONG_WAY = (
     b"content-encoding", b"transfer-encoding", b"expect", b"upgrade", b"origin", b"sec-fetch-site",
     b"idempotency-key", b"sec-websocket-protocol",
 )  # fmt: skip
-"""Headers that something is to be said about. The last may have a second key in it."""
+"""Headers that only the ASGI path handles. The last one can contain a second key."""
 _names_this_machine = re.compile(rb"(127\.0\.0\.1|localhost)(:\d+)?").fullmatch
-"""Of a Host. Other names may be as good, and what is asked of an Origin is not for us to know: the long way does."""
+"""Matches a Host that needs no check. The ASGI path checks other hosts, and Origins."""
 _BEARER = b"Bearer "
 
 
 class _Silent:
-    """Stands for the event that uvicorn sets when a connection ends; nobody waits for ours."""
+    """A stand-in for the event that uvicorn sets when a connection ends. Nothing ever waits for it."""
 
     def set(self) -> None:
         pass
 
 
-class _Answer:
-    """One request on the short way. For the intake it is what waits; for uvicorn, the cycle that is under way."""
+class _FastRequest:
+    """One request on the fast path. To the group commit it is an `OutcomeWaiter`, and to uvicorn it is the current
+    cycle."""
 
     __slots__ = ("disconnected", "keep_alive", "message_event", "protocol", "response_complete")
 
@@ -59,7 +62,7 @@ class _Answer:
     def done(self) -> bool:
         return self.protocol.transport.is_closing()
 
-    def set_result(self, receipt: Receipt) -> None:
+    def set_result(self, receipt: IngressReceipt) -> None:
         failpoints.reach("collect.before_answer")
         self._send(self.protocol.accepted(receipt, self.keep_alive))
 
@@ -69,7 +72,7 @@ class _Answer:
         self._send(self.protocol.response(known.status, problem_headers(known), body, self.keep_alive))
 
     def exception(self) -> None:
-        """As of a future: says that the error was seen."""
+        """Do nothing; a future would mark its error as retrieved."""
 
     def _send(self, data: bytes) -> None:
         self.response_complete = True
@@ -84,28 +87,28 @@ _SILENT = _Silent()
 
 
 class PostProtocol(BoundedHttp):
-    """uvicorn's HTTP protocol with the short way. Made by `post_protocol`, which gives it the entrances."""
+    """uvicorn's HTTP protocol with the fast path. Created by `post_protocol`, which provides the stream ingresses."""
 
     gate: Gate
-    entrances: Mapping[bytes, Entrance]
+    stream_ingresses: Mapping[bytes, StreamIngress]
     bytes_max: int
-    _entrance: Entrance | None = None
-    """Where the request that is being parsed goes, if it may go the short way."""
+    _stream_ingress: StreamIngress | None = None
+    """The stream ingress of the request being parsed, if the request can take the fast path."""
     _caller: Caller = ANYONE
-    """Whose it is, in that case."""
+    """The caller that sent the request."""
     _body = b""
 
     def tls(self) -> ssl.SSLContext | None:
         return self.gate.tls
 
-    def accepted(self, receipt: Receipt, keep_alive: bool) -> bytes:
+    def accepted(self, receipt: IngressReceipt, keep_alive: bool) -> bytes:
         return self.response(200, [JSON], encode(receipt), keep_alive)
 
     def feed(self, data: bytes) -> None:
         super().feed(data)
-        if self._entrance is not None:
-            self._entrance = None
-            self._take_the_long_way()  # the rest of the body is still to come, and may never
+        if self._stream_ingress is not None:
+            self._stream_ingress = None
+            self._use_slow_path()  # the rest of the body has not arrived yet, and may never arrive
 
     def on_message_begin(self) -> None:
         self.begin_head()
@@ -115,15 +118,15 @@ class PostProtocol(BoundedHttp):
 
     def on_headers_complete(self) -> None:
         self.end_head()
-        entrance = self.entrances.get(self.url)
-        if entrance is not None and self._is_plain() and self._caller.may("produce", entrance.stream):
-            self._entrance = entrance
-        else:
+        stream_ingress = self.stream_ingresses.get(self.url)
+        if stream_ingress is not None and self._is_plain() and self._caller.may("produce", stream_ingress.stream):
+            self._stream_ingress = stream_ingress
+        elif not self.ignores_upgrade():
             self._begin_cycle()
 
     def _is_plain(self) -> bool:
-        """Whether the head of a request leaves nothing to decide."""
-        # Who leaves answers unread is made to wait by uvicorn, which reads no further. We only ever write.
+        """Return whether the request line and headers allow the fast path."""
+        # uvicorn stops reading from a client that leaves responses unread; the fast path only writes.
         if not self._is_free() or self.flow.write_paused or not self.gate.admits(self.certified):
             return False
         if self.parser.get_method() != b"POST" or self.parser.get_http_version() != "1.1":
@@ -148,22 +151,24 @@ class PostProtocol(BoundedHttp):
 
     def on_body(self, body: bytes) -> None:
         self.count_body(body)
-        if self._entrance is None:
+        if self._stream_ingress is None:
             super().on_body(body)
         else:
             self._body += body
 
     def on_message_complete(self) -> None:
         self.end_body()
-        entrance, self._entrance = self._entrance, None
-        if entrance is None:
-            super().on_message_complete()
-        elif not self._take(entrance):
-            self._take_the_long_way()
+        stream_ingress, self._stream_ingress = self._stream_ingress, None
+        if stream_ingress is None:
+            if not self.ignores_upgrade():
+                super().on_message_complete()
+        elif not self._take(stream_ingress):
+            self._use_slow_path()
             super().on_message_complete()
 
-    def _take(self, entrance: Entrance) -> bool:
-        """Offer the events of a request; False, and nothing done, if there is anything to be said about them."""
+    def _take(self, stream_ingress: StreamIngress) -> bool:
+        """Offer the events in a POST to the group commit. Returns False, without any effect, if the ASGI path must
+        handle the request."""
         body = self._body
         if len(body) > self.bytes_max:
             return False
@@ -172,19 +177,21 @@ class PostProtocol(BoundedHttp):
             if name == b"content-type":
                 lines = value != b"application/json" and is_lines(value)
         try:
-            decoded = entrance.decoder.decode(body, lines=lines)
-        except Exception:  # the long way will meet it too, and knows how to say it
+            decoded = stream_ingress.decoder.decode(body, lines=lines)
+        except Exception:  # the ASGI path gets the same error and responds with it
             return False
-        answer = _Answer(self)
-        if decoded.rejections or not entrance.intake.offer_for(answer, Request(decoded.events, len(body))):
+        answer = _FastRequest(self)
+        if decoded.rejections or not stream_ingress.group_commit.offer_for(
+            answer, IngressRequest(decoded.events, len(body))
+        ):
             return False
         self._caller.spend(len(decoded.events))
         self.cycle: Any = answer
         self._body = b""
         return True
 
-    def _take_the_long_way(self) -> None:
-        """Make the ASGI request that uvicorn would have made, with as much of the body as there is."""
+    def _use_slow_path(self) -> None:
+        """Create the ASGI request that uvicorn would have created, with the body received so far."""
         self._begin_cycle()
         body, self._body = self._body, b""
         if body:
@@ -200,12 +207,15 @@ class PostProtocol(BoundedHttp):
         self.begin_answer()
 
 
-def post_protocol(door: FrontDoor, settings: Settings, gate: Gate) -> type[PostProtocol]:
-    """The protocol of one front door, for `uvicorn.Config(http=...)`."""
+def post_protocol(
+    ingress: Ingress, settings: Settings, gate: Gate, pending: PendingBytes | None = None
+) -> type[PostProtocol]:
+    """Return the protocol class for one gateway, for `uvicorn.Config(http=...)`. `pending` counts the unfinished
+    messages of its WebSockets."""
     given = {
-        "edge": Edge(settings),
+        "edge": Edge(settings, pending),
         "gate": gate,
-        "entrances": {f"{PREFIX}{name}".encode(): door.entrance(name) for name in door.streams},
+        "stream_ingresses": {f"{PREFIX}{name}".encode(): ingress.stream_ingress(name) for name in ingress.streams},
         "bytes_max": min(LARGE_BODY_BYTES, settings.body_bytes_max),
     }
-    return type("DoorProtocol", (PostProtocol,), given)
+    return type("PostProtocolOfIngress", (PostProtocol,), given)

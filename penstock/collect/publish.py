@@ -1,20 +1,20 @@
 """`WS /v1/streams/{stream}/publish`: events up, acknowledgements down, on one connection.
 
-The client sends `{"seq": 1, "events": [...]}`, or `{"seq": 1, "event": {...}}`, with `seq` one higher in each message.
-The server sends:
+The client sends `{"seq": 1, "events": [...]}`, or `{"seq": 1, "event": {...}}`, and increases `seq` by one with each
+message. The server sends:
 
 | message | when |
 |---|---|
-| `{"event": "open", "window": n}` | first; so many messages may be unacknowledged |
-| `{"event": "ack", "seq": n, "accepted", "duplicates", "cursor"}` | all up to `seq` are durable; or `"shed"`, if told |
-| `{"event": "rejected", "seq": n, "errors"}` | events of that message were rejected, and are dead letters |
-| `{"event": "error", "problem": {...}}` | the last word: what is not acknowledged must be sent again |
+| `{"event": "open", "window": n}` | first; at most `window` messages may be unacknowledged |
+| `{"event": "ack", "seq": n, "accepted", "duplicates", "cursor"}` | messages up to `seq` are durable; `"shed"` if any |
+| `{"event": "rejected", "seq": n, "errors"}` | events in that message were rejected, and became dead letters |
+| `{"event": "error", "problem": {...}}` | sent last: resend everything that was not acknowledged |
 
-A client that has `window` messages unacknowledged is not read until some are durable, and one that does not read its
-acknowledgements is not read either: so it feels the disk through its own socket, and nothing piles up here. One who has
-used up its rate is read again when it has some. With
-`?producer=NAME`, a message that is sent again under its `seq`, on another connection say, is known: its events are
-duplicates, though their class has no id.
+The server stops reading from a client that has `window` unacknowledged messages until some of them are durable. It also
+stops reading from a client that does not read its acknowledgements. So the client feels back-pressure from the disk
+through its own socket, and nothing accumulates here. The server also stops reading from a client that has used up its
+rate, until the rate allows more. With `?producer=NAME`, a message that is resent with the same `seq`, for example on a
+new connection, is recognised: its events are duplicates, even if their class has no id field.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from penstock.access import Caller, caller_of, subprotocol
 from penstock.collect.audit import PUBLISH
-from penstock.collect.door import FrontDoor
-from penstock.collect.entrance import Entrance, errors_of, letters
-from penstock.collect.intake import Receipt, Request, StreamIntake
-from penstock.errors import BadParameter, MalformedBody, Overloaded, PenstockError, RequestError, as_problem
+from penstock.collect.group_commit import GroupCommit, IngressReceipt, IngressRequest
+from penstock.collect.ingress import Ingress
+from penstock.collect.stream_ingress import StreamIngress, errors_of, letters
+from penstock.core.access import Caller, caller_of, subprotocol
+from penstock.core.errors import BadParameter, MalformedBody, Overloaded, PenstockError, RequestError, as_problem
+from penstock.core.tasks import first_of
 
 SUFFIX = "/publish"
 PRODUCER_CHARS_MAX = 100
 SEND_S = 30.0
-"""How long a client may leave an acknowledgement unread."""
+"""Maximum time, in seconds, that a client can leave an acknowledgement unread."""
 POLICY, RESTART = 1008, 1012
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -47,7 +48,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Published(msgspec.Struct, forbid_unknown_fields=True):
-    """One message of a client."""
+    """One message that a client publishes."""
 
     seq: int
     event: msgspec.Raw = msgspec.Raw()
@@ -58,43 +59,43 @@ _decode = msgspec.json.Decoder(Published).decode
 
 
 class _Pending(NamedTuple):
-    """A message that was taken: what waits for its events, and for its dead letters."""
+    """An accepted message, with the outcomes for its events and its dead letters."""
 
     seq: int
-    taken: asyncio.Future[Receipt] | None
-    kept: asyncio.Future[Receipt] | None
+    taken: asyncio.Future[IngressReceipt] | None
+    kept: asyncio.Future[IngressReceipt] | None
     errors: list[dict[str, Any]]
 
 
-class _Gone(Exception):
-    """The client has left."""
+class _Disconnected(Exception):
+    """The client has disconnected."""
 
 
 class PublishEndpoint:
-    """The ASGI callable for a WebSocket at `/v1/streams/{stream}/publish`. Whether a page may open one, by its Origin,
-    is for others to say before."""
+    """The ASGI callable for a WebSocket at `/v1/streams/{stream}/publish`. Check the Origin before calling it."""
 
-    def __init__(self, door: FrontDoor, closing: asyncio.Event, *, window: int) -> None:
-        self._door = door
+    def __init__(self, ingress: Ingress, closing: asyncio.Event, *, window: int) -> None:
+        self._ingress = ingress
         self._closing = closing
         self._window = window
 
     async def __call__(self, stream: str, scope: Message, receive: Receive, send: Send) -> None:
-        """Raises `Forbidden` before the connection is open, if the caller may not send to the stream."""
+        """Serve one publisher's connection. Raises `Forbidden`, before the connection is open, if the caller is not
+        allowed to send to the stream."""
         caller = caller_of(scope)
         caller.require("produce", stream)
         first = await receive()
         if first["type"] != "websocket.connect":
             return
         await send({"type": "websocket.accept", "subprotocol": subprotocol(scope)})
-        with suppress(_Gone):
+        with suppress(_Disconnected):
             await _close(send, await self._serve(stream, scope, receive, send))
 
     async def _serve(self, stream: str, scope: Message, receive: Receive, send: Send) -> int:
-        """Until the gateway closes, or something is wrong, which is told. Returns the code to close with."""
+        """Serve a publisher until the gateway closes or an error is sent. Returns the close code."""
         try:
             producer = _producer(scope["query_string"])
-            session = _Session(self._door.entrance(stream), caller_of(scope), producer, receive, send)
+            session = _Session(self._ingress.stream_ingress(stream), caller_of(scope), producer, receive, send)
             await session.run(self._closing, self._window)
         except PenstockError as error:
             await _tell(send, {"event": "error", "problem": as_problem(error)})
@@ -103,10 +104,13 @@ class PublishEndpoint:
 
 
 class _Session:
-    """One connection. Reading and acknowledging are two tasks, with the pending messages between them."""
+    """One publisher's connection. One task reads and another acknowledges, with the queue of pending messages between
+    them."""
 
-    def __init__(self, entrance: Entrance, caller: Caller, producer: str | None, receive: Receive, send: Send) -> None:
-        self._entrance = entrance
+    def __init__(
+        self, stream_ingress: StreamIngress, caller: Caller, producer: str | None, receive: Receive, send: Send
+    ) -> None:
+        self._stream_ingress = stream_ingress
         self._caller = caller
         self._producer = None if producer is None else caller.scoped(producer)
         self._receive = receive
@@ -116,17 +120,12 @@ class _Session:
         self._moved = asyncio.Event()
 
     async def run(self, closing: asyncio.Event, window: int) -> None:
-        """Until the gateway closes; raises `_Gone`, or what is wrong with the client or the log."""
+        """Run the publisher's session until the gateway closes. Raises `_Disconnected` if the client disconnects, or
+        the error that the client or the log caused."""
         await _tell(self._send, {"event": "open", "window": window})
         ways = (self._read(window), self._acknowledge(), _set(closing))
-        tasks = [asyncio.create_task(each) for each in ways]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-        for task in done:
+        tasks = [asyncio.create_task(way) for way in ways]
+        for task in await first_of(*tasks):
             task.result()
 
     async def _read(self, window: int) -> None:
@@ -136,7 +135,7 @@ class _Session:
             await self._room()
             received = await self._receive()
             if received["type"] == "websocket.disconnect":
-                raise _Gone
+                raise _Disconnected
             await self._take(received.get("bytes") or (received.get("text") or "").encode())
 
     async def _room(self) -> None:
@@ -146,17 +145,19 @@ class _Session:
     async def _take(self, raw: bytes) -> None:
         message = self._parsed(raw)
         body = bytes(message.events or message.event)
-        decoded = await self._entrance.decode(body)
-        await self._room()  # other connections of the caller may have used it up while this message was on its way
+        decoded = await self._stream_ingress.decode(body)
+        await self._room()  # the caller's other connections may have used up its rate while this message arrived
         self._caller.spend(len(decoded.events) + len(decoded.rejections))
         kept = taken = None
         if decoded.rejections:
-            kept = await _offer(self._entrance.dead_letters, Request(letters(decoded.rejections), len(body), PUBLISH))
-            self._entrance.count_rejected(len(decoded.rejections), PUBLISH)
+            kept = await _offer(
+                self._stream_ingress.dead_letters, IngressRequest(letters(decoded.rejections), len(body), PUBLISH)
+            )
+            self._stream_ingress.count_rejected(len(decoded.rejections), PUBLISH)
         if decoded.events:
             key = None if self._producer is None else f"{self._producer}/{message.seq}"
-            request = Request(decoded.events, len(body), PUBLISH, key=key, places=decoded.places)
-            taken = await _offer(self._entrance.intake, request)
+            request = IngressRequest(decoded.events, len(body), PUBLISH, key=key, indexes=decoded.indexes)
+            taken = await _offer(self._stream_ingress.group_commit, request)
         self._pending.append(_Pending(message.seq, taken, kept, errors_of(decoded)))
         self._moved.set()
 
@@ -166,15 +167,16 @@ class _Session:
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
             raise MalformedBody(f'a message must be {{"seq": 1, "events": [...]}}: {error}') from None
         if bool(message.event) == bool(message.events):
-            raise BadParameter("a message has either `event` or `events`", parameter="events")
+            raise BadParameter("a message must have exactly one of `event` and `events`", parameter="events")
         if message.seq < 0 or (self._last is not None and message.seq != self._last + 1):
             expected = "0 or more" if self._last is None else str(self._last + 1)
-            raise BadParameter(f"seq is {message.seq}, and must be {expected}", parameter="seq")
+            raise BadParameter(f"seq is {message.seq}; expected {expected}", parameter="seq")
         self._last = message.seq
         return message
 
     async def _acknowledge(self) -> None:
-        """Wait for the oldest message, then tell of all that are durable by then at once."""
+        """Wait until the oldest published message is durable, then acknowledge all messages that are durable by
+        then."""
         while True:
             while not self._pending:
                 await self._news()
@@ -193,9 +195,9 @@ class _Session:
                     cursor = receipt.cursor or cursor
                 seq = done.seq
                 self._pending.popleft()
-            told = {"event": "ack", "seq": seq, "accepted": accepted, "duplicates": duplicates, "cursor": cursor}
-            told |= {"shed": shed} if shed else {}
-            await _tell(self._send, told)
+            ack = {"event": "ack", "seq": seq, "accepted": accepted, "duplicates": duplicates, "cursor": cursor}
+            ack |= {"shed": shed} if shed else {}
+            await _tell(self._send, ack)
             self._moved.set()
 
     async def _news(self) -> None:
@@ -203,23 +205,24 @@ class _Session:
         await self._moved.wait()
 
 
-async def _offer(intake: StreamIntake, request: Request) -> asyncio.Future[Receipt]:
-    """Offer, and wait for room as long as it takes: meanwhile the client is not read."""
+async def _offer(group_commit: GroupCommit, request: IngressRequest) -> asyncio.Future[IngressReceipt]:
+    """Offer a published message's events, waiting as long as it takes for room in the queue. Nothing is read from the
+    client in the meantime."""
     while True:
         try:
-            return intake.offer(request)
+            return group_commit.offer(request)
         except Overloaded:
-            await intake.room()
+            await group_commit.room()
 
 
 async def _settled(pending: _Pending) -> None:
-    waits = [each for each in (pending.taken, pending.kept) if each is not None]
+    waits = [future for future in (pending.taken, pending.kept) if future is not None]
     if waits:
         await asyncio.wait(waits)
 
 
 def _is_settled(pending: _Pending) -> bool:
-    return all(each is None or each.done() for each in (pending.taken, pending.kept))
+    return all(future is None or future.done() for future in (pending.taken, pending.kept))
 
 
 async def _set(closing: asyncio.Event) -> None:
@@ -231,7 +234,7 @@ async def _tell(send: Send, message: dict[str, Any]) -> None:
         async with asyncio.timeout(SEND_S):
             await send({"type": "websocket.send", "text": _encode(message).decode()})
     except (TimeoutError, OSError, RuntimeError):
-        raise _Gone from None
+        raise _Disconnected from None
 
 
 async def _close(send: Send, code: int) -> None:
@@ -246,10 +249,13 @@ def _producer(query: bytes) -> str | None:
     given = parse_qsl(query.decode("latin-1"), keep_blank_values=True)
     unknown = [name for name, _ in given if name != "producer"]
     if unknown or len(given) > 1:
-        raise BadParameter("there is one parameter, producer", parameter=(unknown or ["producer"])[0][:80])
+        problem = "the only allowed parameter is producer, and it can appear only once"
+        raise BadParameter(problem, parameter=(unknown or ["producer"])[0][:80])
     if not given:
         return None
     name = given[0][1]
     if not (0 < len(name) <= PRODUCER_CHARS_MAX and name.isprintable()):
-        raise BadParameter(f"producer is a name of 1 to {PRODUCER_CHARS_MAX} characters", parameter="producer")
+        raise BadParameter(
+            f"producer must be a name of 1 to {PRODUCER_CHARS_MAX} printable characters", parameter="producer"
+        )
     return name

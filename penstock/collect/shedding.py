@@ -1,10 +1,12 @@
-"""Load shedding: an intake that gives up events, as its stream's declaration allows, rather than refuse them all.
+"""Load shedding: a group commit that drops some events, if the stream's declaration allows it, instead of refusing all.
 
-It sheds while the queue before the disk is more than half full, until it is down to a quarter; and while the runtime
-says that the stream is read too slowly. What is shed is durable nowhere: it is told to its sender, and counted.
+It starts shedding when the queue is more than half full, and stops when the queue is down to a quarter. It also sheds
+while the runtime reports that the stream is read too slowly. A shed event is not stored anywhere; it is reported to its
+sender and counted.
 
-Whether a request finds room is decided before its events are drawn, by how many are to be expected. Were those refused
-that drew a kept event, and drawn again when they are sent again, fewer would be kept than their weights say.
+Whether a request fits is decided before sampling, based on the expected number of events. Otherwise a request could be
+refused because of the sampling result and be sampled again on a retry. Fewer events would then be kept than their
+weights indicate.
 """
 
 from __future__ import annotations
@@ -19,22 +21,24 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.collect.intake import Hooks, Receipt, Request, StreamIntake, Waiter
-from penstock.collect.writer import Target, texts_of
-from penstock.columns import some_columns
-from penstock.contracts import Clock, Log
-from penstock.filters import Filter, compiled
-from penstock.schema import Event, event_schema
-from penstock.settings import Settings
-from penstock.shed import Shed
+from penstock.app.shed import Shed
+from penstock.collect.group_commit import GroupCommit, Hooks, IngressReceipt, IngressRequest, OutcomeWaiter
+from penstock.collect.writer import WriteTarget, texts_of
+from penstock.core.columns import some_columns
+from penstock.core.contracts import AdmissionLog, Clock
+from penstock.core.filters import Filter, compiled
+from penstock.core.schema import Event, event_schema
+from penstock.core.settings import Settings
 
 BEGIN, END = 0.5, 0.25
-"""How full the queue is when shedding begins, and when it ends: as for a hold, at half of what it began with."""
+"""Fill levels of the queue at which shedding begins and ends. Like a hold, shedding ends at half the level at which it
+begins."""
 HASH_BYTES = 8
 
 
 class Shedding(NamedTuple):
-    """That a stream sheds: why, for people, since when, and whether because it is read too slowly."""
+    """The state of a shedding stream: the reason (worded for users), the start time, and whether the stream is read too
+    slowly."""
 
     reason: str
     since: datetime
@@ -42,7 +46,7 @@ class Shedding(NamedTuple):
 
 
 class Sieve:
-    """Which events of a request are kept, and what they weigh."""
+    """Samples requests: decides which events in a request are kept, and with what weight."""
 
     def __init__(self, shed: Shed, event: type[Event], random: Random) -> None:
         self._event = event
@@ -56,13 +60,16 @@ class Sieve:
         self._random = random
 
     def expected(self, events: Sequence[Any]) -> int:
-        """How many of the events are to be kept, about; the same each time for the same events."""
+        """Estimate how many of the events will be kept under load. The result is always the same for the same
+        events."""
         important = 0 if self._unless is None else sum(self._important(events))
         return important + math.ceil((len(events) - important) * self._keep)
 
     def _important(self, events: Sequence[Any]) -> list[bool]:
-        """For which events `unless` holds. Of the last ones that were asked for it is remembered: a request is looked
-        at once to see whether there is room for it, and once more to sift it."""
+        """Return, for each event, whether the stream's `unless` holds.
+
+        The last result is cached, because a request is checked for room first and sifted later.
+        """
         if self._unless is None:
             return [False] * len(events)
         if self._looked_at[0] is not events:
@@ -70,50 +77,58 @@ class Sieve:
             self._looked_at = events, mask.to_pylist()
         return self._looked_at[1]
 
-    def sift(self, request: Request) -> None:
-        """Leave in a request what is kept of it. To be done once: a request that is offered again is as it was."""
-        kept, places = [], []
+    def sift(self, request: IngressRequest) -> None:
+        """Remove the shed events from a request. Call it once per request: a retried request contains all its events
+        again."""
+        kept, indexes = [], []
         important, names = self._important(request.events), self._names(request)
-        before = _places(request)
-        for place, event, is_important, name in zip(before, request.events, important, names, strict=True):
+        before = _indexes(request)
+        for index, event, is_important, name in zip(before, request.events, important, names, strict=True):
             if is_important:
                 kept.append(event)
             elif self._keep and self._draws(name):
                 kept.append(self._weighed(event))
             else:
                 continue
-            places.append(place)
+            indexes.append(index)
         request.size = request.size * len(kept) // len(request.events)
         request.shed = len(request.events) - len(kept)
-        request.events, request.places, request.sifted = kept, places, True
+        request.events, request.indexes, request.sifted = kept, indexes, True
         self._looked_at = (), []
 
-    def _names(self, request: Request) -> Sequence[str | None]:
-        """What each event is known by if it is sent again."""
+    def _names(self, request: IngressRequest) -> Sequence[str | None]:
+        """Return, for each event to sample, a name that stays the same on a retry, or None if the event has no such
+        name."""
         if not self._has_id and request.key is not None:
-            return [f"{request.key}/{place}" for place in _places(request)]
+            return [f"{request.key}/{index}" for index in _indexes(request)]
         return self._id_texts(request.events)
 
     def _draws(self, name: str | None) -> bool:
-        """By a hash, so that who is sent again fares the same, after a restart too; with no name, at random."""
+        """Return whether to keep an event under load. If it has a name, the name's hash decides, so a retry has the
+        same result, even after a restart.
+
+        Otherwise, the result is random.
+        """
         if name is None:
             return self._random.random() < self._keep
         return int.from_bytes(blake2b(name.encode(), digest_size=HASH_BYTES).digest(), "big") < self._bound
 
     def _weighed(self, event: Any) -> Any:
-        """The event with its weight, which is more if its sender has sampled too, and said so."""
+        """Return the kept event with its weight set. If the sender also sampled its events and set a weight, the two
+        weights are multiplied."""
         if self._weight is None:
             return event
         return msgspec.structs.replace(event, **{self._weight: getattr(event, self._weight) / self._keep})
 
 
-class SheddingIntake(StreamIntake):
-    """The intake of a stream that may shed. Others are none the slower for it."""
+class SheddingGroupCommit(GroupCommit):
+    """The group commit of a stream declared with `shed`. It is a separate class so that other streams are not slowed
+    down."""
 
     def __init__(
         self,
-        target: Target,
-        log: Log,
+        target: WriteTarget,
+        log: AdmissionLog,
         settings: Settings,
         clock: Clock,
         hooks: Hooks,
@@ -127,12 +142,13 @@ class SheddingIntake(StreamIntake):
         self._since: datetime | None = None
 
     def shed(self, reason: str | None) -> None:
-        """Shed because the stream is read too slowly, until this is called with None."""
+        """Start shedding because the stream is read too slowly. Shedding continues until this method is called with
+        None."""
         self._lag = reason
 
     @property
     def shedding(self) -> Shedding | None:
-        """Why it sheds just now, if it does."""
+        """The current state of shedding, or None if the stream is not shedding."""
         reason = self._lag or self._crowd()
         if reason is None:
             self._since = None
@@ -148,14 +164,14 @@ class SheddingIntake(StreamIntake):
         )
         return f"has {self._pending_events} events waiting for the disk" if self._is_crowded else None
 
-    def _has_room(self, request: Request) -> bool:
+    def _has_room(self, request: IngressRequest) -> bool:
         count = len(request.events)
         if not count or self._hold is not None or request.sifted or self.shedding is None:
             return super()._has_room(request)
         expected = self._sieve.expected(request.events)
         return self._fits(expected, request.size * expected // count)
 
-    def _take(self, request: Request, waiter: Waiter) -> None:
+    def _take(self, request: IngressRequest, waiter: OutcomeWaiter) -> None:
         size = request.size
         if request.events and not request.sifted and self.shedding is not None:
             self._sieve.sift(request)
@@ -168,18 +184,19 @@ class SheddingIntake(StreamIntake):
         else:
             super()._take(request, waiter)
 
-    def _give_up(self, request: Request, waiter: Waiter) -> None:
-        """Of which nothing is left need not wait for the disk, nor be held in memory meanwhile."""
+    def _give_up(self, request: IngressRequest, waiter: OutcomeWaiter) -> None:
+        """Report the outcome of a request with no events left after shedding, without waiting for the disk or keeping
+        the request in memory."""
         self.audit.of(request.source).shed += request.shed
-        receipt = Receipt(0, 0, 0, None, shed=request.shed)
+        receipt = IngressReceipt(0, 0, 0, None, shed=request.shed)
         asyncio.get_running_loop().call_soon(_tell, waiter, receipt)
 
 
-def _places(request: Request) -> Sequence[int]:
-    """The places of its events in the request as it came."""
-    return range(len(request.events)) if request.places is None else request.places
+def _indexes(request: IngressRequest) -> Sequence[int]:
+    """Return the indexes of the events that were not shed in the original request."""
+    return range(len(request.events)) if request.indexes is None else request.indexes
 
 
-def _tell(waiter: Waiter, receipt: Receipt) -> None:
+def _tell(waiter: OutcomeWaiter, receipt: IngressReceipt) -> None:
     if not waiter.done():
         waiter.set_result(receipt)

@@ -1,6 +1,6 @@
-"""Groups of requests to one transaction of the log: the part of an intake that runs in its thread.
+"""The part of group commit that runs in the writer thread. It writes each group of requests in one log transaction.
 
-Plain blocking code. Called by one thread at a time; nothing here knows of an event loop.
+Plain blocking code, called by one thread at a time, with no access to the event loop.
 """
 
 from __future__ import annotations
@@ -15,24 +15,25 @@ from typing import Any, NamedTuple, Protocol
 
 import pyarrow as pa
 
-from penstock import failpoints
-from penstock.collect.reached import Reached
-from penstock.columns import place, text_of, tick_batch, to_batch
-from penstock.contracts import NO_MARKS, Admission, Clock, Log, Position
-from penstock.cursor import Ack, AckSigner, Span, stream_cursor
-from penstock.rows import to_micros
-from penstock.schema import Event, event_schema, fields
+from penstock.collect.stream_clock import StreamClock
+from penstock.core import failpoints
+from penstock.core.columns import partition_of, text_of, tick_batch, to_batch
+from penstock.core.contracts import NO_MARKS, Admission, AdmissionLog, AppendPosition, Clock
+from penstock.core.cursor import Ack, AckSigner, Span, stream_cursor
+from penstock.core.reading import rows_end
+from penstock.core.schema import Event, event_schema, fields
+from penstock.core.times import to_micros
 
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _SOON = timedelta(microseconds=1)
 TAIL_ROWS = 1_000
-"""Rows of each partition that are looked at, at the start, for how far time has come."""
+"""Maximum number of rows read from the end of each partition at startup, to learn how far time has advanced."""
 
 
 @dataclass(frozen=True)
-class Target:
-    """The stream that a writer fills: its class, the field that places an event, its number of partitions, and the
-    signer of its acknowledgements."""
+class WriteTarget:
+    """The stream that a writer appends to: its event class, key field, number of partitions, and signer of
+    acknowledgements."""
 
     name: str
     event: type[Event]
@@ -42,21 +43,22 @@ class Target:
 
 
 SPANS_MAX = 64
-"""Stretches of events that an acknowledgement names. A request that repeats events from all over the log has more; the
-rest of them is not followed."""
+"""Maximum number of spans in one acknowledgement.
+
+If a request's duplicates are scattered across the log, it can have more spans; the excess spans cannot be followed.
+"""
 
 
 class Commit(NamedTuple):
-    """A durable group: where the stream stands after it; of each request, how many of its events were known already,
-    and its acknowledgement."""
+    """A durable group of requests: the stream's cursor after it, and each request's duplicates and acknowledgement."""
 
     cursor: str
     duplicates: Sequence[int]
     acks: Sequence[str | None]
 
 
-class Request(Protocol):
-    """The events of one request, and a text that tells it from all others, if it has one."""
+class WriteRequest(Protocol):
+    """The events of one request and, optionally, a string that identifies the request."""
 
     @property
     def events(self) -> Sequence[Any]: ...
@@ -65,13 +67,14 @@ class Request(Protocol):
     def key(self) -> str | None: ...
 
     @property
-    def places(self) -> Sequence[int] | None:
-        """The places that the events had in the request before others of it were rejected or shed; None if none was."""
+    def indexes(self) -> Sequence[int] | None:
+        """The indexes of the events in the original request if other events were rejected or shed; otherwise None."""
 
 
 @dataclass(frozen=True)
 class _Group:
-    """The events of several requests as one batch, ordered by partition; `order` has each row's place among them."""
+    """The events of several requests as one batch, sorted by partition; `order` contains each row's index in arrival
+    order."""
 
     batch: pa.RecordBatch
     order: Sequence[int]
@@ -80,48 +83,55 @@ class _Group:
     def batches(self) -> dict[int, pa.RecordBatch]:
         return {partition: self.batch.slice(start, length) for partition, (start, length) in self.spans.items()}
 
-    def known(self, admission: Admission) -> Iterator[tuple[int, Position]]:
-        """The places, among the events as they came, of those that the log had already, and where it has them."""
+    def known(self, admission: Admission) -> Iterator[tuple[int, AppendPosition]]:
+        """Yield the arrival index and the log position of each event that was already in the log."""
         for partition, rows in admission.duplicates.items():
             start, _ = self.spans[partition]
             for row, original in zip(rows, admission.originals[partition], strict=True):
                 yield self.order[start + row], original
 
     def taken(self, admission: Admission, ends: Sequence[int]) -> Iterator[tuple[int, Span]]:
-        """The spans of the new events of each request. Requests are numbered; `ends` has where each one's events end
-        among all. In a partition, events stand as they came, so those of a request stand side by side."""
+        """Yield each span of new events, with the number of its request.
+
+        `ends` contains the index at which each request's events end. Within a partition, events keep their arrival
+        order, so the events of one request are adjacent.
+        """
         for partition, (start, length) in self.spans.items():
-            row, end, offset = start, start + length, admission.first[partition]
+            row, end, spans = start, start + length, list(reversed(admission.spans[partition]))
             repeated = admission.duplicates[partition]
             while row < end:
                 request = bisect_right(ends, self.order[row])
                 following = bisect_left(self.order, ends[request], row, end)
                 out = bisect_left(repeated, following - start) - bisect_left(repeated, row - start)
                 count = following - row - out
-                if count:
-                    yield request, Span(partition, offset, count)
-                row, offset = following, offset + count
+                yield from ((request, span) for span in _cut(spans, count))
+                row = following
 
 
 class Writer:
-    """Writes one stream. Made anew after a crash, it takes up offsets and ingest time from the log."""
+    """Writer of the group commits of one stream. After a crash, a new writer continues from the offsets and ingest time
+    in the log."""
 
-    def __init__(self, target: Target, log: Log, clock: Clock, reached: Reached | None = None) -> None:
+    def __init__(
+        self, target: WriteTarget, log: AdmissionLog, clock: Clock, stream_clock: StreamClock | None = None
+    ) -> None:
         self._target = target
         self._log = log
         self._clock = clock
-        self._reached = reached or Reached(target.event.__time_field__, to_micros(clock.now()))
+        self._stream_clock = stream_clock or StreamClock(target.event.__time_field__, to_micros(clock.now()))
         self._id_texts = texts_of(target.event, target.event.__id_field__)
         self._key_texts = texts_of(target.event, target.key)
         self._generation = log.generation(target.name)
         self._ends = dict(log.ends(target.name))
         self._latest = self._recalled()
 
-    def commit(self, requests: Sequence[Request], marks: Mapping[str, str] = NO_MARKS) -> Commit:
-        """Append the events of all requests, and the marks, in one transaction, in order. Durable on return; on an
-        error, nothing is.
+    def commit(self, requests: Sequence[WriteRequest], marks: Mapping[str, str] = NO_MARKS) -> Commit:
+        """Append the events of all requests in a group, and the marks, in one transaction, in order.
 
-        Ingest time is that of the group: it rises from group to group, whatever the clock does.
+        Durable on return; all or nothing.
+
+        Blocks. All events in a group have the same ingest time, which increases from group to group, even if the clock
+        does not.
         """
         duplicates = [0] * len(requests)
         spans: list[list[Span]] = [[] for _ in requests]
@@ -131,8 +141,8 @@ class Writer:
             failpoints.reach("collect.before_append")
             admission = self._log.admit(self._target.name, batches, marks)
             failpoints.reach("collect.after_append")
-            self._advance(admission, batches)
-            self._reached.took(group.batch, to_micros(self._latest))
+            self._ends |= admission.ends
+            self._stream_clock.took(group.batch, to_micros(self._latest))
             ends = list(accumulate(len(request.events) for request in requests))
             for number, span in group.taken(admission, ends):
                 spans[number].append(span)
@@ -147,24 +157,27 @@ class Writer:
             return None
         return self._target.signer.sign(Ack(self._target.name, self._generation, tuple(spans[:SPANS_MAX])))
 
-    def tick(self, at: datetime, told: datetime | None = None) -> Commit:
-        """Append one tick to every partition: a group of one request without events. `told` is how far event time has
-        come; without it, event time does not move."""
+    def tick(self, at: datetime, event_time: datetime | None = None) -> Commit:
+        """Append one tick to every partition of the stream: a group of one request without events. Blocks.
+
+        `event_time` is the event time that the stream has reached; without it, event time does not advance.
+        """
         event, now = self._target.event, self._later(at)
-        tick = tick_batch(event_schema(event), now, event.__time_field__, told)
+        tick = tick_batch(event_schema(event), now, event.__time_field__, event_time)
         batches = dict.fromkeys(range(self._target.partitions), tick)
-        self._advance(self._log.admit(self._target.name, batches), batches)
-        self._reached.ticked(to_micros(now), to_micros(told) if told is not None else None)
+        self._ends |= self._log.admit(self._target.name, batches).ends
+        self._stream_clock.ticked(to_micros(now), to_micros(event_time) if event_time is not None else None)
         return Commit(stream_cursor(self._generation, self._ends), [0], [None])
 
-    def _grouped(self, requests: Sequence[Request]) -> _Group:
-        """One conversion to Arrow for all partitions: its price is for each column more than for each row."""
+    def _grouped(self, requests: Sequence[WriteRequest]) -> _Group:
+        """Convert a group's events of all partitions to Arrow at once, because a conversion costs more per column than
+        per row."""
         target = self._target
         events = [event for request in requests for event in request.events]
         ids, keys = self._ids(requests, events), self._key_texts(events)
         rows: dict[int, list[int]] = {}
         for index, key in enumerate(keys):
-            rows.setdefault(place(key, target.partitions), []).append(index)
+            rows.setdefault(partition_of(key, target.partitions), []).append(index)
         order = [index for indexes in rows.values() for index in indexes]
         batch = to_batch(
             target.event,
@@ -177,42 +190,56 @@ class Writer:
         starts = accumulate(lengths, initial=0)
         return _Group(batch, order, dict(zip(rows, zip(starts, lengths, strict=False), strict=True)))
 
-    def _ids(self, requests: Sequence[Request], events: Sequence[Any]) -> list[str | None]:
-        """The ids of events; if their class has none, those that the key of their request gives them."""
+    def _ids(self, requests: Sequence[WriteRequest], events: Sequence[Any]) -> list[str | None]:
+        """Return the ids of a group's events. If their class has no id, each id is made from the request's key and the
+        event's index."""
         if self._target.event.__id_field__ is None and any(request.key for request in requests):
             return [
                 None if request.key is None else f"{request.key}/{number}"
                 for request in requests
-                for number in request.places or range(len(request.events))
+                for number in request.indexes or range(len(request.events))
             ]
         return self._id_texts(events)
 
-    def _advance(self, admission: Admission, batches: dict[int, pa.RecordBatch]) -> None:
-        for partition, first in admission.first.items():
-            taken = batches[partition].num_rows - len(admission.duplicates.get(partition, ()))
-            self._ends[partition] = first + taken
-
     def _later(self, at: datetime) -> datetime:
-        """The time, or a later one if need be: later than every one before it, by a microsecond at least. So a row that
-        is yet to come has a later time than all that are there."""
+        """Return `at`, or the stream's last ingest time plus a microsecond if that is later.
+
+        This way, every new row has a later time than all existing rows.
+        """
         self._latest = max(self._latest + _SOON, at)
         return self._latest
 
     def _recalled(self) -> datetime:
-        """The newest ingest time in the log, so that a clock set back across a restart does not show; and event time,
-        as far as the end of the log tells."""
+        """Return the stream's latest ingest time in the log, so that ingest times increase even if the clock was set
+        back.
+
+        Also recovers event time from the rows at the end of the log.
+        """
         name, latest = self._target.name, _LONG_AGO
         starts = self._log.starts(name)
-        for partition, end in self._ends.items():
-            for batch in self._log.read(name, partition, max(starts.get(partition, 0), end - TAIL_ROWS), end):
-                self._reached.recall(batch)
+        for partition, next_offset in self._ends.items():
+            start = starts.get(partition, 0)
+            end = rows_end(self._log, name, partition, start, next_offset)
+            for batch in self._log.read(name, partition, max(start, end - TAIL_ROWS), end):
+                self._stream_clock.recall(batch)
                 latest = max([latest, *batch.column("_ingest_time").to_pylist()])
-        self._reached.recalled()
+        self._stream_clock.recalled()
         return latest
 
 
-def _include(spans: list[Span], position: Position) -> None:
-    """Add one event, to the last span if it stands right behind that."""
+def _cut(spans: list[Span], rows: int) -> Iterator[Span]:
+    """Remove `rows` rows from a request's spans, which are in reverse order: the next span is the last in the list."""
+    while rows:
+        span = spans.pop()
+        count = min(rows, span.count)
+        yield Span(span.partition, span.first, count)
+        if count < span.count:
+            spans.append(Span(span.partition, span.first + count, span.count - count))
+        rows -= count
+
+
+def _include(spans: list[Span], position: AppendPosition) -> None:
+    """Add the position of one event to a request's spans, extending the last span if it is adjacent."""
     if spans and (spans[-1].partition, spans[-1].first + spans[-1].count) == position:
         last = spans.pop()
         spans.append(Span(last.partition, last.first, last.count + 1))
@@ -221,10 +248,10 @@ def _include(spans: list[Span], position: Position) -> None:
 
 
 def texts_of(cls: type[Event], name: str | None) -> Callable[[Sequence[Any]], list[str | None]]:
-    """A function that gives the texts of one field of many events. A field of text needs no conversion."""
+    """Return a function that converts one field of each event to a string. A string field needs no conversion."""
     if name is None:
         return lambda events: [None] * len(events)
     value = attrgetter(name)
-    if next(each for each in fields(cls) if each.name == name).base is str:
+    if next(column for column in fields(cls) if column.name == name).base is str:
         return lambda events: list(map(value, events))
     return lambda events: list(map(text_of, map(value, events)))

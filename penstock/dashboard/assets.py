@@ -1,4 +1,4 @@
-"""The dashboard's files, in memory, and the headers that each is served with."""
+"""The dashboard's files, in memory, and the headers that they are served with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from penstock.dashboard.bundle import bundle
 STATIC = Path(__file__).with_name("static")
 PAGE = "index.html"
 CLIENT, CLIENT_TYPES = "penstock.js", "penstock.d.ts"
-"""The client for browsers, which the page itself uses, and its types for those who write TypeScript."""
+"""The browser client, which the page itself uses, and its TypeScript types."""
 CLIENT_MODULES = "client"
 SERVED = {
     ".html": "text/html; charset=utf-8",
@@ -49,14 +49,19 @@ HEADERS: Mapping[str, str] = MappingProxyType(
         "Vary": "Accept-Encoding",
     }
 )
-"""On every answer, the "not found" too. `no-cache` means "ask each time": with the ETag that costs an empty 304, and a
-newer Penstock is never mixed with modules of an older one."""
+"""Headers of every response, including "not found".
+
+`no-cache` makes browsers revalidate each file every time. Thanks to the ETag, that costs only an empty 304 response,
+and modules of different Penstock versions are never mixed.
+"""
 
 
 @dataclass(frozen=True)
 class Asset:
-    """One file: its bytes, what they are, and a tag that changes with them. The compressed form, which is made once,
-    has a tag of its own, since a strong tag stands for bytes."""
+    """One file of the dashboard: its bytes, its media type, and an ETag that changes with the bytes.
+
+    The compressed form, which is created once, has a different ETag, because a strong ETag identifies the exact bytes.
+    """
 
     body: bytes
     media_type: str
@@ -66,14 +71,14 @@ class Asset:
 
 
 def load(folder: Path = STATIC) -> Mapping[str, Asset]:
-    """Read every file that a browser needs, keyed by its path below `folder`; some 200 KB in all.
+    """Read every file of the dashboard that a browser needs, keyed by its path below `folder`; about 200 KB in total.
 
-    Called once, before serving starts. What is not in the answer cannot be asked for, so no path can lead out of the
-    folder; licences and notes stay on disk.
+    Called once, before serving starts. Only these files can be requested, so no path can lead out of the folder;
+    licences and notes stay on disk.
     """
     modules = folder / CLIENT_MODULES
-    found = sorted(path for path in folder.rglob("*") if path.suffix in SERVED and path.parent != modules)
-    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in found}
+    paths = sorted(path for path in folder.rglob("*") if path.suffix in SERVED and path.parent != modules)
+    files = {path.relative_to(folder).as_posix(): path.read_bytes() for path in paths}
     if modules.exists():
         files[CLIENT] = bundle(modules)
     return MappingProxyType({name: _asset(name, body) for name, body in files.items()})

@@ -1,7 +1,7 @@
-"""The browser client as one file: the modules of `static/client`, one after the other.
+"""The browser client as one file: the modules of `static/client`, concatenated.
 
-They are written as modules of a size that can be read, and used as one that can be copied and that a page gets with one
-request. Nothing is done to them but that their imports of each other are left out.
+The small modules are served as one file, which is easy to copy and which a page loads with one request. The only change
+is that the imports between the modules are removed.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ import re
 from pathlib import Path
 
 ORDER = (
-    "protocol", "socket", "http", "link", "copy", "stores", "keeper", "subscription", "table", "penstock",
+    "protocol", "socket", "http", "link", "copy", "stores", "saver", "subscription", "table", "penstock",
 )  # fmt: skip
-"""A module comes after those that it imports."""
-_HEAD = "// The client of Penstock for browsers, made of the modules in penstock/dashboard/static/client.\n\n"
+"""Each module comes after the modules that it imports."""
+_HEAD = "// The client of Penstock for browsers, built from the modules in penstock/dashboard/static/client.\n\n"
 _IMPORT = re.compile(r'^import \{[^}\n]*\} from "\./\w+\.js";\n+', re.MULTILINE)
 
 
 def bundle(folder: Path) -> bytes:
-    """The modules of a folder as one."""
+    """Return the browser client's modules as one file."""
     modules = [_IMPORT.sub("", (folder / f"{name}.js").read_text()) for name in ORDER]
     return (_HEAD + "\n".join(modules)).encode()

@@ -1,4 +1,4 @@
-"""`/`, `/assets/...` and `/penstock.js`: the only paths that the dashboard answers."""
+"""`/`, `/assets/...` and `/penstock.js`: the only paths that the dashboard serves."""
 
 from __future__ import annotations
 
@@ -9,16 +9,22 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 
 from penstock.dashboard.assets import CLIENT, CLIENT_TYPES, HEADERS, PAGE, Asset, load
-from penstock.encodings import accepts_gzip
+from penstock.http.encodings import accepts_gzip
 
 CLIENT_PATHS = (f"/{CLIENT}", f"/{CLIENT_TYPES}")
-"""Where the client for browsers stands, and its types. Like the page, they are for everyone."""
+"""The paths of the browser client and its types. Like the page, they are public."""
+_PAGE, _ASSETS = "/", "/assets/"
+
+
+def is_file(path: str) -> bool:
+    """Return whether the dashboard serves a path. Its files are the same for everyone."""
+    return path == _PAGE or path in CLIENT_PATHS or path.startswith(_ASSETS)
 
 
 def routes() -> list[BaseRoute]:
-    """The dashboard's routes, for `runtime` to put beside those of the API.
+    """Return the dashboard's routes, for `runtime` to add to the API's routes.
 
-    Reads the files when called, and nothing after that: answering never touches the disk or blocks the loop.
+    Reads the files only when called, so serving them never touches the disk or blocks the event loop.
     """
     assets = load()
 
@@ -32,9 +38,9 @@ def routes() -> list[BaseRoute]:
         return _answer(request, assets, request.url.path.removeprefix("/"))
 
     return [
-        Route("/", page, name="dashboard"),
+        Route(_PAGE, page, name="dashboard"),
         *(Route(path, client) for path in CLIENT_PATHS),
-        Route("/assets/{path:path}", asset, name="dashboard-assets"),
+        Route(f"{_ASSETS}{{path:path}}", asset, name="dashboard-assets"),
     ]
 
 

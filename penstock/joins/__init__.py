@@ -1,10 +1,15 @@
-"""Joins: two streams within an interval of time, a stream with a table as of its events' time, a stream with a view or
-with a range of a rollup.
+"""Joins of two streams within a time interval, of a stream with a table as of the event's time, or of a stream with a
+view or a range of rows from a rollup.
 
-Plain Python, no Spark. `App.join` and `App.enrich` make handlers of them, so that all that runs handlers runs joins.
+Plain Python, no Spark. `App.join` and `App.enrich` compile joins into a `Joiner`, which is a handler, so everything
+that runs handlers can run joins. `declaring` declares joins and reports mistakes in them; `interval`, `asof`, `current`
+and `ranged` contain the handler's two functions, for events and for timers. The key can have a different name in each
+stream (`Handler.key_of`). A handler reads a view through the view's changes, as events of a separate class
+(`Handler.rows`). These changes are in order of log time, and `penstock.runtime.changes.Pulse` appends ticks to them
+when the other streams are ahead.
 """
 
 from penstock.joins.bounds import Bounds
-from penstock.joins.telling import Missed
+from penstock.joins.output import Missed
 
 __all__ = ["Bounds", "Missed"]

@@ -1,9 +1,10 @@
-"""A stream with a table whose rows change: each event with the row that was valid at its time.
+"""As-of joins of a stream with a table whose rows change. Each event is joined with the row that was valid at the
+event's time.
 
-A row of the table is valid from its event time on, until the next one of the same key. An event waits for rows that
-may still come for the table's `late_after`: until a row of its key is so much newer than it, or so much log time has
-passed. A row that comes later than that is told if an event of its time or a later one was answered without it, and
-counts from then on.
+A row of the table is valid from its event time until the next row with the same key. An event waits for late rows for
+the duration of the table's `late_after`: until its key gets a row that is that much newer, or until that much log time
+has passed. If a row arrives after an event with the same or a later time was joined without it, the row is reported as
+late, but it is used for events that are processed afterwards.
 """
 
 from __future__ import annotations
@@ -17,39 +18,39 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import Context
+from penstock.core.contracts import Context
+from penstock.core.operators import forget, listed
+from penstock.core.schema import State
 from penstock.joins.bounds import Bounds
-from penstock.joins.telling import MOMENT, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
-from penstock.making import forget, listed
-from penstock.schema import State
+from penstock.joins.output import MOMENT, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
 
 
-class Version(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """A row of the table: the time from which on it is valid, its number, and the log time at which it came."""
+class RowVersion(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """A row of an as-of join's table: the time when it becomes valid, its number, and the log time when it arrived."""
 
+    __stored_name__ = "version"
     time: datetime
     number: int
     came: datetime
 
 
-class Waiting(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """An event that waits for rows that may still come: its time and its number."""
+class WaitingEvent(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An event that is waiting for late rows of the joined table: its time and its number."""
 
+    __stored_name__ = "waiting"
     time: datetime
     number: int
 
 
-class Table(State):
-    """What is kept of a key: the versions of its row and the events that wait, each in order of event time; the rows
-    and events themselves are in `rows` and `events`, by number. `came` has the log time at which each event that waits
-    came.
+class AsOfState(State):
+    """The as-of join's state for a key: the versions of its row and the waiting events, both in order of event time.
+    The rows and events themselves are in `rows` and `events`, by number. `came` contains the log time at which each
+    waiting event arrived. `floor` is the time before which versions were dropped. All rows before `over` have arrived,
+    except for late rows. `told` is the latest time of a processed event. `timer` is the time that the timer is set for,
+    and `forget` is the time when a key without rows is deleted."""
 
-    `floor` is the time before which versions were given up. All rows before `over` are there, but for late ones. Events
-    up to `told` were answered. `timer` is when the timer is set for, `forget` when a key without rows is forgotten.
-    """
-
-    versions: list[Version] = msgspec.field(default_factory=list)
-    waiting: list[Waiting] = msgspec.field(default_factory=list)
+    versions: list[RowVersion] = msgspec.field(default_factory=list)
+    waiting: list[WaitingEvent] = msgspec.field(default_factory=list)
     came: dict[int, datetime] = msgspec.field(default_factory=dict)
     floor: datetime | None = None
     over: datetime | None = None
@@ -60,7 +61,7 @@ class Table(State):
 
 
 class AsOfJoin:
-    """The two functions of the handler."""
+    """The two functions of an as-of join's handler."""
 
     def __init__(
         self, event: Side, table: Side, *, inner: bool, keep: timedelta, function: Pair, bounds: Bounds
@@ -81,7 +82,7 @@ class AsOfJoin:
         def on_timer(state: Any, ctx: Context) -> Any:
             return self._timer(state, ctx)
 
-        return Joining(state_class(Table, held), on_event, on_timer)
+        return Joining(state_class(AsOfState, held), on_event, on_timer)
 
     def _event(self, state: Any, event: Any, ctx: Context) -> Iterator[Any]:
         late, time = self.table.late_after, self._time_of_event(event)
@@ -90,7 +91,7 @@ class AsOfJoin:
         else:
             number, state.next = state.next, state.next + 1
             state.events[number], state.came[number] = event, ctx.now
-            insort(state.waiting, Waiting(time, number), key=_turn)
+            insort(state.waiting, WaitingEvent(time, number), key=_event_order)
             surplus = max(0, len(state.waiting) - self.bounds.waiting)
             yield from self._release(state, state.waiting[:surplus], ctx)
         self._set(state, ctx)
@@ -102,22 +103,22 @@ class AsOfJoin:
         if not _is_forgotten(state, time):
             number, state.next = state.next, state.next + 1
             state.rows[number] = row
-            insort(state.versions, Version(time, number, ctx.now), key=_turn)
+            insort(state.versions, RowVersion(time, number, ctx.now), key=_event_order)
         over = time - self.table.late_after
         state.over = over if state.over is None else max(state.over, over)
         yield from self._release(state, state.waiting[: bisect_left(state.waiting, state.over, key=_time)], ctx)
         self._prune(state, ctx.now)
         self._set(state, ctx)
 
-    def _release(self, state: Any, turns: list[Waiting], ctx: Context) -> Iterator[Any]:
-        """Answer events that wait."""
-        for each in turns:
-            del state.waiting[bisect_left(state.waiting, _turn(each), key=_turn)]
-            del state.came[each.number]
-            yield from self._answered(state, state.events.pop(each.number), each.time, ctx, waited=True)
+    def _release(self, state: Any, released: list[WaitingEvent], ctx: Context) -> Iterator[Any]:
+        """Join some of the waiting events."""
+        for turn in released:
+            del state.waiting[bisect_left(state.waiting, _event_order(turn), key=_event_order)]
+            del state.came[turn.number]
+            yield from self._answered(state, state.events.pop(turn.number), turn.time, ctx, waited=True)
 
     def _answered(self, state: Any, event: Any, time: datetime, ctx: Context, waited: bool = False) -> Iterator[Any]:
-        """What the function makes of an event and the row that is valid at its time."""
+        """Yield the function's results for an event and the row that was valid at its time."""
         if _is_forgotten(state, time):
             yield missed(ctx, self.event, "forgotten", time, event, state.floor - time)
             return
@@ -132,31 +133,33 @@ class AsOfJoin:
             yield from listed(self.function(event, row))
 
     def _prune(self, state: Any, now: datetime) -> None:
-        """Give up versions that are no longer needed: those after which a newer one has been valid, and there, for
-        `keep`; and the oldest ones over the bound. The newest stays, and with it the one that is valid now."""
+        """Drop the joined row's versions that are no longer needed, because a newer version has been valid and stored
+        for `keep`, and the oldest versions beyond the limit. The newest version is always kept, and so is the currently
+        valid version."""
         versions, gone = state.versions, max(0, len(state.versions) - self.bounds.versions)
         while gone + 1 < len(versions) and max(versions[gone + 1].time, versions[gone + 1].came) + self.keep <= now:
             gone += 1
-        for each in versions[:gone]:
-            del state.rows[each.number]
+        for version in versions[:gone]:
+            del state.rows[version.number]
         if gone:
             del versions[:gone]
             state.floor = versions[0].time
 
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
-        """Log time has come so far that some events have waited long enough."""
+        """Join the events that have waited long enough in log time, or forget a quiet key."""
         state.timer = None
         last = ctx.now - self.table.late_after
-        waited = [number for number, _ in takewhile(lambda each: each[1] < last, state.came.items())]
-        turns = [Waiting(self._time_of_event(state.events[number]), number) for number in waited]
-        yield from self._release(state, sorted(turns, key=_turn), ctx)
+        waited = [number for number, _ in takewhile(lambda arrival: arrival[1] < last, state.came.items())]
+        released = [WaitingEvent(self._time_of_event(state.events[number]), number) for number in waited]
+        yield from self._release(state, sorted(released, key=_event_order), ctx)
         if state.forget is not None and state.forget <= ctx.now:
             forget(state)
         else:
             self._set(state, ctx, state.forget)
 
     def _set(self, state: Any, ctx: Context, until: datetime | None = None) -> None:
-        """Have the timer call when the next event has waited long enough; or when a key without rows is forgotten."""
+        """Set the timer for when the next event has waited long enough or, if no event is waiting, for when a key
+        without rows is deleted."""
         alarm = None
         state.forget = None
         if state.came:
@@ -172,10 +175,10 @@ def _is_forgotten(state: Any, time: datetime) -> bool:
     return state.floor is not None and time < state.floor
 
 
-def _time(each: Any) -> datetime:
-    time: datetime = each.time
+def _time(entry: Any) -> datetime:
+    time: datetime = entry.time
     return time
 
 
-def _turn(each: Any) -> tuple[datetime, int]:
-    return each.time, each.number
+def _event_order(entry: Any) -> tuple[datetime, int]:
+    return entry.time, entry.number

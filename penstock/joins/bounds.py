@@ -1,4 +1,4 @@
-"""How much a join keeps of a key at most, and what it does when that is not enough."""
+"""Limits on the state that a join keeps for a key, and the policies for exceeding them."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from penstock.making import Full, bounds_faults
+from penstock.core.operators import Full, bounds_faults
 
 
 @dataclass(frozen=True)
 class Bounds:
-    """How much is kept of a key at most.
+    """Limits on a join's state for a key.
 
-    Of a join `events` of each side: when there are more, `drop_oldest` gives up the one with the earliest time,
-    `refuse_new` the one that came last; it is told. Of a table `versions`, and of a rollup so many rows: the oldest
-    goes, and an event that would have needed it is told. Of events that wait for a table's late rows `waiting`: the
-    oldest is answered before its time. A key that has nothing else is forgotten when no event of it has come for
-    `remember`: until then an event that is late is known to be.
+    `events` limits the stored events on each side of a join. Beyond this limit, `drop_oldest` drops the event with the
+    earliest time, and `refuse_new` drops the event that arrived last; the dropped event is reported. `versions` limits
+    the versions of a table's row, and the rows from a rollup: the oldest version or row is dropped, and an event that
+    would have needed it is reported. `waiting` limits the events that wait for late rows in a table: beyond it, the
+    oldest event is processed early. A key without other state is deleted when it has had no event for `remember`; until
+    then, late events are recognized.
     """
 
     events: int = 10_000
@@ -27,14 +28,14 @@ class Bounds:
     remember: timedelta = timedelta(days=1)
 
     def problems(self) -> list[str]:
-        """What is wrong with them."""
+        """Return the errors in a join's limits."""
         return bounds_faults(self, "events", "versions", "waiting")
 
 
 def bounds_problems(bounds: Any) -> list[str]:
-    """What is wrong with what was given as bounds."""
+    """Return the errors in a join's bounds."""
     if not isinstance(bounds, Bounds):
-        return [f"bounds is {bounds!r}; write bounds=joins.Bounds(events=10_000), or leave it out"]
+        return [f"bounds is {bounds!r}; write bounds=joins.Bounds(events=10_000), or omit it"]
     return bounds.problems()
 
 

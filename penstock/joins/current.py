@@ -1,21 +1,23 @@
-"""A stream with a view: each event with the view's row as it stood in the log when the event came."""
+"""Joins of a stream with a view. Each event is joined with the view's row at the event's position in log time."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from penstock.contracts import Context
-from penstock.joins.telling import Joining, Pair, Side, is_of, state_class
-from penstock.making import listed
-from penstock.schema import State
+from penstock.core.contracts import Context
+from penstock.core.operators import listed
+from penstock.core.schema import State
+from penstock.joins.output import Joining, Pair, Side, is_of, state_class
 
 
 class Latest(State):
-    """What is kept of a key: the view's row in `rows`, under 0, if there is one."""
+    """The state of a key in a join with a view. If there is a row in the view, `rows` contains it under the number
+    0."""
 
 
 def current(view: Side, stream: Side, *, inner: bool, function: Pair) -> Joining:
-    """The parts of a handler over a view's changes and a stream. A row of the view that is gone comes as None."""
+    """Return the parts of a handler that reads a view's changes and a stream. A deleted row of the view arrives as
+    None."""
     kind, is_event = view.event, is_of(stream, view)
 
     def on_event(state: Any, event: Any, ctx: Context) -> Any:

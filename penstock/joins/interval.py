@@ -1,11 +1,11 @@
-"""Two streams by key, within an interval of event time: events in log order in, pairs out.
+"""Interval joins of two streams by key, within an interval of event time. They take events in log order and emit pairs.
 
-A pair is told as soon as both are there. An event is kept until no partner can come any more: when the other stream's
-time, for this key, is past the interval. That time is `late_after` behind the newest event of the stream; and it
-passes without events: when log time has moved on by the interval and `late_after` since an event came, the other
-stream's time is past that event's interval. An event behind its own stream's time is late, joins nothing, and is told.
-So any two events that are not late and lie within the interval meet, and one that is given up without a partner has
-none.
+A pair is emitted as soon as both events have arrived. An event is kept until no further partner can arrive, because the
+other stream's time for this key has passed the interval. A stream's time is `late_after` behind its newest event. This
+time also advances without events: when log time has advanced by the interval plus `late_after` since an event arrived,
+the other stream's time has passed that event's interval. An event that is behind its own stream's time is late: it is
+not joined, and is reported. So any two events within the interval that are not late are joined, and an event that is
+dropped without a partner really has no partner.
 """
 
 from __future__ import annotations
@@ -18,27 +18,28 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.contracts import Context
+from penstock.core.contracts import Context
+from penstock.core.operators import forget, listed, time_of
+from penstock.core.schema import State
 from penstock.joins.bounds import Bounds
-from penstock.joins.telling import MOMENT, NO_TIME, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
-from penstock.making import forget, listed, time_of
-from penstock.schema import State
+from penstock.joins.output import MOMENT, NO_TIME, TIMER, Joining, Pair, Side, is_of, missed, safely, state_class
 
 
 class Slot(msgspec.Struct, array_like=True, gc=False):
-    """An event that is kept: its time, its number, and whether it has had a partner."""
+    """An event that a join stores: its time, its number, and whether it has had a partner."""
 
     time: datetime
     number: int
     paired: bool = False
 
 
-class Kept(State):
-    """What is kept of a key. 0 is the left side and 1 the right one.
+class IntervalState(State):
+    """The interval join's state for a key. 0 is the left side and 1 the right side.
 
-    `slots_0` and `slots_1` are in order of event time; `came_0` and `came_1` have the log times at which those events
-    came, by number, and `held_0` and `held_1` the events. All times before `over_0` are over on the left. `timer` is
-    when the timer is set for, `forget` when the key is forgotten if nothing comes.
+    `slots_0` and `slots_1` are in order of event time. `came_0` and `came_1` contain the log times at which these
+    events arrived, by number, and `held_0` and `held_1` contain the events. On the left side, all times before `over_0`
+    are past. `timer` is the time that the timer is set for, and `forget` is the time when the key is deleted if it
+    receives no events.
     """
 
     slots_0: list[Slot] = msgspec.field(default_factory=list)
@@ -53,8 +54,8 @@ class Kept(State):
 
 
 class Reach(NamedTuple):
-    """Where an event's partners may be: from so long before it to so long after. Whether it is told without any; how
-    long it waits for one in log time."""
+    """The interval that contains an event's partners, from `back` before it to `ahead` after it; whether the event is
+    emitted if it has no partner (`outer`); and how long it waits for a partner in log time."""
 
     back: timedelta
     ahead: timedelta
@@ -63,7 +64,7 @@ class Reach(NamedTuple):
 
 
 class _At(NamedTuple):
-    """One side of a key while an event or timer is at work: what is kept of it, as references into the state."""
+    """References to one side of a key's state, while an event or timer is processed."""
 
     slots: list[Slot]
     came: dict[int, datetime]
@@ -71,7 +72,7 @@ class _At(NamedTuple):
 
 
 class IntervalJoin:
-    """The two functions of the handler."""
+    """The two functions of an interval join's handler."""
 
     def __init__(
         self, sides: tuple[Side, Side], within: tuple[timedelta, timedelta], how: str, function: Pair, bounds: Bounds
@@ -96,7 +97,7 @@ class IntervalJoin:
         def on_timer(state: Any, ctx: Context) -> Any:
             return self._timer(state, ctx)
 
-        return Joining(state_class(Kept, held), on_event, on_timer)
+        return Joining(state_class(IntervalState, held), on_event, on_timer)
 
     def _event(self, state: Any, side: int, event: Any, ctx: Context) -> Iterator[Any]:
         get = self._times[side] if self._timed else None
@@ -109,10 +110,10 @@ class IntervalJoin:
         self._set(state, ctx)
 
     def _take(self, state: Any, side: int, event: Any, time: datetime, ctx: Context) -> Iterator[Any]:
-        """Join an event that is in time with what is there, and keep it if more may come."""
+        """Join an event that is not late with the stored events, and store it if more partners can arrive."""
         self._reach(state, side, time - self.sides[side].late_after)
         if not self._timed:
-            self._reach(state, 1 - side, time)  # log time is the same for both
+            self._reach(state, 1 - side, time)  # log time is the same for both sides
         reach, other = self.reach[side], _at(state, 1 - side)
         first = bisect_left(other.slots, time - reach.back, key=_time)
         partners = other.slots[first : bisect_right(other.slots, time + reach.ahead, key=_time)]
@@ -135,17 +136,18 @@ class IntervalJoin:
             oldest = at.slots.pop(0)
             yield missed(ctx, self.sides[side], "full", oldest.time, _drop(at, oldest))
         state.next += 1
-        insort(at.slots, slot, key=_turn)
+        insort(at.slots, slot, key=_event_order)
         at.came[slot.number], at.held[slot.number] = ctx.now, event
 
     def _reach(self, state: Any, side: int, time: datetime) -> None:
-        """All times of a side before this one are over."""
+        """Record that all times before this time are past on one side of the join."""
         over = _over(state, side)
         if over is None or over < time:
             setattr(state, f"over_{side}", time)
 
     def _let_go(self, state: Any, ctx: Context) -> Iterator[Any]:
-        """Give up the events whose partners' time is over; tell of those that had none, if that is asked for."""
+        """Drop the events whose partners can no longer arrive. In an outer join, emit the dropped events that had no
+        partner."""
         for side, reach in enumerate(self.reach):
             over, at = _over(state, 1 - side), _at(state, side)
             if over is None or not at.slots or at.slots[0].time + reach.ahead >= over:
@@ -160,12 +162,12 @@ class IntervalJoin:
                     yield from safely(self.function, pair, ctx, self.sides[side], slot.time)
 
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
-        """Log time has come so far that some event has waited long enough."""
+        """Join the events that have waited long enough in log time."""
         state.timer = None
         now = ctx.now
         for side, reach in enumerate(self.reach):
             at = _at(state, side)
-            waited = takewhile(lambda each: each[1] + reach.wait < now, at.came.items())  # noqa: B023  # used at once
+            waited = takewhile(lambda arrival: arrival[1] + reach.wait < now, at.came.items())  # noqa: B023  # used at once
             get = self._times[side] if self._timed else None
             times = [came if get is None else get(at.held[number]) for number, came in waited]
             if times:
@@ -177,8 +179,8 @@ class IntervalJoin:
             self._set(state, ctx, state.forget)
 
     def _set(self, state: Any, ctx: Context, until: datetime | None = None) -> None:
-        """Have the timer call when the event that came first has waited long enough; or, if none is kept, when the key
-        is to be forgotten."""
+        """Set the timer for when the event that arrived first has waited long enough or, if no event is stored, for
+        when the key is deleted."""
         alarms = [
             next(iter(came.values())) + reach.wait + MOMENT
             for came, reach in zip((state.came_0, state.came_1), self.reach, strict=True)
@@ -215,5 +217,5 @@ def _time(slot: Slot) -> datetime:
     return slot.time
 
 
-def _turn(slot: Slot) -> tuple[datetime, int]:
+def _event_order(slot: Slot) -> tuple[datetime, int]:
     return slot.time, slot.number

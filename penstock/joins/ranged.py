@@ -1,7 +1,8 @@
-"""A stream with a rollup: each event with the rows of its key, of one unit of time and a range before the event.
+"""Joins of a stream with a rollup. Each event is joined with its key's rows for one unit of time, in a range before the
+event.
 
-The rows are those that the rollup had when the event came, in the order of the log: they come as its changes, and what
-it has removed is removed here. So a replay sees the same rows.
+An event sees the rows that the rollup had, in log order, when the event arrived: rows arrive as the rollup's changes,
+and rows that the rollup deletes are also deleted here. So a replay sees the same rows.
 """
 
 from __future__ import annotations
@@ -10,28 +11,28 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, Literal
 
-from penstock.contracts import Context
-from penstock.evolution import DECLARED
-from penstock.joins.telling import Joining, Pair, Side, is_of, missed
-from penstock.kept import gone_class
-from penstock.making import listed, made_class, time_of
+from penstock.core.contracts import Context
+from penstock.core.deletes import gone_class
+from penstock.core.operators import listed, made_class, time_of
+from penstock.core.schema import State
+from penstock.core.shapes import DECLARED
+from penstock.joins.output import Joining, Pair, Side, is_of, missed
 from penstock.rollups.calendar import to_instant, to_time
-from penstock.schema import State
 
 RANGE_COLUMNS = {"per", "start"}
-"""The columns of a rollup's rows that a range is found by."""
+"""The columns of a rollup's rows that determine a range."""
 _MICROSECOND = timedelta(microseconds=1)
 
 
 class Buckets(State):
-    """What is kept of a key: the rollup's rows of one unit in `rows`, by their start in microseconds since 1970. Rows
-    up to `floor` were given up, because there was no room for more."""
+    """The state of a key in a join with a rollup: `rows` contains the rollup's rows for one unit, by their start in
+    microseconds since 1970. Rows up to `floor` were dropped at the limit."""
 
     floor: int | None = None
 
 
 class RangeJoin:
-    """The functions of the handler. Of a key `rows_max` rows are kept, the newest."""
+    """The functions of the handler of a join with a rollup. Each key stores its newest `rows_max` rows."""
 
     def __init__(self, rollup: Side, stream: Side, *, per: str, within: timedelta, inner: bool, rows_max: int) -> None:
         self.rollup, self.stream, self.per, self.inner, self.rows_max = rollup, stream, per, inner, rows_max
@@ -57,12 +58,12 @@ class RangeJoin:
         return Joining(self._state_class(), on_event, on_timer)
 
     def _state_class(self) -> Any:
-        """With a mark of the unit: rows of another one must not be taken for its own."""
+        """Create the state class, marked with the unit: stored rows for a different unit must not be used."""
         hints: dict[str, Any] = {DECLARED: Literal[self.per], "rows": dict[int, self.rollup.event]}  # type: ignore[name-defined]
         return made_class(Buckets, "Buckets", hints, {DECLARED: self.per, "rows": {}})
 
     def _take(self, state: Any, row: Any) -> None:
-        """Keep a row in place of the one before, if it is of the unit."""
+        """Store a rollup's row, replacing its previous version, if it is for this join's unit."""
         if row.per != self.per:
             return
         state.rows[to_instant(row.start)] = row
@@ -78,7 +79,7 @@ class RangeJoin:
                 state.floor = None
 
     def _answered(self, state: Any, event: Any, ctx: Context, function: Pair) -> Any:
-        """What the function makes of an event and the rows of its range, in order of time."""
+        """Return the function's results for an event and the rows in its range, in order of time."""
         at = to_instant(ctx.now if self._time_of is None else self._time_of(event))
         after = at - self._within
         if state.floor is not None and after < state.floor:

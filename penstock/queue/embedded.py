@@ -13,24 +13,26 @@ from types import MappingProxyType
 
 import pyarrow as pa
 
-from penstock import files
-from penstock.contracts import NO_MARKS, Admission, Position, Retention, StreamSpec
-from penstock.errors import DeclarationError, NotFound, StorageError
-from penstock.event_shape import EventShape, EventSpec
+from penstock.core import files
+from penstock.core.contracts import NO_MARKS, Admission, AppendPosition, ChangeWatch, Retention, StreamSpec
+from penstock.core.errors import DeclarationError, NotFound, StorageError
+from penstock.core.event_shape import EventShape, EventSpec
+from penstock.core.settings import Settings
+from penstock.core.wakeups import FileWatch
 from penstock.queue import codec, layout
 from penstock.queue.committer import Terms
+from penstock.queue.gaps import Offsets, chosen
 from penstock.queue.merge import Merger
-from penstock.queue.reader import StreamReader
+from penstock.queue.reader import StreamFileReader
 from penstock.queue.trim import trim
-from penstock.queue.versions import Version, field_origins, first_version, misfits
+from penstock.queue.versions import EventVersion, field_origins, first_version, misfits
 from penstock.queue.writer import StreamWriter
-from penstock.settings import Settings
 
 NO_CLASSES: Mapping[str, EventSpec] = MappingProxyType({})
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 
 _inherited: list[object] = []
-"""What a process got from its parent by fork. SQLite forbids to use it, and to close it: so it is only kept alive."""
+"""Connections inherited through a fork. SQLite forbids using or closing them, so they are only kept alive."""
 
 
 def _now() -> datetime:
@@ -38,10 +40,10 @@ def _now() -> datetime:
 
 
 class EmbeddedLog:
-    """The contract `Log` on SQLite files; with `read_only`, `LogReader` only.
+    """Implements `Log` with SQLite files; with `read_only`, only `BlockingLogReader`.
 
-    Reads may come from any thread and never wait for writes. Writes may too: those of one stream take turns. A process
-    that was forked opens its own connections for reading; to write there, it must declare its streams anew.
+    Any thread can read and write. Reads never wait for writes, and writes to one stream are serialized. A forked
+    process opens its own connections for reading; to write, it must declare its streams again.
     """
 
     def __init__(
@@ -52,12 +54,16 @@ class EmbeddedLog:
         disk_reserve_bytes: int = Settings.disk_reserve_bytes,
         clock: Callable[[], datetime] = _now,
         classes: Mapping[str, EventSpec] = NO_CLASSES,
+        offsets: Offsets | None = None,
     ) -> None:
-        """`classes` has the event classes that streams are read as, by their names. One that is declared is read as it
-        was declared; any other as the newest that its file has."""
+        """`classes` maps stream names to the event classes that their events are read as.
+
+        A declared stream is read with its declared class. A stream that is neither declared nor in `classes` is read as
+        the newest version in its file. `offsets` assigns offsets to new rows, by default without gaps.
+        """
         self._directory = Path(directory)
         self._read_only = read_only
-        self._terms = Terms(disk_reserve_bytes, clock)
+        self._terms = Terms(disk_reserve_bytes, clock, offsets or chosen())
         self._classes = classes
         self._forget()
         if not read_only and not self._directory.is_dir():
@@ -67,7 +73,7 @@ class EmbeddedLog:
     def _forget(self) -> None:
         self._pid = os.getpid()
         self._opening = threading.Lock()
-        self._readers: dict[str, StreamReader] = {}
+        self._readers: dict[str, StreamFileReader] = {}
         self._writers: dict[str, _Writing] = {}
 
     def _own(self) -> None:
@@ -75,7 +81,7 @@ class EmbeddedLog:
             _inherited.extend((*self._readers.values(), *self._writers.values()))
             self._forget()
 
-    def _reader(self, stream: str) -> StreamReader:
+    def _reader(self, stream: str) -> StreamFileReader:
         self._own()
         reader = self._readers.get(stream)
         if reader is not None:
@@ -84,8 +90,8 @@ class EmbeddedLog:
             if stream not in self._readers:
                 path = self._path(stream)
                 if not path.exists():
-                    raise NotFound(f"there is no stream {stream}")
-                self._readers[stream] = StreamReader(path, self._classes.get(stream))
+                    raise NotFound(f"there is no stream {stream!r}")
+                self._readers[stream] = StreamFileReader(path, self._classes.get(stream))
             return self._readers[stream]
 
     def _path(self, stream: str) -> Path:
@@ -98,10 +104,10 @@ class EmbeddedLog:
         try:
             return self._writers[stream]
         except KeyError:
-            raise StorageError(f"stream {stream} was not declared by this process, so it cannot write it") from None
+            raise StorageError(f"stream {stream} was not declared by this process; declare it before writing") from None
 
     def has(self, stream: str) -> bool:
-        """Whether there is a stream of that name."""
+        """Return whether a stream of that name exists."""
         return self._path(stream).exists()
 
     def generation(self, stream: str) -> int:
@@ -116,16 +122,26 @@ class EmbeddedLog:
     def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         return self._reader(stream).read(partition, start, end)
 
+    def rows_between(self, stream: str, start: Mapping[int, int], end: Mapping[int, int]) -> int:
+        return self._reader(stream).rows_between(start, end)
+
     def wait(self, stream: str, seen: Mapping[int, int], timeout_s: float) -> Mapping[int, int]:
         return self._reader(stream).wait(seen, timeout_s)
 
+    def watch(self, stream: str, wake: Callable[[], None]) -> ChangeWatch:
+        return FileWatch(self._path(stream), wake)
+
     def events_appended(self, stream: str) -> int:
-        """How many events the stream ever took; ticks, which have offsets too, do not count."""
-        extent = self._reader(stream).extent()
-        return sum(extent.nexts) - extent.ticks
+        """Return how many events the stream has ever accepted. Ticks, which also have offsets, do not count."""
+        return self._reader(stream).extent().events()
+
+    def events_kept(self, stream: str) -> int:
+        """Return how many events of a stream are currently stored. The number is an estimate if ticks and events have
+        been trimmed."""
+        return self._reader(stream).events_kept()
 
     def event_shape(self, stream: str) -> EventShape | None:
-        """The event class that the stream's newest events are of; None if none was ever declared, or there is no such
+        """Return the shape of the event class of the stream's newest events, or None if there is no class or no such
         stream."""
         try:
             reader = self._reader(stream)
@@ -134,16 +150,20 @@ class EmbeddedLog:
         return reader.versions(reader.extent().version)[-1].shape
 
     def is_evolved(self, stream: str) -> bool:
-        """Whether kept events may be read as something else than they were stored as: by a name that has changed, a
-        value for a field that was added, or the class's own method."""
+        """Return whether a stream's stored events can be read differently from how they were written.
+
+        Possible reasons are renamed or dropped fields, values for added fields, and the class's `migrate` method.
+        """
         try:
             return self._reader(stream).is_evolved()
         except NotFound:
             return False
 
     def event_problems(self, stream: str, spec: EventSpec) -> Sequence[str]:
-        """Why the stored events of a stream cannot be read as a class, each with what to do; none if they can, or if
-        there is no such stream. Reads the beginning of the file only."""
+        """Return the reasons why a stream's stored events cannot be read as a class, each with a fix.
+
+        Empty if they can be read, or if the stream does not exist. Reads only the beginning of the file.
+        """
         try:
             reader = self._reader(stream)
         except NotFound:
@@ -151,7 +171,7 @@ class EmbeddedLog:
         return list(misfits(reader.versions(reader.extent().version), spec, reader.oldest_version()))
 
     def field_origins(self, stream: str, spec: EventSpec) -> Mapping[str, str]:
-        """As `versions.field_origins`. Reads the beginning of the file only; there may be none."""
+        """Return `versions.field_origins` for a stream, which might not exist. Reads only the beginning of the file."""
         try:
             reader = self._reader(stream)
         except NotFound:
@@ -159,27 +179,28 @@ class EmbeddedLog:
         return field_origins(reader.versions(reader.extent().version), spec)
 
     def schemas(self, stream: str) -> Sequence[pa.Schema]:
-        """Every schema that events of a stream were stored with, oldest first; none if there is no such stream."""
+        """Return every schema of a stream's stored events, oldest first. The result is empty if there is no such
+        stream."""
         try:
             reader = self._reader(stream)
         except NotFound:
             return []
-        return [each.schema for each in reader.versions(reader.extent().version)]
+        return [version.schema for version in reader.versions(reader.extent().version)]
 
     def size_bytes(self, stream: str) -> int:
-        """The space that a stream's events take on the disk, about; what retention compares with."""
+        """Return roughly how much disk space a stream's events take; retention by size uses this."""
         return self._reader(stream).size_bytes()
 
     def declare(self, spec: StreamSpec) -> None:
         if self._read_only:
             raise StorageError(f"the log in {self._directory} was opened for reading only")
         if not NAME.fullmatch(spec.name):
-            raise DeclarationError(f"{spec.name!r} cannot be the name of a stream's file")
+            raise DeclarationError(f"{spec.name!r} is not a valid stream name")
         codec.require_sound(spec.name, spec.schema, spec.unique_ids)
         self._own()
         path = self._path(spec.name)
         if not path.exists():
-            first = Version(spec.schema) if spec.event is None else first_version(spec.event)
+            first = EventVersion(spec.schema) if spec.event is None else first_version(spec.event)
             layout.create(path, first, spec.partitions)
         reader = self._reader(spec.name)
         with self._opening:
@@ -187,7 +208,9 @@ class EmbeddedLog:
                 self._writers[spec.name] = _Writing(reader, self._terms)
         self._writers[spec.name].writer.declare(spec)
 
-    def append(self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int) -> Position:
+    def append(
+        self, stream: str, partition: int, batch: pa.RecordBatch, *, producer: str, sequence: int
+    ) -> AppendPosition:
         return self._writing(stream).writer.append(partition, batch, producer, sequence)
 
     def admit(
@@ -209,7 +232,11 @@ class EmbeddedLog:
         return self._writing(stream).merge()
 
     def close(self) -> None:
-        """Readers first: SQLite then writes everything back into the stream's one file when its writer closes."""
+        """Close the log.
+
+        Readers are closed first, so that SQLite writes everything back into the stream's file when its writer is
+        closed.
+        """
         self._own()
         with self._opening:
             for reader in self._readers.values():
@@ -221,9 +248,9 @@ class EmbeddedLog:
 
 
 class _Writing:
-    """A stream that this process writes. Its upkeep comes one call at a time, beside appends."""
+    """A stream that this process writes to. Only one maintenance call runs at a time, in parallel with appends."""
 
-    def __init__(self, reader: StreamReader, terms: Terms) -> None:
+    def __init__(self, reader: StreamFileReader, terms: Terms) -> None:
         self.writer = StreamWriter(reader, terms)
         self._merger = Merger(self.writer.committer, reader)
         self._upkeep = threading.Lock()
@@ -239,10 +266,15 @@ class _Writing:
 
 @dataclass(frozen=True)
 class EmbeddedLogOpener:
-    """Opens a log for reading, wherever it is called. It can be pickled: Spark sends it to its workers."""
+    """Opens the embedded log in any process; calling it opens the log for reading. Can be pickled: Spark sends it to
+    its workers."""
 
     directory: Path
     classes: Mapping[str, EventSpec] = field(default_factory=dict, compare=False)
 
     def __call__(self) -> EmbeddedLog:
         return EmbeddedLog(self.directory, read_only=True, classes=self.classes)
+
+    def for_writing(self, *, disk_reserve_bytes: int) -> EmbeddedLog:
+        """Open the embedded log for writing."""
+        return EmbeddedLog(self.directory, disk_reserve_bytes=disk_reserve_bytes, classes=self.classes)

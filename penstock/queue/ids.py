@@ -1,21 +1,51 @@
-"""The event ids that a stream remembers, so that an event that is sent twice is taken once.
+"""The event ids that a stream remembers, so that an event sent twice is stored once.
 
-The ids are in the stream's batches, as the column `_id`, so they are durable with their events by themselves. The
-index here is only memory: a writer that starts reads it back from the newest batches, and nothing on disk can
-disagree with the log. An event that retention has dropped is no longer known after that.
+The ids are stored in the column `_id` of the stream's batches, so they become durable with their events. The index in
+this module is only in memory. A writer rebuilds it from the newest batches when it starts, so there is no data on disk
+that could disagree with the log. The ids of events deleted by retention are then no longer known.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice
 
 import pyarrow as pa
 
 MARKS = 256
-"""Ids that came within this part of the lifetime share one mark: they are forgotten together, with the last of them."""
+"""Number of equal parts that the lifetime is divided into. The ids in one part share a mark, and are deleted together
+when the last of them expires."""
+
+ASCII_CHARS_MAX, OTHER_CHARS_MAX = 96, 16
+"""Number of characters up to which an id is held as it is, if it is ASCII and otherwise: a character that is not ASCII
+can make each character of the id take four bytes. Longer ids are held as digests."""
+_SECRET = secrets.token_bytes(32)
+"""Makes digests unpredictable, so that nobody can prepare ids with the same digest. Digests never leave the process."""
+
+
+def short_ids(ids: Sequence[str | None]) -> Sequence[str | None]:
+    """Return event ids in the form in which they are held: each long id is replaced by a digest of 128 bits.
+
+    The result depends only on the id, so that a repeated id is always found. The probability that any two of 10^12 ids
+    have the same digest, or that an id is equal to another one's digest, is below 10^-14.
+    """
+    texts = [text for text in ids if text is not None]
+    longest = max(map(len, texts), default=0)
+    if longest <= OTHER_CHARS_MAX or (longest <= ASCII_CHARS_MAX and "".join(texts).isascii()):
+        return ids
+    return [text if text is None or _is_short(text) else _digest(text) for text in ids]
+
+
+def _is_short(text: str) -> bool:
+    return len(text) <= (ASCII_CHARS_MAX if text.isascii() else OTHER_CHARS_MAX)
+
+
+def _digest(text: str) -> str:
+    return blake2b(text.encode(), digest_size=16, key=_SECRET).hexdigest()
 
 
 @dataclass
@@ -27,9 +57,11 @@ class _Mark:
 
 @dataclass
 class Sifted:
-    """Batches without their duplicates. `kept` leaves out batches that have no other rows. `duplicates` has the rows
-    that were left out, `originals` the place of the event that each of them repeats, `fresh` the ids that are new, with
-    the places that their events get."""
+    """A stream's batches with duplicate events removed. `kept` contains only batches that still have rows.
+
+    `duplicates` contains the removed rows, and `originals` contains the position of the original event for each of
+    them. `fresh` contains the new ids, as `short_ids` returns them, with the positions of their events.
+    """
 
     kept: dict[int, pa.RecordBatch]
     duplicates: dict[int, list[int]]
@@ -38,10 +70,12 @@ class Sifted:
 
 
 class RecentIds:
-    """The last `limit` ids, none much older than `lifetime_us`, each with the place of its event: partition and offset
-    in one number, as the file has them. About 150 bytes each. One thread at a time.
+    """A stream's last `limit` event ids that are not much older than `lifetime_us`, each with the position of its
+    event.
 
-    Age is measured by ingest times, from the newest event on: the wall clock has no part in it.
+    Not thread-safe. A position is a partition and an offset combined into one number, as in the file. An id takes about
+    150 bytes, and at most 250. The age of an id is measured in ingest time relative to the newest event; the wall clock
+    is not used.
     """
 
     def __init__(self, limit: int, lifetime_us: int) -> None:
@@ -55,15 +89,19 @@ class RecentIds:
     def __len__(self) -> int:
         return len(self._order)
 
-    def sift(self, batches: Mapping[int, pa.RecordBatch], places: Mapping[int, int], newest_us: int) -> Sifted:
-        """Part the rows whose id is known, or stands in an earlier row, from the fresh ones. `places` has, for each
-        partition, the place that its next event gets; `newest_us` is the ingest time of the rows, by which others are
-        too old. Remembers nothing yet."""
+    def sift(
+        self, batches: Mapping[int, pa.RecordBatch], positions: Mapping[int, Sequence[int]], newest_us: int
+    ) -> Sifted:
+        """Separate events whose id is known, or occurs in an earlier row, from new rows. Does not remember new ids.
+
+        `positions` contains, for each partition, the positions that its next events will get. Known ids that are too
+        old compared with `newest_us`, the newest ingest time of the rows, are deleted.
+        """
         self._forget_before(newest_us - self.lifetime_us)
         sifted = Sifted({}, {}, {}, {})
         for partition, batch in batches.items():
-            ids = batch.column("_id").to_pylist()
-            repeated, originals = self._repeated(ids, places[partition], sifted.fresh)
+            ids = short_ids(batch.column("_id").to_pylist())
+            repeated, originals = self._repeated(ids, positions[partition], sifted.fresh)
             sifted.duplicates[partition], sifted.originals[partition] = repeated, originals
             if not repeated:
                 sifted.kept[partition] = batch
@@ -72,49 +110,62 @@ class RecentIds:
                 sifted.kept[partition] = batch.take(pa.array(rows, pa.int64()))
         return sifted
 
-    def _repeated(self, ids: list[str | None], at: int, fresh: dict[str, int]) -> tuple[list[int], list[int]]:
-        """The rows of duplicates, and what they repeat; the ids of the others join `fresh`, with their places from `at`
-        on. Null is nobody's duplicate."""
-        distinct = {each for each in ids if each is not None}
+    def _repeated(
+        self, ids: Sequence[str | None], positions: Sequence[int], fresh: dict[str, int]
+    ) -> tuple[list[int], list[int]]:
+        """Return the row numbers of duplicate events, and the positions of the events they repeat. Null is never a
+        duplicate.
+
+        The ids of other rows are added to `fresh`, each with the next of `positions`.
+        """
+        distinct = {event_id for event_id in ids if event_id is not None}
         if not distinct:
             return [], []
         if len(distinct) == len(ids) and self._known.keys().isdisjoint(distinct) and fresh.keys().isdisjoint(distinct):
-            fresh.update(zip(ids, range(at, at + len(ids)), strict=True))  # type: ignore[arg-type]
+            fresh.update(zip(ids, positions, strict=False))  # type: ignore[arg-type]
             return [], []
-        repeated, originals = [], []
-        for row, each in enumerate(ids):
-            known = None if each is None else self._known.get(each, fresh.get(each))
+        repeated, originals, taken = [], [], 0
+        for row, event_id in enumerate(ids):
+            known = None if event_id is None else self._known.get(event_id, fresh.get(event_id))
             if known is not None:
                 repeated.append(row)
                 originals.append(known)
                 continue
-            if each is not None:
-                fresh[each] = at
-            at += 1
+            if event_id is not None:
+                fresh[event_id] = positions[taken]
+            taken += 1
         return repeated, originals
 
-    def add(self, places: Mapping[str, int], ingest_us: int) -> None:
-        """Remember ids and their places, known ones aside. Called once their events are durable."""
-        if not self._known.keys().isdisjoint(places):
-            places = {each: place for each, place in places.items() if each not in self._known}
-        if not places:
+    def add(self, positions: Mapping[str, int], ingest_us: int) -> None:
+        """Remember new event ids, as `short_ids` returns them, and their positions, ignoring known ids. Called once
+        their events are durable."""
+        if not self._known.keys().isdisjoint(positions):
+            positions = {event_id: position for event_id, position in positions.items() if event_id not in self._known}
+        if not positions:
             return
-        self._known.update(places)
-        self._order.extend(places)
+        self._known.update(positions)
+        self._order.extend(positions)
         mark = self._marks[-1] if self._marks else None
         if mark is not None and ingest_us - mark.first_us <= self.mark_us:
-            mark.last_us, mark.count = max(mark.last_us, ingest_us), mark.count + len(places)
+            mark.last_us, mark.count = max(mark.last_us, ingest_us), mark.count + len(positions)
         else:
-            self._marks.append(_Mark(ingest_us, ingest_us, len(places)))
+            self._marks.append(_Mark(ingest_us, ingest_us, len(positions)))
         self._drop(len(self._order) - self.limit)
 
-    def add_older(self, ids: list[str], places: list[int], first_us: int, last_us: int) -> None:
-        """Remember ids that came before all that are known, while there is room for them. They stand oldest first; of
-        one that stands twice, or is known, the latest counts."""
-        older = dict(zip(reversed(ids), reversed(places), strict=True))
+    def add_older(self, ids: Sequence[str], positions: list[int], first_us: int, last_us: int) -> None:
+        """Remember event ids, as `short_ids` returns them, that are older than all known ids, as long as there is room.
+        `ids` is sorted oldest first.
+
+        If an id occurs twice, or is already known, its latest position is used.
+        """
+        older = dict(zip(reversed(ids), reversed(positions), strict=True))
         if len(older) < len(ids) or not self._known.keys().isdisjoint(older):
-            older = {each: place for each, place in zip(ids, places, strict=True) if each not in self._known}
-            older = {each: older[each] for each in reversed(ids) if each in older}
+            older = {
+                event_id: position
+                for event_id, position in zip(ids, positions, strict=True)
+                if event_id not in self._known
+            }
+            older = {event_id: older[event_id] for event_id in reversed(ids) if event_id in older}
         if (room := self.limit - len(self)) < len(older):
             older = dict(islice(older.items(), room))
         if not older:
@@ -136,7 +187,7 @@ class RecentIds:
         if count <= 0:
             return
         oldest = [self._order.popleft() for _ in range(count)]
-        deque(map(self._known.pop, oldest), 0)  # half the time of a loop
+        deque(map(self._known.pop, oldest), 0)  # takes half as long as a loop
         while count:
             mark = self._marks[0]
             part = min(count, mark.count)

@@ -1,11 +1,12 @@
-"""A stream's file: its tables, its records, and how it is made.
+"""A stream's file: its tables, its records, and its creation.
 
-    head       the format mark, and the record `extent`, rewritten in every commit
-    schemas    one row for each version of the events: their schema, and what `versions.py` has to say of it
-    batches    one row for each stored batch; its key is the partition and the offset of its first row
+    head       the format mark, and the record `extent`, which is rewritten in every commit
+    schemas    one row for each version of the events: their schema, and the data that `versions.py` adds
+    batches    one row for each stored batch; its key is the partition and the offset of its first row. A row without
+               data is a gap: offsets that no event uses
 
-Every row of ours carries a checksum over all its other columns, its key included, since SQLite does not checksum its
-pages: a row that moved, or whose count changed, is as damaged as one whose data did.
+Every row has a checksum over all its other columns, including its key, because SQLite does not checksum its pages. A
+row with a wrong key or row count is therefore treated like a row with wrong data.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any, NamedTuple
 import msgspec
 import pyarrow as pa
 
-from penstock import files
-from penstock.contracts import Position
-from penstock.errors import Damaged, SyncFailed
-from penstock.queue.versions import Version
+from penstock.core import files
+from penstock.core.contracts import AppendPosition
+from penstock.core.errors import Damaged, SyncFailed
+from penstock.queue.versions import EventVersion
 
 KIND = "stream"
 OFFSET_BITS = 48
@@ -38,7 +39,7 @@ _VERSION = struct.Struct("<q")
 
 
 class Stored(NamedTuple):
-    """A row of `batches`: `rows` events from offset `first` of `partition` on, the newest taken in at `ingest_us`."""
+    """A row in `batches`: `rows` events, starting at offset `first`. The newest event was ingested at `ingest_us`."""
 
     at: int
     rows: int
@@ -55,25 +56,34 @@ class Stored(NamedTuple):
     def end(self) -> int:
         return self.first + self.rows
 
+    @property
+    def is_gap(self) -> bool:
+        return not self.data
+
     def intact(self) -> bool:
-        """Whether this is what was written. A flipped type is possible too, so nothing is taken for granted."""
+        """Return whether the stored batch is unchanged since it was written. Types are also checked, because damage can
+        change them."""
         numbers = self[:5]
-        if not (all(type(each) is int for each in numbers) and isinstance(self.data, bytes) and self.rows > 0):
+        if not (all(type(number) is int for number in numbers) and isinstance(self.data, bytes) and self.rows > 0):
             return False
         return _seal(*numbers[:4], self.data) == self.crc
 
 
 def key(partition: int, offset: int) -> int:
-    """Batches of a partition stand together, in the order of their offsets."""
+    """Return a stored batch's key. The batches of a partition are adjacent and sorted by offset."""
     return partition << OFFSET_BITS | offset
 
 
-def position(at: int) -> Position:
-    return Position(at >> OFFSET_BITS, at & OFFSET_MASK)
+def position(at: int) -> AppendPosition:
+    return AppendPosition(at >> OFFSET_BITS, at & OFFSET_MASK)
 
 
 def stored(at: int, rows: int, version: int, ingest_us: int, data: Any) -> Stored:
     return Stored(at, rows, version, ingest_us, _seal(at, rows, version, ingest_us, data), data)
+
+
+def gap(at: int, length: int, version: int, ingest_us: int) -> Stored:
+    return stored(at, length, version, ingest_us, b"")
 
 
 def _seal(at: int, rows: int, version: int, ingest_us: int, data: Any) -> int:
@@ -81,12 +91,13 @@ def _seal(at: int, rows: int, version: int, ingest_us: int, data: Any) -> int:
 
 
 class Extent(msgspec.Struct, array_like=True):
-    """How far a stream goes: read, changed and rewritten as one value, so that it always fits the batches.
+    """A stream's extent. It is read, changed and written as a single value, so it always matches the batches.
 
-    `commits` counts the transactions of the file's life. `version` is the newest schema. `starts` and `nexts` hold the
-    first kept and the next offset of each partition. `producers` holds, by producer and partition, the last sequence
-    and the offset that its append began at. `ticks` counts the rows, of all ever appended, that are no events. `marks`
-    holds the last mark of each source. `ids` counts the rows ever appended that have an id, -1 if nobody has counted.
+    `commits` counts the transactions since the file was created. `version` is the newest schema. `starts` and `nexts`
+    contain the first kept and the next offset of each partition. `producers` contains, by producer and partition, the
+    last sequence number and the offset at which its append began. `marks` contains the last mark of each source.
+    `ticks` counts all ticks ever appended, and `ids` all rows with an id; `ids` is -1 if that number is unknown. `gaps`
+    counts all offsets that were ever skipped.
     """
 
     commits: int
@@ -97,23 +108,31 @@ class Extent(msgspec.Struct, array_like=True):
     ticks: int = 0
     marks: dict[str, str] = {}
     ids: int = -1
+    gaps: int = 0
 
-    def grown(self, rows: Mapping[int, int], ticks: int = 0, ids: int = 0) -> Extent:
-        """The extent after one more commit that adds so many rows to each partition, so many of them ticks, and so many
-        with an id."""
-        nexts = self.nexts.copy()
-        for partition, count in rows.items():
-            nexts[partition] += count
-        ids = self.ids if self.ids < 0 else self.ids + ids
-        return msgspec.structs.replace(self, commits=self.commits + 1, nexts=nexts, ticks=self.ticks + ticks, ids=ids)
+    def grown(self, ends: Mapping[int, int], ticks: int = 0, ids: int = 0, gaps: int = 0) -> Extent:
+        """Return the stream's extent after another commit, with new ends for some partitions and increased counts."""
+        nexts = [ends.get(partition, known) for partition, known in enumerate(self.nexts)]
+        return msgspec.structs.replace(
+            self,
+            commits=self.commits + 1,
+            nexts=nexts,
+            ticks=self.ticks + ticks,
+            ids=self.ids if self.ids < 0 else self.ids + ids,
+            gaps=self.gaps + gaps,
+        )
 
-    def remembering(self, producer: str, partition: int, sequence: int) -> Extent:
-        """The same with the sequence of an append that begins at the present end of the partition."""
-        theirs = {**self.producers.get(producer, {}), partition: (sequence, self.nexts[partition])}
+    def events(self) -> int:
+        """Return the number of events ever appended to the stream."""
+        return sum(self.nexts) - self.gaps - self.ticks
+
+    def remembering(self, producer: str, partition: int, sequence: int, offset: int) -> Extent:
+        """Return the extent with the sequence number of an append to a partition, and the offset of its first row."""
+        theirs = {**self.producers.get(producer, {}), partition: (sequence, offset)}
         return msgspec.structs.replace(self, producers={**self.producers, producer: theirs})
 
     def marked(self, marks: Mapping[str, str]) -> Extent:
-        """The same with other marks of some sources."""
+        """Return the extent with new marks of the stream's sources."""
         return msgspec.structs.replace(self, marks={**self.marks, **marks}) if marks else self
 
 
@@ -129,8 +148,8 @@ def save_extent(connection: sqlite3.Connection, extent: Extent) -> None:
     files.put_record(connection, "extent", extent)
 
 
-def load_versions(connection: sqlite3.Connection, path: Path, newest: int) -> list[Version]:
-    """All versions of the stream's events; the first is version 1."""
+def load_versions(connection: sqlite3.Connection, path: Path, newest: int) -> list[EventVersion]:
+    """Load all versions of the stream's events; the first is version 1."""
     with files.storage_errors(path):
         rows = connection.execute("SELECT version, crc, data FROM schemas ORDER BY version").fetchall()
     if [row[0] for row in rows] != list(range(1, newest + 1)):
@@ -139,23 +158,25 @@ def load_versions(connection: sqlite3.Connection, path: Path, newest: int) -> li
         if not isinstance(data, bytes) or files.checksum(_VERSION.pack(version), data) != crc:
             raise Damaged(f"{path}: schema version {version} is damaged", file=str(path))
     try:
-        return [Version.read(pa.ipc.read_schema(pa.py_buffer(data))) for _, _, data in rows]
+        return [EventVersion.read(pa.ipc.read_schema(pa.py_buffer(data))) for _, _, data in rows]
     except (msgspec.MsgspecError, pa.ArrowException) as error:
-        raise Damaged(f"{path}: a schema version is not as this Penstock writes it: {error}", file=str(path)) from None
+        raise Damaged(
+            f"{path}: this version of Penstock cannot read a schema version: {error}", file=str(path)
+        ) from None
 
 
-def save_version(connection: sqlite3.Connection, version: int, made: Version) -> None:
-    data = made.stored().serialize().to_pybytes()
+def save_version(connection: sqlite3.Connection, version: int, event_version: EventVersion) -> None:
+    data = event_version.stored().serialize().to_pybytes()
     crc = files.checksum(_VERSION.pack(version), data)
     connection.execute("INSERT INTO schemas VALUES (?, ?, ?)", (version, crc, data))
 
 
-def create(path: Path, first: Version, partitions: int) -> None:
-    """Make an empty stream file, durable on return. It is there whole or not at all, whenever the process ends."""
+def create(path: Path, first: EventVersion, partitions: int) -> None:
+    """Create an empty stream file, durable on return. After a crash, the file exists completely or not at all."""
     leftover = path.with_name(f"{path.name}-wal")
     if leftover.exists():
         raise Damaged(
-            f"{path} is missing but {leftover.name} is there: put the file back, or remove both", file=str(path)
+            f"{path} is missing but {leftover.name} exists: put the file back, or remove both", file=str(path)
         )
     temporary = path.with_name(f".{path.name}.new")
     temporary.unlink(missing_ok=True)
@@ -170,13 +191,13 @@ def create(path: Path, first: Version, partitions: int) -> None:
         temporary.replace(path)
         files.sync_directory(path.parent)
     except OSError as error:
-        raise SyncFailed(f"the disk did not take {path}: {error}") from error
+        raise SyncFailed(f"{path} could not be written to disk: {error}") from error
 
 
-def _fill(connection: sqlite3.Connection, path: Path, first: Version, partitions: int) -> None:
+def _fill(connection: sqlite3.Connection, path: Path, first: EventVersion, partitions: int) -> None:
     with files.storage_errors(path):
-        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that trim can give space back to the disk
-        connection.execute("VACUUM")  # which is when the line above takes effect
+        connection.execute("PRAGMA auto_vacuum = INCREMENTAL")  # so that trim can return space to the disk
+        connection.execute("VACUUM")  # applies the line above
     with files.transaction(connection, path):
         files.make_head(connection, path, KIND)
         for statement in _TABLES:

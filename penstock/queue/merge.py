@@ -1,7 +1,7 @@
-"""Merging of one stream: runs of small batches become larger, compressed ones.
+"""Merging, which combines a stream's small batches into larger, compressed batches.
 
-A stream of one event a second would else keep 86,400 batches a day, each with its own checksum and its own message
-around a few dozen bytes.
+Without merging, a stream with one event per second would store 86,400 batches per day, each with its own checksum and
+its own Arrow message for a few dozen bytes of data.
 """
 
 from __future__ import annotations
@@ -13,29 +13,34 @@ import pyarrow as pa
 from penstock.queue import codec, layout
 from penstock.queue.committer import Committer
 from penstock.queue.layout import Stored
-from penstock.queue.reader import PIECE_BATCHES, Header, StreamReader
+from penstock.queue.reader import PIECE_BATCHES, Header, StreamFileReader
 
 ROWS_MAX = 10_000
 BYTES_MAX = 1024 * 1024
 RUN_MIN = 4
-"""Fewer adjacent batches than this are large enough as they are."""
+"""Minimum number of adjacent batches that are worth merging."""
 TAIL_MIN = 128
-"""At the end of a partition, where a run can still grow, it is merged when it has this many batches. So an event that
-came alone is rewritten 80 times at most until its batch is full, each time together with 127 new ones."""
+"""Minimum number of batches in a run at the end of a partition, where the run can still grow.
+
+An event that arrived alone is therefore rewritten at most 80 times before its batch is full, each time together with
+127 new events.
+"""
 
 
 class Merger:
-    """Merges a stream, one run for each call. One call at a time."""
+    """Merges the batches of a stream, one run per call. Not thread-safe."""
 
-    def __init__(self, committer: Committer, reader: StreamReader) -> None:
+    def __init__(self, committer: Committer, reader: StreamFileReader) -> None:
         self._committer = committer
         self._reader = reader
         self._done = [0] * len(committer.extent.nexts)
         self._next = 0
 
     def merge(self) -> int:
-        """Merge one run, of the partition whose turn it is, or of the next that has one. Returns how many batches
-        fewer there are; 0 if there was nothing to do in any partition."""
+        """Merge one run of the stream's batches, in the next partition that has a run worth merging.
+
+        Returns the number of batches that this saved; 0 if there was nothing to merge.
+        """
         for _ in self._done:
             partition, self._next = self._next, (self._next + 1) % len(self._done)
             run = self._find(partition)
@@ -44,7 +49,8 @@ class Merger:
         return 0
 
     def _find(self, partition: int) -> list[Header]:
-        """The next run that is worth merging. Looks at a bounded number of batches, from where it last ended."""
+        """Return the next run of batches that is worth merging. Continues where the last call ended, and reads a
+        limited number of headers."""
         begin = max(self._done[partition], self._committer.extent.starts[partition])
         run: list[Header] = []
         rows = size = 0
@@ -54,14 +60,20 @@ class Merger:
                     return run
                 rows, size = rows - run[0].rows, size - run[0].bytes
                 self._done[partition] = run.pop(0).end
+            if header.is_gap:
+                self._done[partition] = header.end
+                continue
             run.append(header)
             rows, size = rows + header.rows, size + header.bytes
         return run if len(run) >= TAIL_MIN else []
 
     def _rewrite(self, partition: int, run: Sequence[Header]) -> int:
-        """Reading and packing happen beside appends; only the exchange of the rows holds them up."""
+        """Rewrite a run of a stream's batches.
+
+        Reading and packing happen in parallel with appends; only replacing the rows blocks them.
+        """
         first, end, version = run[0].first, run[-1].end, run[0].version
-        parts = [batch for _, batch in self._reader.versioned(partition, first, end)]
+        parts = [batch for _, _, batch in self._reader.versioned(partition, first, end)]
         whole = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
         newest_us = max(header.ingest_us for header in run)
         rows = list(_pack(layout.key(partition, first), whole, version, newest_us))
@@ -72,8 +84,8 @@ class Merger:
 
 
 def _fits(run: Sequence[Header], header: Header, rows: int, size: int) -> bool:
-    same = header.version == run[0].version and header.first == run[-1].end
-    return same and rows + header.rows <= ROWS_MAX and size + header.bytes <= BYTES_MAX
+    adjacent = header.version == run[0].version and header.first == run[-1].end and not header.is_gap
+    return adjacent and rows + header.rows <= ROWS_MAX and size + header.bytes <= BYTES_MAX
 
 
 def _pack(at: int, batch: pa.RecordBatch, version: int, ingest_us: int) -> Iterator[Stored]:

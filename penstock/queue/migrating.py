@@ -1,4 +1,4 @@
-"""Events row by row from an earlier version of their class to the newest, by the class's own method `migrate`."""
+"""Row-by-row migration of events to the newest version of their class, using its `migrate` method."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.columns import decimal_fields, some_columns, unfit_decimal
-from penstock.queue.versions import Version
-from penstock.rows import times
-from penstock.schema import SYSTEM_COLUMNS, Event, migrate_of, value_class
+from penstock.core.columns import decimal_fields, some_columns, unfit_decimal
+from penstock.core.schema import SYSTEM_COLUMNS, Event, migrate_of, value_class
+from penstock.core.times import times
+from penstock.queue.versions import EventVersion
 
 
 class RowError(Exception):
-    """One row that cannot be made an event of the class, and why: the exception is its cause."""
+    """Raised for a row that cannot be converted to an event of the class; the original exception is its cause."""
 
     def __init__(self, row: int, cause: Exception) -> None:
         super().__init__(f"{type(cause).__name__}: {cause}")
@@ -24,33 +24,39 @@ class RowError(Exception):
 
 
 class Migration:
-    """The way from the version `number` of a class to the newest, through stored versions."""
+    """The migration from version `number` of a class to the newest, through the stored versions."""
 
-    def __init__(self, cls: type[Event], number: int, versions: Sequence[Version]) -> None:
+    def __init__(self, cls: type[Event], number: int, versions: Sequence[EventVersion]) -> None:
         self._cls, self._number, self._versions = cls, number, versions
         self._strict: Any = value_class(cls)
         self._decimals = decimal_fields(cls)
 
     def migrate(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Events of the first version as the fields of the class. Raises `RowError` for the first that is not one."""
-        made = []
+        """Convert stored events of the first version to the fields of the class.
+
+        Raises `RowError` for the first event that fails.
+        """
+        events = []
         for row, fields in enumerate(_dicts(batch)):
             try:
-                made.append(self._event(fields))
+                events.append(self._event(fields))
             except Exception as error:
                 raise RowError(row, error) from error
         try:
-            return self._columns(made)
+            return self._columns(events)
         except Exception:
-            for row, each in enumerate(made):
+            for row, event in enumerate(events):
                 try:
-                    self._columns([each])
+                    self._columns([event])
                 except Exception as error:
                     raise RowError(row, error) from error
             raise
 
     def _columns(self, events: Sequence[Any]) -> pa.RecordBatch:
-        """Fails on a value that fits its type and not its column, such as half a character of a text."""
+        """Convert migrated events to columns.
+
+        Fails on a value that is valid for its type but not for its column, such as a lone surrogate.
+        """
         return some_columns(self._cls, events, self._cls.__struct_fields__)
 
     def _event(self, fields: dict[str, Any]) -> Any:
@@ -58,14 +64,15 @@ class Migration:
         for version in self._versions:
             fields = _stepped(self._cls, fields, version, number)
             number = version.number
-        made = msgspec.convert(fields, self._strict, from_attributes=True)
-        if any(unfit_decimal(getattr(made, name)) for name in self._decimals):
+        event = msgspec.convert(fields, self._strict, from_attributes=True)
+        if any(unfit_decimal(getattr(event, name)) for name in self._decimals):
             raise ValueError("a decimal has more digits than its column")
-        return made
+        return event
 
 
 def _dicts(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
-    """Events as plain values: a record is a dict, an enum its value, a UUID its text."""
+    """Yield stored events as dicts of plain values: a record becomes a dict, an enum becomes its value, and a UUID
+    becomes a string."""
     names = [name for name in batch.schema.names if name not in SYSTEM_COLUMNS]
     columns = [_values(batch.column(name)) for name in names]
     return (dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True))
@@ -77,28 +84,28 @@ def _values(column: pa.Array) -> Sequence[Any]:
     return list(column.to_pylist(maps_as_pydicts="strict"))
 
 
-def _stepped(cls: type[Event], fields: dict[str, Any], made: Version, number: int) -> dict[str, Any]:
-    """The fields as the next stored version has them. Raises if they are not those."""
-    assert made.step is not None
-    assert made.shape is not None
-    if made.step.migrates:
+def _stepped(cls: type[Event], fields: dict[str, Any], event_version: EventVersion, number: int) -> dict[str, Any]:
+    """Convert an event's fields to the next stored version. Raises an exception if they do not match that version."""
+    assert event_version.step is not None
+    assert event_version.shape is not None
+    if event_version.step.migrates:
         migrate = migrate_of(cls)
         if migrate is None:
             raise TypeError(f"{cls.__name__} has no method migrate")
-        for version in range(number, made.number):
+        for version in range(number, event_version.number):
             fields = migrate(version, fields)
             if not isinstance(fields, dict):
                 raise TypeError(f"migrate({version}, ...) returned {type(fields).__name__}, not a dict of fields")
-    kept = [name for name in fields if name not in made.step.dropped]
-    names = {made.step.renamed.get(name, name): name for name in kept}
+    kept = [name for name in fields if name not in event_version.step.dropped]
+    names = {event_version.step.renamed.get(name, name): name for name in kept}
     if len(names) < len(kept):
-        raise TypeError("a field is there by its old name and by its new one")
+        raise TypeError("a field is present under both its old and its new name")
     fields = {name: fields[old] for name, old in names.items()}
-    for name in [each for each in made.shape.fields if each not in fields]:
-        if made.fills is None or name not in made.fills.schema.names:
-            raise TypeError(f"version {made.number} has a field {name!r}, and there is no value for it")
-        fields[name] = deepcopy(made.fill(name))
-    surplus = fields.keys() - made.shape.fields.keys()
+    for name in [field for field in event_version.shape.fields if field not in fields]:
+        if event_version.fills is None or name not in event_version.fills.schema.names:
+            raise TypeError(f"version {event_version.number} has a field {name!r}, and there is no value for it")
+        fields[name] = deepcopy(event_version.fill(name))
+    surplus = fields.keys() - event_version.shape.fields.keys()
     if surplus:
-        raise TypeError(f"version {made.number} has no field {min(surplus)!r}")
+        raise TypeError(f"version {event_version.number} has no field {min(surplus)!r}")
     return fields

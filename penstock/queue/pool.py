@@ -1,4 +1,4 @@
-"""Read connections to one file, lent to one thread at a time."""
+"""Read connections to one file. Each connection is lent to one thread at a time."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from penstock import files
+from penstock.core import files
 
 IDLE_MAX = 8
-"""Connections kept open for the next reader. More may be out at once, one for each reading thread."""
+"""Maximum number of idle connections kept open. More connections can be lent at the same time, one to each reading
+thread."""
 
 
-class Pool:
-    """Lends connections that see a file but cannot change it. Any thread may call."""
+class ConnectionPool:
+    """Lends read-only connections to a stream's file. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -28,7 +29,7 @@ class Pool:
             connection = self._idle.pop()
         except IndexError:
             connection = files.connect(self._path, read_only=True)
-            connection.text_factory = bytes  # our columns hold no text: if one seems to, its checksum shall tell
+            connection.text_factory = bytes  # no column contains text: a value marked as text must fail its checksum
         try:
             yield connection
         finally:
@@ -41,7 +42,8 @@ class Pool:
             self._idle.append(connection)
 
     def close(self) -> None:
-        """Close what is idle; what is lent is closed when it comes back."""
+        """Close idle connections to the stream's file. Connections that are currently lent are closed when they are
+        returned."""
         self._closed = True
         while self._idle:
             self._idle.pop().close()

@@ -1,47 +1,54 @@
-"""Reads of one stream's file, by any thread of any process, while another process writes it."""
+"""Reader for one stream's file, usable in any thread of any process while another process writes to the file."""
 
 from __future__ import annotations
 
 import sqlite3
-import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
-from penstock import files
-from penstock.errors import BadCursor, Damaged
-from penstock.event_shape import EventSpec
+from penstock.core import files
+from penstock.core.errors import BadCursor, Damaged
+from penstock.core.event_shape import EventSpec
+from penstock.core.schema import OFFSET_COLUMN
+from penstock.core.wakeups import BlockingWatch, file_watch
 from penstock.queue import codec, layout, tail
 from penstock.queue.layout import Extent, Stored
-from penstock.queue.pool import Pool
+from penstock.queue.pool import ConnectionPool
 from penstock.queue.upcast import Upcaster
-from penstock.queue.versions import Version, is_current, next_version
+from penstock.queue.versions import EventVersion, is_current, next_version
 
 PIECE_BATCHES = 1024
 PIECE_ROWS = 65_536
 PIECE_BYTES = 4 * 1024 * 1024
-"""What one read transaction takes at most (and at least one batch), so that none is long: an open one keeps SQLite's
-write-ahead log from being reused."""
+"""Maximum size of one read transaction, which always reads at least one batch. The limit keeps transactions short.
+
+An open transaction prevents SQLite from reusing its write-ahead log.
+"""
 PAGE_BYTES = 4096
-POLL_MIN_S, POLL_MAX_S, POLL_GROWTH = 0.002, 0.05, 1.2
-"""A waiting reader looks this often for commits of another process: the second is reached after some 200 ms of
-silence, and costs less than a hundredth of a core."""
 
 _FROM = """SELECT at, rows, version, ingest_us, crc, data FROM batches
 WHERE at >= coalesce((SELECT at FROM batches WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT 1), ?) AND at < ?
 ORDER BY at"""
 _HEADERS = """SELECT at, rows, version, ingest_us, length(data) FROM batches
 WHERE at >= ? AND at < ? ORDER BY at LIMIT ?"""
+_GAPS = """SELECT at, rows FROM batches
+WHERE at >= coalesce((SELECT at FROM batches WHERE at BETWEEN ? AND ? ORDER BY at DESC LIMIT 1), ?) AND at < ?
+AND length(data) = 0"""
+_LAST = "SELECT at, rows FROM batches WHERE at >= ? AND at < ? AND length(data) > 0 ORDER BY at DESC LIMIT 1"
 _EDGES = """SELECT at, rows FROM (SELECT at, rows FROM batches WHERE at >= ?1 AND at < ?2 ORDER BY at LIMIT 1)
 UNION ALL SELECT at, rows FROM (SELECT at, rows FROM batches WHERE at >= ?1 AND at < ?2 ORDER BY at DESC LIMIT 1)"""
 
 
 class Header(NamedTuple):
-    """A stored batch without its data. Not verified by a checksum: good for planning, not for reading."""
+    """A stored batch without its data. Not verified by a checksum, so it can be used only for planning, not for
+    reading."""
 
     at: int
     rows: int
@@ -61,19 +68,22 @@ class Header(NamedTuple):
     def end(self) -> int:
         return self.first + self.rows
 
+    @property
+    def is_gap(self) -> bool:
+        return self.bytes == 0
 
-class StreamReader:
-    """One stream's file, opened and verified. Never changes the file, damaged or not."""
+
+class StreamFileReader:
+    """One stream's file, opened and verified. Never changes the file, even if it is damaged."""
 
     def __init__(self, path: Path, spec: EventSpec | None = None) -> None:
-        """`spec` is that of the class to read events as; without it, they are read as the newest that is stored."""
+        """`spec` is the event class to read events as; without it, they are read as the newest version stored."""
         self.path = path
         self._spec = spec
-        self._pool = Pool(path)
-        self._versions: list[Version] = []
+        self._pool = ConnectionPool(path)
+        self._versions: list[EventVersion] = []
         self._upcaster: Upcaster | None = None
-        self._changed = threading.Condition()
-        self._changes = 0
+        self._waiting: set[BlockingWatch] = set()
         self._closed = False
         try:
             self.generation = self._verify()
@@ -91,8 +101,8 @@ class StreamReader:
     def starts(self) -> dict[int, int]:
         return dict(enumerate(self.extent().starts))
 
-    def versions(self, newest: int) -> list[Version]:
-        """The versions of its events, up to `newest` at least."""
+    def versions(self, newest: int) -> list[EventVersion]:
+        """Return the versions of the stream's events, at least up to `newest`."""
         if len(self._versions) < newest:
             with self._pool.lend() as connection, files.reading(connection, self.path):
                 extent = layout.load_extent(connection, self.path)
@@ -100,24 +110,31 @@ class StreamReader:
         return self._versions
 
     def read_as(self, spec: EventSpec) -> None:
-        """Read events as another class, or another version of it, from the next `read` on."""
+        """Read events as a different class, or a different version of the class, starting with the next `read`."""
         self._spec, self._upcaster = spec, None
 
-    def oldest_version(self) -> int:
-        """The oldest version of which events may be kept; one more than there are if there is no event."""
+    def events_kept(self) -> int:
+        """Return roughly how many events are kept, assuming that ticks are spread evenly among all appended rows."""
         extent = self.extent()
-        if sum(extent.nexts) == extent.ticks:
+        appended = extent.events() + extent.ticks
+        kept = self.rows_between({}, dict(enumerate(extent.nexts)))
+        return kept * extent.events() // appended if appended else 0
+
+    def oldest_version(self) -> int:
+        """Return the oldest version that kept events can have; the newest version plus one if no events are kept."""
+        extent = self.extent()
+        if not extent.events():
             return extent.version + 1
         spans = enumerate(zip(extent.starts, extent.nexts, strict=True))
         kept = [self.headers(partition, start, 1) for partition, (start, end) in spans if start < end]
         return min((header.version for headers in kept for header in headers), default=extent.version + 1)
 
     def is_evolved(self) -> bool:
-        """Whether a step on the way to the class that it reads, or to the newest version, changes events."""
+        """Return whether any step to the class being read, or to the newest version, changes events."""
         history, spec = self.versions(self.extent().version), self._spec
         if spec is not None and not is_current(history[-1], spec):
             history = [*history, next_version(self.path.stem, history, spec, self.oldest_version())]
-        return not all(each.is_plain for each in history)
+        return not all(version.is_plain for version in history)
 
     def _upcast(self, extent: Extent) -> Upcaster:
         versions, known = self.versions(extent.version), self._upcaster
@@ -126,12 +143,12 @@ class StreamReader:
         return known
 
     def size_bytes(self) -> int:
-        """Space that the stream takes in its file. Pages that are free for reuse do not count."""
+        """Return the space that the stream takes in its file. Pages free for reuse do not count."""
         free, pages = self.free_pages()
         return (pages - free) * PAGE_BYTES
 
     def free_pages(self) -> tuple[int, int]:
-        """How many pages of the file are free for reuse, and how many it has."""
+        """Return the number of pages in the file that are free for reuse, and the total number of pages."""
         with self._pool.lend() as connection, files.reading(connection, self.path):
             free, pages = (
                 int(connection.execute(f"PRAGMA {name}").fetchone()[0]) for name in ("freelist_count", "page_count")
@@ -139,88 +156,126 @@ class StreamReader:
         return free, pages
 
     def read(self, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """As in the contract. Memory: one piece. What the batches are cut into is not what they were appended as."""
+        """Implement `LogReader.read`. Holds one piece in memory. Batches can differ from the appended batches."""
         extent = self.extent()
         self._require_kept(extent, partition, start, end)
         return self._upcasted(self._upcast(extent), partition, start, end)
 
     def _upcasted(self, upcaster: Upcaster, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        for version, batch in self.versioned(partition, start, end):
+        for version, offsets, batch in self.versioned(partition, start, end):
             if version == upcaster.target:
-                yield batch
-            else:
-                yield from upcaster.read(version, batch, partition, start)
-            start += batch.num_rows
+                yield batch.append_column(OFFSET_COLUMN, offsets)
+                continue
+            row = 0
+            for part in upcaster.read(version, batch, partition, offsets):
+                yield part.append_column(OFFSET_COLUMN, offsets.slice(row, part.num_rows))
+                row += part.num_rows
 
-    def versioned(self, partition: int, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The same rows, each with the version of the schema that it was written with, in that schema."""
+    def versioned(self, partition: int, start: int, end: int) -> Iterator[tuple[int, pa.Array, pa.RecordBatch]]:
+        """Yield the same rows without converting them, as batches with their version and offsets."""
         while start < end:
             piece = self._piece(partition, start, end)
-            for version, group in groupby(piece, lambda batch: batch.version):
+            for version, group in groupby((batch for batch in piece if not batch.is_gap), lambda batch: batch.version):
                 members = list(group)
-                batch = codec.decode([each.data for each in members], self.versions(version)[version - 1].schema)
+                batch = codec.decode([member.data for member in members], self.versions(version)[version - 1].schema)
                 skipped = max(0, start - members[0].first)
-                yield version, batch.slice(skipped, min(end, members[-1].end) - members[0].first - skipped)
+                count = batch.num_rows - skipped - max(0, members[-1].end - end)
+                yield version, _offsets(members).slice(skipped, count), batch.slice(skipped, count)
             start = piece[-1].end
 
+    def rows_between(self, start: Mapping[int, int], end: Mapping[int, int]) -> int:
+        """Implement `LogReader.rows_between`. If the stream has gaps, they are counted from batch headers."""
+        extent = self.extent()
+        spans = [
+            (partition, max(start.get(partition, 0), extent.starts[partition]), stop) for partition, stop in end.items()
+        ]
+        rows = sum(max(0, stop - first) for _, first, stop in spans)
+        return rows - sum(self._gaps(*span) for span in spans) if extent.gaps else rows
+
+    def _gaps(self, partition: int, start: int, end: int) -> int:
+        """Return the number of offsets in a range that no row uses."""
+        first, stop = layout.key(partition, start), layout.key(partition, end)
+        with self._pool.lend() as connection, files.storage_errors(self.path):
+            gaps = connection.execute(_GAPS, (layout.key(partition, 0), first, first, stop)).fetchall()
+        return sum(max(0, min(at + length, stop) - max(at, first)) for at, length in gaps)
+
+    def rows_end(self, partition: int, start: int, end: int) -> int:
+        """Return the offset after the last row in [start, end), based on the headers; `start` if there are no rows.
+
+        A batch must begin at `start`.
+        """
+        span = layout.key(partition, start), layout.key(partition, end)
+        with self._pool.lend() as connection, files.storage_errors(self.path):
+            last = connection.execute(_LAST, span).fetchone()
+        if last is None:
+            return start
+        if not all(type(value) is int for value in last):
+            raise self._damaged(partition, start, "a batch has the wrong checksum")
+        return min(end, layout.position(sum(last)).offset)
+
     def headers(self, partition: int, start: int, limit: int) -> list[Header]:
-        """Up to `limit` batches of a partition from the one that begins at `start` on."""
+        """Return up to `limit` batches of a partition, starting with the batch that begins at `start`."""
         span = (layout.key(partition, start), layout.key(partition + 1, 0), limit)
         with self._pool.lend() as connection, files.storage_errors(self.path):
             headers = [Header(*row) for row in connection.execute(_HEADERS, span)]
         for header in headers:
             if not all(type(value) is int for value in header):
-                raise self._damaged(partition, start, "a batch is not what was written")
+                raise self._damaged(partition, start, "a batch has the wrong checksum")
         return headers
 
     def wait(self, seen: Mapping[int, int], timeout_s: float) -> dict[int, int]:
-        """As in the contract. A commit of this process wakes it at once, one of another within POLL_MAX_S."""
-        deadline = time.monotonic() + timeout_s
-        pause, seen = POLL_MIN_S, dict(seen)
-        with self._pool.lend() as connection:
+        """Implement `BlockingLogReader.wait`. Wakes up immediately after a commit by any process."""
+        deadline, seen = time.monotonic() + timeout_s, dict(seen)
+        ends, version = seen, -1
+        with (
+            BlockingWatch(file_watch(self.path)) as watch,
+            self._pool.lend() as connection,
+            self._wakes_on_close(watch),
+        ):
+            armed = False
             while True:
-                changes, version = self._changes, files.data_version(connection, self.path)
-                ends = dict(enumerate(layout.load_extent(connection, self.path).nexts))
-                while (changes, version) == (self._changes, files.data_version(connection, self.path)):
-                    left = deadline - time.monotonic()
-                    if ends != seen or left <= 0 or self._closed:
-                        return ends
-                    self._pause(min(pause, left), changes)
-                    pause = min(pause * POLL_GROWTH, POLL_MAX_S)
+                current = files.data_version(connection, self.path)
+                if current != version:
+                    version, ends = current, dict(enumerate(layout.load_extent(connection, self.path).nexts))
+                left = deadline - time.monotonic()
+                if ends != seen or left <= 0 or self._closed:
+                    return ends
+                if armed:
+                    watch.wait(left)
+                else:
+                    watch.arm()
+                armed = not armed
 
-    def _pause(self, seconds: float, changes: int) -> None:
-        with self._changed:
-            if self._changes == changes and not self._closed:
-                self._changed.wait(seconds)
-
-    def notify(self) -> None:
-        """Wake the waiting threads of this process. Called by the writer after a commit."""
-        with self._changed:
-            self._changes += 1
-            self._changed.notify_all()
+    @contextmanager
+    def _wakes_on_close(self, watch: BlockingWatch) -> Iterator[None]:
+        self._waiting.add(watch)
+        try:
+            yield
+        finally:
+            self._waiting.discard(watch)
 
     def close(self) -> None:
-        """Readers under way in other threads end with what they have."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
+        """Close the file. Reads in progress in other threads end with the rows they already have."""
+        self._closed = True
+        for watch in tuple(self._waiting):
+            watch.wake()
         self._pool.close()
 
     def _verify(self) -> int:
-        """Check what can be checked without reading all data; the generation of the file."""
+        """Run the checks that do not need to read all data, and return the generation of the file."""
         with self._pool.lend() as connection:
             with files.reading(connection, self.path):
                 mark = files.get_record(connection, self.path, "format")
             generation = files.check_mark(mark, self.path, layout.KIND)
-            known = tail.acknowledged(tail.path_of(self.path), generation)  # before the extent: a writer may be at work
+            known = tail.acknowledged(tail.path_of(self.path), generation)  # before the extent: a writer may be active
             with files.reading(connection, self.path):
                 extent = layout.load_extent(connection, self.path)
                 self._versions = layout.load_versions(connection, self.path, extent.version)
                 self._require_edges(connection, extent)
         if extent.commits < known:
             raise Damaged(
-                f"{self.path} has {extent.commits} commits of {known} that were acknowledged: the newest are lost, or "
-                f"it is an older copy; to go on with what is there, remove {tail.path_of(self.path).name}",
+                f"{self.path} has {extent.commits} of {known} acknowledged commits: the newest commits are lost, or "
+                f"the file is an older copy; to continue with this file, remove {tail.path_of(self.path).name}",
                 file=str(self.path),
             )
         return generation
@@ -243,8 +298,11 @@ class StreamReader:
             )
 
     def _piece(self, partition: int, start: int, end: int) -> list[Stored]:
-        """The next batches from `start` on, verified: a bounded number, at least one. What stands behind a bad one is
-        never given: the piece ends before it, and the next piece raises."""
+        """Return the next verified batches from `start`: at least one, and at most a limited number.
+
+        The result ends before a damaged batch. Continuing from there raises an error, so nothing after the damage is
+        returned.
+        """
         with self._pool.lend() as connection, files.reading(connection, self.path):
             piece: list[Stored] = []
             try:
@@ -263,7 +321,7 @@ class StreamReader:
         for row in connection.execute(_FROM, (lowest, at, at, layout.key(partition, end))):
             batch = Stored(*row)
             if not batch.intact():
-                raise self._damaged(partition, start, "a batch is not what was written")
+                raise self._damaged(partition, start, "a batch has the wrong checksum")
             if batch.at > at or batch.at + batch.rows <= at or (piece and batch.at != at):
                 break
             piece.append(batch)
@@ -282,3 +340,11 @@ class StreamReader:
             partition=partition,
             offset=offset,
         )
+
+
+def _offsets(batches: Sequence[Stored]) -> pa.Array:
+    """Return the offsets of the rows of stored batches, in order."""
+    first, end = batches[0].first, batches[-1].end
+    if end - first == sum(batch.rows for batch in batches):
+        return pa.array(np.arange(first, end, dtype=np.int64))
+    return pa.array(np.concatenate([np.arange(batch.first, batch.end, dtype=np.int64) for batch in batches]))

@@ -1,13 +1,16 @@
-"""The tail mark: how many commits of a stream were acknowledged, kept beside the file so that a cut tail is noticed.
+"""The tail mark: the number of a stream's acknowledged commits, stored next to its file so that lost commits can be
+detected.
 
-SQLite ends recovery of its write-ahead log at the first frame whose checksum fails. That is right for a write that was
-torn by a crash, which nobody was told of; but a bit that flips later in such a frame makes acknowledged commits vanish
-without an error. So each commit, once durable, also puts its number into this file of 64 bytes, without an fsync of
-its own: two microseconds. At the next opening a database that has fewer commits than the mark is damaged.
+SQLite ends recovery of its write-ahead log at the first frame whose checksum fails. This is correct for a write torn by
+a crash, which was never acknowledged. If, however, a bit in a frame flips later, acknowledged commits are lost without
+an error. Therefore, once a commit is durable, its number is also written to this 64-byte file. The write takes two
+microseconds, because it is not followed by an fsync. If a database has fewer commits than the mark says when it is
+opened, it is damaged.
 
-The mark is never ahead of the database, since it is written after the commit is durable. It may be behind, which says
-nothing. After a mere crash of the process it is exact, and so every lost commit is noticed. After a power cut it may
-be as old as the kernel's write-back, about 30 s: damage to the write-ahead log that is younger is then not noticed.
+The mark is never ahead of the database, because it is written after the commit is durable. It can be behind, which is
+harmless. If only the process crashed, the mark is exact, so every lost commit is detected. After a power failure, the
+mark can be as old as the kernel's last write-back, about 30 s. In that case, damage to newer parts of the write-ahead
+log is not detected.
 """
 
 from __future__ import annotations
@@ -17,12 +20,12 @@ import os
 import struct
 from pathlib import Path
 
-from penstock import files
+from penstock.core import files
 
 _MARK = struct.Struct("<QQ")
 _CRC = struct.Struct("<I")
 _SLOT_BYTES = 32
-"""Two slots are written in turn, so that a write cut short leaves the other one."""
+"""Size of each of the two slots. They are written alternately, so an interrupted write leaves the other slot intact."""
 
 
 def path_of(database: Path) -> Path:
@@ -30,7 +33,7 @@ def path_of(database: Path) -> Path:
 
 
 def acknowledged(path: Path, generation: int) -> int:
-    """The number of commits that this generation of the file must have; 0 if that is not known."""
+    """Return the number of commits that this generation of the file must have, or 0 if that is unknown."""
     try:
         data = path.read_bytes()[: 2 * _SLOT_BYTES]
     except FileNotFoundError:
@@ -46,8 +49,8 @@ def _commits(slot: bytes, generation: int) -> int:
     return int(commits) if theirs == generation else 0
 
 
-class Tail:
-    """The mark as its writer sees it. One thread at a time."""
+class TailMark:
+    """Writer for the tail mark. Not thread-safe."""
 
     def __init__(self, path: Path, generation: int, commits: int) -> None:
         self._generation = generation
@@ -55,7 +58,8 @@ class Tail:
         self.put(commits)
 
     def put(self, commits: int) -> None:
-        """Say that so many commits are durable. A failure only leaves the mark behind, so it does not count."""
+        """Record that `commits` commits to the stream are durable. Errors are ignored, because they only cause the mark
+        to fall behind."""
         mark = _MARK.pack(self._generation, commits)
         with contextlib.suppress(OSError):
             os.pwrite(self._file, mark + _CRC.pack(files.checksum(mark)), commits % 2 * _SLOT_BYTES)

@@ -1,4 +1,4 @@
-"""Retention of one stream: which of its oldest batches may go."""
+"""Retention, which drops a stream's oldest batches."""
 
 from __future__ import annotations
 
@@ -10,23 +10,27 @@ from itertools import pairwise
 
 import msgspec
 
-from penstock.contracts import Retention
+from penstock.core.contracts import Retention
 from penstock.queue import layout
 from penstock.queue.committer import Committer
 from penstock.queue.layout import Extent
-from penstock.queue.reader import Header, StreamReader
+from penstock.queue.reader import Header, StreamFileReader
 
 TRIM_BATCHES = 20_000
-"""Batches that one call drops at most, so that an append never waits long for it."""
+"""Maximum number of batches that one call drops, so that appends never have to wait for long."""
 SCAN_BATCHES = 1_000
 GIVE_BACK_PAGES = 2_048
-"""Free pages that one call gives back to the disk at most: 8 MiB, some 40 ms."""
+"""Maximum number of free pages that one call returns to the disk: 8 MiB, about 40 ms."""
 FREE_SHARE = 4
-"""A file is cut when more than one page in so many is free. Below that, the space is left to the next appends."""
+"""A file is truncated when more than one page in `FREE_SHARE` is free.
+
+Otherwise, the space is left for the next appends.
+"""
 
 
-def trim(committer: Committer, reader: StreamReader, retention: Retention) -> dict[int, int]:
-    """Drop a bounded number of batches that may go; returns the new starts. Upkeep of a stream comes one at a time."""
+def trim(committer: Committer, reader: StreamFileReader, retention: Retention) -> dict[int, int]:
+    """Drop a limited number of a stream's expired batches, and return the new starts. Only one maintenance call per
+    stream can run at a time."""
     starts = _new_starts(committer, reader, retention)
     with committer.turn():
         if starts != committer.extent.starts:
@@ -44,8 +48,8 @@ def _delete_below(connection: sqlite3.Connection, starts: list[int]) -> None:
         connection.execute("DELETE FROM batches WHERE at >= ? AND at < ?", span)
 
 
-def _new_starts(committer: Committer, reader: StreamReader, retention: Retention) -> list[int]:
-    """Where each partition shall begin. Of all partitions, the oldest batch is looked at first."""
+def _new_starts(committer: Committer, reader: StreamFileReader, retention: Retention) -> list[int]:
+    """Return the new start of each partition. The oldest batch across all partitions is examined first."""
     extent = committer.extent
     starts = list(extent.starts)
     cutoff_us = committer.terms.now_us() - retention.age // timedelta(microseconds=1)
@@ -68,8 +72,8 @@ def _new_starts(committer: Committer, reader: StreamReader, retention: Retention
     return starts
 
 
-def _oldest_first(reader: StreamReader, extent: Extent, partition: int) -> Iterator[Header]:
-    """The batches of a partition, each one once its end is confirmed by the batch behind it, or by the extent."""
+def _oldest_first(reader: StreamFileReader, extent: Extent, partition: int) -> Iterator[Header]:
+    """Yield the stored batches of a partition, each once its end is confirmed by the next batch or the extent."""
     start, end = extent.starts[partition], extent.nexts[partition]
     while start < end:
         headers = reader.headers(partition, start, SCAN_BATCHES)

@@ -1,38 +1,36 @@
-"""Old events as the newest version of their class: by columns where a step is data, row by row where the class has to
-`migrate` them.
+"""Conversion of old events to the newest version of their class: column by column if all steps are plain data,
+otherwise row by row.
 
-A tick is no event: it stays without fields, but for the event time that it tells.
+Row-by-row conversion calls the class's `migrate` method. Ticks are not events: their only field is the event time.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.contracts import Position
-from penstock.errors import EventUnreadable
-from penstock.event_shape import EventSpec
-from penstock.evolution import NULLABLE
+from penstock.core.errors import EventUnreadable
+from penstock.core.event_shape import EventSpec
+from penstock.core.schema import KIND_EVENT, SYSTEM_COLUMNS
+from penstock.core.shapes import NULLABLE
 from penstock.queue.codec import adapt
 from penstock.queue.migrating import Migration, RowError
-from penstock.queue.versions import Version, is_current, next_version
-from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS
+from penstock.queue.versions import EventVersion, is_current, next_version
 
 ROWS_MAX = 4_096
-"""Rows that are migrated at a time: each is a dict meanwhile, of a kilobyte or more."""
+"""Number of rows migrated at a time: each becomes a dict of a kilobyte or more."""
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """How batches of one version are read: as `schema`, then, if there is a `migration`, by that.
+    """A plan for reading batches of one version: convert them to `schema`, then apply the `migration`, if any.
 
-    `sources` says where each column comes from: a column of the batch, by its name; a value for all events, as an array
-    of one; or nothing, which is null. `required` has columns that must not be null, where it is not known that they
-    are not.
+    `sources` maps each column to its source: the name of a column in the batch, or a one-value array for all events. A
+    column without a source is null. `required` lists the columns that must still be checked for nulls.
     """
 
     schema: pa.Schema
@@ -41,25 +39,45 @@ class _Plan:
     migration: Migration | None = None
 
 
-class Upcaster:
-    """Reads stored batches of one stream, of whatever version, as the newest one; or as the class of `spec`, if that is
-    given, whether it is declared yet or not. May be used by several threads."""
+class _Rows(NamedTuple):
+    """The positions of stored rows, used in errors about the first row."""
 
-    def __init__(self, stream: str, history: Sequence[Version], spec: EventSpec | None) -> None:
+    partition: int
+    offsets: pa.Array
+
+    def after(self, rows: int) -> _Rows:
+        return _Rows(self.partition, self.offsets.slice(rows))
+
+    @property
+    def offset(self) -> int:
+        return int(self.offsets[0].as_py())
+
+
+class Upcaster:
+    """Converts a stream's stored batches, in any version, to the newest version or, if `spec` is passed, to its class.
+
+    The class does not have to be declared yet. Can be used by several threads at the same time.
+    """
+
+    def __init__(self, stream: str, history: Sequence[EventVersion], spec: EventSpec | None) -> None:
         self.stream, self.stored = stream, len(history)
         self._history, self._spec = tuple(history), spec
         declared = spec is None or is_current(history[-1], spec)
         self.target = self.stored if declared else self.stored + 1
-        """The number of the version of which batches are as they should be."""
+        """Number of the version whose batches need no conversion."""
         self._schema = history[-1].schema if spec is None else spec.schema
         self._plans: dict[int, _Plan] = {}
 
-    def read(self, version: int, batch: pa.RecordBatch, partition: int, offset: int) -> Iterator[pa.RecordBatch]:
-        """A batch that begins at an offset, and is not of the target version, as that. In pieces, if it is migrated."""
+    def read(self, version: int, batch: pa.RecordBatch, partition: int, offsets: pa.Array) -> Iterator[pa.RecordBatch]:
+        """Convert a stored batch of an older version to the target version and yield it, in several parts if it is
+        migrated.
+
+        `offsets` contains the offset of each row.
+        """
         if self._spec is None and self._history[-1].shape is None:
             yield adapt(batch, self._schema)
             return
-        at, events = Position(partition, offset), pc.equal(batch.column("_kind"), KIND_EVENT)
+        at, events = _Rows(partition, offsets), pc.equal(batch.column("_kind"), KIND_EVENT)
         if not pc.any(events).as_py():
             yield self._with_ticks(_nothing(batch, self._schema), version, batch, events)
             return
@@ -67,39 +85,39 @@ class Upcaster:
         size = ROWS_MAX if plan.migration is not None else batch.num_rows
         for first in range(0, batch.num_rows, size):
             part, mine = batch.slice(first, size), events.slice(first, size)
-            made = _arranged(plan, part, mine)
-            self._require_values(plan, made, mine, version, at.after(first))
+            output = _arranged(plan, part, mine)
+            self._require_values(plan, output, mine, version, at.after(first))
             if plan.migration is not None:
-                made = self._migrated(plan.migration, made, mine, version, at.after(first))
-            yield self._with_ticks(made, version, part, mine)
+                output = self._migrated(plan.migration, output, mine, version, at.after(first))
+            yield self._with_ticks(output, version, part, mine)
 
     def _with_ticks(
-        self, made: pa.RecordBatch, version: int, batch: pa.RecordBatch, events: pa.Array
+        self, output: pa.RecordBatch, version: int, batch: pa.RecordBatch, events: pa.Array
     ) -> pa.RecordBatch:
-        """What was made of a batch, with the event time that its ticks tell."""
+        """Return converted events together with the event times of the batch's ticks."""
         shape = self._history[version - 1].shape
         target = self._spec.shape if self._spec is not None else self._history[-1].shape
         assert target is not None
-        told = shape.time if shape is not None else target.time  # of columns alone it is not known
-        if target.time is None or told not in batch.schema.names or pc.all(events).as_py():
-            return made
-        index = made.schema.get_field_index(target.time)
-        column = pc.if_else(events, made.column(index), batch.column(told))
-        return made.set_column(index, made.schema.field(index), column)
+        time_column = shape.time if shape is not None else target.time  # unknown for a version without a class
+        if target.time is None or time_column not in batch.schema.names or pc.all(events).as_py():
+            return output
+        index = output.schema.get_field_index(target.time)
+        column = pc.if_else(events, output.column(index), batch.column(time_column))
+        return output.set_column(index, output.schema.field(index), column)
 
-    def _planned(self, version: int, at: Position) -> _Plan:
+    def _planned(self, version: int, at: _Rows) -> _Plan:
         chain = list(self._history)
         if self.target > len(chain):
             assert self._spec is not None
             chain.append(next_version(self.stream, chain, self._spec, version))
         first = version
-        while chain[first].shape is None:  # each version of columns alone is read by itself as the first of a class
+        while chain[first].shape is None:  # a version without a class is read directly as the first with one
             first += 1
         known: dict[str, Any] = {name: name for name in _names(chain[version - 1])}
         for number in range(first, len(chain)):
             step = chain[number].step
             if step is None:
-                raise self._unreadable(version, at, "there was no such event when its class was changed")
+                raise self._unreadable(version, at, "no event of that version was stored when its class changed")
             if step.migrates:
                 migration = self._migration(chain, number, version, at)
                 plan = _Plan(chain[number - 1].schema, known, _required(chain, version, number), migration)
@@ -110,35 +128,38 @@ class Upcaster:
         self._plans[version] = plan
         return plan
 
-    def _source(self, made: Version, name: str, known: Mapping[str, Any], version: int, at: Position) -> Any:
-        assert made.step is not None
-        assert made.shape is not None
-        before = made.step.source(name, known)
+    def _source(self, event_version: EventVersion, name: str, known: Mapping[str, Any], version: int, at: _Rows) -> Any:
+        assert event_version.step is not None
+        assert event_version.shape is not None
+        before = event_version.step.source(name, known)
         if before is not None:
             return known[before]
-        if made.fills is not None and name in made.fills.schema.names:
-            return made.fills.column(name)
-        if made.shape.fields[name].endswith(NULLABLE):
+        if event_version.fills is not None and name in event_version.fills.schema.names:
+            return event_version.fills.column(name)
+        if event_version.shape.fields[name].endswith(NULLABLE):
             return None
         raise self._unreadable(version, at, f"it has no value for {name}")
 
-    def _migration(self, chain: Sequence[Version], number: int, version: int, at: Position) -> Migration:
+    def _migration(self, chain: Sequence[EventVersion], number: int, version: int, at: _Rows) -> Migration:
         if self._spec is None or self._spec.load is None:
-            raise self._unreadable(version, at, "that takes the method migrate of its class, which is not known here")
+            raise self._unreadable(
+                version, at, "that requires the migrate method of its class, which is not available here"
+            )
         return Migration(self._spec.load(), chain[number - 1].number, chain[number:])
 
-    def _require_values(self, plan: _Plan, made: pa.RecordBatch, events: pa.Array, version: int, at: Position) -> None:
+    def _require_values(self, plan: _Plan, output: pa.RecordBatch, events: pa.Array, version: int, at: _Rows) -> None:
         for name in plan.required:
-            if made.column(name).null_count:
-                row = pc.index(pc.and_(events, made.column(name).is_null()), True).as_py()
+            if output.column(name).null_count:
+                row = pc.index(pc.and_(events, output.column(name).is_null()), True).as_py()
                 if row >= 0:
-                    why = f"its {name} is null, and {name} is not declared as one that may be"
+                    why = f"its {name} is null, but {name} is not declared as optional"
                     raise self._unreadable(version, at.after(row), why)
 
     def _migrated(
-        self, migration: Migration, batch: pa.RecordBatch, events: pa.Array, version: int, at: Position
+        self, migration: Migration, batch: pa.RecordBatch, events: pa.Array, version: int, at: _Rows
     ) -> pa.RecordBatch:
-        """The fields of events as the class has them, beside the system columns that they were stored with."""
+        """Migrate the events in a stored batch. Returns the fields of the class together with the stored system
+        columns."""
         rows = [row for row, mine in enumerate(events.to_pylist()) if mine]
         try:
             own = migration.migrate(batch.take(pa.array(rows, pa.int64())))
@@ -154,11 +175,11 @@ class Upcaster:
         columns = [(batch if name in SYSTEM_COLUMNS else own).column(name) for name in names]
         return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-    def _unreadable(self, version: int, at: Position, why: str) -> EventUnreadable:
+    def _unreadable(self, version: int, at: _Rows, why: str) -> EventUnreadable:
         number, spec = self._history[version - 1].number, self._spec
         wanted = f" as {spec.name}, version {spec.shape.version}" if spec is not None else ""
         return EventUnreadable(
-            f"stream {self.stream}: the event at partition {at.partition}, offset {at.offset}, which is of version "
+            f"stream {self.stream}: the event at partition {at.partition}, offset {at.offset}, which has version "
             f"{number}, cannot be read{wanted}: {why}",
             stream=self.stream,
             partition=at.partition,
@@ -166,12 +187,12 @@ class Upcaster:
         )
 
 
-def _names(version: Version) -> Sequence[str]:
+def _names(version: EventVersion) -> Sequence[str]:
     return [name for name in version.schema.names if name not in SYSTEM_COLUMNS]
 
 
-def _required(chain: Sequence[Version], version: int, number: int) -> Sequence[str]:
-    """The fields of a version that must not be null, if that is not known of events of an earlier one."""
+def _required(chain: Sequence[EventVersion], version: int, number: int) -> Sequence[str]:
+    """Return the event fields of a version that must not be null but can be null in events of an earlier version."""
     shape = chain[number - 1].shape
     if shape is None or chain[version - 1].shape is not None:
         return ()
@@ -179,7 +200,7 @@ def _required(chain: Sequence[Version], version: int, number: int) -> Sequence[s
 
 
 def _nothing(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The system columns of a batch, beside fields that are all null."""
+    """Return the system columns of a batch together with fields that are all null."""
     columns = [
         batch.column(field.name) if field.name in SYSTEM_COLUMNS else pa.nulls(batch.num_rows, field.type)
         for field in schema
@@ -188,7 +209,7 @@ def _nothing(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def _arranged(plan: _Plan, batch: pa.RecordBatch, events: pa.Array) -> pa.RecordBatch:
-    """The columns of the plan's schema. What a step adds is added to events only."""
+    """Return the columns of the plan's schema. Values that a step adds are set only for events, not for ticks."""
     zeros = pc.if_else(events, pa.scalar(0, pa.int64()), pa.scalar(None, pa.int64()))
     columns = []
     for field in plan.schema:

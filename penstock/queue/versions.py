@@ -1,12 +1,13 @@
-"""The versions of a stream's events: what its file says of each, and what leads from one to the next.
+"""The versions of a stream's events: the data stored for each version, and the steps between versions.
 
-A version is stored when the event class has changed: the columns, the class's shape, and the step from the version
-before it. A step is data: names that changed, names that went, and a value for each field that was added, which is its
-default on that day. So old events can be read without the class, and a default that changes later changes none of them.
-Only a step that raises the class's version, and whose class has a method `migrate`, needs the class.
+When the event class has changed, a new version is stored, which consists of the columns, the class's shape, and the
+step from the previous version. A step is plain data: the renamed fields, the removed fields, and a value for each added
+field, which is the field's default at that time. Old events can therefore be read without the class, and later changes
+to a default do not affect them. The class is needed only for a step that increases the version of a class with a
+`migrate` method.
 
-Files from before that have versions of columns alone. So have streams without an event class, such as the changes of a
-view: there a column that an old row has not is null.
+In older files, versions have only columns. The same is true of streams without an event class, such as a view's
+changes. In these streams, a column that is missing from an old row is null.
 """
 
 from __future__ import annotations
@@ -18,46 +19,51 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.errors import DeclarationError
-from penstock.event_shape import EventShape, EventSpec
-from penstock.evolution import NULLABLE, widens
-from penstock.schema import SYSTEM_COLUMNS
+from penstock.core.errors import DeclarationError
+from penstock.core.event_shape import EventShape, EventSpec
+from penstock.core.schema import SYSTEM_COLUMNS
+from penstock.core.shapes import NULLABLE, widens
 
 EVENT_KEY, FILLS_KEY = b"penstock.event", b"penstock.fills"
 FIRST = 1
-"""The version of events that were stored without one."""
+"""Version of events that were stored without a version."""
 
 
-class Step(msgspec.Struct, frozen=True):
-    """How events of the version before become those of this one. If it `migrates`, by the class's own method first."""
+class VersionStep(msgspec.Struct, frozen=True):
+    """The conversion of events from the previous version to this version.
+
+    If `migrates` is true, the class's `migrate` method is called first.
+    """
 
     renamed: dict[str, str]
     dropped: tuple[str, ...]
     migrates: bool = False
 
     def source(self, name: str, known: Mapping[str, object]) -> str | None:
-        """The name that a field had before, of those that are known; None if it is new."""
+        """Return the previous name of a field, one of the `known` names, or None if the field is new."""
         if name in known:
             return name
         return next((old for old, new in self.renamed.items() if new == name and old in known), None)
 
 
 class _Mark(msgspec.Struct, frozen=True):
-    """What a stored schema says of its event class."""
+    """The data about the event class in a stored schema."""
 
     shape: EventShape
-    step: Step | None
+    step: VersionStep | None
 
 
 @dataclass(frozen=True)
-class Version:
-    """One version: its columns; and, if an event class was declared, the class's shape, the step from the version
-    before, and the values of the fields that the step adds, in one row. Without a step, no event of an earlier version
-    was there when this one was declared."""
+class EventVersion:
+    """One version of a stream's events: its columns and, for an event class, the class's shape, the step, and the
+    values of added fields.
+
+    `fills` contains the values in one row. `step` is None if no events were stored when this version was declared.
+    """
 
     schema: pa.Schema
     shape: EventShape | None = None
-    step: Step | None = None
+    step: VersionStep | None = None
     fills: pa.RecordBatch | None = None
 
     @property
@@ -67,19 +73,19 @@ class Version:
 
     @property
     def is_plain(self) -> bool:
-        """Whether events of the version before are read as they are."""
+        """Whether events of the previous version are read unchanged."""
         step, fills = self.step, self.fills
         if step is None:
             return True
         return not (step.migrates or step.renamed or step.dropped or (fills is not None and fills.num_columns))
 
     def fill(self, name: str) -> Any:
-        """The value of a field that the step adds."""
+        """Return the value of an event field that the version step adds."""
         assert self.fills is not None
         return self.fills.column(name).to_pylist(maps_as_pydicts="strict")[0]
 
     def stored(self) -> pa.Schema:
-        """The schema as it is stored, with everything else as its metadata."""
+        """Return the version's schema as stored, with everything else as its metadata."""
         if self.shape is None:
             return self.schema
         metadata = {EVENT_KEY: msgspec.json.encode(_Mark(self.shape, self.step))}
@@ -91,8 +97,11 @@ class Version:
         return self.schema.with_metadata(metadata)
 
     @classmethod
-    def read(cls, stored: pa.Schema) -> Version:
-        """Raises `msgspec.MsgspecError` or `pa.ArrowException` on what this Penstock does not write."""
+    def read(cls, stored: pa.Schema) -> EventVersion:
+        """Decode a stored schema.
+
+        Raises `msgspec.MsgspecError` or `pa.ArrowException` for data that this version of Penstock cannot read.
+        """
         metadata = stored.metadata or {}
         schema = stored.remove_metadata()
         if EVENT_KEY not in metadata:
@@ -104,64 +113,68 @@ class Version:
         return cls(schema, mark.shape, mark.step, fills)
 
 
-def first_version(spec: EventSpec) -> Version:
-    return Version(spec.schema, spec.shape)
+def first_version(spec: EventSpec) -> EventVersion:
+    return EventVersion(spec.schema, spec.shape)
 
 
-def is_current(newest: Version, spec: EventSpec) -> bool:
-    """Whether events are stored by this version of the class already."""
+def is_current(newest: EventVersion, spec: EventSpec) -> bool:
+    """Return whether events are already stored in this version of the class."""
     return newest.shape == spec.shape and bool(newest.schema.equals(spec.schema))
 
 
-def next_version(stream: str, history: Sequence[Version], spec: EventSpec, oldest: int) -> Version:
-    """The version that follows when the class is declared now. `oldest` is the number, from 1 on, of the oldest version
-    of which there are events. Raises `DeclarationError` if those cannot be read as the class."""
+def next_version(stream: str, history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> EventVersion:
+    """Return the version to store when a stream's class is declared.
+
+    `oldest` is the number of the oldest version that stored events have, counting from 1. Raises `DeclarationError` if
+    stored events cannot be read as the new version.
+    """
     require_readable(stream, history, spec, oldest)
     if oldest > len(history):
         return first_version(spec)
     migrates = spec.load is not None and spec.shape.version > history[-1].number
     before = _columns(history[-1])
     renamed = {old: new for old, new in spec.renamed.items() if old in before or migrates}
-    step = Step(renamed, tuple(old for old in spec.dropped if old in before or migrates), migrates)
-    read = history[-1:] if history[-1].shape is not None else history[oldest - 1 :]  # of columns alone: each by itself
-    added = {name for each in read for name in spec.shape.fields if step.source(name, _columns(each)) is None}
+    step = VersionStep(renamed, tuple(old for old in spec.dropped if old in before or migrates), migrates)
+    read = history[-1:] if history[-1].shape is not None else history[oldest - 1 :]  # without a class: each by itself
+    added = {name for version in read for name in spec.shape.fields if step.source(name, _columns(version)) is None}
     names = [name for name in spec.defaults.schema.names if name in added or migrates]
-    return Version(spec.schema, spec.shape, step, spec.defaults.select(names))
+    return EventVersion(spec.schema, spec.shape, step, spec.defaults.select(names))
 
 
-def require_readable(stream: str, history: Sequence[Version], spec: EventSpec, oldest: int) -> None:
+def require_readable(stream: str, history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> None:
     """Raise `DeclarationError` if stored events, of version `oldest` and later, cannot be read as the class."""
     reasons = list(misfits(history, spec, oldest))
     if reasons:
         raise DeclarationError(f"stream {stream}: {'; '.join(reasons)}")
 
 
-def misfits(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterator[str]:
-    """Why stored events cannot be read as the class, each with what to do; nothing if they can."""
+def misfits(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> Iterator[str]:
+    """Yield the reasons why stored events cannot be read as the class, each with a fix."""
     newest, name = history[-1], spec.name
     if oldest > len(history):
         return
     if newest.number > spec.shape.version:
         older = f"{name} is version {spec.shape.version}"
-        yield f"its events are of version {newest.number} and {older}: run the newer code"
+        yield f"its events have version {newest.number}, but {older}: run the newer code"
         return
-    steps = [each.step for each in history[oldest:] if each.step is not None]
+    steps = [version.step for version in history[oldest:] if version.step is not None]
     if spec.load is None and any(step.migrates for step in steps):
-        yield f"it has events from before version {newest.number}, and {name} has no method migrate: put that back"
+        yield f"it has events from before version {newest.number}, and {name} has no method migrate: restore the method"
     elif not is_current(newest, spec) and not (spec.load is not None and spec.shape.version > newest.number):
         yield from _unsaid(history, spec, oldest) if spec.written else _remade(history, spec, oldest)
 
 
-def _remade(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterator[str]:
+def _remade(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> Iterator[str]:
     if any(True for _ in _unsaid(history, spec, oldest)):
-        yield "its events were made by another declaration: keep that one under this name, and this under another"
+        yield "its events belong to a different declaration, which must keep this name: rename the new declaration"
 
 
-def _unsaid(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterator[str]:
-    """What has changed, and is not said in the class statement."""
+def _unsaid(history: Sequence[EventVersion], spec: EventSpec, oldest: int) -> Iterator[str]:
+    """Yield the changes that the event class statement does not declare."""
     before, name, number = _columns(history[-1]), spec.name, history[-1].number + 1
     statement = f"in the statement `class {name}(...)`"
-    migrate = f"raise the version, version={number} {statement}, and give it a static migrate(version, fields)"
+    raised = f"raise the version (version={number} {statement})"
+    migrate = f"{raised} and give the class a static method migrate(version, fields)"
     taken: dict[str, str] = {}
     vanished = []
     for old, kind in before.items():
@@ -171,7 +184,7 @@ def _unsaid(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterato
         if new not in spec.shape.fields:
             vanished.append(old)
         elif new in taken:
-            yield f"its events have both {taken[new]!r} and {old!r}, and {name}.{new} can be one of them only"
+            yield f"its events have both {taken[new]!r} and {old!r}, and {name}.{new} can be only one of them"
         elif not _holds(history[-1], old, spec, new):
             yield f"{name}.{new} was {kind} and is {spec.shape.fields[new]}: {migrate}"
         taken.setdefault(new, old)
@@ -185,58 +198,68 @@ def _unsaid(history: Sequence[Version], spec: EventSpec, oldest: int) -> Iterato
         if like is not None:
             missing.remove(like)
         yield (
-            f"its events have a field {old!r} and {name} has not: say what became of it, with "
-            f"renamed={{{old!r}: {like or 'NEW_NAME'!r}}} or dropped=[{old!r}] {statement}. If this is an earlier "
-            "version of the app, run the newer one"
+            f"its events have a field {old!r} and {name} does not: drop or rename it, with "
+            f"renamed={{{old!r}: {like or 'NEW_NAME'!r}}} or dropped=[{old!r}] {statement}. If this is an older "
+            "version of the app, run the newer version"
         )
     for new in missing:
         yield f"{name}.{new} is new, and its events have no value for it: give it a default; or {migrate}"
 
 
-def field_origins(history: Sequence[Version], spec: EventSpec) -> dict[str, str]:
-    """The name by which fingerprints know each field of a class: the first one that it had. A field that was added
-    under a name that another one had before has the number of its version too, so that they are not taken for one."""
-    chain = [(_columns(each), each.step) for each in history]
+def field_origins(history: Sequence[EventVersion], spec: EventSpec) -> dict[str, str]:
+    """Return the name that fingerprints use for each field of a class: the field's first name.
+
+    If a field is added under a former name of another field, the number of its version is appended, to keep the two
+    distinct.
+    """
+    chain = [(_columns(version), version.step) for version in history]
     if not history or not is_current(history[-1], spec):
         chain.append((spec.shape.fields, None))
-    found: dict[str, str] = {}
+    origins: dict[str, str] = {}
     taken: set[str] = set()
-    for number, (names, made) in enumerate(chain, 1):
-        step = made or Step(spec.renamed if number == len(chain) else {}, ())
-        sources = {name: step.source(name, found) for name in names}
-        found = {
-            name: found[before] if before is not None else f"{name}@{number}" if name in taken else name
+    for number, (names, stored_step) in enumerate(chain, 1):
+        step = stored_step or VersionStep(spec.renamed if number == len(chain) else {}, ())
+        sources = {name: step.source(name, origins) for name in names}
+        origins = {
+            name: origins[before] if before is not None else f"{name}@{number}" if name in taken else name
             for name, before in sources.items()
         }
-        taken.update(found.values())
-    return found
+        taken.update(origins.values())
+    return origins
 
 
-def _columns(version: Version) -> Mapping[str, str]:
-    """The fields of a version with their types, as far as these are known."""
+def _columns(version: EventVersion) -> Mapping[str, str]:
+    """Return the fields of a version with their types, from the class if the version has a class, otherwise from the
+    columns."""
     if version.shape is not None:
         return version.shape.fields
-    return {each.name: str(each.type) for each in version.schema if each.name not in SYSTEM_COLUMNS}
+    return {field.name: str(field.type) for field in version.schema if field.name not in SYSTEM_COLUMNS}
 
 
-def _holds(newest: Version, old: str, spec: EventSpec, new: str) -> bool:
-    """Whether each value of a stored field is one of the class's field. Of columns alone, no more is known than what
-    they are stored as: whether one of their values is null shows when it is read."""
+def _holds(newest: EventVersion, old: str, spec: EventSpec, new: str) -> bool:
+    """Return whether each value of a stored field is valid for the class's field.
+
+    Without a class, only the stored type is known, so nulls are found only on reading.
+    """
     if newest.shape is None:
         return bool(newest.schema.field(old).type == spec.schema.field(new).type)
     return widens(_stored_as(newest.shape.fields[old]), _stored_as(spec.shape.fields[new]))
 
 
 def _stored_as(kind: str) -> str:
-    """A time that is sent as milliseconds is stored as any other."""
+    """Return the stored type: a time that is sent as milliseconds is stored like any other time."""
     return "datetime" + kind.removeprefix("epoch") if kind.removesuffix(NULLABLE) == "epoch" else kind
 
 
-def _is_known(new: str, history: Sequence[Version], spec: EventSpec, oldest: int, taken: Mapping[str, str]) -> bool:
-    """Whether a field that has no default is in every stored event. One of columns alone may lack it, where null will
-    do: that is what such an event was read as before."""
+def _is_known(
+    new: str, history: Sequence[EventVersion], spec: EventSpec, oldest: int, taken: Mapping[str, str]
+) -> bool:
+    """Return whether an event field without a default is in every stored event.
+
+    A version without a class can lack a nullable column, which is then read as null, as before.
+    """
     if new not in taken:
         return False
     if history[-1].shape is not None or spec.shape.fields[new].endswith(NULLABLE):
         return True
-    return all(taken[new] in each.schema.names for each in history[oldest - 1 :])
+    return all(taken[new] in version.schema.names for version in history[oldest - 1 :])

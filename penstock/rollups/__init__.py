@@ -1,10 +1,17 @@
-"""Rollups: aggregates of a key's events by calendar units of several sizes, each kept for a time of its own.
+"""Rollups: aggregates of a key's events over calendar units of several sizes, each with its own retention.
 
-`rolled` makes the parts of a handler of a declaration. Pure Python: no Spark, no files.
+`rolled` compiles a declaration into the parts of a handler that maintains a view. Pure Python: no Spark, no files.
+
+`calendar` computes where a unit of time begins and ends in a time zone. The state of a key (`memory`) has a level for
+each unit, whose buckets are grouped into pages. Buckets are deleted one page at a time, and most pages stay encoded
+while the key's events are processed. `handling` contains the functions of the handler: for events, for the timer that
+deletes pages, and `settle`, which the machine calls for each touched key at the end of a batch, so a row is created
+once, however many events have changed it. Rows are sorted by unit and start, so `penstock.serve.channels.ranges` can
+find a range by position.
 """
 
 from penstock.rollups.calendar import UNITS
-from penstock.rollups.declaring import Declared, Rolled, rolled
+from penstock.rollups.declaring import Rolled, RollupDeclaration, rolled
 from penstock.rollups.handling import TIMER, Missed
 
-__all__ = ["TIMER", "UNITS", "Declared", "Missed", "Rolled", "rolled"]
+__all__ = ["TIMER", "UNITS", "Missed", "Rolled", "RollupDeclaration", "rolled"]

@@ -1,4 +1,4 @@
-"""From the declaration of a rollup to the parts of the handler that keeps it."""
+"""Compiles rollup declarations into the parts of a handler."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from datetime import datetime, timedelta
 from hashlib import blake2b
 from typing import Any, NamedTuple
 
-from penstock.making import KeyFields, is_key, key_hint, key_names, made_class
+from penstock.core.operators import KeyFields, is_key, key_hint, key_names, made_class
+from penstock.core.schema import Event, State, fields
 from penstock.rollups import problems
 from penstock.rollups.columns import bounded
 from penstock.rollups.handling import Rolling, Sheet
-from penstock.rollups.memory import Memory, Pages
-from penstock.schema import Event, State, fields
+from penstock.rollups.memory import Pages, RollupMemory
 from penstock.windows.aggregates import Aggregate
 
 _MICROSECOND = timedelta(microseconds=1)
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A rollup as it was written down."""
+class RollupDeclaration:
+    """A rollup as the user declared it."""
 
     name: str
     key: KeyFields
@@ -33,12 +33,14 @@ class Declared:
 
     @property
     def row_key(self) -> tuple[str, ...]:
-        """The columns that identify a row. In this order, rows of one unit stand together, in the order of time."""
+        """The columns that identify a row. When sorted by them, the rows for one unit are adjacent and in order of
+        time."""
         return ("per", "start", *(name for name in key_names(self.key) if isinstance(name, str)))
 
 
 class Rolled(NamedTuple):
-    """The parts of a handler. With `faults`, which tell why there can be none, they are of no use."""
+    """The parts of a rollup's handler. `faults` contains the reasons why the handler cannot run; if there are any, the
+    other parts cannot be used."""
 
     state: type[State]
     row: type[Event]
@@ -48,32 +50,32 @@ class Rolled(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-def rolled(declared: Declared, classes: Sequence[type[Event]]) -> Rolled:
-    """Make a handler of a rollup of events of these classes."""
+def rolled(declared: RollupDeclaration, classes: Sequence[type[Event]]) -> Rolled:
+    """Compile a rollup over events of these classes."""
     try:
         list(map(fields, classes))
     except (NameError, TypeError, AttributeError):
-        classes = ()  # told of the stream
+        classes = ()  # the error is reported for the stream
     faults = (
         *problems.of_levels(declared.by, declared.keep, declared.zone),
         *problems.of_key(declared.key, classes),
         *problems.of_columns(declared.aggregates, declared.key, classes),
         *problems.of_times(classes),
     )
-    known = {each.name: each.base for each in fields(classes[0])} if classes else {}
-    if faults or not is_key(declared.key, known):  # a key that is none is told of the handler
+    known = {field.name: field.base for field in fields(classes[0])} if classes else {}
+    if faults or not is_key(declared.key, known):  # the error in an invalid key is reported for the handler
         unknown = dict.fromkeys(declared.row_key[2:], str)
-        return Rolled(Memory, _row_class(declared, unknown, {}), _never, _never, _never, faults)
+        return Rolled(RollupMemory, _row_class(declared, unknown, {}), _never, _never, _never, faults)
     sheet = _sheet(declared, classes[0], known)
     on_event, on_timer, settle = Rolling(sheet).functions()
     return Rolled(sheet.state, sheet.row, on_event, on_timer, settle)
 
 
-def _sheet(declared: Declared, event: type[Event], known: Mapping[str, Any]) -> Sheet:
-    hints = {name: _hint(each, event) for name, each in declared.aggregates.items()}
-    kinds = {name: each.kept(hints[name]) for name, each in declared.aggregates.items()}
-    columns = {name: each.type(hints[name]) for name, each in declared.aggregates.items()}
-    pages = Pages([bounded(each) for each in kinds.values()])
+def _sheet(declared: RollupDeclaration, event: type[Event], known: Mapping[str, Any]) -> Sheet:
+    hints = {name: _hint(aggregate, event) for name, aggregate in declared.aggregates.items()}
+    kinds = {name: aggregate.kept(hints[name]) for name, aggregate in declared.aggregates.items()}
+    columns = {name: aggregate.type(hints[name]) for name, aggregate in declared.aggregates.items()}
+    pages = Pages([bounded(kind) for kind in kinds.values()])
     keeps = tuple(declared.keep.get(unit, problems.KEEP[unit]) // _MICROSECOND for unit in declared.by)
     key = key_hint(declared.key, known)
     row = _row_class(declared, {name: known[name] for name in key_names(declared.key)}, columns)
@@ -86,9 +88,12 @@ def _hint(aggregate: Aggregate, event: type[Event]) -> Any:
     return None if field is None else field.base
 
 
-def _mark(declared: Declared, key: Any, kinds: Mapping[str, Any]) -> str:
-    """What tells state of this declaration from that of another one. How long it is kept makes no difference."""
-    parts = [f"{type(each).__name__} of {each.column} as {kinds[name]}" for name, each in declared.aggregates.items()]
+def _mark(declared: RollupDeclaration, key: Any, kinds: Mapping[str, Any]) -> str:
+    """Return a digest that identifies this rollup's state. The digest does not depend on the retention."""
+    parts = [
+        f"{type(aggregate).__name__} of {aggregate.column} as {kinds[name]}"
+        for name, aggregate in declared.aggregates.items()
+    ]
     text = f"{', '.join(declared.by)} by {key} of {', '.join(parts)} in {declared.zone}"
     if isinstance(declared.key, tuple):
         text += f" by {', '.join(declared.key)}"
@@ -97,12 +102,13 @@ def _mark(declared: Declared, key: Any, kinds: Mapping[str, Any]) -> str:
     return blake2b(text.encode(), digest_size=4).hexdigest()
 
 
-def _row_class(declared: Declared, key: Mapping[str, Any], columns: Mapping[str, Any]) -> type[Event]:
-    """The class of the rows. Unit and start come first: rows are found by them before they are parsed."""
+def _row_class(declared: RollupDeclaration, key: Mapping[str, Any], columns: Mapping[str, Any]) -> type[Event]:
+    """Create the class of a rollup's rows. The unit and the start come first, because rows are found by these columns
+    before they are parsed."""
     hints = {"per": str, "start": datetime, "end": datetime, **key, **columns}
     title = "".join(word.capitalize() for word in declared.name.replace("_", "-").split("-"))
-    made: type[Event] = made_class(Event, title or "Row", hints)
-    return made
+    cls: type[Event] = made_class(Event, title or "Row", hints)
+    return cls
 
 
 def _never(*_: Any) -> Any:

@@ -1,8 +1,9 @@
-"""A rollup as the functions of a handler: events in log order in, rows of buckets out.
+"""The functions of a rollup's handler, which turn events in log order into rows of buckets.
 
-The time of a key is log time, less the least that an event of it was behind log time: so it follows event time, passes
-without events too, and no event can put it ahead of the log. A page of buckets is kept until its end is `keep` before
-that time. An event counts at every level that still keeps its bucket; one that counts at none is told as missed.
+A key's time is log time minus the smallest lag of the key's events behind log time. So it follows event time, advances
+even without events, and cannot be moved ahead of the log by an event. A page of buckets is kept until its end is `keep`
+before the key's time. An event is counted at every level that still keeps its bucket; an event that is not counted at
+any level is reported as missed.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ from datetime import datetime
 from functools import lru_cache
 from typing import Any
 
-from penstock.contracts import Context
-from penstock.kept import gone
-from penstock.making import KeyFields, event_text, key_columns, key_value
-from penstock.rollups.calendar import Calendar, Place, to_instant, to_time
+from penstock.core.contracts import Context
+from penstock.core.deletes import gone
+from penstock.core.operators import KeyFields, event_text, key_columns, key_value
+from penstock.core.schema import Event
+from penstock.rollups.calendar import BucketSpan, Calendar, to_instant, to_time
 from penstock.rollups.memory import PAGES_MAX, Page, Pages
-from penstock.schema import Event
 from penstock.windows.aggregates import Aggregate
 
 TIMER = "keep"
 EDGES_CACHED = 4_096
-"""Most keys are touched in the same buckets."""
+"""Number of bucket edges to cache: most keys are updated in the same buckets."""
 
 
 class Missed(Event):
-    """An event that a rollup did not count: at no level, because it came too `late`, and was `by_s` seconds behind the
-    time of its key; or not at the level `per`, because too many pages of that are kept (`full`). `event` has it as
-    JSON."""
+    """An event that a rollup did not count. If the reason is `late`, it arrived too late for all levels, `by_s` seconds
+    behind its key's time. If the reason is `full`, it was not counted at the level `per`, because too many pages of
+    that level are kept. `event` contains the event as JSON."""
 
     key: str
     reason: str
@@ -41,8 +42,8 @@ class Missed(Event):
 
 @dataclass(frozen=True)
 class Sheet:
-    """The parts of a rollup that is known to be sound: its units, how long each is kept in microseconds, its aggregates
-    by the names of their columns, the class of its rows, and the key."""
+    """The parts of a valid rollup: its units, the retention of each unit in microseconds, the time zone, the aggregates
+    by column name, the class of its rows, the key, and the class of its state with its pages."""
 
     units: tuple[str, ...]
     keeps: tuple[int, ...]
@@ -55,8 +56,8 @@ class Sheet:
 
 
 class Rolling:
-    """The functions of the handler: `event` for each event, `timer` when time has passed, `settle` when a batch is over
-    for the rows of all that it has touched."""
+    """The functions of a rollup's handler: `on_event` runs for each event, `on_timer` runs when time has passed, and
+    `_settle` runs at the end of a batch and emits the rows of all changed buckets."""
 
     def __init__(self, sheet: Sheet) -> None:
         self._sheet, self._pages = sheet, sheet.pages
@@ -66,7 +67,7 @@ class Rolling:
         self._edges = lru_cache(EDGES_CACHED)(self._times)
 
     def functions(self) -> tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]:
-        """Plain functions, as a handler's are."""
+        """Return `on_event`, `on_timer` and `_settle` as functions for a rollup's handler."""
         places, read, step = self._calendar.places(self._sheet.units), self._reader(), self._stepper()
         keeps, zeros, key = self._sheet.keeps, self._zeros, self._sheet.key
 
@@ -74,7 +75,7 @@ class Rolling:
             now = to_instant(ctx.now)
             at = _time_of(event) or ctx.now
             time = to_instant(at)
-            told = self._moved(state, now, max(0, now - time))
+            events = self._moved(state, now, max(0, now - time))
             if state.key is None:
                 state.key = key_value(event, key)
             values, counted = read(event), 0
@@ -88,32 +89,33 @@ class Rolling:
                 level.touched[place.start] = place.page
                 counted += 1
             if counted < len(keeps):
-                told += self._missed(state, event, time, now, ctx)
+                events += self._missed(state, event, time, now, ctx)
             if state.due is not None and (state.timer is None or state.due + state.lag < state.timer):
                 self._set(state, ctx)
-            return told or None
+            return events or None
 
         def on_timer(state: Any, ctx: Context) -> Any:
             state.timer = None
-            told = self._pruned(state, to_instant(ctx.now) - state.lag)
+            deletions = self._pruned(state, to_instant(ctx.now) - state.lag)
             if state.due is not None:
                 self._set(state, ctx)
-            return told
+            return deletions
 
         return on_event, on_timer, self._settle
 
     def _moved(self, state: Any, now: int, lag: int) -> list[Any]:
-        """Let the time of the key come to what an event of this lag says; gives what goes by that."""
-        told: list[Any] = []
+        """Advance the key's time for an event with this lag, and return the deletions that this causes."""
+        deletions: list[Any] = []
         if state.lag is None or lag < state.lag:
             state.lag = lag
         if state.due is not None and state.due <= now - state.lag:
-            told = self._pruned(state, now - state.lag)
+            deletions = self._pruned(state, now - state.lag)
             state.lag = lag if state.lag is None else state.lag
-        return told
+        return deletions
 
-    def _entered(self, state: Any, level: Any, place: Place, keep: int, now: int) -> Page | None:
-        """A page that is not open, ready to be changed; None if it is too old, or there is no room for it."""
+    def _entered(self, state: Any, level: Any, place: BucketSpan, keep: int, now: int) -> Page | None:
+        """Open or create a rollup's page, and return it for changes. Returns None if the page is too old or the limit
+        is reached."""
         due = place.page_end + keep
         if place.page not in level.closed:
             if due <= now - state.lag or len(level.open) + len(level.closed) >= PAGES_MAX:
@@ -123,17 +125,17 @@ class Rolling:
         return self._pages.opened(level, place.page)
 
     def _pruned(self, state: Any, time: int) -> list[Any]:
-        """Give up the pages whose time is over; gives what removes their rows."""
-        told: list[Any] = []
+        """Drop a rollup's expired pages, and return the deletions of their rows."""
+        deletions: list[Any] = []
         for number, level in enumerate(state.levels):
             if level.due is not None and level.due <= time:
-                told += self._given_up(state, number, time)
+                deletions += self._given_up(state, number, time)
         state.due = min((level.due for level in state.levels if level.due is not None), default=None)
-        if state.due is None:  # of a key of which nothing is kept, nothing is remembered either
+        if state.due is None:  # a key without pages is deleted
             fresh = self._sheet.state()
             for name in fresh.__struct_fields__:
                 setattr(state, name, getattr(fresh, name))
-        return told
+        return deletions
 
     def _given_up(self, state: Any, number: int, time: int) -> Iterator[Event]:
         level, unit, keep = state.levels[number], self._sheet.units[number], self._sheet.keeps[number]
@@ -145,7 +147,8 @@ class Rolling:
             yield gone(self._sheet.row, per=unit, start=to_time(start), **key_columns(self._sheet.key, state.key))
 
     def _missed(self, state: Any, event: Any, time: int, now: int, ctx: Context) -> Iterator[Missed]:
-        """What is to be told of an event that was not counted at every level: nothing, if only some are over."""
+        """Yield a `Missed` event for each level that was full, and one if the event was late for all levels. Yields
+        nothing if the bucket has expired only at some levels."""
         places = self._calendar.places(self._sheet.units)(time)
         parts = list(zip(self._sheet.units, state.levels, places, self._sheet.keeps, strict=True))
         late = [place.page_end + keep <= now - state.lag for _, _, place, keep in parts]
@@ -162,12 +165,12 @@ class Rolling:
             yield Missed(key=ctx.key, reason="late", at=to_time(time), by_s=by_s, event=text)
 
     def _set(self, state: Any, ctx: Context) -> None:
-        """Have the timer call when the next page goes."""
+        """Set the timer for when the rollup's next page expires."""
         state.timer = state.due + state.lag
         ctx.timer(TIMER, to_time(state.timer))
 
     def _settle(self, state: Any, ctx: Context) -> Iterator[Event]:
-        """The rows of the buckets that were touched since the last time."""
+        """Yield the rows of the rollup's buckets that have changed since the last call."""
         for unit, level in zip(self._sheet.units, state.levels, strict=True):
             for start, page in level.touched.items():
                 yield self._row(unit, start, state.key, self._pages.seen(level, page)[start])
@@ -175,7 +178,7 @@ class Rolling:
 
     def _row(self, unit: str, start: int, key: Any, cells: Sequence[Any]) -> Event:
         begins, ends = self._edges(unit, start)
-        shown = {name: each.result(cell) for (name, each), cell in zip(self._aggregates, cells, strict=True)}
+        shown = {name: aggregate.result(cell) for (name, aggregate), cell in zip(self._aggregates, cells, strict=True)}
         shown |= key_columns(self._sheet.key, key)
         return self._made(per=unit, start=begins, end=ends, **shown)
 
@@ -183,24 +186,26 @@ class Rolling:
         return to_time(start), to_time(self._calendar.place(unit, start).end)
 
     def _reader(self) -> Callable[[Any], tuple[Any, ...]]:
-        """A function that reads of an event what each aggregate is given. Made from text, as is the next: half the time
-        of a loop, and they run for every event."""
-        listed = "".join(f"event.{each.column}, " if each.column else "None, " for _, each in self._aggregates)
-        made: Callable[[Any], tuple[Any, ...]] = eval(f"lambda event: ({listed})")
-        return made
+        """Return a function that reads the value for each aggregate from an event. Its code is generated, as in
+        `_stepper`. It runs for every event, and takes half as long as a loop."""
+        listed = "".join(
+            f"event.{aggregate.column}, " if aggregate.column else "None, " for _, aggregate in self._aggregates
+        )
+        reader: Callable[[Any], tuple[Any, ...]] = eval(f"lambda event: ({listed})")
+        return reader
 
     def _zeros(self) -> tuple[Any, ...]:
-        return tuple([each.zero() for _, each in self._aggregates])
+        return tuple([aggregate.zero() for _, aggregate in self._aggregates])
 
     def _stepper(self) -> Callable[[tuple[Any, ...], tuple[Any, ...], datetime], tuple[Any, ...]]:
-        """A function that adds the values of an event to the cells of a bucket."""
-        adders = {f"add_{number}": each.add for number, (_, each) in enumerate(self._aggregates)}
+        """Return a function that adds an event's values to a bucket's accumulators."""
+        adders = {f"add_{number}": aggregate.add for number, (_, aggregate) in enumerate(self._aggregates)}
         listed = "".join(f"add_{number}(cells[{number}], values[{number}], at), " for number in range(len(adders)))
-        made: Callable[..., tuple[Any, ...]] = eval(f"lambda cells, values, at: ({listed})", adders)
-        return made
+        stepper: Callable[..., tuple[Any, ...]] = eval(f"lambda cells, values, at: ({listed})", adders)
+        return stepper
 
 
 def _time_of(event: Any) -> Any:
-    """When an event happened; None if it does not say."""
+    """Return an event's event time, or None if its class has none."""
     name = event.__time_field__
     return None if name is None else getattr(event, name)

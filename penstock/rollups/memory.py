@@ -1,8 +1,8 @@
-"""What is kept of a key: its buckets, on pages, a level for each unit.
+"""The state of a key: its buckets, grouped into pages, with a level for each unit.
 
-A page has the buckets of a minute of seconds, an hour of minutes, and so on. It is what is given up at a time when it
-is old enough, and what is decoded at a time: most of a key's buckets are not looked at when an event of it comes, and
-stay packed. Which pages are open depends on the order of events alone, and not on how they are cut into batches.
+A page contains the seconds of a minute, the minutes of an hour, and so on. Pages expire and are decoded as a whole.
+When an event arrives for a key, most of the key's buckets are not read and stay packed. The set of open pages depends
+only on the order of events, not on batch boundaries.
 """
 
 from __future__ import annotations
@@ -12,24 +12,27 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.evolution import DECLARED
-from penstock.making import made_class
-from penstock.packed import pack, unpack
-from penstock.schema import State
+from penstock.core.operators import made_class
+from penstock.core.schema import State
+from penstock.core.shapes import DECLARED
+from penstock.core.state_value import pack, unpack
 
 OPEN_PAGES = 2
-"""Of each level, those opened last: the one of now, and the one before it, for events that are a little late."""
+"""Number of open pages at each level. The most recently opened pages stay open: usually the current page, and the
+previous page for slightly late events."""
 PAGES_MAX = 2_000
-"""Of each level. `check` refuses a `keep` of more than three quarters of it; the rest is room for what is ahead of log
-time. An event that would need one more is told as missed, `full`."""
+"""Maximum number of pages at each level. `check` rejects a `keep` that needs more than three quarters of these pages;
+the rest is reserved for events ahead of log time. An event that would need another page is reported as missed, with the
+reason `full`."""
 
 Cells = tuple[Any, ...]
 Page = dict[int, Cells]
 
 
 class Level(msgspec.Struct, array_like=True):
-    """The buckets of one unit: by the start of their page, and there by their own start. `touched` has those whose rows
-    are still to be told, with their pages; `due` is when the first page goes, in the time of the key."""
+    """A rollup's buckets of one unit, by the start of their page and then by their own start. `touched` contains the
+    buckets whose rows must still be emitted, with their pages. `due` is when the first page expires, in the key's
+    time."""
 
     open: dict[int, Page] = msgspec.field(default_factory=dict)
     closed: dict[int, bytes] = msgspec.field(default_factory=dict)
@@ -37,10 +40,10 @@ class Level(msgspec.Struct, array_like=True):
     due: int | None = None
 
 
-class Memory(State):
-    """What is kept of a key. `lag` is the least that an event was behind log time, so the time of the key is log time
-    less that; `due` is when the first page goes, in that time; `timer` the log time that the timer is set for. All in
-    microseconds."""
+class RollupMemory(State):
+    """The rollup's state for a key. `lag` is the smallest lag of an event behind log time, so the key's time is log
+    time minus `lag`. `due` is when the first page expires, in the key's time. `timer` is the log time that the timer is
+    set for. All values are in microseconds."""
 
     lag: int | None = None
     due: int | None = None
@@ -48,7 +51,7 @@ class Memory(State):
 
 
 class Pages:
-    """How the pages of a rollup are packed and opened; its cells are of these types."""
+    """Packs and opens the pages of a rollup. `kinds` contains the types of its accumulators."""
 
     def __init__(self, kinds: Sequence[Any]) -> None:
         cells: Any = tuple[tuple(kinds)]  # type: ignore[misc]
@@ -60,14 +63,15 @@ class Pages:
         )
 
     def memory(self, key: Any, levels: int, mark: str) -> Any:
-        """The class of what is kept, for keys of this type. State with another mark is not taken for this one's."""
+        """Create the state class for keys of this type. State with a different mark is not used."""
         level = self.level
         fresh = msgspec.field(default_factory=lambda: [level() for _ in range(levels)])
         hints: dict[str, Any] = {DECLARED: Literal[mark], "key": key | None, "levels": list[level]}  # type: ignore[valid-type]
-        return made_class(Memory, "Memory", hints, {DECLARED: mark, "key": None, "levels": fresh})
+        return made_class(RollupMemory, "Memory", hints, {DECLARED: mark, "key": None, "levels": fresh})
 
     def opened(self, level: Any, start: int) -> Page:
-        """A page, ready to be changed. Another one may be packed for it."""
+        """Open a page of the rollup, and return it for changes. If too many pages are open, this packs the oldest
+        one."""
         page: Page | None = level.open.get(start)
         if page is None:
             packed = level.closed.pop(start, None)
@@ -79,15 +83,16 @@ class Pages:
         return page
 
     def seen(self, level: Any, start: int) -> Page:
-        """A page, to be looked at only."""
+        """Return a rollup's page for reading only."""
         page: Page | None = level.open.get(start)
         return self._decode(level.closed[start]) if page is None else page
 
     def taken(self, level: Any, start: int) -> Page:
-        """A page, which is not kept any more."""
+        """Remove a rollup's page and return it."""
         page: Page | None = level.open.pop(start, None)
         return self._decode(level.closed.pop(start)) if page is None else page
 
     def _packed(self, page: Page) -> bytes:
-        """The same bytes whether the page was just made or has been at rest before: 0 of a float comes back as 0.0."""
+        """Pack a page of the rollup. The bytes do not depend on whether the page was packed before: for example, an
+        integer 0 in a float column is always packed as 0.0."""
         return self._encode(self._decode(self._encode(page)))

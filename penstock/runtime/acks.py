@@ -1,8 +1,9 @@
-"""What became of an event: from its acknowledgement to the views and handlers that have taken it, and what it caused.
+"""Trace an event from its acknowledgement to the views and handlers that have processed it and the events that it
+caused.
 
-Nothing is kept for this but the key that signs acknowledgements. An acknowledgement says where its events stand in the
-log; the history of a view or handler says which batch came past them, and what that batch appended; and the id of an
-event that a handler emitted says what it came of.
+Nothing is stored for this except the key that signs acknowledgements. An acknowledgement names the log positions of its
+events; the history of a view or handler names the batch that included these events, and the batch's output; and the id
+of an event that a handler emitted names the event that caused it.
 """
 
 from __future__ import annotations
@@ -19,28 +20,28 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.access import Caller
-from penstock.app import App
-from penstock.columns import event_rows, json_rows
-from penstock.contracts import LogReader
-from penstock.cursor import Ack, AckSigner, Span
-from penstock.declared import Handler, Keeper, View
-from penstock.errors import BadCursor, BadParameter, NotFound, Overloaded, PenstockError
-from penstock.graph import read_streams
-from penstock.rows import from_micros, micros_of
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.progress import Batches, Places, Progress, Run, last_of, output_ranges
-from penstock.schema import fields
-from penstock.settings import Settings
-from penstock.store import History, LiveTable
+from penstock.app.app import App
+from penstock.app.declared import Handler, View, ViewHandler
+from penstock.app.graph import read_streams
+from penstock.core.access import Caller
+from penstock.core.columns import event_rows, json_rows
+from penstock.core.contracts import LogReader
+from penstock.core.cursor import Ack, AckSigner, Span
+from penstock.core.errors import BadCursor, BadParameter, NotFound, Overloaded, PenstockError
+from penstock.core.schema import OFFSET_COLUMN, fields
+from penstock.core.settings import Settings
+from penstock.core.times import from_micros, micros_of
+from penstock.runtime.progress import Batches, BatchRun, LogPositions, ProgressTracker, last_of, output_ranges
+from penstock.runtime.storage import Storage
+from penstock.store import StoredLiveView
 
 CAUSED_MAX = 1_000
-"""Events that one answer gives of each stream. More were caused, if there are so many."""
+"""Maximum number of caused events in one response, for each stream. A response with this many may be incomplete."""
 
 THREADS = 2
-"""They read the log for those who ask, however much that is; other work has threads of its own."""
+"""Number of threads that read the log for these requests, so long reads do not delay other work."""
 WAIT_S = 5.0
-"""How often to look again for a view's version, in case it was made anew."""
+"""Interval in seconds between checks of a view's version, in case the view was recreated."""
 Node = View | Handler
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -48,21 +49,21 @@ T = TypeVar("T")
 
 @dataclass
 class Caused:
-    """Events of one stream that others caused: as JSON, and where they stand."""
+    """Events of one stream that acknowledged events caused, as JSON, with their log positions."""
 
     events: list[bytes] = field(default_factory=list)
     spans: list[Span] = field(default_factory=list)
 
 
 class Acks:
-    """Answers for one app. Belongs to the gateway's event loop; the log is read in threads."""
+    """Traces acknowledged events for one app. Used only in the gateway's event loop; the log is read in threads."""
 
     def __init__(
         self,
         app: App,
-        directory: DataDirectory,
+        storage: Storage,
         log: LogReader,
-        tables: Mapping[str, LiveTable],
+        tables: Mapping[str, StoredLiveView],
         settings: Settings,
         signer: AckSigner,
     ) -> None:
@@ -75,29 +76,32 @@ class Acks:
         self._replies = 0
         self._asking = 0
         self._threads = ThreadPoolExecutor(THREADS, "acks")
-        paths = {view.name: directory.view_file(view.name) for view in app.queries}
-        paths |= {handler.name: directory.handler_ledger(handler.name) for handler in app.handlers}
-        self._progress = {name: Progress(History(path)) for name, path in paths.items()}
-        self._batches = {name: Batches(path) for name, path in paths.items()}
+        histories = {view.name: partial(storage.view_history, view.name) for view in app.queries}
+        histories |= {handler.name: partial(storage.handler_history, handler.name) for handler in app.handlers}
+        self._progress = {name: ProgressTracker(history()) for name, history in histories.items()}
+        self._batches = {name: Batches(history()) for name, history in histories.items()}
         self._classes = {stream.name: stream.event for stream in (*app.streams, *app.outputs)}
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
-        for each in self._progress.values():
-            each.history.close()
+        for tracker in self._progress.values():
+            tracker.history.close()
         for batches in self._batches.values():
             batches.close()
 
     async def describe(self, text: str, caller: Caller) -> dict[str, Any]:
-        """The body of `GET /v1/acks/{ack}`, for who may send to its stream or read all of it. Views and handlers are
-        named, and what was caused is shown, as far as the caller may read them. `NotFound` if that is no
-        acknowledgement of this app, `Overloaded` if too many ask at once."""
+        """Return the body of `GET /v1/acks/{ack}`.
+
+        The caller must be allowed to send to the stream or to read the whole stream. The body lists only the views,
+        handlers and caused events that the caller is allowed to read. Raises `NotFound` if `text` is not an
+        acknowledgement of this app, and `Overloaded` if too many such requests are in progress.
+        """
         ack = self._signer.read(text)
         if not caller.may("produce", ack.stream):
             caller.require_all(ack.stream)
         self._require_ours(ack)
         if self._asking >= self._replies_max:
-            raise Overloaded(f"{self._asking} requests ask about acknowledgements already", retry_after_s=1)
+            raise Overloaded(f"{self._asking} requests about acknowledgements are in progress", retry_after_s=1)
         self._asking += 1
         try:
             return await self._described(ack, caller)
@@ -106,14 +110,14 @@ class Acks:
 
     async def _described(self, ack: Ack, caller: Caller) -> dict[str, Any]:
         logged, processed = await self._in_thread(self._logged, ack), list[dict[str, Any]]()
-        pending = [Places(ack.stream, ack.spans)]
+        pending = [LogPositions(ack.stream, ack.spans)]
         while pending:
-            places = pending.pop(0)
-            for node in self._readers(places.stream):
-                entry, caused = await self._node(node, places)
+            positions = pending.pop(0)
+            for node in self._readers(positions.stream):
+                entry, caused = await self._node(node, positions)
                 if _is_known(node, caller):
                     processed.append(_seen_by(caller, entry, ack.stream))
-                pending += [Places(name, each.spans) for name, each in caused.items() if each.spans]
+                pending += [LogPositions(name, effect.spans) for name, effect in caused.items() if effect.spans]
         count = sum(span.count for span in ack.spans)
         return {"stream": ack.stream, "events": count, "logged": logged, "processed": processed}
 
@@ -121,16 +125,17 @@ class Acks:
         return await asyncio.get_running_loop().run_in_executor(self._threads, partial(work, *given, **named))
 
     def require_target(self, stream: str, target: str) -> None:
-        """As the contract has it, before anything is taken."""
+        """Implement `Replies.require_target`: reject an invalid target before any event is stored."""
         self._way(stream, target)
         if self._replies >= self._replies_max:
-            raise Overloaded(f"{self._replies} requests wait for a reply already", retry_after_s=1)
+            raise Overloaded(f"{self._replies} requests are waiting for a reply", retry_after_s=1)
 
     async def reply(
         self, text: str, target: str, timeout_s: float, may_read: Callable[[str], bool]
     ) -> dict[str, Any] | None:
-        """What the acknowledged events caused in a stream or view, as soon as it is there; None if that takes longer,
-        or if too many wait by now: the events are taken, and it can be asked for later."""
+        """Return the events or rows that the acknowledged events caused in a stream or view, as soon as they are
+        stored. Returns None if that takes longer than `timeout_s`, or if too many requests are waiting; the events are
+        stored either way, and the client can ask later."""
         if self._replies >= self._replies_max:
             return None
         self._replies += 1
@@ -146,11 +151,12 @@ class Acks:
 
     def _require_ours(self, ack: Ack) -> None:
         if ack.stream not in self._classes or not self._is_ours(ack):
-            raise NotFound("this acknowledgement is not of a stream of this app, or the stream was made anew")
+            raise NotFound("this acknowledgement does not belong to a stream of this app, or the stream was recreated")
 
     def _is_ours(self, ack: Ack) -> bool:
-        """Whether it names events of the log, and no more than a request has: a signed one does, unless the stream was
-        recreated or the setting lowered since. So nobody has all of the log read, whoever has the key."""
+        """Return whether an acknowledgement names events in the log, and no more events than a request may contain. A
+        signed acknowledgement always does, unless the stream has since been recreated or the limit has been lowered.
+        The check prevents someone who has the key from making the gateway read the whole log."""
         if sum(span.count for span in ack.spans) > self._events_max:
             return False
         try:
@@ -162,12 +168,13 @@ class Acks:
         )
 
     def _readers(self, stream: str) -> list[Node]:
-        """The views and handlers that take events of a stream, derived views by way of others."""
+        """Return the views and handlers that read a stream, including derived views that read it through other
+        views."""
         every: list[Node] = [*self._app.handlers, *self._app.queries]
         return [node for node in every if stream in read_streams(self._app, node)]
 
     def _logged(self, ack: Ack) -> datetime | None:
-        """When the events were taken; None if they are no longer kept."""
+        """Return the ingest time of the acknowledged events, or None if they are no longer kept."""
         last = ack.spans[-1]
         offset = last.first + last.count - 1
         try:
@@ -176,41 +183,39 @@ class Acks:
             return None
         return from_micros(micros_of(batch.column("_ingest_time"))[0])
 
-    async def _node(self, node: Node, places: Places) -> tuple[dict[str, Any], dict[str, Caused]]:
-        """What one view or handler did with events, and what they caused. How far the history goes is how long that
-        is known."""
-        kind, done = "handler" if isinstance(node, Handler) else "view", self._progress[node.name].reached(places)
-        runs = await self._in_thread(self._batches[node.name].of, places) if done else None
+    async def _node(self, node: Node, positions: LogPositions) -> tuple[dict[str, Any], dict[str, Caused]]:
+        """Describe how one view or handler processed events and what the events caused, as far back as its history
+        goes."""
+        kind, done = "handler" if isinstance(node, Handler) else "view", self._progress[node.name].has_read(positions)
+        runs = await self._in_thread(self._batches[node.name].of, positions) if done else None
         at = from_micros(last_of(runs).at_us) if runs is not None else None
-        entry: dict[str, Any] = {kind: node.name, "of": places.stream, "done": done, "at": at}
+        entry: dict[str, Any] = {kind: node.name, "of": positions.stream, "done": done, "at": at}
         if isinstance(node, View) or runs is None:
             return entry, {}
-        caused = await self._in_thread(self._caused, node, places, runs)
-        entry["output"] = {name: _shown(each) for name, each in caused.items() if each.events}
+        caused = await self._in_thread(self._caused, node, positions, runs)
+        entry["output"] = {name: _shown(effect) for name, effect in caused.items() if effect.events}
         return entry, caused
 
-    def _caused(self, handler: Handler, places: Places, runs: Sequence[Run]) -> dict[str, Caused]:
-        """What a handler emitted because of events, and those that it failed on, by stream. Reads what the batches
-        emitted that had these events, and nothing of those between."""
-        found: dict[str, Caused] = {}
+    def _caused(self, handler: Handler, positions: LogPositions, runs: Sequence[BatchRun]) -> dict[str, Caused]:
+        """Return the events that a handler emitted because of these events, and the events that it failed on, by
+        stream. Reads only the output of the batches that included these events."""
+        effects: dict[str, Caused] = {}
         for output in handler.outputs:
-            caused = found[output.name] = Caused()
+            caused = effects[output.name] = Caused()
             for partition, start, end in output_ranges(runs, output.name):
-                for offset, batch in self._rows(output.name, partition, start, end):
-                    _pick(batch, handler.name, places, Span(partition, offset, batch.num_rows), caused)
-        return found
+                for batch in self._rows(output.name, partition, start, end):
+                    _pick(batch, handler.name, positions, partition, caused)
+        return effects
 
-    def _rows(self, stream: str, partition: int, start: int, end: int) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """The rows of a range with their offsets, as far as they are kept."""
+    def _rows(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Yield the stream's rows in a range that are still kept."""
         start = max(start, self._log.starts(stream)[partition])
         if start < end:
-            for batch in self._log.read(stream, partition, start, end):
-                yield start, batch
-                start += batch.num_rows
+            yield from self._log.read(stream, partition, start, end)
 
     def _way(self, stream: str, target: str) -> list[tuple[str, Node]]:
-        """The views and handlers between a stream and what is asked for, in order, each with the stream that it reads
-        of those between: the shortest way."""
+        """Return the shortest path from a stream to the target: its views and handlers in order, each with the stream
+        on the path that it reads."""
         ways: list[tuple[str, list[tuple[str, Node]]]] = [(stream, [])]
         while ways:
             name, way = ways.pop(0)
@@ -225,97 +230,101 @@ class Acks:
                 names = [output.name for output in node.outputs]
                 if target in names:
                     return so_far
-                ways += [(each, so_far) for each in names]
+                ways += [(output, so_far) for output in names]
         raise BadParameter(
-            f"no event of {stream} causes one of {target[:80]!r}: name a view that reads {stream}, or what a handler "
-            "makes of it",
+            f"events of {stream} do not lead to {target[:80]!r}: name a view that reads {stream}, or a stream that a "
+            "handler emits from it",
             parameter="reply",
         )
 
     def _require_key(self, view: View, stream: str) -> None:
-        known = {each.name for each in fields(self._classes[stream])}
+        known = {field.name for field in fields(self._classes[stream])}
         missing = [name for name in view.key if name not in known]
         if missing:
             raise BadParameter(
-                f"view {view.name} is kept by {missing[0]}, which is no field of {stream}: so none of its rows belongs "
-                "to an event",
+                f"view {view.name} has the key {missing[0]}, but {stream} has no such field: none of its rows can be "
+                f"matched to an event",
                 parameter="reply",
             )
 
     async def _followed(self, ack: Ack, target: str, may_read: Callable[[str], bool]) -> dict[str, Any]:
-        """From node to node, until the target, or until one makes nothing of the events, or fails on them."""
+        """Follow the path node by node to the target, or to a node that emits nothing for the events or fails on
+        them."""
         way, spans = self._way(ack.stream, target), list(ack.spans)
         for (stream, node), following in zip(way, [*(stream for stream, _ in way[1:]), target], strict=True):
-            places, progress = Places(stream, spans), self._progress[node.name]
-            await progress.wait(places)
-            runs = await self._in_thread(self._batches[node.name].of, places)
+            positions, progress = LogPositions(stream, spans), self._progress[node.name]
+            await progress.wait(positions)
+            runs = await self._in_thread(self._batches[node.name].of, positions)
             if runs is None:
                 return {"events": None}
             view = _view_of(node)
             if view is not None and view.name == target:
-                return {"rows": await self._view_rows(view, places, last_of(runs).version)}
+                return {"rows": await self._view_rows(view, positions, last_of(runs).version)}
             assert isinstance(node, Handler)
-            caused = await self._in_thread(self._caused, node, places, runs)
-            made, failures = caused[following], f"{node.name}.failed"
+            caused = await self._in_thread(self._caused, node, positions, runs)
+            effect, failures = caused[following], f"{node.name}.failed"
             failed = caused[failures]
-            if failed.events or following == target or not made.spans:
-                shown = _shown(made) if following == target else []
-                told = _shown(failed) if may_read(failures) else []
-                return {"events": shown} | ({"failed": told} if failed.events else {})
-            spans = made.spans
-        raise AssertionError("a way ends with the target")
+            if failed.events or following == target or not effect.spans:
+                shown = _shown(effect) if following == target else []
+                failed_events = _shown(failed) if may_read(failures) else []
+                return {"events": shown} | ({"failed": failed_events} if failed.events else {})
+            spans = effect.spans
+        raise AssertionError("a path ends with its target")
 
-    async def _view_rows(self, view: View, places: Places, version: int) -> list[msgspec.Raw]:
-        """The view's rows for the keys of events, in a version that has these events in it."""
+    async def _view_rows(self, view: View, positions: LogPositions, version: int) -> list[msgspec.Raw]:
+        """Return the view's rows for the events' keys, as of a version that includes these events."""
         table = self._tables[view.name]
         while not await table.wait(version - 1, WAIT_S):
             pass
-        keys = await self._in_thread(self._keys, view, places)
+        keys = await self._in_thread(self._keys, view, positions)
         rows = (table.row(key) for key in dict.fromkeys(keys))
         return [msgspec.Raw(row) for row in rows if row is not None]
 
-    def _keys(self, view: View, places: Places) -> list[str]:
+    def _keys(self, view: View, positions: LogPositions) -> list[str]:
         return [
             key.decode()
-            for partition, spans in places.spans.items()
+            for partition, spans in positions.spans.items()
             for span in spans
-            for batch in self._log.read(places.stream, partition, span.first, span.first + span.count)
+            for batch in self._log.read(positions.stream, partition, span.first, span.first + span.count)
             for key in json_rows(batch, view.key)
         ]
 
 
 def _is_known(node: Node, caller: Caller) -> bool:
-    """Whether the caller is told that there is such a view or handler: if it may read that, or a stream of it."""
+    """Return whether the caller may know that a view or handler exists, which is the case if the caller is allowed to
+    read it or a stream that it fills."""
     names = [node.name, *(output.name for output in node.outputs)] if isinstance(node, Handler) else [node.name]
     return any(caller.may("consume", name) for name in names)
 
 
 def _seen_by(caller: Caller, entry: dict[str, Any], sent_to: str) -> dict[str, Any]:
-    """An entry without the streams that the caller may not read: in `output`, and in `of`, if the events were not sent
-    there by the caller."""
+    """Return a node's entry without the streams that the caller is not allowed to read. This applies to the streams in
+    `output`, and to the stream in `of` unless it is the stream that the caller sent the events to."""
     if not (entry["of"] == sent_to or caller.may("consume", entry["of"]) or caller.may("produce", entry["of"])):
         entry = entry | {"of": None}
     if "output" in entry:
-        entry = entry | {"output": {name: each for name, each in entry["output"].items() if caller.may_read_all(name)}}
+        entry = entry | {
+            "output": {name: events for name, events in entry["output"].items() if caller.may_read_all(name)}
+        }
     return entry
 
 
 def _view_of(node: Node) -> View | None:
-    """The view that it makes, if that is what it makes."""
-    return node.view if isinstance(node, Keeper) else node if isinstance(node, View) else None
+    """Return the view that a node maintains, or None if it does not maintain a view."""
+    return node.view if isinstance(node, ViewHandler) else node if isinstance(node, View) else None
 
 
 def _shown(caused: Caused) -> list[msgspec.Raw]:
     return [msgspec.Raw(row) for row in caused.events]
 
 
-def _pick(batch: pa.RecordBatch, handler: str, places: Places, span: Span, caused: Caused) -> None:
-    """Add those of a batch's events, which stand at `span`, that came of the events at `places`. Their ids say so:
-    HANDLER/STREAM/PARTITION/OFFSET/NUMBER. One that a timer made has a longer one."""
-    prefix = f"{handler}/{places.stream}/"
-    ids = batch.column("_id")
+def _pick(batch: pa.RecordBatch, handler: str, positions: LogPositions, partition: int, caused: Caused) -> None:
+    """Add the events of a batch in `partition` that were caused by the events at `positions`. The id of an emitted
+    event names its cause: HANDLER/STREAM/PARTITION/OFFSET/NUMBER. Events emitted by timers have longer ids."""
+    prefix = f"{handler}/{positions.stream}/"
+    ids, offsets = batch.column("_id"), batch.column(OFFSET_COLUMN)
     for row in pc.indices_nonzero(pc.fill_null(pc.starts_with(ids, pattern=prefix), False)).to_pylist():
         way = ids[row].as_py().removeprefix(prefix).split("/")
-        if len(way) == 3 and (int(way[0]), int(way[1])) in places and len(caused.events) < CAUSED_MAX:
+        if len(way) == 3 and (int(way[0]), int(way[1])) in positions and len(caused.events) < CAUSED_MAX:
             caused.events += event_rows(batch.slice(row, 1))
-            caused.spans.append(Span(span.partition, span.first + row, 1))
+            caused.spans.append(Span(partition, offsets[row].as_py(), 1))

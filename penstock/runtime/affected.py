@@ -1,4 +1,4 @@
-"""Who uses a declaration that has changed: nodes downstream, feeds, webhooks, keys and row rules."""
+"""Find everything that uses a changed declaration: downstream nodes, feeds, webhooks, keys and row rules."""
 
 from __future__ import annotations
 
@@ -6,20 +6,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.access import KeyFile, read_policy
-from penstock.access.grants import covers
-from penstock.app import App
-from penstock.fingerprints.verdicts import Kind, Verdict
-from penstock.graph import downstream
-from penstock.runtime.directory import DataDirectory
-from penstock.serve.webhooks.store import registered
+from penstock.app.app import App
+from penstock.app.fingerprints.verdicts import Verdict, VerdictKind
+from penstock.app.graph import downstream
+from penstock.core.access import read_policy
+from penstock.core.access.grants import covers
+from penstock.runtime.storage import Storage
 
-QUIET = (Kind.unchanged, Kind.new, Kind.adopted)
+QUIET = (VerdictKind.unchanged, VerdictKind.new, VerdictKind.adopted)
 
 
 @dataclass(frozen=True)
 class Affected:
-    """Something that depends on a changed declaration, in plain words: `what` it is, and `how` it uses it."""
+    """A user of a changed declaration, described in words: `what` it is, and `how` it uses the declaration."""
 
     of: str
     what: str
@@ -29,16 +28,16 @@ class Affected:
         return f"{self.of}: {self.what} {self.how}"
 
 
-def affected(app: App, directory: DataDirectory, verdicts: list[Verdict], access: Path | None) -> list[Affected]:
-    """Everything that uses what has changed, in the order of the verdicts."""
-    changed = [each.name for each in verdicts if each.kind not in QUIET]
-    return [found for name in changed for found in _users(app, directory, name, access)]
+def affected(app: App, storage: Storage, verdicts: list[Verdict], access: Path | None) -> list[Affected]:
+    """Return every user of the changed declarations, in the order of the verdicts."""
+    changed = [verdict.name for verdict in verdicts if verdict.kind not in QUIET]
+    return [user for name in changed for user in _users(app, storage, name, access)]
 
 
-def _users(app: App, directory: DataDirectory, name: str, access: Path | None) -> Iterator[Affected]:
+def _users(app: App, storage: Storage, name: str, access: Path | None) -> Iterator[Affected]:
     sorts = {view.name: "view" for view in app.queries} | {handler.name: "handler" for handler in app.handlers}
-    for each in downstream(app, name):
-        yield Affected(name, f"{sorts[each]} {each}", "reads it, directly or by way of others")
+    for reader in downstream(app, name):
+        yield Affected(name, f"{sorts[reader]} {reader}", "reads it, directly or through others")
     feeds = {feed.name: feed for feed in app.feeds if _base(feed.of) == name}
     for feed in feeds.values():
         yield Affected(name, f"feed {feed.name}", f"serves it{_filter(feed.condition, feed.select)}")
@@ -46,16 +45,15 @@ def _users(app: App, directory: DataDirectory, name: str, access: Path | None) -
     for webhook in app.webhooks:
         if _base(webhook.of) in served:
             yield Affected(name, f"webhook {webhook.name}", f"sends it{_filter(webhook.condition, webhook.select)}")
-    for hook in registered(directory.webhooks):
+    for hook in storage.registered_webhooks():
         if _base(hook.of) in served and not hook.declared:
-            told = f"sends it to {hook.owner or 'its owner'}{_filter(hook.where, hook.select)}"
-            yield Affected(name, f"registered webhook {hook.name or hook.id}", told)
-    yield from _granted(directory, name, access)
+            description = f"sends it to {hook.owner or 'its owner'}{_filter(hook.where, hook.select)}"
+            yield Affected(name, f"registered webhook {hook.name or hook.id}", description)
+    yield from _granted(storage, name, access)
 
 
-def _granted(directory: DataDirectory, name: str, access: Path | None) -> Iterator[Affected]:
-    kept = KeyFile(directory.keys)
-    for key in kept.keys():  # noqa: SIM118
+def _granted(storage: Storage, name: str, access: Path | None) -> Iterator[Affected]:
+    for key in storage.keys().keys():  # noqa: SIM118
         words = [word for word in key.grants if _names(word, name)]
         if words and key.revoked is None:
             yield Affected(name, f"key {key.name}", f"is granted {', '.join(words)}")
@@ -63,7 +61,10 @@ def _granted(directory: DataDirectory, name: str, access: Path | None) -> Iterat
     for client, given in policy.clients.items():
         rights = (("produce", given.grants.produce), ("consume", given.grants.consume))
         words = [
-            f"{right}:{each}" for right, patterns in rights for each in patterns if _names(f"{right}:{each}", name)
+            f"{right}:{pattern}"
+            for right, patterns in rights
+            for pattern in patterns
+            if _names(f"{right}:{pattern}", name)
         ]
         if words:
             yield Affected(name, f"client {client}", f"is granted {', '.join(words)}")
@@ -73,7 +74,7 @@ def _granted(directory: DataDirectory, name: str, access: Path | None) -> Iterat
 
 
 def _names(word: str, name: str) -> bool:
-    """Whether a grant is of this name, or of names that begin as it does: one of everything is no matter."""
+    """Return whether a grant covers this name, exactly or by prefix. A grant for everything is not affected."""
     pattern = word.partition(":")[2]
     return bool(pattern) and pattern != "*" and covers(pattern, name)
 

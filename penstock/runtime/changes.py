@@ -1,7 +1,8 @@
-"""The streams of views' changes: what a view changed, with log times that rise, and ticks for handlers that read it.
+"""Streams of view changes, with increasing log times and with ticks for the handlers that read them.
 
-A handler that reads a view beside a stream takes both in the order of log time, so it must know how far each has come.
-A view that has nothing to say would hold it up: so a tick is appended here whenever the stream has gone ahead.
+A handler that reads a view and a stream processes both in order of log time, so it must know the current log time of
+each. A view that does not change would block the handler. Therefore a tick is appended to the view's stream of changes
+when the other stream is ahead.
 """
 
 from __future__ import annotations
@@ -10,39 +11,44 @@ import logging
 import threading
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta
+from functools import partial
 
 import msgspec
 import pyarrow as pa
 
-from penstock.app import App
-from penstock.columns import DELETE, SNAPSHOT, UPSERT, change_schema, from_json_rows, json_rows, tick_batch
-from penstock.contracts import Log, LogReader, StreamSpec
-from penstock.declared import View
-from penstock.errors import PenstockError, ViewError
-from penstock.failpoints import reach
-from penstock.lossless import table_of
-from penstock.rows import from_micros, micros_of, to_micros
-from penstock.schema import KIND_EVENT
-from penstock.store import Gap, Piece, Step, ViewReader
+from penstock.app.app import App
+from penstock.app.declared import View
+from penstock.core.columns import DELETE, SNAPSHOT, UPSERT, change_schema, from_json_rows, json_rows, tick_batch
+from penstock.core.contracts import BlockingLogReader, Log, LogReader, StreamSpec
+from penstock.core.cursor import Positions
+from penstock.core.errors import PenstockError, ViewError
+from penstock.core.failpoints import reach
+from penstock.core.lossless import table_of
+from penstock.core.reading import last_row
+from penstock.core.schema import KIND_EVENT
+from penstock.core.times import from_micros, micros_of, to_micros
+from penstock.core.wakeups import SURE_S, BlockingWatch
+from penstock.store import ChangeBatch, ChangeStep, Gap, StoredViewReader
 
 log = logging.getLogger("penstock.engine")
 PULSE_S = 0.05
+"""Shortest time between two checks of the streams, no matter how fast they grow."""
 PRODUCER, SNAPSHOT_PRODUCER = "versions", "snapshots"
 PIECE_CHANGES, PIECE_BYTES = 100, 8 * 1024 * 1024
-"""Most changes that are read from a view's file in one go."""
+"""Maximum number of changes, and of bytes, read from a view's file at once."""
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _SOON = timedelta(microseconds=1)
 
 
 class ChangePublisher:
-    """Writes the stream VIEW.changes from the changes that the view's file keeps, each under its version. May be called
-    from any thread; blocks for the disk.
+    """Writes the stream VIEW.changes: copies the changes from the view's file, each with its version. Thread-safe;
+    blocks for the disk.
 
-    A version that is in the stream stays as it is, so a crash between a commit and its publication loses nothing and
-    repeats nothing. A new stream begins with a snapshot: the rows that the view has by then.
+    A version that is already in the stream is not written again, so a crash between a commit and its publication
+    neither loses nor repeats a change. A new stream begins with a snapshot of the view's rows.
     """
 
-    def __init__(self, view: View, columns: pa.Schema, reader: ViewReader, log: Log) -> None:
+    def __init__(self, view: View, columns: pa.Schema, reader: StoredViewReader, log: Log) -> None:
         self.view, self.columns, self.name = view, columns, view.changes.name
         self._schema = change_schema(columns)
         self._reader, self._log = reader, log
@@ -53,8 +59,8 @@ class ChangePublisher:
         self.written: datetime | None = None
 
     def publish(self) -> None:
-        """Append what the view has changed since the last call, whoever made it. Raises `ViewError` if some of it is no
-        longer kept: then the stream cannot go on."""
+        """Append all changes of the view since the last call, regardless of their cause. Raises `ViewError` if some of
+        these changes are no longer kept, because the stream then cannot continue."""
         with self._lock:
             if self._published is None:
                 self._published = self._append_snapshot(PRODUCER)
@@ -68,13 +74,15 @@ class ChangePublisher:
                 more = piece.more
 
     def welcome(self) -> None:
-        """Append the rows once more, as a snapshot, for a reader that is new and finds the beginning trimmed."""
+        """Append all rows of the view again as a snapshot, for a new reader of a stream whose first changes were
+        deleted by retention."""
         with self._lock:
             if self._log.starts(self.name)[0] > 0:
                 self._append_snapshot(SNAPSHOT_PRODUCER)
 
     def tick(self, until: datetime) -> None:
-        """Say that nothing more comes up to that time, unless a later one has been said."""
+        """Append a tick that promises that no change before `until` will follow. Does nothing if the stream already has
+        a later time."""
         with self._lock:
             if until > self._latest:
                 self._latest = until
@@ -82,32 +90,32 @@ class ChangePublisher:
                 self._log.append(self.name, 0, tick, producer="ticks", sequence=to_micros(until))
 
     def close(self) -> None:
-        """Let go of the view's file."""
+        """Close the view's file."""
         with self._lock:
             self._reader.close()
 
-    def _next(self, after: int) -> Piece:
+    def _next(self, after: int) -> ChangeBatch:
         try:
             generation = self._reader.generation()
             return self._reader.steps(generation, after, limit=PIECE_CHANGES, bytes_max=PIECE_BYTES)
         except Gap:
             raise ViewError(
-                f"view {self.view.name}: its change {after + 1} is no longer kept, so {self.name} cannot go on. Remove "
-                f"what reads it, run `penstock purge`, and declare it again",
+                f"view {self.view.name}: its change {after + 1} is no longer kept, so {self.name} cannot continue. "
+                f"Remove its readers, run `penstock purge`, and declare it again",
                 view=self.view.name,
             ) from None
 
     def _append_snapshot(self, producer: str) -> int:
-        """Append all rows; returns the version that they are of."""
-        found = self._reader.table()
-        if found is None:
+        """Append all rows of the view, and return their version."""
+        snapshot = self._reader.table()
+        if snapshot is None:
             return 0
-        if found.table.num_rows:
-            self._append(self._marked(found.table, SNAPSHOT, found.version), producer, found.version)
-        return found.version
+        if snapshot.table.num_rows:
+            self._append(self._marked(snapshot.table, SNAPSHOT, snapshot.version), producer, snapshot.version)
+        return snapshot.version
 
-    def _changed(self, step: Step) -> pa.Table:
-        """The rows that a change set, then the keys of those that it deleted."""
+    def _changed(self, step: ChangeStep) -> pa.Table:
+        """Return the rows that a change set, and the keys of the rows that it deleted."""
         delta = step.delta
         self._require_own_key(step)
         rows = table_of(delta.rows, delta.exact, self.columns, self.view.name)
@@ -122,14 +130,15 @@ class ChangePublisher:
         marked = [self._marked(rows, UPSERT, step.version), self._marked(gone, DELETE, step.version)]
         return pa.concat_tables(marked)
 
-    def _require_own_key(self, step: Step) -> None:
-        """Refuse a change that deletes rows by another key, as a rebuild with another `key` makes one: columns of the
-        key would be null, and no reader could tell which rows went. All deletes of a change have the same key."""
+    def _require_own_key(self, step: ChangeStep) -> None:
+        """Reject a change that deletes rows by a different key, such as a rebuild with a different `key`. The current
+        key columns would be null, so readers could not tell which rows were deleted. All deletes in one change use the
+        same key."""
         names = tuple(msgspec.json.decode(step.delta.deletes[0])) if step.delta.deletes else self.view.key
         if set(names) != set(self.view.key):
             raise ViewError(
                 f"view {self.view.name}: its change {step.version} deletes rows by the key {', '.join(names)}, which "
-                f"is now {', '.join(self.view.key)}, so {self.name} cannot go on. Remove what reads it, run "
+                f"is now {', '.join(self.view.key)}, so {self.name} cannot continue. Remove its readers, run "
                 "`penstock purge`, and declare it again",
                 view=self.view.name,
             )
@@ -148,7 +157,7 @@ class ChangePublisher:
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def _append(self, rows: pa.Table, producer: str, sequence: int) -> None:
-        """Append rows at the log time that it is now: later than all that are there."""
+        """Append rows at the current log time, which is later than the log time of all stored rows."""
         self._latest = self.written = max(self._latest + _SOON, datetime.now(UTC))
         place = self._schema.get_field_index("_ingest_time")
         times = pa.repeat(pa.scalar(self._latest, self._schema.field(place).type), rows.num_rows)
@@ -158,64 +167,78 @@ class ChangePublisher:
 
 
 def last_time(log: LogReader, stream: str) -> datetime | None:
-    """The newest log time of a stream; None if it has no rows."""
-    starts, found = log.starts(stream), []
-    for partition, end in log.ends(stream).items():
-        if end > starts[partition]:
-            found += [
-                time
-                for batch in log.read(stream, partition, end - 1, end)
-                for time in micros_of(batch.column("_ingest_time"))
-            ]
-    return from_micros(max(found)) if found else None
+    """Return the newest log time of a stream, or None if it has no rows."""
+    return newest_time(log, {stream: dict(log.ends(stream))})
+
+
+def newest_time(log: LogReader, position: Positions) -> datetime | None:
+    """Return the newest log time of the kept rows before a position, or None if there are no such rows."""
+    last = [
+        last_row(log, stream, partition, log.starts(stream)[partition], end)
+        for stream, partitions in position.items()
+        for partition, end in partitions.items()
+    ]
+    times = [micros_of(row.column("_ingest_time"))[0] for row in last if row is not None]
+    return from_micros(max(times)) if times else None
 
 
 class Pulse:
-    """Ticks the changes of views that handlers read, when what they read beside has gone ahead. A thread of its own."""
+    """Thread that appends ticks to a view's changes when another stream read by the same handler is ahead. It runs
+    after each commit to such a stream, at most once per `PULSE_S`. `wake` is thread-safe."""
 
-    def __init__(self, app: App, changes: Mapping[str, ChangePublisher], log: LogReader) -> None:
+    def __init__(self, app: App, changes: Mapping[str, ChangePublisher], log: BlockingLogReader) -> None:
         self._changes, self._log = changes, log
         self._beside = dict(_beside(app))
         self._seen: dict[str, Mapping[int, int]] = {}
+        self._watch = BlockingWatch(*(partial(log.watch, stream) for stream in self._beside))
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="pulse", daemon=True)
 
     def start(self) -> None:
-        """Begin, if a handler reads a view."""
+        """Start the thread, if a handler reads a view."""
         if self._beside:
             self._thread.start()
 
+    def wake(self) -> None:
+        """Notify the thread that a view has started. Thread-safe."""
+        self._watch.wake()
+
     def stop(self) -> None:
         self._stopping.set()
+        self._watch.wake()
         if self._thread.is_alive():
             self._thread.join()
 
     def _run(self) -> None:
-        while not self._stopping.wait(PULSE_S):
-            try:
-                self.beat()
-            except PenstockError as error:
-                log.warning("no tick for the changes of views: %s", error)
+        with self._watch as watch:
+            while not self._stopping.is_set():
+                watch.arm()
+                try:
+                    self.beat()
+                except PenstockError as error:
+                    log.warning("could not append a tick to the changes of views: %s", error)
+                if not self._stopping.wait(PULSE_S):
+                    watch.wait(SURE_S)
 
     def beat(self) -> None:
-        """Look once at every stream, and tick where one has new rows."""
+        """Check every stream once, and append ticks where a stream has new rows."""
         for stream, views in self._beside.items():
             ends = dict(self._log.ends(stream))
             ready = [self._changes[view] for view in views if view in self._changes]
             if len(ready) < len(views) or ends == self._seen.get(stream):
                 continue
             time = last_time(self._log, stream)
-            for each in ready if time is not None else ():
+            for publisher in ready if time is not None else ():
                 assert time is not None
-                each.tick(time)
+                publisher.tick(time)
             self._seen[stream] = ends
 
 
 def _beside(app: App) -> Iterable[tuple[str, frozenset[str]]]:
-    """Each stream that a handler reads beside views, with those views."""
-    found: dict[str, frozenset[str]] = {}
+    """Yield each stream that a handler reads together with views, and these views."""
+    views: dict[str, frozenset[str]] = {}
     for handler in app.handlers:
         for name in handler.reads:
             if handler.rows and name not in handler.rows:
-                found[name] = found.get(name, frozenset()) | frozenset(handler.rows)
-    return found.items()
+                views[name] = views.get(name, frozenset()) | frozenset(handler.rows)
+    return views.items()

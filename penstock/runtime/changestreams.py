@@ -1,7 +1,7 @@
-"""The stored streams VIEW.changes against the views as they are declared.
+"""Compare the stored streams VIEW.changes with the views as they are declared.
 
-Events that are in such a stream stay: whoever reads it has their columns by type, and deletes rows by their key. A view
-whose column has another type now, or that has another key, could not go on with the stream.
+The stored events in such a stream are kept. Its readers rely on the column types and delete rows by key, so a view
+cannot continue the stream if its key or column types have changed.
 """
 
 from __future__ import annotations
@@ -11,50 +11,47 @@ from contextlib import closing
 
 import pyarrow as pa
 
-from penstock.declared import View
-from penstock.errors import StorageError
-from penstock.queue import EmbeddedLog
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.nextview import NextView
+from penstock.app.declared import View
+from penstock.core.errors import StorageError
+from penstock.runtime.storage import Storage
 
 
 def arrow_types(columns: pa.Schema) -> dict[str, str]:
-    """The type of each column as text, as in `PlanPrint.types`."""
+    """Return the type of each column of a view as a string, as in `PlanPrint.types`."""
     return {field.name: str(field.type) for field in columns}
 
 
-def has_changes(directory: DataDirectory, view: View) -> bool:
-    """Whether there is a stream of the view's changes: someone reads it, or has."""
-    with closing(EmbeddedLog(directory.streams, read_only=True)) as log:
+def has_changes(storage: Storage, view: View) -> bool:
+    """Return whether a view has a stored stream of changes, because something reads it or used to read it."""
+    with closing(storage.log_reader()) as log:
         return log.has(view.changes.name)
 
 
-def changes_problems(
-    directory: DataDirectory, view: View, key_before: Sequence[str], types: Mapping[str, str]
-) -> list[str]:
-    """Why a view cannot go on with the stored stream of its changes. `types` are those of its columns, as far as they
-    are known. A stream whose file is damaged is passed over: that is its own failure, which the engine reports."""
-    if not has_changes(directory, view):
+def changes_problems(storage: Storage, view: View, key_before: Sequence[str], types: Mapping[str, str]) -> list[str]:
+    """Return why a view cannot continue the stored stream of its changes. `types` contains the known types of its
+    columns. A stream with a damaged file is skipped, because the engine reports the damage as the stream's own
+    failure."""
+    if not has_changes(storage, view):
         return []
     if tuple(key_before) != view.key:
-        return [] if NextView(directory, view.name).is_taken() else [_other_key(view, key_before)]
+        return [] if storage.next_view(view.name).is_taken() else [_other_key(view, key_before)]
     try:
-        return list(_other_types(directory, view.changes.name, types))
+        return list(_other_types(storage, view.changes.name, types))
     except StorageError:
         return []
 
 
 def _other_key(view: View, before: Sequence[str]) -> str:
     was, now = ", ".join(before), ", ".join(view.key)
-    return f"its key was {was} and is {now}, and those who read {view.changes.name} go by the former"
+    return f"its key was {was} and is {now}, but readers of {view.changes.name} use the old key"
 
 
-def _other_types(directory: DataDirectory, stream: str, types: Mapping[str, str]) -> Iterator[str]:
-    """Each column whose type is not the one that stored changes have, the newest of them first."""
-    told = set()
-    with closing(EmbeddedLog(directory.streams, read_only=True)) as log:
+def _other_types(storage: Storage, stream: str, types: Mapping[str, str]) -> Iterator[str]:
+    """Yield each view column whose type differs from its type in stored changes, checking the newest changes first."""
+    names = set()
+    with closing(storage.log_reader()) as log:
         for schema in reversed(log.schemas(stream)):
             for name, before in arrow_types(schema).items():
-                if name in types and before != types[name] and name not in told:
-                    told.add(name)
-                    yield f"its column {name} is now {types[name]}, and stored events of {stream} have it as {before}"
+                if name in types and before != types[name] and name not in names:
+                    names.add(name)
+                    yield f"its column {name} is now {types[name]}, but {before} in stored events of {stream}"

@@ -1,4 +1,5 @@
-"""What gateway and engine have in common: how they are called, and how they learn that it is time to go."""
+"""Code shared by the gateway and the engine: read the supervisor's call, and stop when the supervisor requests a stop
+or has exited."""
 
 from __future__ import annotations
 
@@ -8,27 +9,27 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.opening import open_storage
+from penstock.runtime.storage import Storage
 
 VARIABLE = "_PENSTOCK_CHILD"
 
 
-class Call(msgspec.Struct, frozen=True):
-    """The supervisor's word to a child, as JSON in an environment variable.
+class ChildCall(msgspec.Struct, frozen=True):
+    """The supervisor's call to a child process, as JSON in an environment variable.
 
-    `alive_fd` is the reading end of a pipe that the supervisor holds open: its end is the supervisor's. The lock of
-    the data directory comes along as an open file too, and is held by being open. `access` is the access file.
+    `alive_fd` is the read end of a pipe that the supervisor holds open, and that closes when the supervisor exits. The
+    files in `inherited` keep the ownership of the storage for as long as they are open. `access` is the access file.
     """
 
     target: str
     data: str
     epoch: int
     alive_fd: int
-    lock_fd: int
+    inherited: tuple[int, ...]
     socket_fd: int | None = None
     access: str | None = None
 
@@ -36,30 +37,25 @@ class Call(msgspec.Struct, frozen=True):
         return msgspec.json.encode(self).decode()
 
 
-class Successor(msgspec.Struct, frozen=True):
-    """What the supervisor is asked by another process, as JSON in a file: to go on with another target."""
-
-    target: str
-
-
 @dataclass(frozen=True)
 class Child:
-    call: Call
-    directory: DataDirectory
+    call: ChildCall
+    storage: Storage
 
 
 def answer_call() -> Child:
-    """Read the supervisor's word. Call once, first."""
+    """Return the supervisor's call. Must be called exactly once, before the child does anything else."""
     text = os.environ.get(VARIABLE)
     if text is None:
         sys.exit("this module is started by `penstock run`")
-    call = msgspec.json.decode(text, type=Call)
-    os.set_inheritable(call.lock_fd, False)
-    return Child(call, DataDirectory(Path(call.data)))
+    call = msgspec.json.decode(text, type=ChildCall)
+    for descriptor in call.inherited:
+        os.set_inheritable(descriptor, False)
+    return Child(call, open_storage(call.data))
 
 
-def on_end_of_parent(call: Call, then: Callable[[], object]) -> None:
-    """Call `then` from a thread when the supervisor is gone, however it went."""
+def on_end_of_parent(call: ChildCall, then: Callable[[], object]) -> None:
+    """Call `then` from a thread of the child process when the supervisor has exited for any reason."""
 
     def watch() -> None:
         while os.read(call.alive_fd, 1):
@@ -70,6 +66,7 @@ def on_end_of_parent(call: Call, then: Callable[[], object]) -> None:
 
 
 def stop_on_signals(stop: Callable[[], None]) -> None:
-    """SIGTERM stops in good order. SIGINT is the supervisor's to handle: a terminal sends it to the whole group."""
+    """Stop the child process cleanly on SIGTERM. SIGINT is ignored, because a terminal sends it to the whole group and
+    the supervisor handles it."""
     signal.signal(signal.SIGTERM, lambda *_: stop())
     signal.signal(signal.SIGINT, signal.SIG_IGN)

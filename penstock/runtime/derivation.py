@@ -1,9 +1,9 @@
-"""Keeping derived views up to date: they are recomputed, in order, from one set of rows of the views they read.
+"""Keep derived views up to date by recomputing them, in order, from one consistent set of input rows.
 
-A *root* is a view that derived views read and that is not derived itself. A pass takes the rows of every root once and
-computes all derived views from them, so two ways from a root to a view always carry the same version of it. Views that
-do not read each other are computed side by side. What happens during a pass is seen by the next one: however fast roots
-change, there is one pass at a time.
+A *root* is a view that derived views read and that is not derived itself. A pass reads the rows of every root once and
+computes all derived views from them, so if a view depends on a root through two paths, both paths use the same version
+of the root. Views that do not read each other are computed in parallel. Changes during a pass are left for the next
+pass: no matter how fast roots change, only one pass runs at a time.
 """
 
 from __future__ import annotations
@@ -15,80 +15,83 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import pyarrow as pa
 
-from penstock.contracts import LedgerEntry
-from penstock.cursor import Positions, source_positions
-from penstock.declared import View
-from penstock.errors import PenstockError, SyncFailed
+from penstock.app.declared import View
+from penstock.control import NodeState, NodeStatus, StatusColumn
+from penstock.core.backoff import doubled_s
+from penstock.core.contracts import LedgerEntry
+from penstock.core.cursor import Positions, source_positions
+from penstock.core.errors import PenstockError, SyncFailed
 from penstock.runtime.changes import ChangePublisher
-from penstock.store import Change, KeyedTable, ServedTable, ViewReader, ViewTable, in_order
+from penstock.store import KeyedTable, RowChanges, ServedTable, StoredView, StoredViewReader, in_order
 
 log = logging.getLogger("penstock.engine")
 Stamp = tuple[int, int]
 """A generation and a version."""
 Stamps = dict[str, Stamp]
-"""Those of each input."""
-LOOK_S = 0.5
-"""Longest wait between two looks at the roots."""
+"""Stamps of the inputs, by view."""
+LOOK_S = 1.0
+"""Maximum time between two checks of the roots, in seconds. Each commit to a root calls `wake`; the regular checks are
+needed for views that failed, and for missed calls."""
 SIDE_BY_SIDE = 2
-"""Most views that are computed at a time: Spark's part of a small query waits more than it computes, and the queries of
-streams want the processor too."""
+"""Maximum number of views computed at the same time. A higher number would not help, because Spark spends most of a
+small query waiting, and the streaming queries need the processor too."""
 
 
 @dataclass(frozen=True)
-class Rows:
-    """The served rows of a view at one version, and how far they have come in the log; and, where it is known, what has
-    changed `since` another version."""
+class ViewRows:
+    """Rows of a view at one version, their log positions and, if known, the changes `since` another version."""
 
     key: tuple[str, ...]
     stamp: Stamp
     positions: Positions
     table: pa.Table
     since: Stamp | None = None
-    change: Change | None = None
+    change: RowChanges | None = None
 
     @cached_property
     def ordered(self) -> pa.Table:
-        """The rows in the order of their keys: whatever has happened to them, the same rows are the same table."""
+        """Return the rows sorted by key, so the same rows always give the same table."""
         return in_order(self.table, self.key)
 
     @classmethod
-    def of(cls, served: ServedTable, key: tuple[str, ...]) -> Rows:
+    def of(cls, served: ServedTable, key: tuple[str, ...]) -> ViewRows:
         positions = source_positions(served.ledger.end) if served.ledger is not None else {}
         since = None if served.since is None else (served.generation, served.since)
         return cls(key, (served.generation, served.version), positions, served.table, since, served.change)
 
 
 class Root:
-    """A view that derived views read. One thread at a time."""
+    """A view that derived views read. Used by one thread at a time."""
 
-    def __init__(self, view: View, open_reader: Callable[[], ViewReader | None]) -> None:
+    def __init__(self, view: View, open_reader: Callable[[], StoredViewReader | None]) -> None:
         self.name, self.key = view.name, view.key
         self.error: str | None = None
         self._open = open_reader
-        self._reader: ViewReader | None = None
-        self._rows: Rows | None = None
+        self._reader: StoredViewReader | None = None
+        self._rows: ViewRows | None = None
         self._served: ServedTable | None = None
 
-    def rows(self) -> Rows | None:
-        """The rows as they are now; None if the view was never computed. The same value until they change."""
+    def rows(self) -> ViewRows | None:
+        """Return the current rows, or None if the view was never computed. Returns the same object until the rows
+        change."""
         if self._reader is not None and self._reader.replaced():
             self.close()
         if self._reader is None:
             self._reader = self._open()
         if self._reader is not None and self._reader.moved():
-            found = self._reader.table(self._served)
-            self._served = found
-            if found is None:
+            table = self._reader.table(self._served)
+            self._served = table
+            if table is None:
                 self._rows = None
-            elif self._rows is None or self._rows.stamp != (found.generation, found.version):
-                self._rows = Rows.of(found, self.key)
+            elif self._rows is None or self._rows.stamp != (table.generation, table.version):
+                self._rows = ViewRows.of(table, self.key)
             else:
-                self._rows = replace(self._rows, positions=Rows.of(found, self.key).positions)
+                self._rows = replace(self._rows, positions=ViewRows.of(table, self.key).positions)
         return self._rows
 
     def close(self) -> None:
@@ -97,23 +100,23 @@ class Root:
         self._reader = self._rows = self._served = None
 
 
-class Query(Protocol):
-    """Computes a derived view from tables, one for each view that it reads. The same tables, in the same order of rows,
-    give the same result."""
+class DerivedQuery(Protocol):
+    """Computes a derived view from tables, one for each view that it reads. The same tables, with rows in the same
+    order, produce the same result."""
 
     def compute(self, inputs: Sequence[pa.Table]) -> pa.Table: ...
 
 
 @dataclass
 class Retry:
-    """When to compute again what failed though its inputs stay as they are. The wait doubles up to `longest_s`."""
+    """Schedule for retrying a failed computation whose inputs have not changed. The wait doubles up to `longest_s`."""
 
     longest_s: float
     failures: int = 0
     at: float = float("inf")
 
     def schedule(self) -> None:
-        self.at = time.monotonic() + min(self.longest_s, 2.0**self.failures)
+        self.at = time.monotonic() + doubled_s(1.0, self.longest_s, self.failures)
         self.failures += 1
 
     def reset(self) -> None:
@@ -121,16 +124,16 @@ class Retry:
 
 
 class DerivedView:
-    """One derived view: its query, its file, and what is known of the last computation. One thread at a time.
+    """One derived view: its query, its file, and the result of its last computation. Used by one thread at a time.
 
-    If each row is made of one row (`by_row`), which has the same key, only those that have changed are computed.
+    If each row is computed from one input row with the same key (`by_row`), only changed rows are recomputed.
     """
 
     def __init__(
         self,
         view: View,
-        query: Query,
-        table: ViewTable,
+        query: DerivedQuery,
+        table: StoredView,
         epoch: int,
         publisher: ChangePublisher | None = None,
         *,
@@ -138,8 +141,9 @@ class DerivedView:
         by_row: bool = False,
     ) -> None:
         self.view, self.table, self.publisher = view, table, publisher
-        self.state, self.error = "starting", ""
-        self.rows: Rows | None = None
+        self.state: NodeState = "starting"
+        self.error = ""
+        self.rows: ViewRows | None = None
         self.took_ms: float | None = None
         self._query, self._epoch = query, epoch
         self._tried: Stamps | None = None
@@ -148,9 +152,9 @@ class DerivedView:
         self._by_row = by_row and view.top is None
         self._retry = Retry(longest_s)
 
-    def update(self, inputs: Mapping[str, Rows]) -> None:
-        """Bring the view up to date with what it reads, unless it is. A failure is noted, with its reason, and nothing
-        is written: the rows stay those of the last success."""
+    def update(self, inputs: Mapping[str, ViewRows]) -> None:
+        """Bring the view up to date with its inputs if necessary. If this fails, the reason is recorded and nothing is
+        written: the rows from the last successful computation remain."""
         stamps = {name: rows.stamp for name, rows in inputs.items()}
         try:
             if stamps == self._tried and time.monotonic() < self._retry.at:
@@ -167,9 +171,9 @@ class DerivedView:
             self._fail(self.view.placed(error.message))
 
     def block(self, failed: str) -> None:
-        """Note that it cannot be computed, since a view that it reads has failed."""
+        """Record that the view cannot be computed, because a view that it reads has failed."""
         self.rows = self._tried = None
-        reason = self.view.placed(f"view {self.view.name}: it waits for {failed}, which failed")
+        reason = self.view.placed(f"view {self.view.name}: it is waiting for {failed}, which failed")
         if reason != self.error:
             self._retry.reset()
             self._fail(reason)
@@ -186,16 +190,16 @@ class DerivedView:
         self.state, self.error = "failed", reason
         self._retry.schedule()
 
-    def _note(self, inputs: Mapping[str, Rows], stamps: Stamps) -> None:
-        """Note how far the inputs have come in the log, if their rows are the same as before."""
+    def _note(self, inputs: Mapping[str, ViewRows], stamps: Stamps) -> None:
+        """Record the log positions of the inputs, if their rows have not changed."""
         positions = merged(rows.positions for rows in inputs.values())
         if self.rows is not None and self.rows.positions != positions:
             self.table.advance(self._entry(positions, stamps))
             self.rows = replace(self.rows, positions=positions)
             self._succeed()
 
-    def _compute(self, inputs: Mapping[str, Rows], stamps: Stamps) -> Rows:
-        done, self._done, keyed, self._keyed = self._done, None, self._keyed, None  # until all of it is written
+    def _compute(self, inputs: Mapping[str, ViewRows], stamps: Stamps) -> ViewRows:
+        done, self._done, keyed, self._keyed = self._done, None, self._keyed, None  # until everything is written
         before = self.table.generation, self.table.version
         positions = merged(rows.positions for rows in inputs.values())
         entry = self._entry(positions, stamps)
@@ -217,40 +221,39 @@ class DerivedView:
         self._done = stamps
         known = self.view.top is None and done is not None
         stamp = self.table.generation, self.table.version
-        return Rows(self.view.key, stamp, positions, table, before if known else None, written if known else None)
+        return ViewRows(self.view.key, stamp, positions, table, before if known else None, written if known else None)
 
     def _entry(self, positions: Positions, stamps: Stamps) -> LedgerEntry:
         last = self.table.last()
         batch_id, start = (0, "[]") if last is None else (last.batch_id + 1, last.end)
         return LedgerEntry(batch_id, start, positions_text(positions), self._epoch, stamps)
 
-    def describe(self) -> dict[str, Any]:
-        """Return what `Runner.status` returns for a view of streams."""
+    def status(self, columns: tuple[StatusColumn, ...]) -> NodeStatus:
+        """Return the view's state and progress; `columns` are the columns of its rows."""
         last = self.table.last()
-        return {
-            "state": self.state,
-            "error": self.error or None,
-            "batch_id": None if last is None else last.batch_id,
-            "batch_ms": self.took_ms,
-            "watermark": None,
-            "late": 0,
-            "positions": "[]" if last is None else last.end,
-        }
+        return NodeStatus(
+            state=self.state,
+            error=self.error or None,
+            columns=columns,
+            batch_id=None if last is None else last.batch_id,
+            batch_ms=self.took_ms,
+            positions={} if last is None else source_positions(last.end),
+        )
 
 
 def merged(positions: Iterable[Positions]) -> Positions:
-    """Return the lowest offset of each partition: all of them have come that far."""
-    found: Positions = {}
-    for each in positions:
-        for stream, offsets in each.items():
-            known = found.setdefault(stream, {})
+    """Return, for each partition, the offset that every input has reached, which is the lowest of their offsets."""
+    minimum: Positions = {}
+    for position in positions:
+        for stream, offsets in position.items():
+            known = minimum.setdefault(stream, {})
             for partition, offset in offsets.items():
                 known[partition] = min(offset, known.get(partition, offset))
-    return found
+    return minimum
 
 
 def positions_text(positions: Positions) -> str:
-    """As a ledger has it: the inverse of `source_positions`."""
+    """Encode positions in the form that a ledger stores. This is the inverse of `source_positions`."""
     offsets = {
         f"{stream}/{partition}": offset
         for stream, mine in sorted(positions.items())
@@ -260,13 +263,13 @@ def positions_text(positions: Positions) -> str:
 
 
 class Derivation:
-    """The thread that keeps derived views up to date, those of one of the `levels` after those of the levels before.
-    `wake` and `add` may be called from any thread."""
+    """Thread that keeps derived views up to date, one level after the other. `wake` and `add` are thread-safe."""
 
     def __init__(
         self, levels: Sequence[Sequence[str]], roots: Iterable[Root], has_failed: Callable[[str], bool]
     ) -> None:
-        """`has_failed` tells of a root that was never computed whether to wait for it."""
+        """`has_failed` returns whether a root that was never computed has failed. Derived views do not wait for such a
+        root."""
         self._levels, self._has_failed = levels, has_failed
         self._roots = {root.name: root for root in roots}
         self._views: dict[str, DerivedView] = {}
@@ -285,16 +288,16 @@ class Derivation:
         self.wake()
 
     def start(self) -> None:
-        """Begin, if there is anything to keep up to date."""
+        """Start the thread, if there are derived views."""
         if self._levels:
             self._thread.start()
 
     def wake(self) -> None:
-        """Say that a root may have changed."""
+        """Notify the thread that a root may have changed. Thread-safe."""
         self._news.set()
 
     def stop(self) -> None:
-        """Finish the pass under way, and let go of the roots' files. The views' own are their owner's to close."""
+        """Finish the current pass, and close the roots' files. The views' own files are closed by their owner."""
         self._stopping = True
         self._news.set()
         if self._thread.is_alive():
@@ -311,10 +314,12 @@ class Derivation:
                 self.fatal = error
             except Exception:
                 log.exception("derived views were not computed")
-            self._news.wait(LOOK_S)
+            if not self._stopping:
+                self._news.wait(LOOK_S)
 
     def update(self) -> None:
-        """Make one pass: take the rows of every root, then compute what is not of these rows."""
+        """Make one pass: read the rows of every root, then compute the derived views that are not up to date with these
+        rows."""
         self._news.clear()
         known = {name: rows for name, root in self._roots.items() if (rows := _rows(root)) is not None}
         for level in self._levels:
@@ -323,17 +328,18 @@ class Derivation:
                 self._update_level(views, known)
                 known |= {view.view.name: view.rows for view in views if view.rows is not None}
 
-    def _update_level(self, views: Sequence[DerivedView], known: Mapping[str, Rows]) -> None:
-        """Bring views that do not read each other up to date. Returns when all of them are done with."""
+    def _update_level(self, views: Sequence[DerivedView], known: Mapping[str, ViewRows]) -> None:
+        """Bring one level of views, which do not read each other, up to date. Returns when all of them have
+        finished."""
         if len(views) == 1:
             self._update(views[0], known)
         else:
             running = [self._beside.submit(self._update, view, known) for view in views]
             wait(running)
-            for each in running:
-                each.result()
+            for future in running:
+                future.result()
 
-    def _update(self, view: DerivedView, known: Mapping[str, Rows]) -> None:
+    def _update(self, view: DerivedView, known: Mapping[str, ViewRows]) -> None:
         missing = [name for name in view.view.reads if name not in known]
         failed = [name for name in missing if self._failed(name)]
         if failed:
@@ -347,8 +353,9 @@ class Derivation:
         return name not in self._views or self._views[name].state == "failed"
 
 
-def _rows(root: Root) -> Rows | None:
-    """The rows of a root; None if it was never computed, or cannot be read, which is noted with it."""
+def _rows(root: Root) -> ViewRows | None:
+    """Return the rows of a root, or None if it was never computed or cannot be read. The error is recorded in the
+    root."""
     try:
         rows = root.rows()
         root.error = None

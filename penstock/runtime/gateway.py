@@ -1,4 +1,4 @@
-"""The gateway process: front door, sources, API and dashboard in one event loop."""
+"""The gateway process: ingress, sources, API and dashboard in one event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import uvicorn
 import uvloop
@@ -26,65 +25,68 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from penstock import dashboard
-from penstock.access import NO_POLICY, Gate, KeyFile, Policy, caller_of, read_policy
-from penstock.app import App
-from penstock.collect.door import REJECTED_SUFFIX, FrontDoor
-from penstock.collect.edge import Handshake
+from penstock.app.app import App
+from penstock.app.declared import ChangeStream, Inlet, Rollup, View
+from penstock.app.graph import carried, change_streams, read_streams
+from penstock.app.loading import load
 from penstock.collect.http import PREFIX, PostEndpoint
+from penstock.collect.ingress import REJECTED_SUFFIX, Ingress
 from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX as PUBLISH_SUFFIX
 from penstock.collect.publish import PublishEndpoint
-from penstock.columns import change_schema
-from penstock.contracts import Channel, SourceStatus
-from penstock.cursor import AckSigner
-from penstock.declared import ChangeStream, Inlet, Rollup, View
-from penstock.errors import EXIT_IO, PenstockError, SourceFailed
-from penstock.files import write_status
-from penstock.graph import carried, change_streams, read_streams
-from penstock.queue import EmbeddedLog
-from penstock.rows import from_micros
+from penstock.control import HealthStatus
+from penstock.core.access import NO_POLICY, Gate, Policy, caller_of, read_policy
+from penstock.core.clock import WallClock
+from penstock.core.columns import change_schema
+from penstock.core.contracts import Channel, SourceStatus
+from penstock.core.cursor import AckSigner
+from penstock.core.errors import EXIT_IO, PenstockError, SourceFailed
+from penstock.core.schema import Rejected, event_schema
+from penstock.core.settings import Settings, from_environment
+from penstock.core.tasks import cancel_all
+from penstock.core.times import from_micros
+from penstock.http.compression import compressed
+from penstock.http.edge import Handshake
+from penstock.http.guard import Asgi, guarded
+from penstock.http.origins import Receive, Scope, Send
+from penstock.http.pending import PendingBytes
+from penstock.http.problems import exception_handlers
+from penstock.http.protocol import OPTIONS, BoundedWebSocket, with_chunks
 from penstock.runtime import logs
-from penstock.runtime.ack_key import read_or_create_key
 from penstock.runtime.acks import Acks
 from penstock.runtime.child import answer_call, on_end_of_parent
-from penstock.runtime.clock import WallClock
 from penstock.runtime.comparison import Comparison
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.control import ControlWatcher
 from penstock.runtime.events import event_classes
-from penstock.runtime.guard import Asgi, guarded
-from penstock.runtime.loading import load
-from penstock.runtime.origins import Receive, Scope, Send
 from penstock.runtime.pressure import press
 from penstock.runtime.retention import dead_letters, floor, retention
 from penstock.runtime.states import HandlerStates, ShardCache
 from penstock.runtime.status import Status
+from penstock.runtime.storage import Storage
 from penstock.runtime.views import view_spec
+from penstock.runtime.wakeups import ChannelWaker
 from penstock.runtime.webhooks import around, declared
-from penstock.schema import Rejected, event_schema
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
-from penstock.serve.compression import compressed
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.http import routes
-from penstock.serve.problems import exception_handlers
-from penstock.serve.protocol import OPTIONS, BoundedWebSocket, with_chunks
 from penstock.serve.query.queries import Queries
 from penstock.serve.query.relations import FeedRelation, Relation, StreamRelation, ViewRelation
 from penstock.serve.webhooks.registry import Registry
 from penstock.serve.webhooks.routes import webhook_routes
-from penstock.settings import Settings, from_environment
-from penstock.store import LiveTable
+from penstock.store import StoredLiveView
 
 SWITCH_INTERVAL_S = 0.0005
-"""How long a thread may keep the interpreter: short, or a commit thread waits 5 ms for its turn at every step."""
+"""Seconds that a thread may hold the interpreter. With Python's default, a commit thread would wait 5 ms for its turn
+at every step."""
 RATES_S = 1.0
 ACCESS_S = 1.0
 TICK_S = 0.25
 PRESSURE_S = 0.5
 UNREAD_MS = 30_000
-"""A client that takes nothing of what was sent to it for so long is cut off by the kernel."""
+"""Milliseconds after which the kernel disconnects a client that does not accept the data sent to it."""
 SOURCE_RETRY_S = 5.0
 HSTS = ("strict-transport-security", "max-age=31536000")
 
@@ -97,7 +99,7 @@ def server_config(
     http: type[HttpToolsProtocol] = HttpToolsProtocol,
     tls: ssl.SSLContext | None = None,
 ) -> uvicorn.Config:
-    """How the gateway's HTTP server is set up, for whatever application it serves."""
+    """Return the settings for the gateway's HTTP server, which are the same for every application."""
     config = uvicorn.Config(
         asgi,
         http=with_chunks(http),
@@ -117,7 +119,8 @@ def server_config(
 
 
 class Loop(uvloop.Loop):
-    """uvloop, with a server that counts connections before their TLS handshake, and gives it less than a minute."""
+    """uvloop with a server that counts connections before the TLS handshake, and limits the handshake to less than a
+    minute."""
 
     async def create_server(self, *given: Any, **options: Any) -> Any:
         factory, *others = given
@@ -128,21 +131,19 @@ class Loop(uvloop.Loop):
 
 
 class Gateway:
-    """Everything of one app that faces the network. Belongs to one event loop."""
+    """All parts of one app that face the network. Not thread-safe."""
 
-    def __init__(self, app: App, directory: DataDirectory, settings: Settings, policy: Policy = NO_POLICY) -> None:
+    def __init__(self, app: App, storage: Storage, settings: Settings, policy: Policy = NO_POLICY) -> None:
         self.app = app
-        self.directory = directory
+        self.storage = storage
         self.settings = settings
-        self.gate = Gate(policy, KeyFile(directory.keys), rate=settings.rate_max, carried=carried(app))
+        self.gate = Gate(policy, storage.keys(), rate=settings.rate_max, carried=carried(app))
         self.origins = policy.origins
         self.closing = asyncio.Event()
         self.exit_status = 0
-        self.log = EmbeddedLog(
-            directory.streams, disk_reserve_bytes=settings.disk_reserve_bytes, classes=event_classes(app)
-        )
-        signer = AckSigner(read_or_create_key(directory.ack_key))
-        self.door = FrontDoor(app.streams, self.log, settings, WallClock(), self._fatal, self._committed, signer)
+        self.log = storage.log(event_classes(app), disk_reserve_bytes=settings.disk_reserve_bytes)
+        signer = AckSigner(storage.ack_key())
+        self.ingress = Ingress(app.streams, self.log, settings, WallClock(), self._fatal, self._committed, signer)
         self.tables = {view.name: self._table(view) for view in app.views}
         self.streams = {
             name: StreamChannel(name, self.log, settings, schema) for name, schema in self._schemas().items()
@@ -152,35 +153,41 @@ class Gateway:
         }
         self.sources = {inlet.name: SourceStatus() for inlet in app.inlets}
         self.connections = Connections(settings.connections_max, held_bytes_max=settings.held_bytes_max)
-        self.acks = Acks(app, directory, self.log, self.tables, settings, signer)
+        self.pending = PendingBytes(settings.pending_bytes_max)
+        self.acks = Acks(app, storage, self.log, self.tables, settings, signer)
         self.shards = ShardCache(settings.shown_state_bytes_max)
-        told = around(app, self.gate, self.log, self.tables, self._fatal)
-        self.webhooks = Registry(directory.webhooks, settings, told, declared=declared(app))
+        resources = around(app, self.gate, self.log, self.tables, self._fatal)
+        self.webhooks = Registry(storage.open_webhooks, settings, resources, declared=declared(app))
         self.queries = Queries(self._relations(), settings)
-        self.status = Status(app, directory, settings, self.log, self.door, self.tables, self.sources, self.connections)
+        self.channel = storage.control()
+        self.control = ControlWatcher(self.channel)
+        self.status = Status(
+            app, self.control, settings, self.log, self.ingress, self.tables, self.sources, self.connections
+        )
         self.status.readings = {
-            **{name: each.describe for name, each in self.streams.items()},
-            **{name: each.describe for name, each in self.views.items()},
+            **{name: channel.describe for name, channel in self.streams.items()},
+            **{name: channel.describe for name, channel in self.views.items()},
         }
         self.status.webhooks = self.webhooks.describe
         self.status.keys_error = lambda: self.gate.keys_error
         self.status.webhooks_broken = lambda: self.webhooks.broken is not None
 
-    def _table(self, view: View) -> LiveTable:
-        spec, path = view_spec(view, self.settings), self.directory.view_file(view.name)
-        return LiveTable(path, spec, buffered_changes=self.settings.buffered_changes)
+    def _table(self, view: View) -> StoredLiveView:
+        spec = view_spec(view, self.settings)
+        return self.storage.live_view(spec, buffered_changes=self.settings.buffered_changes)
 
     def _schemas(self) -> dict[str, Callable[[], pa.Schema | None]]:
-        """The streams by name, and how the types of each are found out. A view's are known once its query was built."""
+        """Return, for each stream, a function that finds its column types. A view's types are known once its query has
+        been built."""
         events = {stream.name: stream.event for stream in (*self.app.streams, *self.app.outputs)}
         events |= {stream.name + REJECTED_SUFFIX: Rejected for stream in self.app.streams}
-        made = {name: partial(event_schema, event) for name, event in events.items()}
+        schemas = {name: partial(event_schema, event) for name, event in events.items()}
         read = sorted(change_streams(self.app))
         changes = {ChangeStream(view).name: partial(_changes_of, self.tables[view]) for view in read}
-        return {**made, **changes}
+        return {**schemas, **changes}
 
     def _feeds(self, channels: Mapping[str, Channel]) -> dict[str, Channel]:
-        """The feeds of these channels, by their own names."""
+        """Return the feeds of these channels, by feed name."""
         return {
             feed.name: FeedChannel(channels[feed.of], feed.condition, feed.select, source=feed.of)
             for feed in self.app.feeds
@@ -188,28 +195,32 @@ class Gateway:
         }
 
     def _relations(self) -> dict[str, Relation]:
-        """What can be queried, by name."""
+        """Return the relations that can be queried, by name."""
         most, size = self.settings.query_events_max, self.settings.query_memory_bytes
-        found: dict[str, Relation] = {
+        relations: dict[str, Relation] = {
             name: StreamRelation(name, self.log, schema, events_max=most, bytes_max=size)
             for name, schema in self._schemas().items()
         }
-        found |= {name: ViewRelation(name, table) for name, table in self.tables.items()}
-        feeds = [feed for feed in self.app.feeds if feed.of in found]
-        parts = {each.name: FeedRelation(found[each.of], each.condition, each.select, source=each.of) for each in feeds}
-        return found | parts
+        relations |= {name: ViewRelation(name, table) for name, table in self.tables.items()}
+        feeds = [feed for feed in self.app.feeds if feed.of in relations]
+        parts = {
+            feed.name: FeedRelation(relations[feed.of], feed.condition, feed.select, source=feed.of) for feed in feeds
+        }
+        return relations | parts
 
     def _committed(self, stream: str) -> None:
         self.streams[stream].wake()
         self.status.note_commit(stream)
 
     def _fatal(self, error: PenstockError) -> None:
-        """The disk failed to take a write: nothing was acknowledged, and nothing more may be."""
+        """End the process immediately after a failed write to disk. Nothing in that write was acknowledged, and nothing
+        after it may be acknowledged."""
         log.critical("%s", error)
         os._exit(EXIT_IO)
 
     def asgi(self) -> Asgi:
-        """The one ASGI application: posts go straight to the front door, the rest through the routes."""
+        """Return the ASGI application, which sends posts straight to the ingress and everything else through the
+        routes."""
         self.deps = deps = Deps(
             streams={**self.streams, **self._feeds(self.streams)},
             views={**self.views, **self._feeds(self.views)},
@@ -220,20 +231,24 @@ class Gateway:
             connections=self.connections,
             events={stream.name: stream.event for stream in self.app.streams},
             states={
-                handler.name: HandlerStates(handler, self.directory, self.log, self.shards).get
+                handler.name: HandlerStates(handler, self.storage, self.log, self.shards).get
                 for handler in self.app.handlers
             },
             state_inputs={handler.name: read_streams(self.app, handler) for handler in self.app.handlers},
             acks=self.acks.describe,
             queries=self.queries,
-            rollups={each.name: each.declared.by for each in self.app.keepers if isinstance(each, Rollup)},
+            rollups={
+                view_handler.name: view_handler.declared.by
+                for view_handler in self.app.view_handlers
+                if isinstance(view_handler, Rollup)
+            },
         )
-        post = PostEndpoint(self.door, self.settings, self.acks)
-        publish = PublishEndpoint(self.door, self.closing, window=self.settings.publish_window)
+        post = PostEndpoint(self.ingress, self.settings, self.acks, self.pending)
+        publish = PublishEndpoint(self.ingress, self.closing, window=self.settings.publish_window)
         paths = [*routes(deps), *webhook_routes(self.webhooks, self.settings.body_s), *dashboard.routes()]
-        site = compressed(
-            Starlette(routes=paths, exception_handlers=exception_handlers()), self.settings.compress_bytes_min
-        )
+        application = Starlette(routes=paths, exception_handlers=exception_handlers())
+        application.router.redirect_slashes = False  # a redirect would contain the Host that the client sent
+        site = compressed(application, self.settings.compress_bytes_min)
 
         async def answer(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["method"] == "POST" and scope["path"].startswith(PREFIX):
@@ -245,29 +260,33 @@ class Gateway:
             else:
                 await site(scope, receive, send)
 
-        return guarded(answer, self.gate, self.origins)
+        return guarded(answer, self.gate, self.origins, dashboard.is_file)
 
     async def run(self, listener: socket.socket) -> int:
-        """Serve until told to stop, then drain: stop accepting, let sources and commits finish, close the log."""
+        """Run the gateway until a stop is requested, then drain: stop accepting requests, let sources and commits
+        finish, and close the log."""
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.stop)
         await asyncio.gather(*(table.load() for table in self.tables.values()))
-        background = [asyncio.create_task(each, name=name) for name, each in self._background()]
-        protocol = post_protocol(self.door, self.settings, self.gate)
+        background = [asyncio.create_task(coroutine, name=name) for name, coroutine in self._background()]
+        ours = {stream.name for stream in self.app.streams}
+        wakers = [ChannelWaker(self.log, channel) for name, channel in self.streams.items() if name not in ours]
+        protocol = post_protocol(self.ingress, self.settings, self.gate, self.pending)
         server = uvicorn.Server(server_config(self.asgi(), self.settings, protocol, self.gate.tls))
         await self.webhooks.start(self.deps.channel)
         serving = asyncio.create_task(server._serve([listener]))
         now = datetime.now(UTC)
-        for name in self.door.streams:
-            await self.door.tick(name, now)
-        await asyncio.wait([serving, asyncio.create_task(self.closing.wait())], return_when=asyncio.FIRST_COMPLETED)
+        for name in self.ingress.streams:
+            await self.ingress.tick(name, now)
+        closing = asyncio.create_task(self.closing.wait())
+        await asyncio.wait([serving, closing], return_when=asyncio.FIRST_COMPLETED)
         self.closing.set()
         server.should_exit = True
-        await asyncio.wait([serving])
-        for task in background:
-            task.cancel()
-        await asyncio.gather(*background, return_exceptions=True)
+        await asyncio.wait([serving, closing])
+        await cancel_all(background)
+        for waker in wakers:
+            waker.close()
         await self.webhooks.close()
-        await self.door.close()
+        await self.ingress.close()
         self.acks.close()
         self.shards.close()
         self.queries.close()
@@ -277,7 +296,7 @@ class Gateway:
         return self.exit_status
 
     def stop(self) -> None:
-        """Begin to stop. May be called again."""
+        """Request a stop of the gateway. Can be called again."""
         self.status.stopping = True
         self.closing.set()
 
@@ -288,19 +307,20 @@ class Gateway:
         ticks = [("ticks", self._ticks())] if timed else []
         pressure = [("pressure", self._pressure())] if self.settings.lag_events_max else []
         always = [("rates", self._rates()), ("upkeep", self._upkeep()), ("access", self._access())]
-        return [*tables, *sources, *ticks, *pressure, *always]
+        control = ("control", self.control.run())  # first, because the other tasks start from its messages
+        return [control, *tables, *sources, *ticks, *pressure, *always]
 
     async def _pull(self, inlet: Inlet) -> None:
-        """Run a source for ever. One that breaks says so and is tried again, unless it says that this is no use; it
-        stops nothing else."""
-        status, intake = self.sources[inlet.name], None
+        """Run a source until it is cancelled. A failure is logged and the source is retried, unless it reports that
+        retrying is useless; nothing else stops."""
+        status, source_writer = self.sources[inlet.name], None
         while True:
             try:
-                intake = intake or self.door.intake_for_source(inlet.name, inlet.into)
-                await intake.settle()  # what was put before must be durable: the source goes on from its mark
-                await inlet.source.run(intake, status)
+                source_writer = source_writer or self.ingress.writer_for_source(inlet.name, inlet.into)
+                await source_writer.settle()  # earlier events must be durable, because the source resumes at its mark
+                await inlet.source.run(source_writer, status)
             except SourceFailed as error:
-                log.error("source %s failed for good: %s", inlet.name, error)
+                log.error("source %s failed permanently: %s", inlet.name, error)
                 status.state, status.error = "failed", error.message
                 return
             except Exception as error:
@@ -309,48 +329,51 @@ class Gateway:
             await asyncio.sleep(SOURCE_RETRY_S)
 
     async def _access(self) -> None:
-        """See keys that were made, rotated or revoked, and certificates that were renewed."""
+        """Reload keys that were added, rotated or revoked, and certificates that were renewed."""
         while True:
             await asyncio.sleep(ACCESS_S)
             try:
                 self.gate.take(await asyncio.to_thread(self.gate.look))
             except Exception:
-                log.exception("changes of access were not seen")
+                log.exception("cannot reload keys and certificates")
 
     async def _rates(self) -> None:
-        said = b""
+        published: HealthStatus | None = None
         while True:
             self.status.note_rates(time.monotonic())
-            health = msgspec.json.encode(self.status.health())
-            if health != said and await asyncio.to_thread(write_status, self.directory.health_status, health):
-                said = health
+            health = self.status.health_status()
+            if health != published and await asyncio.to_thread(self.channel.publish, health):
+                published = health
             await asyncio.sleep(RATES_S)
 
     async def _pressure(self) -> None:
         while True:
-            press(self.door, self.status.behind, self.settings.lag_events_max)
+            press(self.ingress, self.status.behind, self.settings.lag_events_max)
             await asyncio.sleep(PRESSURE_S)
 
     async def _ticks(self) -> None:
-        """Let time pass in the log though no event comes: for handlers' timers, where one stream waits for another, and
-        for the last windows of a stream that is silent. All streams get the same log time, and with it a handler has
-        everything that came before; event time goes its own way in each."""
+        """Append ticks, which advance the time in the log while no events arrive. Timers, handlers that read several
+        streams, and the last windows of a silent stream need them. All streams get the same log time, so a handler
+        knows that it has received all earlier events; event time is separate in each stream."""
         while True:
             await asyncio.sleep(TICK_S)
             now = datetime.now(UTC)
             idle = self.status.idle(now)
             for name in self.status.together({*self.status.due(now), *idle}):
-                told = idle.get(name)
+                event_time_us = idle.get(name)
                 try:
-                    await self.door.tick(name, now, from_micros(told) if told is not None else None)
+                    await self.ingress.tick(
+                        name, now, from_micros(event_time_us) if event_time_us is not None else None
+                    )
                 except PenstockError as error:
-                    log.warning("no tick for stream %s: %s", name, error)
+                    log.warning("could not append a tick to stream %s: %s", name, error)
 
     async def _upkeep(self) -> None:
-        """Retention and merging, off the event loop. A stream that cannot be kept up does not hold up the others."""
+        """Run the log's retention and merging outside the event loop. A failing stream does not hold up other
+        streams."""
         while True:
             await asyncio.sleep(self.settings.upkeep_s)
-            for name in [*self.door.streams, *(f"{each}{REJECTED_SUFFIX}" for each in self.door.streams)]:
+            for name in [*self.ingress.streams, *(f"{stream}{REJECTED_SUFFIX}" for stream in self.ingress.streams)]:
                 try:
                     await asyncio.to_thread(self._keep_up, name)
                 except PenstockError as error:
@@ -358,7 +381,7 @@ class Gateway:
 
     def _keep_up(self, name: str) -> None:
         declared = {stream.name: stream for stream in self.app.streams}
-        needed = floor(self.app, self.directory, self.log, name)
+        needed = floor(self.app, self.storage, self.log, name)
         if name in declared:
             self.log.trim(name, retention(declared[name], self.settings, needed))
         else:
@@ -366,30 +389,31 @@ class Gateway:
         self.log.merge(name)
 
 
-def _changes_of(table: LiveTable) -> pa.Schema | None:
-    """The schema of the changes of a view."""
+def _changes_of(table: StoredLiveView) -> pa.Schema | None:
+    """Return the schema of a view's changes."""
     return None if table.schema is None else change_schema(table.schema)
 
 
 def ask_if_exposed(gate: Gate, listener: socket.socket) -> None:
-    """Ask everyone for a key if other machines can reach us, though the file of keys may be gone since the start."""
+    """Require keys if other machines can reach the gateway, even if the key file was deleted after the start."""
     if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
         gate.close()
 
 
 def _allow_many_files() -> None:
-    """As many open connections as the administrator allows; shells often set a lower limit for no reason."""
+    """Raise the limit on open files to the maximum that the administrator allows. Shells often set a lower limit for no
+    reason."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def main() -> int:
     logs.configure()
-    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns of each request that is none: anyone can send those
+    logging.getLogger("uvicorn").setLevel(logging.ERROR)  # it warns about each invalid request, which anyone can send
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     child = answer_call()
     app = load(child.call.target).app
-    Comparison(app, child.call.target, child.directory, from_environment()).require_streams()
+    Comparison(app, child.call.target, child.storage, from_environment()).require_streams()
     assert child.call.socket_fd is not None
     listener = socket.socket(fileno=child.call.socket_fd)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, UNREAD_MS)
@@ -398,7 +422,7 @@ def main() -> int:
 
     async def serve() -> int:
         policy = read_policy(Path(child.call.access) if child.call.access else None)
-        gateway = Gateway(app, child.directory, from_environment(), policy)
+        gateway = Gateway(app, child.storage, from_environment(), policy)
         ask_if_exposed(gateway.gate, listener)
         loop = asyncio.get_running_loop()
         on_end_of_parent(child.call, lambda: loop.call_soon_threadsafe(gateway.stop))

@@ -1,49 +1,43 @@
-"""Handlers put together: what Spark's workers are given, and where a batch's output goes."""
+"""Assemble handlers from the plan for Spark's workers and the sink for the output of a batch."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
 
-from penstock.analyze.batches import inputs, spread
-from penstock.analyze.handled import Source, Standing, results
-from penstock.analyze.inputs import recut
-from penstock.analyze.keeping import last_words
-from penstock.analyze.outbox import Inbox
-from penstock.analyze.worker import REPORT, Plan, Report
-from penstock.app import App
-from penstock.contracts import LedgerEntry, Log, LogReader, Output
-from penstock.declared import Handler, Keeper, Stream
-from penstock.errors import DeclarationError
-from penstock.evolution import shape_of
-from penstock.failpoints import reach
-from penstock.queue import EmbeddedLogOpener
-from penstock.rows import to_micros
-from penstock.runtime.directory import DataDirectory
+from penstock.analyze.handled import HandlerSource, LedgerState, result_rows
+from penstock.app.app import App
+from penstock.app.declared import Handler, Stream, ViewHandler
+from penstock.app.loading import absolute, code_of, load
+from penstock.control import HandlerFigures
+from penstock.core.contracts import LedgerEntry, Log, LogReader, Output
+from penstock.core.errors import DeclarationError
+from penstock.core.schema import SYSTEM_COLUMNS, Event, event_schema
+from penstock.core.settings import Settings
+from penstock.core.shapes import shape_of
+from penstock.handlers.batches import inputs, spread
+from penstock.handlers.contracts import ChangedRows, HandlerBatch, StreamOutput
+from penstock.handlers.inputs import recut
+from penstock.handlers.outbox import ShardInbox
+from penstock.handlers.shard import digest_text
+from penstock.handlers.view_rows import last_words
+from penstock.handlers.worker import REPORT, HandlerPlan, Report
 from penstock.runtime.events import carried_classes
-from penstock.runtime.loading import absolute, code_of, load
-from penstock.runtime.states import ShardOpener
-from penstock.schema import SYSTEM_COLUMNS, Event, event_schema
-from penstock.settings import Settings
-from penstock.shard import digest_text
-from penstock.store import Done, HandlerLedger, ViewTable, read_handled
+from penstock.runtime.storage import OpenHandler, Storage
+from penstock.store import StoredView
 
 log = logging.getLogger("penstock.engine")
 APPEND_ROWS_MAX = 20_000
-PARTS_MAX = 1 << 20
 
 
 @dataclass(frozen=True)
 class HandlerLoader:
-    """Loads a handler from the user's file, in whatever process it is called; never from another text of that file than
-    the engine has read, since two of its processes could then differ."""
+    """Loads a handler from the user's file, in any process. Rejects a file that has changed since the engine read it,
+    because two processes could then run different code."""
 
     target: str
     name: str
@@ -51,166 +45,161 @@ class HandlerLoader:
 
     def __call__(self) -> tuple[Handler, dict[str, type[Event]]]:
         if code_of(self.target) != self.code:
-            raise DeclarationError(f"{self.target} was changed while it runs: restart the app, or rebuild the handler")
+            raise DeclarationError(
+                f"{self.target} has changed since the app started: restart the app, or rebuild the handler"
+            )
         app = load(self.target).app
-        handler = next(each for each in app.handlers if each.name == self.name)
+        handler = next(candidate for candidate in app.handlers if candidate.name == self.name)
         return handler, {name: stream.event for name, stream in inputs(app, handler).items()}
 
 
 @dataclass(frozen=True)
-class StandingReader:
-    """Reads where a handler's ledger stands."""
+class LedgerStateReader:
+    """Reads the state of a handler's ledger, in the process that plans the handler's batches."""
 
-    path: Path
+    storage: Storage
+    handler: str
 
-    def __call__(self) -> Standing | None:
-        found = read_handled(self.path)
-        if found is None:
+    def __call__(self) -> LedgerState | None:
+        handled = self.storage.handled(self.handler)
+        if handled is None:
             return None
-        last_end = found.entry.end if found.entry is not None else None
-        shards, generation = found.shards, found.generation
-        return Standing(found.next_id, found.end, found.intended, last_end, found.origin, shards, generation)
+        last_end = handled.entry.end if handled.entry is not None else None
+        shards, generation = handled.shards, handled.generation
+        return LedgerState(handled.next_id, handled.end, handled.intended, last_end, handled.origin, shards, generation)
 
 
-def plan(app: App, handler: Handler, target: str, directory: DataDirectory, settings: Settings) -> Plan:
-    """What Spark's workers are given of a handler."""
+def plan(app: App, handler: Handler, target: str, storage: Storage, settings: Settings) -> HandlerPlan:
+    """Return the description of a handler that is sent to Spark's workers."""
     shards, placed = spread(app, handler, settings)
-    return Plan(
+    return HandlerPlan(
         handler.name,
         shards,
         placed,
         HandlerLoader(absolute(target), handler.name, code_of(target)),
-        EmbeddedLogOpener(directory.streams, carried_classes(app, target)),
-        ShardOpener(DataDirectory(directory.root.resolve()), handler.name),
+        storage.log_opener(carried_classes(app, target)),
+        storage.shard_opener(handler.name),
         settings.replica_bytes,
-        directory.claims(handler.name).resolve(),
+        storage.claims(handler.name),
     )
 
 
-def source(made: Plan, directory: DataDirectory, settings: Settings, wait_s: float) -> Source:
-    standing = StandingReader(directory.handler_ledger(made.name).resolve())
-    return Source(made, standing, settings.handler_events_max, wait_s)
+def source(handler_plan: HandlerPlan, storage: Storage, settings: Settings, wait_s: float) -> HandlerSource:
+    ledger_state = LedgerStateReader(storage, handler_plan.name)
+    return HandlerSource(handler_plan, ledger_state, settings.handler_events_max, wait_s)
 
 
 def origin(log: LogReader, streams: Iterable[str]) -> str:
-    """Where a handler begins that has never run: with the first kept event of each stream."""
+    """Return the position where a handler that has never run begins: the first kept event of each stream."""
     starts = {
         f"{stream}/{partition}": start for stream in streams for partition, start in sorted(log.starts(stream).items())
     }
     return msgspec.json.encode([starts]).decode()
 
 
-def open_ledger(handler: Handler, made: Plan, directory: DataDirectory, log: LogReader) -> HandlerLedger:
-    """A handler's ledger, for its only writer."""
-    path = directory.handler_ledger(handler.name)
-    return HandlerLedger(path, made.shards, origin(log, made.placed), shape_of(handler.state))
-
-
-@dataclass(frozen=True)
-class Kept:
-    """The view that a handler keeps: its file, and what to call when a batch has been committed to it."""
-
-    table: ViewTable
-    committed: Callable[[], None] = lambda: None
+def open_handler(
+    handler: Handler, handler_plan: HandlerPlan, storage: Storage, log: Log, table: StoredView | None = None
+) -> OpenHandler:
+    """Open a handler for its only writer; `table` is the view that it maintains."""
+    begin, shape = origin(log, handler_plan.placed), shape_of(handler.state)
+    return storage.open_handler(handler.name, log, count=handler_plan.shards, origin=begin, shape=shape, table=table)
 
 
 class HandlerSink:
-    """Takes what a handler's shards give: a `contracts.Sink`.
+    """Commits the output of a handler's shards: a `contracts.Sink`.
 
-    The state is durable before it comes here, and counts when the ledger has the batch. Before anything is emitted, the
-    ledger fixes the range of the batch; what is emitted is appended, or kept as the rows of a view, under the batch's
-    number, which makes it happen once. So a crash at any point runs the batch again over the same range, with the same
-    effects.
+    The deltas of the shards are durable before a batch arrives here. `Storage.commit` makes them take effect, together
+    with the emitted events and the rows of the handler's view. After a crash at any point the batch runs again over the
+    same range, with the same effects.
     """
 
-    def __init__(self, handler: Handler, made: Plan, ledger: HandlerLedger, log: Log, kept: Kept | None = None) -> None:
-        """A handler that keeps a view has its files in `kept`."""
+    def __init__(
+        self,
+        handler: Handler,
+        handler_plan: HandlerPlan,
+        storage: Storage,
+        opened: OpenHandler,
+        committed: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`committed` is called after each batch, even if the batch had already been committed."""
         self.handler = handler
-        self.kept = kept
-        self.plan = made
-        self.ledger = ledger
-        self.log = log
+        self.plan = handler_plan
+        self.storage = storage
+        self.opened = opened
+        self.committed = committed
         self.figures = Report()
 
     def last(self) -> LedgerEntry | None:
-        return self.ledger.last()
+        return self.opened.handled.entry
 
     def close(self) -> None:
-        """Let go of its files."""
-        self.ledger.close()
-        if self.kept is not None:
-            self.kept.table.close()
+        """Close the ledger, and the handler's view if it has one."""
+        self.opened.close()
 
     def commit(self, output: Output) -> bool:
-        if not self.ledger.is_next(output):
-            return False
-        inbox = results(output.table)
-        told = inbox.pop(REPORT)
-        reports = {shard: msgspec.msgpack.decode(payload, type=Report) for shard, (payload,) in told}
-        if inbox or self.kept is not None:
-            self.ledger.intend(output)
-        *streams, failed = self.handler.outputs
-        emitted = sum(self._append(each, output.batch_id, inbox.pop(number)) for number, each in enumerate(streams))
-        failures = self._append(failed, output.batch_id, inbox.pop(len(self.handler.emits)))
-        version = self._keep(self.kept, output, inbox) if self.kept is not None else 0
-        reach("handler.after_append")
-        shards = {shard: report.state for shard, report in reports.items() if report.state is not None}
-        outputs = {stream.name: dict(self.log.ends(stream.name)) for stream in self.handler.outputs}
-        done = Done(to_micros(datetime.now(UTC)), output.end, outputs, version)
-        self.ledger.commit(output, done, shards, emitted, failures)
+        inbox = ShardInbox(result_rows(output.table), self.plan.open_shard)
+        reports = {shard: msgspec.msgpack.decode(payload, type=Report) for shard, (payload,) in inbox.pop(REPORT)}
+        written = self.storage.commit(self.opened, self._batch(output, inbox, reports))
+        self.committed()
         inbox.clear()
-        for report in reports.values():
-            self.figures.add(report)
-            for damage in report.rebuilt:
-                log.warning("%s: state was made again from the log: %s", self.handler.name, damage)
-        return True
+        if written:
+            for report in reports.values():
+                self.figures.add(report)
+                for damage in report.rebuilt:
+                    log.warning("%s: state was recomputed from the log: %s", self.handler.name, damage)
+        return written
 
-    def _append(self, stream: Stream, batch_id: int, by_shard: Iterable[tuple[int, list[pa.Buffer]]]) -> int:
-        """Append what a batch emitted to a stream, in parts of a size: so they are the same when the batch is run
-        again, and a part that is there already stays as it is."""
-        schema, count = event_schema(stream.event), 0
-        for shard, payloads in by_shard:
-            batches = (pa.ipc.read_record_batch(each, schema) for each in payloads)
-            for number, part in enumerate(recut(batches, APPEND_ROWS_MAX)):
-                sequence = batch_id * PARTS_MAX + number
-                self.log.append(stream.name, shard, part, producer=self.handler.name, sequence=sequence)
-                count += part.num_rows
-        return count
+    def _batch(self, output: Output, inbox: ShardInbox, reports: Mapping[int, Report]) -> HandlerBatch:
+        """Return the output of Spark's workers in the format that the storage accepts."""
+        *streams, failed = self.handler.outputs
+        return HandlerBatch(
+            LedgerEntry(output.batch_id, output.start, output.end, output.epoch),
+            {shard: report.state for shard, report in reports.items() if report.state is not None},
+            [_stream_output(stream, inbox.pop(number)) for number, stream in enumerate(streams)],
+            _stream_output(failed, inbox.pop(len(self.handler.emits))),
+            self._rows(inbox) if isinstance(self.handler, ViewHandler) else None,
+        )
 
-    def _keep(self, kept: Kept, output: Output, inbox: Inbox) -> int:
-        """Bring the view's rows up to date under the batch's number, and tell those who read its changes; gives its
-        version. A batch that the view has already, because a crash came between it and the ledger, stays as it is."""
-        assert isinstance(self.handler, Keeper)
+    def _rows(self, inbox: ShardInbox) -> ChangedRows:
+        """Return the last row for each key, and the deleted keys, of a view handler."""
+        assert isinstance(self.handler, ViewHandler)
         schema, view = event_schema(self.handler.row), self.handler.view
-        payloads = [each for _, found in inbox.pop(len(self.handler.emits) - 2) for each in found]
-        table = pa.Table.from_batches([pa.ipc.read_record_batch(each, schema) for each in payloads], schema)
-        rows, gone = last_words(table, view.key)
-        kept.table.commit(replace(output, table=rows.drop(SYSTEM_COLUMNS), gone=gone.select(view.key)))
-        kept.committed()
-        return kept.table.version
+        payloads = [payload for _, shard in inbox.pop(len(self.handler.emits) - 2) for payload in shard]
+        table = pa.Table.from_batches([pa.ipc.read_record_batch(payload, schema) for payload in payloads], schema)
+        rows, deletes = last_words(table, view.key)
+        return ChangedRows(rows.drop(SYSTEM_COLUMNS), deletes.select(view.key))
 
-    def describe(self) -> dict[str, Any]:
-        """For `/v1/app`."""
-        state = self.ledger.state
+    def describe(self) -> HandlerFigures:
+        """Return figures on the state, and on the work done since the engine started."""
+        state, figures = self.opened.handled, self.figures
         shards = list(state.shards.values())
-        figures = self.figures
-        return {
-            "shards": self.plan.shards,
-            "keys": sum(each.keys for each in shards),
-            "bytes": sum(each.size for each in shards),
-            "digest": digest_text(sum(int.from_bytes(each.digest, "little") for each in shards)),
-            "next_timer": min((each.due for each in shards if each.due is not None), default=None),
-            "emitted": state.emitted,
-            "failed": state.failed,
-            "events": figures.events,
-            "time": max([figures.time, *(each.time for each in shards)]),
-            "run_s": round(figures.run_s, 3),
-            "read_s": round(figures.read_s, 3),
-            "write_s": round(figures.write_s, 3),
-            "delta_bytes": figures.delta_bytes,
-            "snapshot_bytes": figures.snapshot_bytes,
-            "replica_hits": figures.hits,
-            "replica_catch_ups": figures.catch_ups,
-            "replica_loads": figures.loads,
-            "rebuilt": figures.rebuilt,
-        }
+        return HandlerFigures(
+            shards=self.plan.shards,
+            keys=sum(shard.keys for shard in shards),
+            state_bytes=sum(shard.size for shard in shards),
+            digest=digest_text(sum(int.from_bytes(shard.digest, "little") for shard in shards)),
+            next_timer_us=min((shard.due for shard in shards if shard.due is not None), default=None),
+            emitted=state.emitted,
+            failed=state.failed,
+            events=figures.events,
+            time_us=max([figures.time, *(shard.time for shard in shards)]),
+            run_s=round(figures.run_s, 3),
+            read_s=round(figures.read_s, 3),
+            write_s=round(figures.write_s, 3),
+            delta_bytes=figures.delta_bytes,
+            snapshot_bytes=figures.snapshot_bytes,
+            replica_hits=figures.hits,
+            replica_catch_ups=figures.catch_ups,
+            replica_loads=figures.loads,
+            rebuilt=tuple(figures.rebuilt),
+        )
+
+
+def _stream_output(stream: Stream, by_shard: Iterable[tuple[int, list[pa.Buffer]]]) -> StreamOutput:
+    """Return the payloads for one stream as batches whose size does not depend on how the payloads were split."""
+    schema = event_schema(stream.event)
+    return StreamOutput(stream.name, [(shard, _batches(payloads, schema)) for shard, payloads in by_shard])
+
+
+def _batches(payloads: list[pa.Buffer], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    return recut((pa.ipc.read_record_batch(payload, schema) for payload in payloads), APPEND_ROWS_MAX)

@@ -1,46 +1,37 @@
-"""Which streams need a tick that moves time, because they are silent and a view waits for them. Has no effects.
+"""Finds the streams that need a tick to advance time, because they are silent and a view is waiting for events from
+them. Has no side effects.
 
-A view closes a window when its watermark has passed it, and that moves only by what is in the log. So while a stream is
-silent, a tick says in it how late it is: the newest event time and the time since that event came. It is told when that
-brings a view to the end of a window, and no more once all that the view's newest event is in must be closed: a stream
-that is silent for good has a last tick.
+A view closes a window when the watermark has passed its end, and only entries in the log advance the watermark.
+Therefore, while a stream is silent, a tick records its current event time: the newest event's time plus the time since
+that event arrived. A tick is appended only if it advances a view to the end of a window. Once every window that can
+contain the view's newest event is closed, a permanently silent stream gets no further ticks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-import msgspec
+from penstock.app.app import App
+from penstock.app.declared import Stream, View
+from penstock.collect.stream_clock import StreamTime
+from penstock.control import EngineStatus, WindowTiming
+from penstock.core.times import to_micros
 
-from penstock.app import App
-from penstock.collect.reached import Stand
-from penstock.declared import Stream, View
-from penstock.rows import to_micros
-
-RUNNING = "running"
 LONG_AGO, LAST = -(2**62), to_micros(datetime(9999, 12, 31, tzinfo=UTC))
-
-
-class Kept(msgspec.Struct, frozen=True):
-    """How long something waits for the watermark, as the engine tells it; see `analyze.lateness.Closing`."""
-
-    span: int
-    step: int = 0
-    origin: int = 0
 
 
 @dataclass(frozen=True)
 class Lane:
-    """A stream as one view sees its time, in microseconds: that of its newest event (None if it never had one), the
-    one it has now, the one that the log was told, how far the watermark stays behind, and since when it is silent."""
+    """The time of a stream as one view sees it, in microseconds: the time of the newest event (None if there has been
+    none), the current time, the time in the log, how far the watermark trails behind, and the time at which the stream
+    fell silent."""
 
     stream: str
     newest: int | None
     clock: int | None
-    told: int
+    log_clock: int
     late: int
     came: int
 
@@ -48,70 +39,77 @@ class Lane:
 Ticks = dict[str, int | None]
 
 
-def due(app: App, engine: Mapping[str, Any], stands: Mapping[str, Stand], now: int, quiet: int) -> Ticks:
-    """The streams that need a tick at `now`, each with the event time that it has come to, None if that is not known.
+def due(app: App, engine: EngineStatus, stream_times: Mapping[str, StreamTime], now: int, quiet: int) -> Ticks:
+    """Return the streams that need a tick at `now`, each with the event time that the stream has reached, or None if
+    that time is unknown.
 
-    `quiet` is how long a stream must be silent. A stream that never had an event has the time of the one that is least
-    far among those that are read with it.
+    `quiet` is how long a stream must be silent. A stream that has never had an event uses the time of the slowest
+    stream that is read with it.
     """
-    found: Ticks = {}
+    ticks: Ticks = {}
     for view in app.views:
-        told = engine.get("views", {}).get(view.name, {})
-        kept = [msgspec.convert(each, Kept) for each in told.get("closings", ())]
-        if told.get("state") != RUNNING or not kept:
+        status = engine.views.get(view.name)
+        if status is None or status.node.state != "running" or not status.window_timings:
             continue
-        lanes = list(_lanes(app, view, stands, now))
+        lanes = list(_lanes(app, view, stream_times, now))
         for lane in lanes:
-            if now - lane.came >= quiet and _waits(lane, lanes, kept, quiet):
+            if now - lane.came >= quiet and _waits(lane, lanes, status.window_timings, quiet):
                 clock = None if view.time == "ingest" else _clock(lane, lanes)
-                found[lane.stream] = _least(found.get(lane.stream), clock)
-    return found
+                ticks[lane.stream] = _least(ticks.get(lane.stream), clock)
+    return ticks
 
 
-def _lanes(app: App, view: View, stands: Mapping[str, Stand], now: int) -> Iterator[Lane]:
+def _lanes(app: App, view: View, stream_times: Mapping[str, StreamTime], now: int) -> Iterator[Lane]:
     for stream in app.streams:
-        stand = stands.get(stream.name)
-        if stream.name not in view.reads or stand is None:
+        stream_time = stream_times.get(stream.name)
+        if stream.name not in view.reads or stream_time is None:
             continue
         if view.time == "ingest":
-            known = stand.logged is not None
-            yield Lane(stream.name, stand.came if known else None, now, stand.logged or LONG_AGO, 0, stand.came)
+            known = stream_time.logged is not None
+            yield Lane(
+                stream.name,
+                stream_time.came if known else None,
+                now,
+                stream_time.logged or LONG_AGO,
+                0,
+                stream_time.came,
+            )
         elif _is_timed(stream):
             late = (stream.late_after or timedelta()) // timedelta(microseconds=1)
-            told = LONG_AGO if stand.told is None else stand.told
-            yield Lane(stream.name, stand.newest, stand.clock(now), told, late, stand.came)
+            log_clock = LONG_AGO if stream_time.event_time is None else stream_time.event_time
+            yield Lane(stream.name, stream_time.newest, stream_time.clock(now), log_clock, late, stream_time.came)
 
 
 def _is_timed(stream: Stream) -> bool:
     return stream.late_after is not None and stream.event.__time_field__ is not None
 
 
-def _waits(lane: Lane, lanes: list[Lane], kept: list[Kept], quiet: int) -> bool:
-    """Whether a tick in this stream now would let the view close something."""
-    newest = max((each.newest for each in lanes if each.newest is not None), default=None)
+def _waits(lane: Lane, lanes: list[Lane], timings: Sequence[WindowTiming], quiet: int) -> bool:
+    """Return whether a tick appended to this stream now would let the view close a window."""
+    newest = max((other.newest for other in lanes if other.newest is not None), default=None)
     clock = _clock(lane, lanes)
     if newest is None or clock is None:
         return False
-    before, after = lane.told - lane.late, clock - lane.late
-    return any(_closes(each, before, after, newest + each.span, quiet) for each in kept)
+    before, after = lane.log_clock - lane.late, clock - lane.late
+    return any(_closes(timing, before, after, newest + timing.length_us, quiet) for timing in timings)
 
 
-def _closes(kept: Kept, before: int, after: int, goal: int, quiet: int) -> bool:
-    """Whether the way from one watermark to another has an end of a window in it. Where windows can end at any time, it
-    is gone in steps of the time of silence. Nothing ends after `goal`."""
+def _closes(timing: WindowTiming, before: int, after: int, goal: int, quiet: int) -> bool:
+    """Return whether a view's window ends between two watermarks. Where windows can end at any time, the check succeeds
+    once the watermark has moved by `quiet`. No window ends after `goal`."""
     if before >= goal or after <= before:
         return False
-    if not kept.step:
+    if not timing.step_us:
         return after >= goal or after - before >= quiet
-    shift = kept.origin + kept.span
-    return (min(after, goal) - shift) // kept.step > (before - shift) // kept.step
+    shift = timing.origin_us + timing.length_us
+    return (min(after, goal) - shift) // timing.step_us > (before - shift) // timing.step_us
 
 
 def _clock(lane: Lane, lanes: list[Lane]) -> int | None:
     if lane.clock is not None:
         return min(lane.clock, LAST)
-    return min((each.clock for each in lanes if each.clock is not None), default=None)
+    return min((other.clock for other in lanes if other.clock is not None), default=None)
 
 
 def _least(one: int | None, other: int | None) -> int | None:
-    return min((each for each in (one, other) if each is not None), default=None)
+    return min((clock for clock in (one, other) if clock is not None), default=None)

@@ -1,4 +1,4 @@
-"""The format of the log files of gateway and engine."""
+"""The log format of the gateway and the engine."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _control = re.compile(r"[\x00-\x08\x0e-\x1f\x7f-\x9f]")
 
 
 class EntryFormatter(logging.Formatter):
-    """Formats an entry so that only its first line begins at the margin, and control characters are escaped.
+    """Formatter that indents every line of an entry except the first, and escapes control characters.
 
-    Entries quote text of clients (a query, a name, an error that repeats them), which must not be able to look like an
-    entry of its own or to move the cursor of the terminal that shows it.
+    Entries quote text from clients, such as queries, names, and errors that repeat them. This text must not look like a
+    separate entry, or move the cursor in the terminal that displays it.
     """
 
     def __init__(self) -> None:
@@ -23,11 +23,11 @@ class EntryFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         lines = _breaks.split(super().format(record))
-        return f"\n{_INDENT}".join(_control.sub(lambda found: repr(found[0])[1:-1], line) for line in lines)
+        return f"\n{_INDENT}".join(_control.sub(lambda match: repr(match[0])[1:-1], line) for line in lines)
 
 
 def configure() -> None:
-    """Send the log of this process to standard error, in this format."""
+    """Log the process's messages to standard error in this format, for the whole process."""
     handler = logging.StreamHandler()
     handler.setFormatter(EntryFormatter())
     logging.basicConfig(level=logging.INFO, handlers=[handler])

@@ -1,7 +1,7 @@
-"""Whether `migrate` does the same twice: stored events and state of an earlier version, brought to the newest one in
-processes that differ in all that must not matter (see `determinism.py`, which has them).
+"""Check that `migrate` is deterministic: migrate stored events and state from earlier versions to the newest version
+twice, in processes that differ in everything that must not affect the result (listed in `examination.py`).
 
-What is compared is what is read: `python -m penstock.runtime.migrations CALL` writes a line for each event or key.
+The migrated values are compared: `python -m penstock.runtime.migrations CALL` writes a line for each event or key.
 """
 
 from __future__ import annotations
@@ -15,29 +15,29 @@ from typing import NamedTuple
 
 import msgspec
 
-from penstock.analyze.batches import advance
-from penstock.app import App
-from penstock.columns import event_rows
-from penstock.declared import Handler, Stream, Where
-from penstock.errors import NotFound
-from penstock.evolution import Carrier, misfit, shape_of
-from penstock.queue import EmbeddedLog
-from penstock.runtime.determinism import RUNS, both, run_apart
-from penstock.runtime.directory import DataDirectory
+from penstock.app.app import App
+from penstock.app.declared import Handler, Stream, Where
+from penstock.app.loading import load
+from penstock.core.columns import event_rows
+from penstock.core.errors import NotFound
+from penstock.core.schema import KIND_EVENT, OFFSET_COLUMN, migrate_of
+from penstock.core.shapes import shape_of
+from penstock.handlers.batches import batch_stop
+from penstock.handlers.determinism import both
+from penstock.handlers.evolution import Carrier, misfit
 from penstock.runtime.events import event_streams, open_log
-from penstock.runtime.loading import load
-from penstock.runtime.rehearsal import Part
-from penstock.runtime.states import ShardOpener
-from penstock.schema import KIND_EVENT, migrate_of
-from penstock.store import read_handled
+from penstock.runtime.examination import RUNS, run_apart
+from penstock.runtime.opening import open_storage
+from penstock.runtime.rehearsing import Part
+from penstock.runtime.storage import Storage, StoredLogReader
 
 MODULE = "penstock.runtime.migrations"
 Range = tuple[int, int, int]
-"""A partition, and the offsets [start, end) of it."""
+"""A partition, and the range [start, end) of its offsets."""
 
 
 class MigrationCall(msgspec.Struct, frozen=True):
-    """What a process is to do: read a part of these ranges of streams, and carry over the state of these handlers."""
+    """The task for one process: read a part of these stream ranges, and migrate the state of these handlers."""
 
     target: str
     data: str
@@ -49,7 +49,7 @@ class MigrationCall(msgspec.Struct, frozen=True):
 
 
 class Migrated(NamedTuple):
-    """What two runs of one `migrate` came to: over so many events, or keys; and the first difference, if any."""
+    """The result of running one `migrate` twice: the number of events or keys, and the first difference, if any."""
 
     where: Where
     name: str
@@ -60,48 +60,49 @@ class Migrated(NamedTuple):
         if self.difference is not None:
             return f"{self.where}: {self.name}: {self.difference}"
         if not self.values:
-            return f"{self.name}: migrate NOT TESTED: it takes stored data of an earlier version, and --data to find it"
+            return f"{self.name}: migrate NOT TESTED: it needs data from an earlier version; pass it with --data"
         return f"{self.name}: migrate over {self.values:,} stored values, twice, no difference"
 
 
 def examine_migrations(
     app: App, target: str, data: Path | None, events_max: int, without: frozenset[str] = frozenset()
 ) -> list[Migrated]:
-    """Run each `migrate` of an app twice, but for those of the streams and handlers of `without`, on what a data
-    directory has for it. The directory is only read."""
-    streams = [each for each in event_streams(app) if migrate_of(each.event) and each.name not in without]
-    handlers = [each for each in app.handlers if migrate_of(each.state) and each.name not in without]
+    """Run each `migrate` of an app twice on the stored data that it applies to, except for the streams and handlers in
+    `without`. The data directory is only read."""
+    streams = [stream for stream in event_streams(app) if migrate_of(stream.event) and stream.name not in without]
+    handlers = [handler for handler in app.handlers if migrate_of(handler.state) and handler.name not in without]
     with TemporaryDirectory(prefix="penstock-") as folder:
         if data is not None and (streams or handlers):
-            directory = DataDirectory(data.resolve())
-            log = open_log(app, directory)
-            ranges = {each.name: _ranges(log, each, events_max) for each in streams}
+            storage = open_storage(data.resolve())
+            log = open_log(app, storage)
+            ranges = {stream.name: _ranges(log, stream, events_max) for stream in streams}
             log.close()
-            names = [each.name for each in handlers if _is_older(each, directory)]
+            names = [handler.name for handler in handlers if _is_older(handler, storage)]
             for run, part, seed, zone in RUNS:
                 (Path(folder) / run).mkdir(exist_ok=True)
-                call = MigrationCall(
-                    str(Path(target).absolute()), str(directory.root), folder, run, part, ranges, names
-                )
+                call = MigrationCall(str(Path(target).absolute()), storage.location, folder, run, part, ranges, names)
                 run_apart(MODULE, msgspec.json.encode(call).decode(), seed, zone)
-        found = [(each.where, f"stream {each.name}") for each in streams]
-        found += [(each.where, f"handler {each.name}") for each in handlers]
-        return [_compared(Path(folder), where, name) for where, name in found]
+        declarations = [(stream.where, f"stream {stream.name}") for stream in streams]
+        declarations += [(handler.where, f"handler {handler.name}") for handler in handlers]
+        return [_compared(Path(folder), where, name) for where, name in declarations]
 
 
-def _ranges(log: EmbeddedLog, stream: Stream, count: int) -> list[Range]:
-    """The first events of a stream, if some may be of an earlier version."""
+def _ranges(log: StoredLogReader, stream: Stream, count: int) -> list[Range]:
+    """Return the ranges of a stream's first events. The result is empty if no event can be from an earlier version."""
     try:
         starts, ends = log.starts(stream.name), log.ends(stream.name)
     except NotFound:
         return []
     if not log.is_evolved(stream.name):
         return []
-    return [(each, starts[each], end) for each, end in advance(starts, ends, count).items()]
+    return [
+        (partition, starts[partition], end)
+        for partition, end in batch_stop(log, stream.name, starts, ends, count).items()
+    ]
 
 
-def _is_older(handler: Handler, directory: DataDirectory) -> bool:
-    handled = read_handled(directory.handler_ledger(handler.name))
+def _is_older(handler: Handler, storage: Storage) -> bool:
+    handled = storage.handled(handler.name)
     older = handled is not None and handled.shape != shape_of(handler.state)
     return older and handled is not None and misfit(handled.shape, handler.state) is None
 
@@ -114,13 +115,13 @@ def _compared(folder: Path, where: Where, name: str) -> Migrated:
     one, two = (_values(_trace(folder, run, name)) for run in ("one", "two"))
     for place in one | two:
         if one.get(place) != two.get(place):
-            told = both(one.get(place), two.get(place))
-            return Migrated(where, name, len(one), f"two runs of migrate differ for {place}: {told}")
+            difference = both(one.get(place), two.get(place))
+            return Migrated(where, name, len(one), f"two runs of migrate differ for {place}: {difference}")
     return Migrated(where, name, len(one))
 
 
 def _values(file: Path) -> dict[str, str]:
-    """What a run has written down, by the place of each event, or by key."""
+    """Return the migrated values that a run has written, by the position of each event, or by key."""
     if not file.exists():
         return {}
     parts = (line.partition("\t") for line in file.read_text().splitlines())
@@ -128,18 +129,20 @@ def _values(file: Path) -> dict[str, str]:
 
 
 def migrate(call: MigrationCall) -> None:
-    """Read a part of what there is, and write it down."""
-    app, directory, folder = load(call.target).app, DataDirectory(Path(call.data)), Path(call.folder)
-    os.chdir(folder / call.run)  # only now: an app may find its files from where it is started
-    log = open_log(app, directory)
+    """Migrate the part of the data that this process is responsible for, and write the results."""
+    app, storage, folder = load(call.target).app, open_storage(call.data), Path(call.folder)
+    os.chdir(folder / call.run)  # not earlier: the app may load files relative to the previous folder
+    log = open_log(app, storage)
     for stream, ranges in call.streams.items():
         _write(
-            call, f"stream {stream}", (line for each in ranges for line in _events(log, stream, _part(each, call.part)))
+            call,
+            f"stream {stream}",
+            (line for offset_range in ranges for line in _events(log, stream, _part(offset_range, call.part))),
         )
     log.close()
     for handler in app.handlers:
         if handler.name in call.handlers and call.part != "first half":
-            _write(call, f"handler {handler.name}", _keys(handler, directory))
+            _write(call, f"handler {handler.name}", _keys(handler, storage))
 
 
 def _write(call: MigrationCall, name: str, lines: Iterator[str]) -> None:
@@ -153,22 +156,21 @@ def _part(range: Range, part: Part) -> Range:
     return {"whole": range, "first half": (partition, start, middle), "second half": (partition, middle, end)}[part]
 
 
-def _events(log: EmbeddedLog, stream: str, range: Range) -> Iterator[str]:
+def _events(log: StoredLogReader, stream: str, range: Range) -> Iterator[str]:
     partition, at, end = range
     for batch in log.read(stream, partition, at, end):
-        rows = iter(event_rows(batch))
-        for number, kind in enumerate(batch.column("_kind").to_pylist(), at):
+        rows, offsets = iter(event_rows(batch)), batch.column(OFFSET_COLUMN).to_pylist()
+        for kind, offset in zip(batch.column("_kind").to_pylist(), offsets, strict=True):
             if kind == KIND_EVENT:
-                yield f"{stream}/{partition}/{number}\t{next(rows).decode()}"
-        at += batch.num_rows
+                yield f"{stream}/{partition}/{offset}\t{next(rows).decode()}"
 
 
-def _keys(handler: Handler, directory: DataDirectory) -> Iterator[str]:
-    handled = read_handled(directory.handler_ledger(handler.name))
+def _keys(handler: Handler, storage: Storage) -> Iterator[str]:
+    handled = storage.handled(handler.name)
     assert handled is not None
-    carrier, files = Carrier(handler.state, handled.shape), ShardOpener(directory, handler.name)
+    carrier = Carrier(handler.state, handled.shape)
     for number, known in sorted(handled.shards.items()):
-        shard = carrier.shard(files(handled.generation, number).load(known.version))
+        shard = carrier.shard(storage.shard(handler.name, handled.generation, number).load(known.version))
         yield from (f"{key!r}\t{record.hex()}" for key, record in sorted(shard.records.items()))
 
 

@@ -1,18 +1,20 @@
-"""What retention has dropped of the streams that a rebuild reads, in words for a person."""
+"""Describe the events that retention has dropped from the streams that a rebuild reads."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from penstock.contracts import LogReader
-from penstock.rows import from_micros, micros_of
+from penstock.core.contracts import LogReader
+from penstock.core.reading import first_row
+from penstock.core.times import from_micros, micros_of
 
 
 def missing(
     log: LogReader, starts: Mapping[str, Mapping[int, int]], began: Mapping[str, Mapping[int, int]]
 ) -> list[str]:
-    """A line for each stream whose first kept events stand above where a view or handler `began`; without a position
-    it began with the first event ever."""
+    """Return a line for each stream whose first kept event comes after the position where a view or handler `began`, or
+    after the stream's very first event if `began` does not contain the stream. The number of missing events is an upper
+    bound, because there may have been fewer events than offsets."""
     lines = []
     for stream, partitions in starts.items():
         first = began.get(stream, {})
@@ -21,15 +23,15 @@ def missing(
         if gone:
             count, of = sum(gone.values()), f"{len(gone)} of {len(partitions)} partitions"
             kept = [_first_time(log, stream, number, partitions[number]) for number in gone]
-            before = f": those before {max(filter(None, kept))}" if any(kept) else ""
+            before = f": all before {max(filter(None, kept))}" if any(kept) else ""
             empty = f"; {kept.count(None)} of them have none left" if None in kept else ""
-            lines.append(f"{stream}: its first {count:,} events are gone, in {of}{before}{empty}")
+            lines.append(f"{stream}: at most {count:,} of its first events were deleted, in {of}{before}{empty}")
     return lines
 
 
 def _first_time(log: LogReader, stream: str, partition: int, start: int) -> str | None:
-    """When the first kept event of a partition came; None if it has none."""
-    if start >= log.ends(stream)[partition]:
+    """Return the time when a partition's first kept event arrived, or None if the partition has no events."""
+    batch = first_row(log, stream, partition, start, log.ends(stream)[partition])
+    if batch is None:
         return None
-    (batch, *_) = log.read(stream, partition, start, start + 1)
     return f"{from_micros(micros_of(batch.column('_ingest_time'))[0]):%Y-%m-%d %H:%M:%S} UTC"

@@ -1,4 +1,4 @@
-"""Plans of views made by a process of their own, so that the one that asks for them keeps no JVM.
+"""Create plans of views in a separate process, so that the calling process keeps no JVM.
 
 python -m penstock.runtime.plans FILE[:APP] DATA VIEW...
 """
@@ -8,18 +8,17 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 import msgspec
 
-from penstock.errors import ViewError
-from penstock.fingerprints.stored import PlanPrint
-from penstock.fingerprints.verdicts import Kind, Verdict
+from penstock.app.fingerprints.stored import PlanPrint
+from penstock.app.fingerprints.verdicts import Verdict, VerdictKind
+from penstock.app.loading import load
+from penstock.core.errors import ViewError
+from penstock.core.settings import from_environment
 from penstock.runtime.comparison import Comparison, Plans
-from penstock.runtime.directory import DataDirectory
 from penstock.runtime.events import stored_origins
-from penstock.runtime.loading import load
-from penstock.settings import from_environment
+from penstock.runtime.opening import open_storage
 
 PLANS_S_MAX = 300.0
 _Plans = dict[str, PlanPrint | str]
@@ -30,10 +29,10 @@ def decided(
     say: Callable[[str], None],
     plans: Callable[[Comparison, Sequence[str]], Plans] | None = None,
 ) -> list[Verdict]:
-    """All verdicts. If the texts of views do not tell enough, Spark is started for a while, which is said before; or
-    `plans` makes the plans."""
+    """Return all verdicts on an app. If the source of some views does not decide the verdict, print a message and
+    create the missing plans with `plans`, which by default starts Spark briefly."""
     verdicts = comparison.verdicts()
-    undecided = [each.name for each in verdicts if each.kind is Kind.undecided]
+    undecided = [verdict.name for verdict in verdicts if verdict.kind is VerdictKind.undecided]
     if not undecided:
         return verdicts
     say(f"comparing {', '.join(undecided)} with Spark, about ten seconds")
@@ -41,22 +40,22 @@ def decided(
 
 
 def plans_beside(comparison: Comparison, views: Sequence[str]) -> Plans:
-    """The plans of these views, from another process. Blocks for the time of a Spark start."""
+    """Return the plans of these views, from a separate process. Blocks while Spark starts."""
     command = [
         sys.executable,
         "-m",
         "penstock.runtime.plans",
         comparison.target,
-        str(comparison.directory.root),
+        comparison.storage.location,
         *views,
     ]
     try:
         done = subprocess.run(command, capture_output=True, timeout=PLANS_S_MAX, check=False)
     except subprocess.TimeoutExpired:
-        raise ViewError(f"the plans of {', '.join(views)} were not made in {PLANS_S_MAX:.0f} s") from None
+        raise ViewError(f"the plans of {', '.join(views)} were not ready in {PLANS_S_MAX:.0f} s") from None
     if done.returncode:
         last = done.stderr.decode(errors="replace").strip().splitlines()[-1:]
-        raise ViewError(f"the plans of {', '.join(views)} could not be made: {' '.join(last) or done.returncode}")
+        raise ViewError(f"cannot create the plans for {', '.join(views)}: {' '.join(last) or done.returncode}")
     return msgspec.json.decode(done.stdout, type=_Plans)
 
 
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     target, root, *views = arguments
     loaded = load(target)
     carry(loaded.module, loaded.file)
-    origins = stored_origins(loaded.app, DataDirectory(Path(root)))
+    origins = stored_origins(loaded.app, open_storage(root))
     sys.stdout.buffer.write(msgspec.json.encode(view_plans(loaded.app, views, from_environment(), origins)))
     return 0
 

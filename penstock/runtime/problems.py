@@ -1,27 +1,28 @@
-"""What is wrong with a running app: from when it is first seen until it has really recovered.
+"""Problems in a running app. A problem exists from its first sign until the app has really recovered.
 
-Between two tries of a view that fails, or two events that a handler fails on, there is a moment in which nothing is
-wrong. So a problem is there until there was no sign of it for some time (`recovered_s`).
+Between two attempts to run a failing view, or between two events that a handler fails on, everything briefly looks
+fine. Therefore a problem remains until there has been no sign of it for some time (`recovered_s`).
 """
 
 from __future__ import annotations
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from types import MappingProxyType
 from typing import Any, Literal
 
-from penstock.contracts import SourceStatus
-from penstock.settings import Settings
+from penstock.control import EngineStatus, HandlerStatus, HealthProblem, NodeStatus, SupervisorStatus
+from penstock.core.contracts import SourceStatus
+from penstock.core.settings import Settings
 
 Level = Literal["amber", "red"]
-"""Amber: it runs, and needs someone to look at it. Red: some of it does not run."""
+"""Amber: the app runs, but a person should look at the problem. Red: a part of the app does not run."""
 CONNECTED = "connected"
 Cause = Literal["failed", "events", "disconnected", "died", "recovering"]
-"""`events`: a handler runs, and fails on some of them. `recovering`: it is well again, but was not a while ago."""
+"""`events`: a handler is running, but fails on some events. `recovering`: a view or handler is running again, but
+failed recently."""
 Sign = tuple[str, str, Cause, Level, str, str]
 """The kind, the name, the cause, the level, the headline and the detail of a problem."""
 _coded = re.compile(
@@ -30,20 +31,22 @@ _coded = re.compile(
 
 
 def error_code(text: str) -> str:
-    """Return what kind of error a text begins with: Spark's error class or the class of an exception; else ""."""
-    found = _coded(text)
-    return "" if found is None else found[1] or found[2]
+    """Return the kind of error named at the beginning of a message (Spark's error class or an exception class), or ""
+    if there is none."""
+    match = _coded(text)
+    return "" if match is None else match[1] or match[2]
 
 
 def without_detail(text: str | None) -> str | None:
-    """Return an error for those who may not see all rows: the text may quote a value of any row."""
+    """Return an error for people who are not allowed to see all rows: without its text, which may quote values from any
+    row."""
     return None if text is None else error_code(text) or "failed"
 
 
 @dataclass(frozen=True)
-class Problem:
-    """One thing that is wrong, named as in `handler tell`. `headline` says what, for people, and holds no value of a
-    row; `detail` says why, and may hold one."""
+class RuntimeProblem:
+    """One problem in a running app, with a kind and a name such as `handler totals`. `headline` describes the problem
+    without values from rows. `detail` explains the cause, and can contain such values."""
 
     kind: str
     name: str
@@ -58,14 +61,13 @@ class Problem:
         return f"{self.headline}: {self.detail}" if self.detail else self.headline
 
     def text(self, *, details: bool) -> str:
-        """Return the message, or, without details, the headline with the class of the error."""
+        """Return the problem's message, or without details, the headline with the class of the error."""
         if details or not self.detail:
             return self.message
         return f"{self.headline} ({error_code(self.detail) or 'the log says why'})"
 
-    def told(self, *, details: bool = True) -> dict[str, Any]:
-        """As `/v1/health` and `/v1/app` have it. `page` is where to look, in the dashboard."""
-        page = f"#/{self.kind}s/{self.name}" if self.kind in ("view", "handler", "stream") else "#/"
+    def to_dict(self, *, details: bool = True) -> dict[str, Any]:
+        """Return the problem in the format of `/v1/health` and `/v1/app`."""
         return {
             "kind": self.kind,
             "name": self.name,
@@ -73,13 +75,23 @@ class Problem:
             "level": self.level,
             "message": self.text(details=details),
             "since": self.since,
-            "page": page,
+            "page": self.page,
         }
+
+    @property
+    def page(self) -> str:
+        """Return the page of the dashboard that shows the problem."""
+        return f"#/{self.kind}s/{self.name}" if self.kind in ("view", "handler", "stream") else "#/"
+
+    def to_message(self) -> HealthProblem:
+        return HealthProblem(
+            kind=self.kind, name=self.name, cause=self.cause, level=self.level, message=self.message, page=self.page
+        )
 
 
 @dataclass
 class _Fault:
-    """A view or handler that has failed: how often, when it was last seen to be down, and why."""
+    """A failed view or handler: how often it has failed, and when and why it was last down."""
 
     times: int = 0
     seen_at: float = 0.0
@@ -89,7 +101,7 @@ class _Fault:
 
 @dataclass
 class _Failures:
-    """The events that a handler has failed on: how many there are in all, and how many came when."""
+    """Events that a handler has failed on: the total number, and the times of recent failures."""
 
     total: int
     lately: deque[tuple[float, int]] = field(default_factory=deque)
@@ -108,7 +120,8 @@ class _Failures:
 
 @dataclass
 class _Line:
-    """A source: for how long it was cut off since it was last well, and for how long it has been connected since."""
+    """A source's connection: how long it was disconnected since it was last healthy, and how long it has been connected
+    again."""
 
     down_s: float = 0.0
     up_s: float = 0.0
@@ -123,81 +136,87 @@ class _Line:
 
 
 def _process_signs(
-    now: float, processes: Mapping[str, Mapping[str, Any]], recovered_s: float, *, engine_starts: bool
+    now: float, supervisor: SupervisorStatus, recovered_s: float, *, engine_starts: bool
 ) -> Iterator[Sign]:
-    """A process that died lately, by what the supervisor says: how often it was restarted, how it last ended, and when,
-    in monotonic time, which all processes of a machine share. An engine has not recovered while it still starts."""
-    for name, told in processes.items():
-        died_at = told.get("died_at")
+    """Yield a sign for each process that has died recently, according to the supervisor. An engine that is still
+    starting does not count as recovered."""
+    for name, process in (("gateway", supervisor.gateway), ("engine", supervisor.engine)):
+        death = process.last_death
         starts = name == "engine" and engine_starts
-        if died_at is not None and (starts or now - died_at <= recovered_s):
-            times = "once" if told["restarts"] == 1 else f"{told['restarts']} times"
-            yield (
-                "process",
-                name,
-                "died",
-                "amber",
-                f"the {name} {told['ended']}; restarted {times} since the app started",
-                "",
-            )
+        if death is not None and (starts or now - death.monotonic_s <= recovered_s):
+            times = "once" if process.restarts == 1 else f"{process.restarts} times"
+            headline = f"the {name} {death.how}; restarted {times} since the app started"
+            yield "process", name, "died", "amber", headline, ""
 
 
 class Problems:
-    """Noted about once a second, in one thread."""
+    """Current problems of an app. Updated about once a second, in one thread."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, failed_lately: Callable[[str], Sequence[float]] = lambda name: ()) -> None:
+        """`failed_lately` is called once for each handler, and returns how many seconds ago its latest failures were
+        stored, so that a restart does not forget them."""
+        self._settings, self._failed_lately = settings, failed_lately
         self._faults: dict[tuple[str, str], _Fault] = {}
         self._failures: dict[str, _Failures] = {}
         self._lines: dict[str, _Line] = {}
         self._sources: Mapping[str, SourceStatus] = {}
         self._since: dict[tuple[str, str], datetime] = {}
         self._noted_at: float | None = None
-        self.found: list[Problem] = []
+        self.current: list[RuntimeProblem] = []
 
     def note(
         self,
         now: float,
-        engine: Mapping[str, Any],
+        engine: EngineStatus | None,
         sources: Mapping[str, SourceStatus],
-        processes: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
+        supervisor: SupervisorStatus | None = None,
     ) -> None:
-        """Take what the engine and the sources say of themselves, and what the supervisor says of both processes. `now`
-        is monotonic time in seconds."""
+        """Update from the reports of the engine and the sources, and from the supervisor's report on both processes. A
+        missing report is None. `now` is monotonic time in seconds."""
         passed_s = now - (self._noted_at if self._noted_at is not None else now)
         self._noted_at, self._sources = now, sources
-        for kind in ("view", "handler"):
-            for name, node in engine.get(f"{kind}s", {}).items():
-                self._note_node(now, kind, name, node)
+        if engine is not None:
+            for name, node in engine.view_nodes().items():
+                self._note_node(now, "view", name, node)
+            for name, handler in engine.handlers.items():
+                self._note_node(now, "handler", name, handler.node)
+                self._note_failures(now, name, handler)
         for name, source in sources.items():
             connected, recovered_s = source.state == CONNECTED, self._settings.recovered_s
             self._lines.setdefault(name, _Line()).note(passed_s, connected=connected, recovered_s=recovered_s)
-        engine_starts = engine.get("state", "starting") == "starting"
-        deaths = _process_signs(now, processes, self._settings.recovered_s, engine_starts=engine_starts)
-        signs = [*deaths, *self._node_signs(), *self._source_signs()]
+        signs = [*self._node_signs(), *self._source_signs()]
+        if supervisor is not None:
+            starts = engine is None or engine.state == "starting"
+            deaths = _process_signs(now, supervisor, self._settings.recovered_s, engine_starts=starts)
+            signs = [*deaths, *signs]
         self._since = {(kind, name): self._begin(kind, name) for kind, name, *_ in signs}
-        self.found = [Problem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]
+        self.current = [RuntimeProblem(*sign, since=self._since[sign[0], sign[1]]) for sign in signs]
 
     def _begin(self, kind: str, name: str) -> datetime:
         return self._since.get((kind, name)) or datetime.now(UTC)
 
-    def _note_node(self, now: float, kind: str, name: str, node: Mapping[str, Any]) -> None:
+    def _note_node(self, now: float, kind: str, name: str, node: NodeStatus) -> None:
         fault = self._faults.setdefault((kind, name), _Fault())
-        if node["state"] == "failed":
+        if node.state == "failed":
             fault.times += not fault.down
-            fault.down, fault.error = True, node["error"] or "it failed"
-        elif node["state"] == "running":  # starting again is not yet running
+            fault.down, fault.error = True, node.error or "it failed"
+        elif node.state == "running":  # a restarted node is not yet running
             fault.down = False
         if fault.down:
             fault.seen_at = now
         elif now - fault.seen_at > self._settings.recovered_s:
             fault.times = 0
-        if kind == "handler" and node.get("failed") is not None:
-            failures = self._failures.setdefault(name, _Failures(node["failed"]))
-            failures.note(now, node["failed"], self._settings.recovered_s)
+
+    def _note_failures(self, now: float, name: str, handler: HandlerStatus) -> None:
+        if handler.figures is not None:
+            if name not in self._failures:
+                ages = sorted(self._failed_lately(name), reverse=True)
+                self._failures[name] = _Failures(handler.figures.failed, deque((now - age, 1) for age in ages))
+            failures = self._failures[name]
+            failures.note(now, handler.figures.failed, self._settings.recovered_s)
 
     def _node_signs(self) -> Iterator[Sign]:
-        """The worst that is known of each view and handler."""
+        """Yield a sign of the worst problem with each view and handler."""
         for (kind, name), fault in self._faults.items():
             if fault.down:
                 yield kind, name, "failed", "red", f"{kind} {name} failed", fault.error
@@ -205,11 +224,11 @@ class Problems:
                 yield sign
             elif fault.times:
                 times = "once" if fault.times == 1 else f"{fault.times} times"
-                headline = f"{kind} {name} runs again, after it failed {times}"
+                headline = f"{kind} {name} is running again, after it failed {times}"
                 yield kind, name, "recovering", "amber", headline, fault.error
 
     def _event_sign(self, name: str) -> Sign | None:
-        """That a handler has lately failed on more than a few events."""
+        """Return a sign if a handler has recently failed on more than a few events, or None otherwise."""
         count = self._failures[name].count if name in self._failures else 0
         if not count or count < self._settings.failed_amber:
             return None
@@ -224,5 +243,5 @@ class Problems:
                 yield "source", name, "failed", "red", f"source {name} failed", source.error or ""
             elif line.down_s and line.down_s >= self._settings.source_down_s:
                 cause: Cause = "recovering" if line.up_s else "disconnected"
-                state = "is connected again, after it was cut off" if line.up_s else "is not connected"
+                state = "is connected again, after its connection was lost" if line.up_s else "is not connected"
                 yield "source", name, cause, "amber", f"source {name} {state}", source.error or ""

@@ -1,55 +1,43 @@
-"""`penstock purge`: removes what a data directory has of declarations that the app no longer has.
+"""`penstock purge`: delete the data of declarations that are no longer in the app.
 
-What is to go is written down first, durably, and the note is removed last. A purge that is cut short is completed by
-the next one; until then no app runs on the directory, since it could take up half of what there was.
+The names are first recorded durably, and the record is removed last. The next purge completes an interrupted one; until
+then no app runs on the directory, because it could use half-deleted data.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-import msgspec
-
-from penstock.errors import Damaged, DeclarationError
-from penstock.failpoints import reach
-from penstock.files import sync_directory, write_atomic
-from penstock.fingerprints.stored import Prints, read_prints, write_prints
-from penstock.fingerprints.verdicts import Kind
-from penstock.graph import downstream, order
+from penstock.app.fingerprints.stored import Prints
+from penstock.app.fingerprints.verdicts import VerdictKind
+from penstock.app.graph import downstream, order
+from penstock.core.errors import DeclarationError
 from penstock.runtime.comparison import Comparison, command_line
-from penstock.runtime.directory import DataDirectory, held
-from penstock.runtime.leftovers import Leftover, leftovers, stored
+from penstock.runtime.leftovers import Leftover, leftovers
+from penstock.runtime.storage import Storage
 
 Say = Callable[[str], None]
 
 
-class Intent(msgspec.Struct, frozen=True):
-    """The names whose data is being removed."""
-
-    names: tuple[str, ...]
-
-
 class Purge:
-    """Of one app's directory. `comparison` says what is declared."""
+    """Purges one storage. `comparison` knows which names are declared."""
 
     def __init__(self, comparison: Comparison, target: str) -> None:
         self.comparison, self.target = comparison, target
-        self.directory = comparison.directory
+        self.storage = comparison.storage
 
     def candidates(self) -> list[Leftover]:
-        """What could go, by name."""
-        known = read_prints(self.directory.declarations) or Prints()
-        return leftovers(self.comparison.app, self.directory, known)
+        """Return the data that can be purged, by name."""
+        known = self.storage.prints() or Prints()
+        return leftovers(self.comparison.app, self.storage, known)
 
     def require_purgeable(self, names: Sequence[str]) -> None:
-        """Refuse names of which there is nothing, and those that are declared and can go on with what they have."""
-        left, declared = {each.name for each in self.candidates()}, self._refused()
+        """Raise an error for names that have no data, and for declared names that can continue with their data."""
+        left, declared = {leftover.name for leftover in self.candidates()}, self._refused()
         for name in names:
             if name not in left and name not in declared:
-                there = ", ".join(sorted(left)) or "nothing"
-                raise DeclarationError(f"{self.directory.root} has no data of {name!r} to remove; there is {there}")
+                there = f"data for {', '.join(sorted(left))}" if left else "nothing to delete"
+                raise DeclarationError(f"{self.storage.location} has no data for {name!r} to delete; it has {there}")
             if name in declared and not declared[name]:
                 raise DeclarationError(
                     f"{name!r} is declared in {self.target}, and its data is in use; remove the declaration first"
@@ -57,89 +45,41 @@ class Purge:
         self._require_readers(names)
 
     def _refused(self) -> dict[str, bool]:
-        """The declared names, and whether their data cannot be used by the declarations as they are."""
-        app, found = self.comparison.app, self.comparison
-        streams = {each.name: found.of_stream(each).kind for each in app.streams}
-        views = {each.name: found.of_view(each).kind for each in app.queries}
-        handlers = {each.name: found.of_handler(each).kind for each in app.handlers}
+        """Return the declared names, each with a flag that is True if the declaration cannot use the stored data."""
+        app, comparison = self.comparison.app, self.comparison
+        streams = {stream.name: comparison.of_stream(stream).kind for stream in app.streams}
+        views = {query.name: comparison.of_view(query).kind for query in app.queries}
+        handlers = {handler.name: comparison.of_handler(handler).kind for handler in app.handlers}
         kinds = streams | views | handlers
-        bad = {name for name, kind in kinds.items() if kind in (Kind.incompatible, Kind.undecided)}
-        readers = {each for name in bad for each in downstream(app, name)}
+        bad = {name for name, kind in kinds.items() if kind in (VerdictKind.incompatible, VerdictKind.undecided)}
+        readers = {reader for name in bad for reader in downstream(app, name)}
         return {name: name in bad | readers for name in kinds}
 
     def _require_readers(self, names: Sequence[str]) -> None:
-        """What is removed though it is declared begins anew, and so must all that has read it."""
-        there = stored(self.directory)
-        nodes = {node.name for node in order(self.comparison.app)} | {each.name for each in self.comparison.app.streams}
+        """Raise an error if anything else has read the data of these names. A declaration whose data is deleted starts
+        again from the beginning, and so must everything that has read its data."""
+        there = self.storage.stored()
+        nodes = {node.name for node in order(self.comparison.app)} | {
+            stream.name for stream in self.comparison.app.streams
+        }
         for name in names:
             readers = downstream(self.comparison.app, name) if name in nodes else []
-            missing = [each for each in readers if each not in names and each in there]
+            missing = [reader for reader in readers if reader not in names and reader in there]
             if missing:
                 raise DeclarationError(
-                    f"{', '.join(missing)} went by the data of {name}, and must begin anew with it: name them too"
+                    f"{', '.join(missing)} used the data of {name}, so their data must be deleted too: name them"
                 )
 
     def run(self, names: Sequence[str], say: Say) -> None:
-        """Remove the data of these names, and of those that a purge before was cut short in. Blocks for the disk."""
-        with held(self.directory):
-            pending = read_intent(self.directory)
-            every = tuple(dict.fromkeys((*(pending.names if pending else ()), *names)))
-            if not every:
-                return
-            write_atomic(self.directory.purge, msgspec.json.encode(Intent(every)), durable=True)
-            reach("purge.intended")
-            for name in every:
-                self._remove(name)
-                say(f"removed the data of {name}")
-            self._forget(every)
-            reach("purge.forgotten")
-            self.directory.purge.unlink()
-            sync_directory(self.directory.root)
-
-    def _remove(self, name: str) -> None:
-        """Remove every file and folder of a name."""
-        for path in stored(self.directory).get(name, ()):
-            if path.is_dir():
-                shutil.rmtree(path)
-            else:
-                path.unlink(missing_ok=True)
-            reach("purge.removing")
-        for folder in (self.directory.streams, self.directory.views, self.directory.handlers):
-            _sync(folder)
-        _sync(self.directory.checkpoints)
-
-    def _forget(self, names: Sequence[str]) -> None:
-        known = read_prints(self.directory.declarations)
-        if known is None:
-            return
-        made = Prints(
-            {name: each for name, each in known.streams.items() if name not in names},
-            {name: each for name, each in known.views.items() if name not in names},
-            {name: each for name, each in known.handlers.items() if name not in names},
-        )
-        write_prints(self.directory.declarations, made)
+        """Purge the data of these names, and of the names of an interrupted purge. Blocks for the disk."""
+        self.storage.purge(names, lambda name: say(f"deleted the data of {name}"))
 
 
-def read_intent(directory: DataDirectory) -> Intent | None:
-    """The purge that was cut short, None if there is none."""
-    try:
-        return msgspec.json.decode(directory.purge.read_bytes(), type=Intent)
-    except FileNotFoundError:
-        return None
-    except msgspec.MsgspecError:
-        raise Damaged(f"{directory.purge} is damaged; restore it from a backup", file=str(directory.purge)) from None
-
-
-def require_whole(directory: DataDirectory, target: str) -> None:
-    """Refuse to run on a directory in which a purge was cut short."""
-    found = read_intent(directory)
-    if found is not None:
+def require_whole(storage: Storage, target: str) -> None:
+    """Raise an error if a purge of the storage was interrupted."""
+    names = storage.interrupted_purge()
+    if names:
         raise DeclarationError(
-            f"the removal of {', '.join(found.names)} from {directory.root} was cut short; complete it with "
-            f"{command_line(target, directory, 'purge')} --yes"
+            f"the purge of {', '.join(names)} from {storage.location} was interrupted; complete it with "
+            f"{command_line(target, storage, 'purge')} --yes"
         )
-
-
-def _sync(folder: Path) -> None:
-    if folder.is_dir():
-        sync_directory(folder)

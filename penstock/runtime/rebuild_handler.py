@@ -1,74 +1,77 @@
-"""A handler's state made again from the log, beside the app that runs.
+"""Recompute a handler's state from the log while the app runs.
 
-The log is run through the new code in plain Python, up to where the running handler stands, without its output: that
-was emitted already. What has come in meanwhile is made up by the engine when it starts with the new code, before its
-first batch. So the new code takes over at an exact offset: everything before it was emitted by the old code, everything
-from there on is emitted by the new one.
+The log is run through the new code in plain Python, up to the position of the running handler. The output is discarded,
+because the running handler has already emitted it. When the engine starts with the new code, it first processes the
+events since that position. So the switch to the new code happens at an exact offset: the old code emitted everything
+before that offset, and the new code emits everything from there on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from penstock.app import App
-from penstock.contracts import LogReader
-from penstock.cursor import Positions, source_positions
-from penstock.declared import Handler
-from penstock.errors import DeclarationError
-from penstock.runtime.directory import DataDirectory
+from penstock.app.app import App
+from penstock.app.declared import Handler
+from penstock.core.contracts import LogReader
+from penstock.core.cursor import Positions, source_positions
+from penstock.core.errors import DeclarationError
+from penstock.core.settings import Settings
+from penstock.core.suggestions import counted
+from penstock.handlers.contracts import HandlerLedgerEntry
+from penstock.handlers.recomputation import Recomputation
+from penstock.handlers.recomputed_rows import RecomputedRows
+from penstock.handlers.shard import Shard
+from penstock.runtime.comparison import Comparison
 from penstock.runtime.handlers import origin
 from penstock.runtime.missing import missing
-from penstock.runtime.renewal import Next, Prepared
-from penstock.runtime.rerows import Rerows
-from penstock.runtime.rerun import Rerun
-from penstock.settings import Settings
-from penstock.shard import Shard
-from penstock.store import Handled, read_handled
+from penstock.runtime.storage import PreparedHandler, Storage
 
 CLOSE_EVENTS = 10_000
-"""A rebuild has caught up when its last pass had no more events than these: the engine makes up for them at once."""
+"""A rebuild has caught up when its last pass had at most this many events, which the engine can process in one go."""
 PASSES_MAX = 10
 
 
 class HandlerRebuild:
-    """One handler of an app, to be rebuilt in a data directory with the code that `code` marks."""
+    """The rebuild of one handler in a data directory, with the code that `comparison` compares."""
 
     def __init__(
-        self, app: App, handler: Handler, directory: DataDirectory, log: LogReader, settings: Settings, code: str
+        self, app: App, handler: Handler, storage: Storage, log: LogReader, settings: Settings, comparison: Comparison
     ) -> None:
-        self.handler, self.directory, self.log, self.code = handler, directory, log, code
+        self.handler, self.storage, self.log = handler, storage, log
+        self.made_with = comparison.rebuild_print(handler)
         self.name = handler.name
         self.before = self._handled()
-        self.run = Rerun(app, handler, log, settings)
-        self.rows = Rerows(handler)
+        self.run = Recomputation(app, handler, log, settings)
+        self.rows = RecomputedRows(handler)
         reads = set(source_positions(self.before.end))
         if reads != set(handler.inputs) or self.run.count != self.before.count:
             raise DeclarationError(
                 f"{handler.where}: handler {handler.name}: it has run on {', '.join(sorted(reads))} in "
-                f"{self.before.count} shards; to rebuild it, it must read the same streams, in as many "
-                "(PENSTOCK_PARTITIONS)"
+                f"{self.before.count} shards; to be rebuilt, it must read the same streams in the same number of "
+                f"shards (PENSTOCK_PARTITIONS)"
             )
         self._origin = origin(log, self.run.placed)
 
-    def _handled(self) -> Handled:
-        found = read_handled(self.directory.handler_ledger(self.name))
-        if found is None or found.entry is None:
-            raise DeclarationError(f"{self.directory.root} has nothing of the handler {self.name!r} to rebuild")
-        return found
+    def _handled(self) -> HandlerLedgerEntry:
+        ledger = self.storage.handled(self.name)
+        if ledger is None or ledger.entry is None:
+            raise DeclarationError(f"{self.storage.location} has no data for the handler {self.name!r} to rebuild")
+        return ledger
 
     @property
     def origin(self) -> Positions:
-        """Where the rebuild begins: with the first kept events."""
+        """Return the position where the rebuild begins, at the first kept events."""
         return source_positions(self._origin)
 
     def missing(self) -> list[str]:
-        """What the log no longer has of what the handler began with, a line for each stream."""
+        """Return a line for each stream that no longer contains the first events of the handler."""
         if self.origin == source_positions(self.before.origin):
             return []
         return missing(self.log, self.origin, {})
 
     def prepare(self, tell: Callable[[int], None]) -> str:
-        """Run the log through the handler until it has caught up with the one that runs; returns a sentence on it."""
+        """Run the log through the handler until it has caught up with the running handler, and return a sentence that
+        describes the result."""
         self.run.tell = tell
         for number in range(self.run.count):
             self.run.begin(number, Shard(), self.origin)
@@ -78,11 +81,13 @@ class HandlerRebuild:
             if self.run.events - before <= CLOSE_EVENTS:
                 break
         keys = sum(len(shard.records) for shard in self.run.shards.values())
-        return f"{self.name}: {self.run.events:,} events, {keys:,} keys, digest {self.run.digest}"
+        return f"{self.name}: {counted(self.run.events, 'event')}, {counted(keys, 'key')}, digest {self.run.digest}"
 
     def mark(self) -> None:
-        """Make the result durable, and have it count."""
-        Next(self.directory, self.name).write(Prepared(self.code, self._origin), self.run, self.rows)
+        """Make the rebuilt state durable, then make it take effect."""
+        shards = {number: (shard, self.run.positions[number]) for number, shard in self.run.shards.items()}
+        prepared = PreparedHandler(self._origin, self.made_with)
+        self.storage.next_handler(self.name).write(prepared, shards, self.rows.stored())
 
     def is_taken_over(self) -> bool:
         return self._handled().generation != self.before.generation

@@ -1,4 +1,4 @@
-"""The state of a handler's keys, for readers outside the engine."""
+"""Reads the state of a handler's keys, outside the engine."""
 
 from __future__ import annotations
 
@@ -7,41 +7,28 @@ import json
 from collections import OrderedDict
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
-from penstock.columns import key_text, place
-from penstock.contracts import LogReader
-from penstock.cursor import source_positions, stream_cursor
-from penstock.declared import Handler
-from penstock.errors import BadParameter, Busy, Damaged
-from penstock.evolution import shape_of
-from penstock.packed import shown
-from penstock.rows import from_micros
-from penstock.runtime.directory import DataDirectory
-from penstock.shard import NOTHING, Codec, Shard
-from penstock.store import Handled, ShardFiles, read_handled
+from penstock.app.declared import Handler
+from penstock.core.columns import key_text, partition_of
+from penstock.core.contracts import LogReader
+from penstock.core.cursor import source_positions, stream_cursor
+from penstock.core.errors import BadParameter, Busy, Damaged
+from penstock.core.shapes import shape_of
+from penstock.core.state_value import shown
+from penstock.core.times import from_micros
+from penstock.handlers.contracts import HandlerLedgerEntry
+from penstock.handlers.shard import NO_VERSION, Codec, Shard
+from penstock.runtime.storage import Storage
 
 TRIES = 3
 
 
-@dataclass(frozen=True)
-class ShardOpener:
-    """Opens the files of a handler's shards."""
-
-    directory: DataDirectory
-    handler: str
-
-    def __call__(self, generation: int, shard: int) -> ShardFiles:
-        folder = self.directory.handler_state(self.handler, generation)
-        return ShardFiles(folder / str(shard), self.handler, shard)
-
-
 def asked_key(handler: Handler, text: str) -> str:
-    """The key that a person asked for, as the handler writes it: of several fields, a JSON array of their values, which
-    may have blanks between them and numbers without quotes. Raises BadParameter if it is no such array."""
+    """Return the requested key in the form that the handler writes. A key with several fields is a JSON array of their
+    values, which may contain spaces and unquoted numbers. Raises `BadParameter` for a malformed array."""
     names = handler.key_of(handler.inputs[0])
     if len(names) == 1:
         return text
@@ -59,11 +46,11 @@ def asked_key(handler: Handler, text: str) -> str:
 
 
 class ShardCache:
-    """Shards of all handlers that were read, up to `bytes_max` in memory: the least recently read go first. One that is
-    larger by itself is not held, so that each read loads it again.
+    """Caches the shards of all handlers in up to `bytes_max` of memory; the least recently read shards are dropped
+    first. A shard larger than that is not cached, so each read loads it again.
 
-    Not thread-safe: what belongs to an event loop uses it in `thread`, which also keeps slow loads, of which there is
-    one at a time, off the threads that others share.
+    Not thread-safe: in an event loop, use it in `thread`, which runs one load at a time and keeps slow loads off the
+    shared threads.
     """
 
     def __init__(self, bytes_max: int) -> None:
@@ -76,9 +63,10 @@ class ShardCache:
         return sum(shard.size for _, _, shard in self._held.values())
 
     def take(self, handler: str, generation: int, number: int) -> tuple[int, Shard]:
-        """Remove a shard and return it with its version; an empty one if none is held of this generation."""
-        held, version, shard = self._held.pop((handler, number), (generation, NOTHING, Shard()))
-        return (version, shard) if held == generation else (NOTHING, Shard())
+        """Remove a handler's shard from the cache and return it with its version, or return an empty shard if the cache
+        has no shard from this generation."""
+        held, version, shard = self._held.pop((handler, number), (generation, NO_VERSION, Shard()))
+        return (version, shard) if held == generation else (NO_VERSION, Shard())
 
     def put(self, handler: str, generation: int, number: int, version: int, shard: Shard) -> None:
         self._held[handler, number] = generation, version, shard
@@ -92,38 +80,39 @@ class ShardCache:
 
 
 class HandlerStates:
-    """The state of a handler's keys as others may see it: that of the last committed batch."""
+    """The state of a handler's keys as of its last committed batch. No other state is visible outside the handler."""
 
-    def __init__(self, handler: Handler, directory: DataDirectory, log: LogReader, cache: ShardCache) -> None:
+    def __init__(self, handler: Handler, storage: Storage, log: LogReader, cache: ShardCache) -> None:
         self._handler = handler
-        self._ledger = directory.handler_ledger(handler.name)
-        self._open = ShardOpener(directory, handler.name)
+        self._storage = storage
         self._log = log
         self._codec, self._shape = Codec(handler.state), shape_of(handler.state)
         self._cache = cache
 
     async def get(self, key: str) -> bytes | None:
-        """The state of a key, its timers and the cursor they stand at, as a JSON object; None if it has no state."""
+        """Return a handler key's state, its timers and the cursor after them, as a JSON object, or None if the key has
+        no state."""
         return await asyncio.get_running_loop().run_in_executor(
             self._cache.thread, self._get, asked_key(self._handler, key)
         )
 
     def all(self, key: str | None = None) -> Iterator[bytes]:
-        """The state of every key, or of the one that is given: JSON objects with the key, its state and its timers.
-        Blocks; not beside `get`."""
+        """Yield the state of every key, or only of `key`, as JSON objects with the key, its state and its timers.
+        Blocks; must not run at the same time as `get`."""
         key = None if key is None else asked_key(self._handler, key)
         handled = self._read()
         for number in sorted(handled.shards) if handled is not None else ():
             assert handled is not None
-            for each, record in sorted(self._shard(number, handled).records.items()):
-                if key in (None, each):
-                    yield msgspec.json.encode({"key": each} | self._shown(record), enc_hook=shown)
+            for record_key, record in sorted(self._shard(number, handled).records.items()):
+                if key in (None, record_key):
+                    yield msgspec.json.encode({"key": record_key} | self._shown(record), enc_hook=shown)
 
-    def _read(self) -> Handled | None:
-        handled = read_handled(self._ledger)
+    def _read(self) -> HandlerLedgerEntry | None:
+        handled = self._storage.handled(self._handler.name)
         if handled is not None and handled.shape != self._shape:
             raise Busy(
-                f"the state of {self._handler.name} is of another version of its class until the engine is ready"
+                f"the stored state of {self._handler.name} has a different version of its class; it can be read once "
+                "the engine is ready"
             )
         return handled
 
@@ -140,10 +129,11 @@ class HandlerStates:
         cursor = stream_cursor(self._log.generation(first), source_positions(handled.end)[first])
         return msgspec.json.encode(self._shown(record) | {"cursor": cursor}, enc_hook=shown)
 
-    def _find(self, key: str, tries: int) -> tuple[Handled | None, bytes | None]:
-        """The ledger and the key's record. A file may go while it is being looked for, as newer ones take its place."""
+    def _find(self, key: str, tries: int) -> tuple[HandlerLedgerEntry | None, bytes | None]:
+        """Return the ledger and the key's record. A file can disappear during the search because newer files replace
+        it."""
         handled = self._read()
-        number = place(key, handled.count) if handled is not None else 0
+        number = partition_of(key, handled.count) if handled is not None else 0
         if handled is None or number not in handled.shards:
             return handled, None
         try:
@@ -153,12 +143,12 @@ class HandlerStates:
                 raise
             return self._find(key, tries - 1)
 
-    def _shard(self, number: int, handled: Handled) -> Shard:
-        """A shard as it was when the ledger was read; what is held of it is brought up to date."""
+    def _shard(self, number: int, handled: HandlerLedgerEntry) -> Shard:
+        """Return a handler's shard as it was when the ledger was read. A cached shard is brought up to date."""
         version = handled.shards[number].version
-        files = self._open(handled.generation, number)
+        store = self._storage.shard(self._handler.name, handled.generation, number)
         held, shard = self._cache.take(self._handler.name, handled.generation, number)
-        if held > version or (held < version and files.catch_up(shard, held, version) is None):
-            shard = files.load(version)
+        if held > version or (held < version and store.catch_up(shard, held, version) is None):
+            shard = store.load(version)
         self._cache.put(self._handler.name, handled.generation, number, version, shard)
         return shard

@@ -1,12 +1,13 @@
-"""The supervisor: owns the data directory and the listening socket, starts gateway and engine, restarts what dies.
+"""The supervisor: owns the data directory and the listening socket, and starts and restarts the gateway and the engine.
 
-The socket outlives the gateway: while one gateway is replaced by the next, clients wait in the queue of the socket
-instead of being refused. Each child leads a process group of its own, so that what it started (the JVM, Spark's
-Python workers) can be ended with it.
+The socket outlives the gateway: while a gateway is being replaced, clients wait in the socket's queue instead of being
+refused. Each child leads a separate process group, so its own children (the JVM and Spark's Python workers) can be
+killed with it.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import os
@@ -16,36 +17,47 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-import msgspec
+from penstock.app.app import App
+from penstock.control import (
+    ControlChannel,
+    Death,
+    Editions,
+    EngineStatus,
+    HealthProblem,
+    HealthStatus,
+    ProcessStatus,
+    Successor,
+    SupervisorStatus,
+)
+from penstock.core.backoff import doubled_s
+from penstock.core.errors import EXIT_IO, EXIT_JAVA, DeclarationError
+from penstock.core.settings import Settings
+from penstock.core.tasks import first_of
+from penstock.runtime.child import VARIABLE, ChildCall
+from penstock.runtime.storage import Ownership, Storage
 
-from penstock.app import App
-from penstock.errors import EXIT_IO, EXIT_JAVA, DeclarationError
-from penstock.files import read_status, write_status
-from penstock.runtime.child import VARIABLE, Call, Successor
-from penstock.runtime.directory import DataDirectory, Ownership, take
-from penstock.settings import Settings
-
-STEP_S = 0.05
-LOOK_S = 0.5
+LOOK_S = 1.0
+"""Longest time between two checks of the children, their logs and the messages. A signal, the end of a child or a new
+message ends the wait early; if one is missed, it is noticed after at most this time."""
 LAST_WORDS_CHARS = 200
 LAST_WORDS_BYTES = 2_000
 FIRST_WAIT_S = 0.1
 BACKLOG = 1024
 LOG_BYTES_MAX = 10 * 1024 * 1024
 IN_ORDER = (0, -signal.SIGTERM)
-"""How children end that were asked to. One that has begun its work heeds the signal, finishes and ends with 0; one that
-is ended by the signal itself had not begun."""
+"""Exit statuses of a child that stopped when asked to. A child that has begun its work handles the signal, finishes and
+exits with 0; a child that was killed by the signal had not begun its work."""
 Say = Callable[[str], None]
 
 
 @dataclass
 class Process:
-    """One child and its history."""
+    """A child process and its history."""
 
     name: str
     module: str
@@ -55,64 +67,68 @@ class Process:
     failures: int = 0
     started_at: float = 0.0
     start_at: float = 0.0
-    died_at: float | None = None
-    ended: str = ""
+    last_death: Death | None = None
 
     def wait_before_restart(self, now: float, longest_s: float) -> float:
-        """Double the wait for each failure in a row, from a tenth of a second on. One that had run for `healthy_s`
-        is past its start: it did not fail by itself, and is back at once."""
+        """Return the wait before a restart, which doubles with each consecutive failure, starting at a tenth of a
+        second. If a child has run for longer than `healthy_s`, earlier failures no longer count."""
         if now - self.started_at > self.healthy_s:
             self.failures = 0
-        wait: float = min(longest_s, FIRST_WAIT_S * 2**self.failures)
+        wait = doubled_s(FIRST_WAIT_S, longest_s, self.failures)
         self.failures += 1
         return wait
 
+    def status(self) -> ProcessStatus:
+        pid = self.popen.pid if self.popen is not None else None
+        return ProcessStatus(pid=pid, restarts=self.restarts, last_death=self.last_death)
+
 
 class News:
-    """Passes on what a person should know of the app: what its start is at, that it is ready, each problem when it
-    appears and when it gets worse, and that it is over. Of a process that died the supervisor has told already."""
+    """Prints messages for the person who runs the app: the startup progress, a message when the app is ready, and a
+    message for each problem when it appears, gets worse or is resolved. The supervisor itself reports when a process
+    has died."""
 
-    def __init__(self, directory: DataDirectory, address: str, say: Say) -> None:
-        self.directory, self.address, self.say = directory, address, say
-        self._began = self._looked_at = time.monotonic()
+    def __init__(self, channel: ControlChannel, address: str, say: Say) -> None:
+        self.channel, self.address, self.say = channel, address, say
+        self._began = time.monotonic()
         self._up = self._was_ready = False
         self._doing = ""
         self._problems: dict[tuple[str, str], set[tuple[str, str]]] = {}
-        """By what has a problem: of which causes and levels it was since it was last well."""
+        """For each process, view, handler or source with problems, the causes and levels reported since it was last
+        healthy."""
 
     def look(self) -> None:
-        """Called many times a second; reads what the others say about twice."""
+        """Print new messages. Called after each message from another process, and about once a second."""
         now = time.monotonic()
-        if now < self._looked_at + LOOK_S:
-            return
-        self._looked_at = now
-        health = read_status(self.directory.health_status)
-        up = health.get("state") in ("ready", "degraded")
+        health = self.channel.latest(HealthStatus) or HealthStatus(state="starting")
+        ready = health.state == "ready"
+        up = ready or health.state == "degraded"
         if not up:
             self._say_doing()
-        self._say_problems(health.get("problems", []))
+        self._say_problems(health.problems)
         if up and not self._up:
             self._say_up(now - self._began, len(self._problems))
-        elif up and health["state"] == "ready" and not self._was_ready:
+        elif ready and not self._was_ready:
             self.say(f"ready: {self.address}")
         if self._up and not up:
             self._began, self._doing = now, ""
-        self._up, self._was_ready = up, health.get("state") == "ready"
+        self._up, self._was_ready = up, ready
 
     def _say_doing(self) -> None:
-        """What the engine is at while it starts, which takes some seconds."""
-        doing = read_status(self.directory.engine_status).get("doing") or ""
+        """Print what the engine is doing while it starts, which takes a few seconds."""
+        engine = self.channel.latest(EngineStatus)
+        doing = engine.doing if engine is not None else ""
         if doing and doing != self._doing:
             self.say(doing)
         self._doing = doing
 
-    def _say_problems(self, found: Sequence[Mapping[str, str]]) -> None:
-        problems = {(each["kind"], each["name"]): each for each in found}
-        for subject, each in problems.items():
+    def _say_problems(self, health_problems: Iterable[HealthProblem]) -> None:
+        problems = {(problem.kind, problem.name): problem for problem in health_problems}
+        for subject, problem in problems.items():
             said = self._problems.setdefault(subject, set())
-            if each["kind"] != "process" and _is_news(each["cause"], each["level"], said):
-                self.say(f"{each['message']}; see {self.address}/{each['page']}")
-            said.add((each["cause"], each["level"]))
+            if problem.kind != "process" and _is_news(problem.cause, problem.level, said):
+                self.say(f"{problem.message}; see {self.address}/{problem.page}")
+            said.add((problem.cause, problem.level))
         for kind, name in self._problems.keys() - problems.keys():
             del self._problems[kind, name]
             self.say(f"{'the' if kind == 'process' else kind} {name} has recovered".replace("  ", " "))
@@ -126,17 +142,18 @@ class News:
 
 
 def _is_news(cause: str, level: str, said: Collection[tuple[str, str]]) -> bool:
-    """Whether a person is to hear of a problem: of each cause once, and again if it turns red."""
+    """Return whether to print a problem. A problem is printed once for each cause, and again if it turns red."""
     if cause == "recovering":
         return not said
     return (cause, level) not in said and (cause, "red") not in said
 
 
 def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
-    """The listening socket. Anything but loopback is refused, unless keys, tokens or certificates guard it."""
+    """Return the listening socket. Rejects any address other than loopback unless access requires keys, tokens or
+    certificates."""
     if not guarded and not _is_loopback(host):
         raise DeclarationError(
-            f"{host} can be reached from other machines, and nobody would be asked who they are; make a key first with "
+            f"{host} can be reached from other machines, and requests need no key yet; create one first with "
             "`penstock keys add NAME admin`, or use 127.0.0.1"
         )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -146,7 +163,7 @@ def listen(host: str, port: int, *, guarded: bool = False) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise DeclarationError(f"cannot listen on {host}:{port}: {error.strerror}; give another --port") from None
+        raise DeclarationError(f"cannot listen on {host}:{port}: {error.strerror}; use a different --port") from None
     listener.listen(BACKLOG)
     return listener
 
@@ -159,13 +176,13 @@ def _is_loopback(host: str) -> bool:
 
 
 class Supervisor:
-    """Runs one app until SIGTERM or SIGINT. `say` prints one line for a person."""
+    """Runs one app until SIGTERM or SIGINT. `say` prints one line to the terminal."""
 
     def __init__(
         self,
         app: App,
         target: str,
-        root: Path,
+        storage: Storage,
         listener: socket.socket,
         settings: Settings,
         say: Say,
@@ -173,10 +190,11 @@ class Supervisor:
         access: Path | None = None,
         tls: bool = False,
     ) -> None:
-        """`access` is the access file, for the gateway; `tls` says whether it has a certificate."""
+        """`access` is the access file for the gateway; `tls` says whether the gateway has a certificate."""
         self.app = app
         self.target = target
-        self.directory = DataDirectory(root)
+        self.storage = storage
+        self.channel = storage.control()
         self.listener = listener
         self.settings = settings
         self.say = say
@@ -187,25 +205,45 @@ class Supervisor:
             Process("gateway", "penstock.runtime.gateway", healthy_s=2.0),
             Process("engine", "penstock.runtime.engine", healthy_s=20.0),
         ]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._signalled = asyncio.Event()
         self._alive_read, self._alive_write = os.pipe()
-        self._told = b""
+        self._published: SupervisorStatus | None = None
 
     def run(self) -> int:
-        """Take the directory, run, drain. Returns the exit status."""
+        """Take ownership of the directory, run the app, and drain. Returns the exit status."""
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: self._request_stop())
-        ownership = take(self.directory, self.app.name)
-        self.say(f"{self.app.name} is starting at {self.address}, data in {self.directory.root}")
-        for status in (self.directory.engine_status, self.directory.health_status, self.directory.successor):
-            status.unlink(missing_ok=True)
-        news = News(self.directory, self.address, self.say)
+        ownership = self.storage.own(self.app.name)
+        self.say(f"{self.app.name} is starting at {self.address}, data in {self.storage.location}")
+        for kind in (EngineStatus, HealthStatus, Successor):
+            self.channel.withdraw(kind)
+        asyncio.run(self._look_after(ownership))
+        return self._stop()
+
+    async def _look_after(self, ownership: Ownership) -> None:
+        """Start, watch and restart the children until a stop is requested. Nothing else runs in this event loop, so the
+        steps may block."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_signal_handler(signal.SIGCHLD, self._signalled.set)
+        news = News(self.channel, self.address, self.say)
+        seen: Editions = dict.fromkeys((EngineStatus, HealthStatus, Successor))
         while not self.stopping:
             self._step(ownership)
             self._publish()
             self._give_way()
             news.look()
-            time.sleep(STEP_S)
-        return self._stop()
+            seen = await self._wait(seen)
+
+    async def _wait(self, seen: Editions) -> Editions:
+        """Wait for a message that is not in `seen`, a signal, or the time of a restart. Returns the editions of the
+        messages that are there."""
+        now = time.monotonic()
+        due = [process.start_at - now for process in self.processes if process.popen is None]
+        message = asyncio.create_task(self.channel.wait(seen, max(0.0, min([LOOK_S, *due]))))
+        await first_of(message, asyncio.create_task(self._signalled.wait()))
+        self._signalled.clear()
+        return seen if message.cancelled() else message.result()
 
     @property
     def address(self) -> str:
@@ -213,7 +251,11 @@ class Supervisor:
         return f"{self.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
     def _request_stop(self) -> None:
+        """Request a stop. Called by a signal handler, also before the event loop runs and after it has ended."""
         self.stopping = True
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
+                self._loop.call_soon_threadsafe(self._signalled.set)
 
     def _step(self, ownership: Ownership) -> None:
         now = time.monotonic()
@@ -228,49 +270,44 @@ class Supervisor:
             turn_over(self._log(process))
 
     def _give_way(self) -> None:
-        """If another file is to go on, end both children in good order and start them with that one. Clients find the
-        socket as it was, and take up their streams by their cursors."""
-        try:
-            target = msgspec.json.decode(self.directory.successor.read_bytes(), type=Successor).target
-        except FileNotFoundError:
+        """If the app was asked to switch to a different file, stop both children cleanly and start them with that file.
+        Clients reconnect to the same socket, and resume their streams from their cursors."""
+        successor = self.channel.latest(Successor)
+        if successor is None:
             return
-        except msgspec.MsgspecError as error:
-            self.directory.successor.unlink()
-            self.say(f"{self.directory.successor} was not understood, and is left aside: {error}")
-            return
-        self.directory.successor.unlink()
-        self.say(f"going on with {target}: finishing the work under way")
+        self.channel.withdraw(Successor)
+        self.say(f"switching to {successor.target}: finishing the work in progress")
         self._drain()
-        self.target = target
-        self.directory.engine_status.unlink(missing_ok=True)
-        self.directory.health_status.unlink(missing_ok=True)
+        self.target = successor.target
+        self.channel.withdraw(EngineStatus)
+        self.channel.withdraw(HealthStatus)
         for process in self.processes:
             process.popen, process.start_at, process.failures = None, 0.0, 0
 
     def _bury(self, process: Process, status: int, now: float) -> None:
-        """A child has died: end what it left behind, and say when it will be started again."""
+        """Handle the death of a child: kill its process group, and print when the child will be restarted."""
         assert process.popen is not None
         end_group(process.popen.pid)
         process.popen = None
         wait = process.wait_before_restart(now, self.settings.restart_backoff_max_s)
         process.start_at = now + wait
         process.restarts += 1
-        process.died_at, process.ended = now, _how(status)
-        told = last_words(self._log(process), status)
-        self.say(f"the {process.name} {process.ended}; starting it again after {wait:.1f} s ({told})")
+        process.last_death = Death(monotonic_s=now, how=_how(status))
+        reason = last_words(self._log(process), status)
+        self.say(f"the {process.name} {process.last_death.how}; restarting it after {wait:.1f} s ({reason})")
 
     def _start(self, process: Process, ownership: Ownership) -> None:
         listener = self.listener.fileno() if process.name == "gateway" else None
-        call = Call(
+        call = ChildCall(
             self.target,
-            str(self.directory.root),
+            self.storage.location,
             ownership.epoch,
             self._alive_read,
-            ownership.descriptor,
+            ownership.inherit,
             listener,
             None if self.access is None else str(self.access),
         )
-        passed = [self._alive_read, ownership.descriptor, *([listener] if listener is not None else [])]
+        passed = [self._alive_read, *ownership.inherit, *([listener] if listener is not None else [])]
         with self._open_log(process) as output:
             process.popen = subprocess.Popen(
                 [sys.executable, "-m", process.module],
@@ -284,38 +321,31 @@ class Supervisor:
         process.started_at = time.monotonic()
 
     def _log(self, process: Process) -> Path:
-        return self.directory.logs / f"{process.name}.log"
+        return self.storage.local.logs / f"{process.name}.log"
 
     def _open_log(self, process: Process) -> IO[bytes]:
-        """The child's log, to which it appends."""
+        """Open the log file that the child appends to."""
         path = self._log(process)
         turn_over(path)
         return open(path, "ab")
 
     def _publish(self) -> None:
-        """Tell the gateway, for `/v1/app`, what the supervisor knows, if it is something new."""
-        status = {
-            each.name: {
-                "pid": each.popen.pid if each.popen else None,
-                "restarts": each.restarts,
-                "died_at": each.died_at,
-                "ended": each.ended,
-            }
-            for each in self.processes
-        }
-        told = msgspec.json.encode(status)
-        if told != self._told and write_status(self.directory.supervisor_status, told):
-            self._told = told
+        """Publish the supervisor's information about both processes, if it has changed."""
+        gateway, engine = self.processes
+        status = SupervisorStatus(gateway=gateway.status(), engine=engine.status())
+        if status != self._published and self.channel.publish(status):
+            self._published = status
 
     def _stop(self) -> int:
-        self.say("stopping: finishing the work under way")
+        self.say("stopping: finishing the work in progress")
         in_order = self._drain()
-        self.say("stopped" if in_order else "stopped, not in good order: the next start repairs it")
+        self.say("stopped" if in_order else "stopped, but not cleanly: the next start repairs the data")
         return 0 if in_order else 1
 
     def _drain(self) -> bool:
-        """End the children: ask, wait up to the limit, then insist. True if all ended in good order."""
-        running = [each for each in self.processes if each.popen is not None]
+        """Stop the children: ask them to stop, wait up to the time limit, then kill them. Returns True if all of them
+        ended cleanly."""
+        running = [process for process in self.processes if process.popen is not None]
         for process in running:
             assert process.popen is not None
             with contextlib.suppress(ProcessLookupError):
@@ -335,9 +365,9 @@ class Supervisor:
 
 
 def turn_over(log: Path) -> None:
-    """Keep a log to two files of bounded size: copy one that is long, and empty it. The process that writes it has it
-    open and appends, so it goes on at the beginning; what it writes between the two steps is lost. A disk without room
-    for the copy gets none."""
+    """Limit a log to two files of bounded size: copy a log that is too long, and truncate it. The process that writes
+    to the log has it open for appending, and continues at the beginning; anything that it writes between the two steps
+    is lost. If there is no disk space for a copy, the log is truncated without one."""
     with contextlib.suppress(OSError):
         if log.stat().st_size <= LOG_BYTES_MAX:
             return
@@ -348,14 +378,15 @@ def turn_over(log: Path) -> None:
 
 
 def end_group(leader: int) -> None:
-    """Kill what is left of a child's process group."""
+    """Kill the remaining processes of a child's process group."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(leader, signal.SIGKILL)
 
 
 def last_words(log: Path, status: int) -> str:
-    """The log of a child that has died, with its last line if that says why it died. Of one that was killed, or that
-    has lost its Java process, it does not: then Spark's workers write last, that nobody reads what they send."""
+    """Return the path of a dead child's log, with the log's last line if that line says why the child died. The last
+    line does not say why if the child was killed or has lost its Java process, because then Spark's workers have
+    written that nobody reads their output."""
     if status < 0 or status == EXIT_JAVA:
         return f"see {log}"
     try:
@@ -369,9 +400,9 @@ def last_words(log: Path, status: int) -> str:
 
 def _how(status: int) -> str:
     if status == EXIT_IO:
-        return "stopped, for the disk failed to take a write"
+        return "stopped because a write to disk failed"
     if status == EXIT_JAVA:
-        return "stopped, for Spark's Java process has ended"
+        return "stopped because Spark's Java process has ended"
     if status < 0:
         return f"was ended by {signal.Signals(-status).name}"
     return f"stopped with status {status}"

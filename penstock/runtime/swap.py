@@ -1,12 +1,13 @@
-"""Taking a rebuilt view over when the engine starts, before the view's query does.
+"""Adopt a rebuilt view when the engine starts, before the view's query starts.
 
-Each step can be done again after a crash, and what is done is known by the id of the rebuild:
+Each step can be repeated after a crash. The rebuild's id shows which steps have been completed:
 
-1. the rebuilt view reads what has come since it was prepared, so that nobody who saw an event in the view misses it;
-2. its rows take the place of the view's rows (`store/adoption.py`): from here on the swap is finished, by any code;
-3. events that came too late for it, and that VIEW.late does not have, are appended there;
-4. its checkpoint takes the place of the view's;
-5. what is left of it is deleted.
+1. the rebuilt view reads the events that arrived since it was prepared, so that it includes all events that the old
+   view included;
+2. its rows replace the view's rows (`store/adoption.py`); from then on, any version of the code finishes the swap;
+3. events that arrived too late for the rebuilt view, and are not in VIEW.late yet, are appended to VIEW.late;
+4. its checkpoint replaces the view's checkpoint;
+5. its remaining files are deleted.
 """
 
 from __future__ import annotations
@@ -17,26 +18,21 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.session import Session
-from penstock.app import App
-from penstock.contracts import Log, LogReader, StreamSpec
-from penstock.cursor import source_positions
-from penstock.declared import View
-from penstock.errors import AlreadyRunning, Busy
-from penstock.event_shape import event_spec
-from penstock.failpoints import reach
-from penstock.fingerprints.stored import ViewPrint
-from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.hold import rebuild_lock
+from penstock.app.app import App
+from penstock.app.declared import View
+from penstock.app.fingerprints.stored import ViewPrint
+from penstock.core.contracts import BlockingLogReader, Log, LogReader, StreamSpec
+from penstock.core.cursor import source_positions
+from penstock.core.errors import AlreadyRunning, Busy
+from penstock.core.event_shape import event_spec
+from penstock.core.failpoints import reach
+from penstock.core.schema import OFFSET_COLUMN, Late
+from penstock.core.settings import Settings
 from penstock.runtime.late import PART_EVENTS, PARTS_MAX
-from penstock.runtime.nextview import NextView, PreparedView
+from penstock.runtime.storage import NextView, PreparedView, Storage
 from penstock.runtime.viewrun import ViewRun
 from penstock.runtime.views import view_spec
-from penstock.schema import Late
-from penstock.settings import Settings
-from penstock.store import adopt, rebuilt
 
 log = logging.getLogger("penstock.engine")
 Fits = Callable[[ViewPrint], bool]
@@ -45,82 +41,85 @@ Record = Callable[[ViewPrint], None]
 
 @dataclass(frozen=True)
 class Swap:
-    """What the engine has, to take rebuilt views over. `epoch` is its own, and `opener` opens the log for
-    Spark's workers."""
+    """Adopts rebuilt views in the engine. `epoch` is the engine's epoch, and `opener` opens the log for Spark's
+    workers."""
 
     app: App
-    directory: DataDirectory
+    storage: Storage
     settings: Settings
     epoch: int
-    opener: EmbeddedLogOpener
+    opener: Callable[[], BlockingLogReader]
 
     def run(self, spark: Session, view: View, into: Log, fits: Fits, record: Record) -> None:
-        """Take a view over if it was rebuilt and `fits` the code, or if that was begun. Late events go `into` the log;
-        what the view was made with is given to `record` before the traces of the rebuild go."""
-        files = NextView(self.directory, view.name)
-        prepared = files.read()
+        """Adopt a rebuilt view if it `fits` the code, or if an earlier adoption was started but not finished. Append
+        late events to the log `into`. Before the rebuild's files are deleted, call `record` with the fingerprint of the
+        code that the view was rebuilt with."""
+        next_view = self.storage.next_view(view.name)
+        prepared = next_view.read()
         if prepared is None:
             return
-        if not files.is_taken():
+        if not next_view.is_taken():
             if not fits(prepared.made_with):
-                log.warning("%s: was rebuilt by other code than this; left aside", view.name)
+                log.warning("%s: was rebuilt with different code; the rebuild is ignored", view.name)
                 return
-            self._adopt(spark, view, files, prepared)
-        self._tell_late(view, files, into)
+            self._adopt(spark, view, next_view, prepared)
+        self._tell_late(view, next_view, into)
         reach("swap.after_late")
-        Checkpoint(self.directory.checkpoint(view.name)).replace(files.checkpoint, prepared.id)
+        self.storage.adopt_checkpoint(view.name, prepared)
         record(prepared.made_with)
-        files.remove()
-        log.info("%s: took over what was rebuilt", view.name)
+        next_view.remove()
+        log.info("%s: adopted the rebuilt view", view.name)
 
-    def _adopt(self, spark: Session, view: View, files: NextView, prepared: PreparedView) -> None:
-        """Raises `Busy` beside another rebuild, which may remove what is prepared: the view is started again later."""
+    def _adopt(self, spark: Session, view: View, next_view: NextView, prepared: PreparedView) -> None:
+        """Bring the prepared view up to date and adopt its rows. Raises `Busy` if another rebuild is running, because
+        it might delete the prepared view; the engine starts this view again later."""
         try:
-            with rebuild_lock(self.directory):
-                self._catch_up(spark, view, files, prepared)
+            with self.storage.rebuild_lock():
+                self._catch_up(spark, view, next_view, prepared)
                 reach("swap.before_adoption")
-                path, spec = self.directory.view_file(view.name), view_spec(view, self.settings)
-                adopt(path, files.file, spec, identity=prepared.id, origin=prepared.origin, epoch=self.epoch)
+                self.storage.adopt_view(view_spec(view, self.settings), prepared, epoch=self.epoch)
         except AlreadyRunning as error:
-            raise Busy(f"{view.where}: view {view.name} was rebuilt, and is taken over later: {error}") from None
+            raise Busy(f"{view.where}: view {view.name} was rebuilt, and will be adopted later: {error}") from None
 
-    def _catch_up(self, spark: Session, view: View, files: NextView, prepared: PreparedView) -> None:
-        log.info("%s: bringing up to date what was rebuilt", view.name)
-        run = ViewRun(spark, self.app, view, files, self.settings, self.opener)
+    def _catch_up(self, spark: Session, view: View, next_view: NextView, prepared: PreparedView) -> None:
+        log.info("%s: bringing the rebuilt view up to date", view.name)
+        run = ViewRun(spark, self.app, view, self.storage, self.settings, self.opener)
         try:
             events = run.advance(source_positions(prepared.origin))
         finally:
             run.close()
-        files.mark(prepared)  # durable again, before it counts
-        log.info("%s: read the %d events since", view.name, events)
+        next_view.mark(prepared)  # durable again, before it takes effect
+        log.info("%s: read the %d events that have arrived since", view.name, events)
 
-    def _tell_late(self, view: View, files: NextView, into: Log) -> None:
-        """Append what came too late for the rebuilt view and is not in VIEW.late yet, in fixed parts: a part that is
-        there stays."""
-        stream, adopted = self.app.late.get(view.name), rebuilt(self.directory.view_file(view.name))
-        if stream is None or adopted is None or not files.late.is_dir():
+    def _tell_late(self, view: View, next_view: NextView, into: Log) -> None:
+        """Append the events that arrived too late for the rebuilt view and are not in VIEW.late yet, in fixed parts. A
+        part that is already stored is left unchanged."""
+        stream, adopted = self.app.late.get(view.name), self.storage.rebuilt(view.name)
+        late_log = next_view.late_reader()
+        if stream is None or adopted is None or late_log is None:
             return
-        found = EmbeddedLog(files.late, read_only=True)
         into.declare(StreamSpec.of(stream.name, event_spec(Late), 1))
         try:
-            wanted = {each for part in _parts(found, stream.name) for each in part.column("_id").to_pylist()}
-            told = {each for each in _ids(into, stream.name) if each in wanted} if wanted else set()
-            for number, part in enumerate(_parts(found, stream.name)):
-                new = part.filter(pa.array([each not in told for each in part.column("_id").to_pylist()]))
+            wanted = {event_id for part in _parts(late_log, stream.name) for event_id in part.column("_id").to_pylist()}
+            known_ids = {event_id for event_id in _ids(into, stream.name) if event_id in wanted} if wanted else set()
+            for number, part in enumerate(_parts(late_log, stream.name)):
+                new = part.filter(pa.array([event_id not in known_ids for event_id in part.column("_id").to_pylist()]))
                 sequence = (adopted.batches - 1) * PARTS_MAX + number
                 if new.num_rows:
                     into.append(stream.name, 0, new, producer=view.name, sequence=sequence)
         finally:
-            found.close()
+            late_log.close()
 
 
 def _parts(log: LogReader, stream: str) -> Iterator[pa.RecordBatch]:
-    """All of a stream with one partition, in parts that are the same each time."""
+    """Yield the late events of a stream with one partition, in parts that are the same each time."""
     start, end = log.starts(stream)[0], log.ends(stream)[0]
     while start < end:
         stop = min(end, start + PART_EVENTS)
-        (part,) = pa.Table.from_batches(log.read(stream, 0, start, stop)).combine_chunks().to_batches()
-        yield part
+        batches = list(log.read(stream, 0, start, stop))
+        if batches:
+            (part,) = pa.Table.from_batches(batches).drop([OFFSET_COLUMN]).combine_chunks().to_batches()
+            yield part
         start = stop
 
 

@@ -1,34 +1,33 @@
-"""The files of views, opened as their declarations say."""
+"""Opens views in a storage according to their declarations."""
 
 from __future__ import annotations
 
-from penstock.declared import Keeper, View
-from penstock.runtime.clock import WallClock
-from penstock.runtime.directory import DataDirectory
-from penstock.schema import event_schema, shown
-from penstock.settings import Settings
-from penstock.store import ViewReader, ViewSpec, ViewTable
+from penstock.app.declared import View, ViewHandler
+from penstock.core.clock import WallClock
+from penstock.core.schema import event_schema, shown
+from penstock.core.settings import Settings
+from penstock.runtime.storage import Storage
+from penstock.store import StoredView, StoredViewReader, ViewSpec
 
 
-def open_table(view: View, directory: DataDirectory, settings: Settings) -> ViewTable:
-    """A view's file, for its only writer."""
-    return ViewTable(directory.view_file(view.name), view_spec(view, settings), clock=WallClock())
+def open_table(view: View, storage: Storage, settings: Settings) -> StoredView:
+    """Open a view for its only writer."""
+    return storage.view_table(view_spec(view, settings), WallClock())
 
 
-def open_kept(keeper: Keeper, directory: DataDirectory, settings: Settings) -> ViewTable:
-    """The file of the view that a handler keeps, for its only writer. Its columns are those of the row class."""
-    table = open_table(keeper.view, directory, settings)
-    table.describe(shown(event_schema(keeper.row)))
+def open_kept(view_handler: ViewHandler, storage: Storage, settings: Settings) -> StoredView:
+    """Open the view that a handler maintains, for its only writer. Its columns are the fields of the row class."""
+    table = open_table(view_handler.view, storage, settings)
+    table.describe(shown(event_schema(view_handler.row)))
     return table
 
 
-def open_reader(view: View, directory: DataDirectory, settings: Settings) -> ViewReader | None:
-    """A view's file, for reading beside its writer; None if it is not there yet."""
-    path = directory.view_file(view.name)
-    return ViewReader(path, view_spec(view, settings)) if path.exists() else None
+def open_reader(view: View, storage: Storage, settings: Settings) -> StoredViewReader | None:
+    """Open a view for reading while its writer runs. Return None if the view does not exist yet."""
+    return storage.view_reader(view_spec(view, settings))
 
 
 def view_spec(view: View, settings: Settings) -> ViewSpec:
-    """A view as the store must know it."""
+    """Return the store's description of a view."""
     bounds = settings.changes_kept, settings.changes_bytes
     return ViewSpec(view.name, view.key, view.keep, view.top, view.by, *bounds)

@@ -1,4 +1,4 @@
-"""What webhooks must know of the rest of the gateway."""
+"""Connect webhooks to the rest of the gateway: provide the declared webhooks, and the channel data that they need."""
 
 from __future__ import annotations
 
@@ -7,65 +7,68 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from penstock.access import Gate
-from penstock.app import App
-from penstock.contracts import LogReader
-from penstock.cursor import StreamCursor, ViewCursor, decode
-from penstock.errors import PenstockError
-from penstock.serve.webhooks.crew import Around
-from penstock.serve.webhooks.declared import Declared
+from penstock.app.app import App
+from penstock.core.access import Gate
+from penstock.core.contracts import LogReader
+from penstock.core.cursor import StreamCursor, ViewCursor, decode
+from penstock.core.errors import PenstockError
+from penstock.core.signing import secret_bytes
+from penstock.serve.webhooks.declared import DeclaredWebhook
+from penstock.serve.webhooks.dispatcher import RuntimeCallbacks
 from penstock.serve.webhooks.messages import lane_key
 from penstock.serve.webhooks.registry import SECRETS_MAX
-from penstock.signing import secret_bytes
-from penstock.store import LiveTable
+from penstock.store import StoredLiveView
 
 
 def around(
     app: App,
     gate: Gate,
     log: LogReader,
-    tables: Mapping[str, LiveTable],
+    tables: Mapping[str, StoredLiveView],
     fatal: Callable[[PenstockError], None],
-) -> Around:
-    found = _Sources(app, log, tables)
-    return Around(gate.standing, found.key, found.behind, fatal)
+) -> RuntimeCallbacks:
+    sources = _Sources(app, log, tables)
+    return RuntimeCallbacks(gate.current_caller, sources.key, sources.behind, fatal)
 
 
-def declared(app: App, environ: Mapping[str, str] = os.environ) -> list[Declared]:
-    """The webhooks of the app, each with its secrets. One whose secret cannot be read says so, and is not sent."""
+def declared(app: App, environ: Mapping[str, str] = os.environ) -> list[DeclaredWebhook]:
+    """Return the app's webhooks, each with its secrets. A webhook with an unreadable secret reports the error and sends
+    nothing."""
     views = {view.name for view in app.views}
     views |= {feed.name for feed in app.feeds if feed.of in views}
-    found = []
-    for each in app.webhooks:
-        kind = "view" if each.of in views else "stream"
-        made = Declared(each.name, each.url, kind, each.of, each.condition, each.select, each.batch)
+    webhooks = []
+    for webhook in app.webhooks:
+        kind = "view" if webhook.of in views else "stream"
+        declaration = DeclaredWebhook(
+            webhook.name, webhook.url, kind, webhook.of, webhook.condition, webhook.select, webhook.batch
+        )
         try:
-            found.append(replace(made, secrets=_secrets(each.secret, environ)))
+            webhooks.append(replace(declaration, secrets=_secrets(webhook.secret, environ)))
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else str(error)
-            found.append(replace(made, wrong=f"its secret, from {each.secret}, cannot be used: {reason}"))
-    return found
+            webhooks.append(replace(declaration, wrong=f"its secret, from {webhook.secret}, cannot be used: {reason}"))
+    return webhooks
 
 
 def _secrets(where: str, environ: Mapping[str, str]) -> tuple[str, ...]:
     if "/" not in where and where not in environ:
         raise ValueError("there is no such environment variable")
     text = Path(where).read_text() if "/" in where else environ[where]
-    found = tuple(text.split()[:SECRETS_MAX])
-    for secret in found or ("",):
+    secrets = tuple(text.split()[:SECRETS_MAX])
+    for secret in secrets or ("",):
         secret_bytes(secret)
-    return found
+    return secrets
 
 
 @dataclass(frozen=True)
 class _Sources:
     app: App
     log: LogReader
-    tables: Mapping[str, LiveTable]
+    tables: Mapping[str, StoredLiveView]
 
     def key(self, kind: str, of: str) -> tuple[str, ...]:
-        """The columns that identify what a stream or view tells of; none for a stream without a key. A feed has those
-        of what it shows, as far as it shows them."""
+        """Return the columns that identify an item of a stream or view. The result is empty for a stream without a key.
+        For a feed, only the columns that it shows are returned."""
         for feed in self.app.feeds:
             if feed.name == of:
                 return lane_key(kind, self.key(kind, feed.of), feed.select)
@@ -75,15 +78,19 @@ class _Sources:
         return tuple(key for key in keys if key is not None)
 
     def behind(self, kind: str, of: str, cursor: str) -> int | None:
-        """Events or versions after a cursor, before any filter; None if that cannot be said."""
+        """Return the number of events or versions after a cursor, before any filter is applied, or None if the number
+        is unknown."""
         name = next((feed.of for feed in self.app.feeds if feed.name == of), of)
         try:
-            found = decode(cursor)
-            if isinstance(found, StreamCursor) and kind == "stream":
-                ends = self.log.ends(name)
-                return sum(max(0, end - found.offsets.get(partition, end)) for partition, end in ends.items())
-            if isinstance(found, ViewCursor) and kind == "view":
-                return max(0, self.tables[name].version - found.version)
+            position = decode(cursor)
+            if isinstance(position, StreamCursor) and kind == "stream":
+                return self.log.rows_between(
+                    name,
+                    position.offsets,
+                    {partition: self.log.ends(name)[partition] for partition in position.offsets},
+                )
+            if isinstance(position, ViewCursor) and kind == "view":
+                return max(0, self.tables[name].version - position.version)
         except (PenstockError, KeyError):
             return None
         return None

@@ -1,1 +1,5 @@
-"""The serve tier: streams and views as their readers see them, behind every transport."""
+"""Serve tier: streams and views as their readers see them, over any transport.
+
+Work for a single reader, such as a page, runs in a few separate threads (`channels.threads`), so it cannot delay other
+readers. `held` limits the number of bytes that clients have not received yet.
+"""

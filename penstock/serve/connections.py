@@ -1,4 +1,4 @@
-"""Shared by live transports and long answers: the count of connections, what is held for them, a send's deadline."""
+"""Limits shared by live transports and long responses: connection count, bytes held for clients, and send deadline."""
 
 from __future__ import annotations
 
@@ -9,26 +9,31 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any, TypeVar
 
 from starlette.requests import Request
+from starlette.types import Receive
 
-from penstock.access import caller_of
-from penstock.contracts import Channel, Delivery, Style
-from penstock.errors import Busy, Stopping, Unauthorized
+from penstock.core.access import caller_of
+from penstock.core.contracts import Channel, Delivery, Style
+from penstock.core.errors import Busy, Stopping, Unauthorized
+from penstock.core.settings import Settings
+from penstock.core.tasks import first_of
 from penstock.serve.held import HeldBytes
-from penstock.settings import Settings
 
 T = TypeVar("T")
 STUCK_S = 30.0
 SLICE_BYTES = 64 * 1024
-"""A large body goes out in pieces, each after the client took the one before: no reader holds a copy of a whole one."""
+"""Large bodies are sent in slices of this size.
+
+Each slice is sent once the client has received the previous one, so no reader needs a copy of the whole body.
+"""
 FAREWELL_S = 1.0
-"""A last word to a client must not hold up a shutdown."""
+"""Time limit for sending the last message to a client, so that a slow client does not delay a shutdown."""
 
 
 class Connections:
-    """Live connections of all transports, counted against one limit. Belongs to one event loop.
+    """The live connections on all transports, counted against one limit. Not thread-safe.
 
-    A send that the client does not take for `stuck_s` ends its connection, so that those who never read cannot hold
-    every place.
+    A connection ends if its client does not receive a message within `stuck_s`, so clients that never read cannot
+    occupy all slots.
     """
 
     def __init__(self, most: int, *, stuck_s: float = STUCK_S, held_bytes_max: int = Settings.held_bytes_max) -> None:
@@ -38,17 +43,20 @@ class Connections:
         self.open = 0
         self._own: Counter[str] = Counter()
         self.cut_off = 0
-        """Those that took nothing for so long that they were let go."""
+        """Number of connections closed because the client read nothing for too long."""
 
     @contextmanager
     def one(self, who: str) -> Iterator[None]:
-        """Hold a place of a caller while in the block. `Busy` if there is none, or half of them are this caller's:
-        there is always room for another. One without a name has no share."""
+        """Hold a connection slot for a caller for the duration of the block.
+
+        Raises `Busy` if no slot is free, or if this caller already holds half of all slots, so that one caller cannot
+        take them all. For a caller without a name, only the first limit applies.
+        """
         if self.open >= self.most:
-            raise Busy(f"all {self.most} live connections are taken", retry_after_s=5)
+            raise Busy(f"all {self.most} live connections are in use", retry_after_s=5)
         share = max(1, self.most // 2)
         if who and self._own[who] >= share:
-            raise Busy(f"you hold {share} live connections, and no one may hold more", retry_after_s=5)
+            raise Busy(f"you hold {share} live connections, the maximum for one caller", retry_after_s=5)
         self.open += 1
         self._own[who] += 1
         try:
@@ -60,7 +68,8 @@ class Connections:
                 del self._own[who]
 
     async def sent(self, sending: Awaitable[None]) -> None:
-        """Wait for a send; `TimeoutError` if the client does not take it in time."""
+        """Wait until a live message is sent. Raises `TimeoutError` if the client does not receive the message in
+        time."""
         try:
             async with asyncio.timeout(self.stuck_s):
                 await sending
@@ -70,15 +79,15 @@ class Connections:
 
 
 def no_room() -> Busy:
-    """The error for a client whose answer `Connections.held` has no room for."""
-    return Busy("too much is held already for clients that are slow to read", retry_after_s=5)
+    """Return the error for a response that does not fit into `Connections.held`."""
+    return Busy("too much data is already waiting for slow clients", retry_after_s=5)
 
 
 @asynccontextmanager
 async def following(
     channel: Channel, since: str | None, style: Style | None = None
 ) -> AsyncIterator[AsyncIterator[Delivery]]:
-    """Follow a channel and let go of it at the end of the block, however that is reached."""
+    """Follow a channel for the duration of the block. The follower is closed even if the block raises."""
     deliveries = channel.follow(since, style)
     try:
         yield deliveries
@@ -87,31 +96,24 @@ async def following(
             await deliveries.aclose()
 
 
-async def first_of(*waits: asyncio.Task[Any]) -> None:
-    """Return when the first task is done; all of them are over then. A task's error is left in it."""
-    try:
-        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        for each in waits:
-            each.cancel()
-        await asyncio.gather(*waits, return_exceptions=True)
-
-
 async def while_heard(work: Coroutine[Any, Any, T], request: Request, closing: asyncio.Event) -> T:
-    """Return what `work` does, unless the client goes, or its key, or the gateway: then the work is cancelled. The body
-    of the request must have been read."""
+    """Run `work` and return its result, unless the client disconnects, its key becomes invalid or the gateway stops.
+
+    In those cases the work is cancelled. The request body must already have been read.
+    """
     working = asyncio.create_task(work)
-    gone = asyncio.create_task(_disconnected(request))
+    gone = asyncio.create_task(disconnected(request.receive))
     stopping = asyncio.create_task(closing.wait())
     over = asyncio.create_task(caller_of(request.scope).ended())
     await first_of(working, gone, stopping, over)
     if not over.cancelled():
-        raise Unauthorized("the key that this was asked with is revoked or expired")
+        raise Unauthorized("the key of this request has been revoked or has expired")
     if working.cancelled():
-        raise Stopping("the app is stopping; ask again")
+        raise Stopping("the app is stopping; try again")
     return working.result()
 
 
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
+async def disconnected(receive: Receive) -> None:
+    """Wait until the client of a request disconnects."""
+    while (await receive())["type"] != "http.disconnect":
         pass

@@ -1,4 +1,4 @@
-"""What the routes are handed by the runtime."""
+"""Objects that the runtime passes to the routes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from penstock.access import Caller, RowRule
-from penstock.contracts import Channel
-from penstock.errors import BadExpression, BadParameter, Forbidden, NotFound
-from penstock.schema import Event
+from penstock.core.access import Caller, RowRule
+from penstock.core.contracts import Channel
+from penstock.core.errors import BadExpression, BadParameter, Forbidden, NotFound
+from penstock.core.schema import Event
+from penstock.core.settings import Settings
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.connections import Connections
 from penstock.serve.query.queries import Queries
-from penstock.settings import Settings
 
 _log = logging.getLogger("penstock.serve")
 KeyState = Callable[[str], Awaitable[bytes | None]]
@@ -24,13 +24,15 @@ KeyState = Callable[[str], Awaitable[bytes | None]]
 
 @dataclass(frozen=True)
 class Deps:
-    """Channels by name, figures, and the event that is set when the gateway begins to stop.
+    """The parts of the runtime that the routes use: channels by name, figures, and an event for the gateway's shutdown.
 
-    `describe` is the body of `/v1/app`, `health` of `/v1/health` (`ready` and `reasons`); neither may block. Both
-    take `details=False` for a caller who may not see all rows: an error may quote one. `events` are the event classes
-    for the OpenAPI document. `states` gives, by handler, the state of a key as a JSON object, or None if it has none;
-    `state_inputs` has, by handler, the streams whose events its state is made of. `acks` tells, of an acknowledgement,
-    what became of its events. `queries` answers ad-hoc queries. `rollups` has the units of views that are rollups.
+    `describe` returns the body of `/v1/app`, and `health` the body of `/v1/health` (`ready` and `reasons`). They must
+    not block. Both accept `details=False`, for a caller who is not allowed to see all rows, because an error can quote
+    a row. `closing` is set when the gateway begins to stop. `events` contains the event classes for the OpenAPI
+    document. `states` maps each handler to a function that returns a key's state as a JSON object, or None if the key
+    has no state. `state_inputs` maps each handler to the streams that its state is computed from. `acks` returns the
+    results for the events in an acknowledgement. `queries` runs ad-hoc queries. `rollups` maps each view that is a
+    rollup to its units.
     """
 
     streams: Mapping[str, Channel]
@@ -48,48 +50,51 @@ class Deps:
     rollups: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def channel(self, kind: str, name: str, caller: Caller) -> Channel:
-        """The channel of a `stream` or `view`, for someone who may read it, with the rows that they may see; that of a
-        `query` by its text. A feed for which there is no rule is made of what they may see of the other."""
+        """Return the channel of a stream, view or query, limited to the rows that the caller is allowed to see.
+
+        For a `query`, `name` is its SQL. A feed without its own rule is limited by its source's rule.
+        """
         if kind == "query":
             return self.asked.channel(name, caller)
         caller.require("consume", name)
-        found = (self.streams if kind == "stream" else self.views).get(name)
-        if found is None:
+        channel = (self.streams if kind == "stream" else self.views).get(name)
+        if channel is None:
             raise NotFound(f"there is no {kind} {name[:80]!r}")
         if caller.name:
-            found = found.asked_by(caller.name)
+            channel = channel.asked_by(caller.name)
         rule = caller.sees(name)
         if rule is not None:
-            return limited(found, name, rule)
-        inherited = caller.sees(found.source) if isinstance(found, FeedChannel) else None
-        if isinstance(found, FeedChannel) and inherited is not None:
-            return found.made_of(partial(limited, name=found.source, rule=inherited))
-        return found
+            return limited(channel, name, rule)
+        inherited = caller.sees(channel.source) if isinstance(channel, FeedChannel) else None
+        if isinstance(channel, FeedChannel) and inherited is not None:
+            return channel.over_part(partial(limited, name=channel.source, rule=inherited))
+        return channel
 
     @property
     def asked(self) -> Queries:
         if self.queries is None:
-            raise NotFound("queries are not answered here")
+            raise NotFound("queries are not available here")
         return self.queries
 
 
 def limited(channel: Channel, name: str, rule: RowRule) -> Channel:
-    """The channel as one sees it who may see some of its rows. A rule that does not fit shows nothing."""
+    """Limit a channel to the rows that a rule allows. Raises `Forbidden` if the rule does not match the channel's
+    columns."""
     try:
         return channel.limited(rule.condition, rule.claims)
     except BadExpression as error:
-        _log.error("the rows of %s are shown to no one: %s", name, error)
-        raise Forbidden(f"the rows of {name[:80]} are limited by a rule that does not fit them") from None
+        _log.error("access to %s is refused: %s", name, error)
+        raise Forbidden(f"access to {name[:80]} is limited by a rule that does not match its columns") from None
 
 
 def parameters(given: list[tuple[str, str]], *known: str) -> dict[str, str]:
-    """Query parameters by name. One that is not known, or stands twice, raises `BadParameter` with its name."""
+    """Return a read request's query parameters by name. Raises `BadParameter` if one is unknown or repeated."""
     chosen: dict[str, str] = {}
     for name, value in given:
         if name not in known:
-            listed = f"use {', '.join(known)}" if known else "there are none here"
+            listed = f"use {', '.join(known)}" if known else "this endpoint has none"
             raise BadParameter(f"there is no parameter {name[:80]!r}; {listed}", parameter=name[:80])
         if name in chosen:
-            raise BadParameter(f"the parameter {name!r} stands twice", parameter=name)
+            raise BadParameter(f"the parameter {name!r} appears twice", parameter=name)
         chosen[name] = value
     return chosen

@@ -1,4 +1,4 @@
-"""The bound on deliveries that were read and have yet to be taken by their clients."""
+"""Limit on the memory used by deliveries that have been read but not yet received by their clients."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 
 SMALL_BYTES = 16 * 1024
-"""A delivery up to this size is not counted: the limits on filters and subscriptions bound those."""
+"""Deliveries up to this size are not counted, because the limits on filters and subscriptions bound them."""
 
 
 @dataclass
 class _Piece:
-    """Bytes that are held, once for everyone who holds the same object."""
+    """Bytes held for clients, counted once for all holders of the same object."""
 
     data: bytes
     holders: Counter[str] = field(default_factory=Counter)
@@ -28,10 +28,11 @@ class _Waiting:
 
 
 class HeldBytes:
-    """Bytes held for slow clients: `most` in all, of which a caller with a name has half. Belongs to one event loop.
+    """Bytes held for slow clients: at most `most` in total, and half of that per named caller.
 
-    What several readers hold is counted once, and once for each caller. A delivery that is larger than the bound is let
-    through alone. At the bound the overflow policy is to let a delivery go and read it again when there is room.
+    Bytes shared by several readers are counted once in the total, and once per caller. A delivery larger than the limit
+    is allowed if nothing else is held. When the limit is reached, a delivery is dropped, and read again when there is
+    room. Not thread-safe.
     """
 
     def __init__(self, most: int) -> None:
@@ -43,8 +44,10 @@ class HeldBytes:
 
     @contextmanager
     def keep(self, who: str, data: bytes, reservation: Reservation | None = None) -> Iterator[bool]:
-        """Hold bytes while in the block, in place of what is reserved; False if there is no room for them: then the
-        caller is to let them go."""
+        """Hold a delivery's bytes for the duration of the block. They replace `reservation`, if there is one.
+
+        Yields False if there is no room. The caller must then drop the bytes.
+        """
         if reservation is not None:
             self._uncount(reservation)
         taken = len(data) > SMALL_BYTES and self._take(who, data)
@@ -58,13 +61,15 @@ class HeldBytes:
                 self._release(who, data)
 
     def has_room(self, who: str, data: bytes) -> bool:
-        """Whether `keep` would hold these bytes now."""
+        """Return whether there is room now for `keep` to hold a delivery's bytes."""
         return len(data) <= SMALL_BYTES or self._fits(who, *self._costs(who, data))
 
     @asynccontextmanager
     async def reserved(self, who: str, size: int) -> AsyncIterator[Reservation]:
-        """Wait until there is room for `size` bytes, in the order in which callers came, and keep it until the block
-        ends or the reservation is given back."""
+        """Wait, in order of arrival, until there is room for `size` bytes, and reserve it.
+
+        The reservation lasts until the block ends or `give_back` is called.
+        """
         reservation = Reservation(who, size if size > SMALL_BYTES else 0)
         if reservation.size:
             await self._wait(_Waiting(who, size, asyncio.get_running_loop().create_future()))
@@ -74,7 +79,7 @@ class HeldBytes:
             self.give_back(reservation)
 
     def give_back(self, reservation: Reservation) -> None:
-        """Release what is reserved; does nothing the second time."""
+        """Release a delivery's reservation. Idempotent."""
         self._uncount(reservation)
         self._grant()
 
@@ -89,7 +94,7 @@ class HeldBytes:
             await waiting.granted
         except asyncio.CancelledError:
             if waiting.granted.cancelled():
-                self._waiting = deque(each for each in self._waiting if each is not waiting)
+                self._waiting = deque(other for other in self._waiting if other is not waiting)
             else:
                 self._count(waiting.who, -waiting.size, -waiting.size)
             self._grant()
@@ -113,7 +118,7 @@ class HeldBytes:
         self._grant()
 
     def _costs(self, who: str, data: bytes) -> tuple[int, int]:
-        """What it costs a caller, and what it costs in all, to hold bytes that neither holds yet."""
+        """Return the number of bytes that holding this delivery would add to the caller's count, and to the total."""
         piece = self._pieces.get(id(data))
         if piece is None:
             return len(data), len(data)
@@ -131,7 +136,7 @@ class HeldBytes:
             del self._own[who]
 
     def _grant(self) -> None:
-        """Let those go on who wait and have room now. One who waits for their own share does not hold up others."""
+        """Wake the waiters that now fit. A waiter over its caller's share does not block other waiters."""
         for waiting in list(self._waiting):
             if not waiting.granted.done() and self._fits(waiting.who, waiting.size, waiting.size):
                 self._waiting.remove(waiting)
@@ -141,7 +146,7 @@ class HeldBytes:
 
 @dataclass
 class Reservation:
-    """Room that is kept for a delivery that is about to be read."""
+    """Room reserved for a delivery that is about to be read."""
 
     who: str
     size: int

@@ -1,4 +1,4 @@
-"""The routes of the API that read: pages, live channels, figures, metrics and the OpenAPI document."""
+"""The read routes of the API: pages, live channels, figures, metrics and the OpenAPI document."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, WebSocketRoute
 
-from penstock.access import EVERYTHING, Caller, caller_of
-from penstock.errors import Forbidden, NotFound
+from penstock.core.access import EVERYTHING, Caller, caller_of
+from penstock.core.errors import Forbidden, NotFound
+from penstock.http.problems import HEADERS
 from penstock.serve.deps import Deps, parameters
 from penstock.serve.metrics import CONTENT_TYPE, render
 from penstock.serve.openapi import document
 from penstock.serve.pages import PageEndpoint
-from penstock.serve.problems import HEADERS
 from penstock.serve.query.http import QueryEndpoint
 from penstock.serve.socket import LiveSocket, no_such_socket
 from penstock.serve.sse import LiveEvents
@@ -26,7 +26,7 @@ Endpoint = Callable[[Request], Awaitable[Response]]
 
 
 def routes(deps: Deps) -> list[BaseRoute]:
-    """All of them, for `Starlette(routes=...)`, together with `problems.exception_handlers()`."""
+    """Return all read routes of the API. Pass them to `Starlette` together with `problems.exception_handlers()`."""
     return [
         Route("/v1/streams/{name}", PageEndpoint(deps, "stream").__call__, methods=["GET", "POST"]),
         Route("/v1/views/{name}", PageEndpoint(deps, "view").__call__, methods=["GET"]),
@@ -48,16 +48,16 @@ def routes(deps: Deps) -> list[BaseRoute]:
 
 
 async def _socket_only(_: Request) -> Response:
-    raise _upgrade("for plain HTTP follow /v1/views/NAME/live or /v1/streams/NAME/live")
+    raise _upgrade("over plain HTTP, follow /v1/views/NAME/live or /v1/streams/NAME/live")
 
 
 async def _publish_only(_: Request) -> Response:
-    raise _upgrade("for plain HTTP POST to /v1/streams/NAME")
+    raise _upgrade("over plain HTTP, POST to /v1/streams/NAME")
 
 
 def _upgrade(instead: str) -> HTTPException:
     return HTTPException(
-        426, f"this is a WebSocket; {instead}", headers={"Upgrade": "websocket", "Connection": "Upgrade"}
+        426, f"this is a WebSocket endpoint; {instead}", headers={"Upgrade": "websocket", "Connection": "Upgrade"}
     )
 
 
@@ -69,26 +69,28 @@ def _state(deps: Deps) -> Endpoint:
         read = deps.states.get(name)
         if read is None:
             raise NotFound(f"there is no handler {name[:80]!r}")
-        found = await read(key)
-        if found is None:
+        state = await read(key)
+        if state is None:
             raise NotFound(f"handler {name} has no state for {key[:80]!r}")
-        return _json(found)
+        return _json(state)
 
     return state
 
 
 def _require_state(deps: Deps, name: str, caller: Caller) -> None:
-    """Raise `Forbidden` unless the caller may read the handler and sees all events that its state is made of."""
+    """Raise `Forbidden` unless the caller can read the handler and all events that its state is computed from."""
     caller.require_all(name)
     if any(caller.sees(stream) is not None for stream in deps.state_inputs.get(name, ())):
-        raise Forbidden(f"{caller.name} sees some rows only of what {name[:80]!r} reads, and its state is made of all")
+        raise Forbidden(
+            f"{caller.name} sees only some of the events that {name[:80]!r} reads, but its state includes all of them"
+        )
 
 
 def _ack(deps: Deps) -> Endpoint:
     async def ack(request: Request) -> Response:
         parameters(request.query_params.multi_items())
         if deps.acks is None:
-            raise NotFound("acknowledgements are not told here")
+            raise NotFound("acknowledgements are not available here")
         return _json(msgspec.json.encode(await deps.acks(request.path_params["ack"], caller_of(request.scope))))
 
     return ack
@@ -107,10 +109,10 @@ def _app(deps: Deps) -> Endpoint:
 def _health(deps: Deps) -> Endpoint:
     async def health(request: Request) -> Response:
         caller = caller_of(request.scope)
-        found = deps.health(**_details(caller))
+        report = deps.health(**_details(caller))
         if not caller.may("consume", EVERYTHING):
-            found = {"ready": found["ready"]}
-        return _json(_encode(found), 200 if found["ready"] else 503)
+            report = {"ready": report["ready"]}
+        return _json(_encode(report), 200 if report["ready"] else 503)
 
     return health
 
@@ -123,7 +125,7 @@ def _openapi(deps: Deps) -> Endpoint:
     async def openapi(request: Request) -> Response:
         app = _visible(deps.describe(), caller_of(request.scope))
         shown = {item["name"] for item in app["streams"]}
-        events = {name: each for name, each in deps.events.items() if name in shown}
+        events = {name: event for name, event in deps.events.items() if name in shown}
         return _json(_encode(document(app, events, deps.settings)))
 
     return openapi
@@ -138,7 +140,7 @@ def _metrics(deps: Deps) -> Endpoint:
 
 
 def _visible(app: dict[str, Any], caller: Caller) -> dict[str, Any]:
-    """An app's streams, views and handlers, as far as the caller has to do with them."""
+    """Return an app's description with only the streams, views and handlers that the caller is allowed to use."""
 
     def sees(name: str) -> bool:
         return caller.may("consume", name) or caller.may("produce", name)

@@ -1,4 +1,4 @@
-"""The OpenAPI 3.1 document of an app: the API's paths, with the names and event schemas of this app's streams."""
+"""The OpenAPI 3.1 document for an app: the API's paths, with the app's names and its streams' event schemas."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 import msgspec
 
-from penstock.schema import Event, Raw, wire_class
+from penstock.core.schema import Event, Raw, wire_class
+from penstock.core.settings import Settings
 from penstock.serve.webhooks.openapi import WEBHOOK_SCHEMAS, webhook_paths
-from penstock.settings import Settings
 
 Object = dict[str, Any]
 EVERYWHERE = ("400", "401", "403", "408", "429", "431", "500", "503")
-"""What may be answered to any request, whatever it asks for: by the edge, the guard, or a disk that fails."""
+"""Statuses that any request can return, because of a limit or check before the routes, or a failed disk."""
 _BUSY = ("429", "503", "507")
-_CURSOR: Object = {"type": "string", "description": "An opaque position: give it back as `since` to go on from there."}
+_CURSOR: Object = {"type": "string", "description": "An opaque position: pass it as `since` to continue from there."}
 _SINCE: Object = {
     "name": "since",
     "in": "query",
@@ -27,33 +27,33 @@ _FILTER: tuple[Object, ...] = (
         "name": "where",
         "in": "query",
         "schema": {"type": "string", "minLength": 1},
-        "description": "A condition in SQL: only what it holds for is shown.",
+        "description": "A SQL condition: only rows for which it is true are returned.",
     },
     {
         "name": "select",
         "in": "query",
         "schema": {"type": "string", "minLength": 1},
-        "description": "A list of columns or expressions in SQL: what is shown.",
+        "description": "A list of columns or SQL expressions to return.",
     },
 )
 _NONE_MATCH: Object = {
     "name": "If-None-Match",
     "in": "header",
     "schema": {"type": "string"},
-    "description": "The `ETag` of an earlier answer: 304 if there is nothing else to tell.",
+    "description": "The `ETag` of an earlier response. Returns 304 if nothing has changed.",
 }
 _ORDER: Object = {
     "name": "order",
     "in": "query",
     "schema": {"type": "string", "minLength": 1},
-    "description": "Columns to sort the rows by, as in `city, total DESC`; without `since` only.",
+    "description": "Columns to sort the rows by, such as `city, total DESC`. Not allowed with `since`.",
 }
 _RANGE: tuple[Object, ...] = (
     {
         "name": "per",
         "in": "query",
         "schema": {"type": "string", "minLength": 1},
-        "description": "Of a rollup: a unit, as in `hour`. Only its buckets are shown.",
+        "description": "For a rollup: the unit of the buckets to return, such as `hour`.",
     },
     {
         "name": "from",
@@ -73,42 +73,42 @@ _KEY: Object = {
     "in": "path",
     "required": True,
     "schema": {"type": "string", "minLength": 1},
-    "description": "A value of the handler's key, as text; of a key of several fields, a JSON array of their values.",
+    "description": "The value of the handler's key; for a key with several fields, a JSON array of their values.",
 }
 _LAST_EVENT_ID: Object = {
     "name": "Last-Event-ID",
     "in": "header",
     "schema": {"type": "string"},
-    "description": "The id of the last event that was received; wins over `since`.",
+    "description": "The id of the last event received; overrides `since`.",
 }
 _PUBLISH = (
-    'A WebSocket that takes events. Say `{"seq": n, "event": {...}}` or `{"seq": n, "events": [...]}`, with `seq` one '
-    'higher each time; the answers are `{"event": "ack", "seq": n}` once all up to there are durable.'
+    'A WebSocket that accepts events. Send `{"seq": n, "event": {...}}` or `{"seq": n, "events": [...]}`, increasing '
+    '`seq` by one each time. The server sends `{"event": "ack", "seq": n}` once all events up to `n` are durable.'
 )
 _PRODUCER: Object = {
     "name": "producer",
     "in": "query",
     "schema": {"type": "string", "minLength": 1, "maxLength": 100},
-    "description": "A name under which a message that is sent again is known by its `seq`.",
+    "description": "The sender's name. A message that it sends again is recognised by its `seq`.",
 }
 _POSTING: tuple[Object, ...] = (
     {
         "name": "ack",
         "in": "query",
         "schema": {"type": "string", "enum": ["durable", "none"]},
-        "description": "`none` answers 202 at once, before the events are durable.",
+        "description": "`none` returns 202 immediately, before the events are durable.",
     },
     {
         "name": "reply",
         "in": "query",
         "schema": {"type": "string", "minLength": 1},
-        "description": "A stream or view: answer with what the events caused there.",
+        "description": "A stream or view. The response includes the results that the events produce there.",
     },
     {
         "name": "Idempotency-Key",
         "in": "header",
         "schema": {"type": "string", "minLength": 1, "maxLength": 255, "pattern": "^[!#-~]([ -~]*[!#-~])?$"},
-        "description": "Tells this request from all others, for events that have no id.",
+        "description": "A string that identifies this request, for events that have no id.",
     },
 )
 _TIMEOUT: Object = {"name": "timeout", "in": "query", "description": "Seconds to wait for the reply."}
@@ -117,28 +117,29 @@ _ACK: Object = {
     "in": "path",
     "required": True,
     "schema": {"type": "string", "minLength": 1},
-    "description": "The `ack` of an answer.",
+    "description": "The `ack` from an earlier response.",
 }
 _SQL: Object = {
     "name": "sql",
     "in": "query",
     "required": True,
     "schema": {"type": "string", "minLength": 1},
-    "description": "The text of a query.",
+    "description": "The SQL of the query.",
 }
 _LIVE = (
-    "Server-sent events: `snapshot`, `change`, `progress`, `reset`, `stall`, and a last `error` if the channel fails. "
-    "The id of each is a cursor."
+    "Server-sent events: `snapshot`, `change`, `progress`, `reset`, `stall`, and a final `error` if the channel fails. "
+    "The id of each event is a cursor."
 )
 _SOCKET = (
-    'A WebSocket with many subscriptions. Say `{"op": "subscribe", "id", "view", "stream" or "query", "since"?, '
+    'A WebSocket with many subscriptions. Send `{"op": "subscribe", "id", "view", "stream" or "query", "since"?, '
     '"where"?, "select"?, "window"?}`, or `unsubscribe`, `filter`, `ack`, `pause`, `resume`, `pace` with the same id, '
-    'or `{"op": "ping"}`; the answers are `{"id", "event", "cursor", "data"}`.'
+    'or `{"op": "ping"}`. The server sends `{"id", "event", "cursor", "data"}`.'
 )
 
 
 def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings: Settings) -> Object:
-    """The document for an app as `/v1/app` describes it, whose streams have these event classes."""
+    """Return the OpenAPI document for an app. `app` is the body of `/v1/app`, and `events` contains the event
+    classes."""
     event_schemas, components = _events(events)
     streams = [item["name"] for item in app.get("streams", ())]
     views = [item["name"] for item in app.get("views", ())]
@@ -176,7 +177,7 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
             "/v1/acks/{ack}": {
                 "parameters": [_ACK],
                 "get": _operation(
-                    "What became of the events of a request",
+                    "The outcome of a request's events",
                     _ok({"$ref": "#/components/schemas/Acknowledged"}),
                     also=("404",),
                 ),
@@ -186,7 +187,7 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
                 "get": _operation("The state of a key", _ok({"$ref": "#/components/schemas/KeyState"}), also=("404",)),
             },
             "/v1/app": {"get": _operation("The app with live figures", _ok({"type": "object"}))},
-            "/v1/health": {"get": _operation("Ready or not, and why", _health())},
+            "/v1/health": {"get": _operation("Readiness of the app, with the reasons if it is not ready", _health())},
             "/v1/openapi.json": {"get": _operation("This document", _ok({"type": "object"}))},
             "/metrics": {"get": _operation("Prometheus metrics", _ok({"type": "string"}, "text/plain"))},
             **webhook_paths(_operation),
@@ -201,8 +202,11 @@ def document(app: Mapping[str, Any], events: Mapping[str, type[Event]], settings
 
 
 def _events(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
-    """The JSON Schema of each stream's event, and the components they refer to, each under its stream's name. What goes
-    to a stream without a class is of any form."""
+    """Return the JSON Schema for each stream's events, and the components that the schema refers to, named after the
+    stream.
+
+    A stream without a class accepts events of any form.
+    """
     schemas: list[Object] = []
     components: Object = {}
     for stream, event in events.items():
@@ -210,10 +214,10 @@ def _events(events: Mapping[str, type[Event]]) -> tuple[list[Object], Object]:
             continue
         template = f"#/components/schemas/{stream}.{{name}}"
         try:
-            found, parts = msgspec.json.schema_components([wire_class(event)], ref_template=template)
-        except KeyError:  # two records of one name inside an event: msgspec cannot tell them apart
-            found, parts = ({"type": "object", "title": event.__name__},), {}
-        schemas += found
+            event_schemas, parts = msgspec.json.schema_components([wire_class(event)], ref_template=template)
+        except KeyError:  # msgspec cannot tell two records with the same name apart
+            event_schemas, parts = ({"type": "object", "title": event.__name__},), {}
+        schemas += event_schemas
         components |= {f"{stream}.{name}": part for name, part in parts.items()}
     return schemas, components
 
@@ -229,7 +233,7 @@ def _last(settings: Settings) -> Object:
         "name": "last",
         "in": "query",
         "schema": schema,
-        "description": "The latest so many events; not with since.",
+        "description": "The number of latest events to return. Not allowed with `since`.",
     }
 
 
@@ -242,11 +246,11 @@ def _read(summary: str, schema: str, settings: Settings, own: Sequence[Object]) 
         "name": "wait",
         "in": "query",
         "schema": {"type": "number", "minimum": 0, "maximum": settings.wait_s_max},
-        "description": "Seconds to wait for something after `since`, if there is nothing.",
+        "description": "Seconds to wait for new data after `since`, if there is none yet.",
     }
     return _operation(
         summary,
-        _ok({"$ref": f"#/components/schemas/{schema}"}) | {"304": {"description": "There is nothing else to tell."}},
+        _ok({"$ref": f"#/components/schemas/{schema}"}) | {"304": {"description": "Nothing has changed."}},
         parameters=[_SINCE, {"name": "limit", "in": "query", "schema": limit}, wait, *_FILTER, *own, _NONE_MATCH],
         also=("404",),
     )
@@ -256,13 +260,13 @@ def _post(event_schemas: list[Object], settings: Settings, *, opaque: bool) -> O
     one: Object = {"anyOf": event_schemas} if event_schemas else {"type": "object"}
     content: Object = {
         "application/json": {"schema": {"anyOf": [one, {"type": "array", "items": one}]}},
-        "application/x-ndjson": {"schema": {"type": "string", "description": "One event a line."}},
+        "application/x-ndjson": {"schema": {"type": "string", "description": "One event per line."}},
     }
     if opaque:
-        described = "One event as it is, for a stream without an event class."
+        described = "One event with any content, for a stream without an event class."
         content["application/octet-stream"] = {"schema": {"type": "string", "description": described}}
     receipt = _ok({"$ref": "#/components/schemas/Receipt"})
-    answers = receipt | {"202": receipt["200"] | {"description": "Taken, not yet durable."}}
+    answers = receipt | {"202": receipt["200"] | {"description": "Accepted, not yet durable."}}
     timeout = _TIMEOUT | {"schema": {"type": "number", "exclusiveMinimum": 0, "maximum": settings.reply_s_max}}
     refusals = ("404", "413", "415", "422", "504", "507")
     operation = _operation("Append events", answers, parameters=[*_POSTING, timeout], also=refusals)
@@ -287,7 +291,7 @@ def _query(settings: Settings) -> Object:
     }
     answers = _ok({"$ref": "#/components/schemas/Answer"})
     answers["200"]["content"]["application/vnd.apache.arrow.stream"] = {"schema": {"type": "string"}}
-    operation = _operation("Ask a query", answers, also=("404", "413", "422"))
+    operation = _operation("Run a query", answers, also=("404", "413", "422"))
     return operation | {"requestBody": {"required": True, "content": {"application/json": {"schema": asked}}}}
 
 
@@ -297,14 +301,14 @@ def _health() -> Object:
             "description": description,
             "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Health"}}},
         }
-        for status, description in (("200", "Ready."), ("503", "Not ready; `reasons` say why."))
+        for status, description in (("200", "Ready."), ("503", "Not ready; `reasons` says why."))
     }
 
 
 def _operation(summary: str, answers: Object, *, parameters: Sequence[Object] = (), also: Sequence[str] = ()) -> Object:
     refusals = {status: _refusal(status) for status in sorted({*EVERYWHERE, *also})}
-    found: Object = {"summary": summary, "responses": refusals | answers}
-    return found | ({"parameters": list(parameters)} if parameters else {})
+    operation: Object = {"summary": summary, "responses": refusals | answers}
+    return operation | ({"parameters": list(parameters)} if parameters else {})
 
 
 def _refusal(status: str) -> Object:
@@ -312,7 +316,7 @@ def _refusal(status: str) -> Object:
 
 
 def _ok(schema: Object, media: str = "application/json") -> Object:
-    return {"200": {"description": "As asked.", "content": {media: {"schema": schema}}}}
+    return {"200": {"description": "Success.", "content": {media: {"schema": schema}}}}
 
 
 def _page(required: list[str], **properties: Object) -> Object:
@@ -320,8 +324,8 @@ def _page(required: list[str], **properties: Object) -> Object:
 
 
 _OBJECTS: Object = {"type": "array", "items": {"type": "object"}}
-_RESET: Object = {"type": "boolean", "description": "The position is no longer kept: begin again with what is here."}
-_MORE: Object = {"type": "boolean", "description": "The next page can be asked for at once."}
+_RESET: Object = {"type": "boolean", "description": "The position is no longer kept: start over with this page."}
+_MORE: Object = {"type": "boolean", "description": "Another page is available now."}
 _TRUNCATED: Object = {"type": "boolean", "description": "There are more rows than `limit`."}
 _COUNT: Object = {"type": "integer", "minimum": 0}
 _CHANGE: Object = {
@@ -341,9 +345,9 @@ _SCHEMAS: Object = {
         rejected=_COUNT,
         cursor=_CURSOR | {"type": ["string", "null"]},
         errors=_OBJECTS,
-        shed={**_COUNT, "description": "Events given up because the stream is overloaded; left out if there are none."},
-        ack={"type": ["string", "null"], "description": "An acknowledgement: ask with it what became of the events."},
-        reply={"type": ["object", "null"], "description": "What the events caused, if that was asked for."},
+        shed={**_COUNT, "description": "Events dropped because the stream is overloaded; omitted if none."},
+        ack={"type": ["string", "null"], "description": "An acknowledgement: `GET /v1/acks/ACK` returns the outcome."},
+        reply={"type": ["object", "null"], "description": "The results of the events, if requested."},
     ),
     "Answer": {
         "type": "object",
@@ -369,12 +373,12 @@ _SCHEMAS: Object = {
     "KeyState": _page(
         ["state", "timers"],
         state={"type": "object", "description": "The fields of the handler's state class."},
-        timers={"type": "object", "description": "When each timer that waits is due."},
+        timers={"type": "object", "description": "The due time of each pending timer."},
     ),
     "Health": {
         "type": "object",
         "required": ["ready"],
-        "description": "Who may not see the figures of the app is told no more than `ready`.",
+        "description": "A caller without access to the app's figures gets only `ready`.",
         "properties": {
             "ready": {"type": "boolean"},
             "state": {"type": "string"},
@@ -394,7 +398,7 @@ _SCHEMAS: Object = {
                         "level": {"type": "string", "enum": ["amber", "red"]},
                         "message": {"type": "string"},
                         "since": {"type": "string", "format": "date-time"},
-                        "page": {"type": "string", "description": "Where to look, in the dashboard."},
+                        "page": {"type": "string", "description": "The dashboard page to look at."},
                     },
                 },
             },
@@ -413,11 +417,11 @@ _SCHEMAS: Object = {
     },
 }
 _PROBLEM: Object = {
-    "description": "What is wrong, with a stable `code`.",
+    "description": "An error with a stable `code`.",
     "content": {"application/problem+json": {"schema": {"$ref": "#/components/schemas/Problem"}}},
 }
 _LATER: Object = _PROBLEM | {
-    "description": "Not now, with a stable `code`: the same request can succeed later.",
+    "description": "A temporary error with a stable `code`: the same request can succeed later.",
     "headers": {
         "Retry-After": {"required": True, "schema": {"type": "integer", "minimum": 1}, "description": "In seconds."}
     },
@@ -425,5 +429,5 @@ _LATER: Object = _PROBLEM | {
 _BEARER: Object = {
     "type": "http",
     "scheme": "bearer",
-    "description": "A key, or a token of another issuer. Asked for once there are keys; a certificate does as well.",
+    "description": "A key, or a token from another issuer. Required once keys exist; a certificate is also accepted.",
 }

@@ -1,27 +1,28 @@
-"""`GET /v1/streams/{name}` and `GET /v1/views/{name}`: pages, long polling, and 304 where nothing has changed."""
+"""`GET /v1/streams/{name}` and `GET /v1/views/{name}`: pages, long polling, and 304 responses if nothing has
+changed."""
 
 from __future__ import annotations
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from penstock.access import caller_of
-from penstock.contracts import Channel, Page
-from penstock.errors import BadParameter, NotFound
+from penstock.core.access import caller_of
+from penstock.core.contracts import Channel, PageBody
+from penstock.core.errors import BadParameter, NotFound
+from penstock.http.problems import HEADERS
 from penstock.serve.channels.ranges import PARAMETERS, asked
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import while_heard
 from penstock.serve.deps import Deps, parameters
-from penstock.serve.problems import HEADERS
-from penstock.serve.sliced import answered
+from penstock.serve.sliced import sliced_response
 
 COMMON = ("since", "limit", "wait", "where", "select")
 ALL = "all"
-"""The limit of those who want a view as a whole."""
+"""The value of `limit` that requests a whole view."""
 
 
 class PageEndpoint:
-    """Pages of a `stream` or `view`."""
+    """The endpoint for pages of a `stream` or `view`."""
 
     def __init__(self, deps: Deps, kind: str) -> None:
         self._deps = deps
@@ -29,8 +30,9 @@ class PageEndpoint:
         self._known = (*COMMON, "last" if kind == "stream" else "order")
 
     async def __call__(self, request: Request) -> Response:
-        if request.method == "POST":  # the front door's, which comes first; named here so that `Allow` has it
-            raise NotFound("events are not taken here")
+        # the collect tier handles POST, and its route comes first; POST is listed here so that `Allow` includes it
+        if request.method == "POST":
+            raise NotFound("events are not accepted here")
         name = request.path_params["name"]
         channel = self._deps.channel(self._kind, name, caller_of(request.scope))
         units = self._deps.rollups.get(name, ()) if self._kind == "view" else ()
@@ -44,18 +46,16 @@ class PageEndpoint:
         tag = f'W/"{page.tag}"'
         if not {tag, "W/*"}.isdisjoint(_tags(request.headers.get("if-none-match", ""))):
             return Response(None, 304, headers=HEADERS | {"ETag": tag})
-        return answered(page.body, self._deps.connections, HEADERS | {"ETag": tag}, end=page.end)
+        return sliced_response(page.body, self._deps.connections, HEADERS | {"ETag": tag}, end=page.end)
 
-    async def _page(self, channel: Channel, given: dict[str, str], request: Request) -> Page:
+    async def _page(self, channel: Channel, given: dict[str, str], request: Request) -> PageBody:
         if "last" in given:
             if given.keys() & {"since", "wait", "limit"}:
-                raise BadParameter(
-                    "last is the end of the stream: it goes without since, wait and limit", parameter="last"
-                )
+                raise BadParameter("last cannot be combined with since, wait or limit", parameter="last")
             return await channel.last(self._count("last", given))
         since, limit = given.get("since"), None if given.get("limit") == ALL else self._count("limit", given)
         if "order" in given and given.keys() & {"since", "wait"}:
-            raise BadParameter("changes come in their own order: order goes without since and wait", parameter="order")
+            raise BadParameter("changes cannot be sorted: omit order, or omit since and wait", parameter="order")
         if "order" in given:
             return await channel.page(since, limit, order=given["order"])
         wait_s = self._wait_s(given)
@@ -69,14 +69,14 @@ class PageEndpoint:
         if text is None:
             return 0
         if "since" not in given:
-            raise BadParameter("wait needs since: a cursor, or latest", parameter="wait")
+            raise BadParameter("wait requires since: a cursor or latest", parameter="wait")
         try:
-            found = float(text)
+            seconds = float(text)
         except ValueError:
-            found = -1
-        if len(text) > 20 or not 0 <= found <= most:
+            seconds = -1
+        if len(text) > 20 or not 0 <= seconds <= most:
             raise BadParameter(f"wait must be a number of seconds from 0 to {most:g}", parameter="wait")
-        return found
+        return seconds
 
     def _count(self, name: str, given: dict[str, str]) -> int:
         text, most = given.get(name), self._deps.settings.page_events_max
@@ -84,11 +84,15 @@ class PageEndpoint:
             return min(self._deps.settings.page_events, most)
         if not (text.isascii() and text.isdigit() and len(text) <= 9 and 1 <= int(text) <= most):
             word = f", or {ALL!r}" if self._kind == "view" else ""
-            raise BadParameter(f"{name} must be a whole number from 1 to {most}{word}", parameter=name)
+            raise BadParameter(f"{name} must be an integer from 1 to {most}{word}", parameter=name)
         return int(text)
 
 
 def _tags(header: str) -> list[str]:
-    """The tags of an `If-None-Match`, or `*`, which is any. They are compared weakly, as the standard says."""
-    tags = [each.strip() for each in header[:4096].split(",")]
-    return [each if each.startswith("W/") else f"W/{each}" for each in tags]
+    """Parse the page tags in an `If-None-Match` header. All tags are treated as weak, because the standard requires
+    weak comparison.
+
+    `*` matches any tag.
+    """
+    tags = [tag.strip() for tag in header[:4096].split(",")]
+    return [tag if tag.startswith("W/") else f"W/{tag}" for tag in tags]

@@ -1,10 +1,10 @@
 """`WS /v1/live`: many subscriptions on one WebSocket.
 
-The client subscribes and unsubscribes, acknowledges, pauses and resumes, sets the pace of a subscription, and changes
-its filter; the server answers each, and sends the deliveries of every subscription under its id. What a client gets
-wrong is answered with an `error` message. Sends take turns: each subscription has at most one delivery waiting, so a
-busy one cannot starve the others. What large deliveries a client has yet to take is bounded for its caller and in all
-(`held.py`): the others of it are read when there is room.
+The client can subscribe and unsubscribe, acknowledge, pause and resume, set the pace of a subscription, and change its
+filter. The server confirms every command except an acknowledgement, and sends each subscription's deliveries under its
+id. It responds to an invalid command with an `error` message. Subscriptions take turns to send, and each has at most
+one delivery waiting, so a busy subscription cannot starve the others. Large deliveries that clients have not received
+yet are limited per caller and in total (`held.py`). Further deliveries are read when there is room for them.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from typing import Any
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect
 
-from penstock.access import caller_of, subprotocol
-from penstock.contracts import Channel, Delivery
-from penstock.errors import (
+from penstock.core.access import caller_of, subprotocol
+from penstock.core.contracts import Channel, Delivery
+from penstock.core.errors import (
     BadParameter,
     MalformedBody,
     NotFound,
@@ -29,24 +29,25 @@ from penstock.errors import (
     TooLarge,
     as_problem,
 )
-from penstock.serve.connections import FAREWELL_S, first_of, following
+from penstock.core.tasks import first_of
+from penstock.http.frames import MESSAGE_BYTES_MAX, WRITER, FrameWriter, delivered, framed
+from penstock.http.problems import problem_response, unexpected
+from penstock.serve.connections import FAREWELL_S, following
 from penstock.serve.deps import Deps
-from penstock.serve.frames import WRITER, FrameWriter, delivered, framed
 from penstock.serve.held import SMALL_BYTES, Reservation
-from penstock.serve.problems import problem_response, unexpected
-from penstock.serve.subscription import EVERY_S_MAX, WINDOW_MAX, Message, Subscription
+from penstock.serve.subscription import EVERY_S_MAX, WINDOW_MAX, ClientMessage, Subscription
 
-MESSAGE_BYTES_MAX = 64 * 1024
 ID_LENGTH_MAX = 128
 AT_ONCE_BYTES_MAX = 64 * 1024
-"""Of what comes together, so much is sent at once; more goes one by one, as the client takes it."""
+"""Maximum total size of deliveries sent together. Above this size, deliveries are sent one by one, as the client
+receives them."""
 BAD_MESSAGES_MAX = 20
-"""Bad messages in a row before the connection is closed with POLICY."""
+"""Number of consecutive bad messages after which the connection is closed with the code POLICY."""
 GONE, POLICY, RESTART = 1006, 1008, 1012
 _log = logging.getLogger("penstock.serve")
 
 
-_decode = msgspec.json.Decoder(Message).decode
+_decode = msgspec.json.Decoder(ClientMessage).decode
 
 
 class LiveSocket:
@@ -66,13 +67,14 @@ class LiveSocket:
 
 
 async def no_such_socket(websocket: WebSocket) -> None:
-    """Refuse a WebSocket to a path where there is none."""
+    """Refuse a WebSocket on an unknown path."""
     error = NotFound(f"there is no WebSocket at {websocket.url.path[:200]!r}")
     await websocket.send_denial_response(problem_response(error))
 
 
 class _Session:
-    """One connection: a task that reads commands, and one for each subscription. They send in turn."""
+    """One WebSocket connection: a task that reads commands, and a task per subscription. The tasks take turns to
+    send."""
 
     def __init__(self, websocket: WebSocket, deps: Deps) -> None:
         self._websocket = websocket
@@ -80,10 +82,10 @@ class _Session:
         self._caller = caller_of(websocket.scope)
         self._subscriptions: dict[str, Subscription] = {}
         self._writer: FrameWriter = websocket.scope["extensions"][WRITER]
-        self._turn = asyncio.Lock()  # wakes those who wait in the order they came
+        self._turn = asyncio.Lock()  # wakes waiters in order of arrival
         self._over = asyncio.Event()
         self._held = deps.connections.held
-        self._ops: dict[str, Callable[[Message], Awaitable[None]]] = {
+        self._ops: dict[str, Callable[[ClientMessage], Awaitable[None]]] = {
             "subscribe": self._subscribe,
             "unsubscribe": self._unsubscribe,
             "filter": self._filter,
@@ -95,7 +97,7 @@ class _Session:
         }
 
     async def run(self) -> None:
-        """Serve until the client goes, takes nothing, or misbehaves, or the gateway closes."""
+        """Serve the WebSocket until the client disconnects, stops reading or misbehaves, or the gateway closes."""
         reading = asyncio.create_task(self._read())
         closing = asyncio.create_task(self._deps.closing.wait())
         over = asyncio.create_task(self._over.wait())
@@ -115,7 +117,8 @@ class _Session:
             return
 
     async def _read(self) -> bool:
-        """Take commands until the client goes (False) or says nothing but nonsense (True)."""
+        """Execute a WebSocket client's commands until the client disconnects (False) or sends too many bad messages
+        (True)."""
         bad = 0
         while bad < BAD_MESSAGES_MAX:
             received = await self._websocket.receive()
@@ -139,91 +142,96 @@ class _Session:
         except PenstockError as error:
             raise _Refused(message.id, error, message.op) from error
 
-    async def _ping(self, message: Message) -> None:
+    async def _ping(self, message: ClientMessage) -> None:
         await self._send(None, "pong")
 
-    async def _subscribe(self, message: Message) -> None:
+    async def _subscribe(self, message: ClientMessage) -> None:
         id = _id(message)
         if id in self._subscriptions:
-            raise BadParameter(f"the id {id!r} is taken by another subscription of this connection")
+            raise BadParameter(f"the id {id!r} is already used by another subscription on this connection")
         most = self._deps.settings.subscriptions_max
         if len(self._subscriptions) >= most:
-            raise BadParameter(f"a connection may have {most} subscriptions")
+            raise BadParameter(f"a connection can have at most {most} subscriptions")
         if message.window is not None and not 1 <= message.window <= WINDOW_MAX:
-            raise BadParameter(f"a window is a whole number from 1 to {WINDOW_MAX}")
+            raise BadParameter(f"window must be an integer from 1 to {WINDOW_MAX}")
         await self._paid()
         chosen = Subscription(message, self._channel(message))
-        chosen.style.take = partial(self._take, id, chosen)
         self._subscriptions[id] = chosen
-        chosen.task = asyncio.create_task(self._follow(id, chosen))
+        self._start(id, chosen)
+
+    def _start(self, id: str, chosen: Subscription) -> None:
+        chosen.start(self._follow(id, chosen), partial(self._take, id, chosen))
 
     async def _paid(self) -> None:
-        """Count what begins to read as a request. Who is over its rate is not refused but waited for, and its further
-        commands with it."""
+        """Count a subscription as a request.
+
+        A caller over its rate limit is not refused: the subscription, and the caller's later commands, wait.
+        """
         while wait_s := self._caller.wait_s():
             await asyncio.sleep(wait_s)
         self._caller.spend(1)
 
-    def _channel(self, message: Message) -> Channel:
+    def _channel(self, message: ClientMessage) -> Channel:
         named = {"view": message.view, "stream": message.stream, "query": message.query}
         chosen = [(kind, name) for kind, name in named.items() if name is not None]
         if len(chosen) != 1:
-            raise BadParameter("say what to subscribe to: either a view or a stream, or a query")
-        found = self._deps.channel(*chosen[0], self._caller)
+            raise BadParameter("subscribe to exactly one view, stream or query")
+        channel = self._deps.channel(*chosen[0], self._caller)
         if message.where is None and message.select is None:
-            return found
-        return found.through(message.where, message.select)
+            return channel
+        return channel.through(message.where, message.select)
 
-    async def _unsubscribe(self, message: Message) -> None:
+    async def _unsubscribe(self, message: ClientMessage) -> None:
         id = _id(message)
         self._known(id)
         await self._end(id)
         await self._send(id, "unsubscribed")
 
-    async def _filter(self, message: Message) -> None:
-        """Go on through another filter: a stream from where it is, a view with a snapshot of what is seen now."""
+    async def _filter(self, message: ClientMessage) -> None:
+        """Switch a subscription to another filter: a stream continues, a view starts with a new snapshot."""
         id = _id(message)
         await self._paid()
         chosen = self._known(id)
         asked = msgspec.structs.replace(chosen.asked, where=message.where, select=message.select)
         channel = self._channel(asked)
         await chosen.stop()
-        chosen.turn_to(channel, keep_place=asked.stream is not None)
+        chosen.turn_to(channel, keep_cursor=asked.stream is not None)
         await self._send(id, "filtered")
-        chosen.task = asyncio.create_task(self._follow(id, chosen))
+        self._start(id, chosen)
 
-    async def _ack(self, message: Message) -> None:
+    async def _ack(self, message: ClientMessage) -> None:
         self._known(_id(message)).acknowledge(message.cursor or "")
 
-    async def _pause(self, message: Message) -> None:
+    async def _pause(self, message: ClientMessage) -> None:
         id = _id(message)
         self._known(id).pause()
         await self._send(id, "paused")
 
-    async def _resume(self, message: Message) -> None:
+    async def _resume(self, message: ClientMessage) -> None:
         id = _id(message)
         self._known(id).resume()
         await self._send(id, "resumed")
 
-    async def _pace(self, message: Message) -> None:
+    async def _pace(self, message: ClientMessage) -> None:
         id, every_s = _id(message), message.every_s or 0.0
         chosen = self._known(id)
         if not 0 <= every_s <= EVERY_S_MAX:
-            raise BadParameter(f"every_s is a number of seconds from 0 to {EVERY_S_MAX:g}")
+            raise BadParameter(f"every_s must be a number of seconds from 0 to {EVERY_S_MAX:g}")
         chosen.pace(every_s)
         await self._send(id, "paced")
 
     def _known(self, id: str) -> Subscription:
-        found = self._subscriptions.get(id)
-        if found is None:
+        subscription = self._subscriptions.get(id)
+        if subscription is None:
             raise NotFound(f"there is no subscription {id!r} on this connection")
-        return found
+        return subscription
 
     async def _end(self, *ids: str) -> None:
         await asyncio.gather(*(self._subscriptions.pop(id).stop() for id in ids))
 
     async def _follow(self, id: str, chosen: Subscription) -> None:
-        """One subscription, as a task of its own. If it fails, the client is told why and the others go on."""
+        """Run one subscription in its task. If the subscription fails, the client gets the error, and other
+        subscriptions continue."""
         try:
             problem = await self._deliver(id, chosen)
             self._subscriptions.pop(id, None)
@@ -232,8 +240,10 @@ class _Session:
             return
 
     async def _deliver(self, id: str, chosen: Subscription) -> dict[str, Any]:
-        """Send deliveries for as long as the channel gives them; returns why it stopped. A large one that has to wait
-        is let go, and read again after the last that was sent."""
+        """Send a subscription's deliveries until the channel ends, and return the reason.
+
+        A large delivery that must wait is dropped. It is read again later, from the cursor of the last delivery sent.
+        """
         wanted = 0
         try:
             while True:
@@ -258,38 +268,59 @@ class _Session:
     async def _pass_on(
         self, id: str, chosen: Subscription, deliveries: AsyncIterator[Delivery], reservation: Reservation
     ) -> int:
-        """Send deliveries until there is one that is large and cannot go out now: returns its size."""
-        while True:
-            delivery = await anext(deliveries)  # a bad cursor is answered instead of `subscribed`
-            if len(delivery.data) <= SMALL_BYTES:
-                self._held.give_back(reservation)
-                await self._begin(id, chosen)
-                await chosen.ready()  # it may have been held up while there was nothing to send
-                await self._send(id, delivery.kind, delivery)
-            elif not await self._send_large(id, chosen, delivery, reservation):
-                size = len(delivery.data)
-                del delivery
-                await self._begin(id, chosen)
-                return size
-            chosen.sent(delivery)
+        """Send a subscription's deliveries until a large one cannot be sent now, and return the size of that
+        delivery."""
+        while not (wanted := await self._send_next(id, chosen, deliveries, reservation)):
             await chosen.ready()
+        return wanted
+
+    async def _send_next(
+        self, id: str, chosen: Subscription, deliveries: AsyncIterator[Delivery], reservation: Reservation
+    ) -> int:
+        """Send a subscription's next delivery and return 0, or return the size of a large one that cannot be sent now.
+
+        Afterwards, nothing here refers to the delivery: the next one may not arrive for hours.
+        """
+        delivery = await anext(deliveries)  # fails on a bad cursor, before `subscribed` is sent
+        size, kind, cursor = len(delivery.data), delivery.kind, delivery.cursor
+        if size <= SMALL_BYTES:
+            self._held.give_back(reservation)
+            await self._begin(id, chosen)
+            await chosen.ready()  # it may have been paused while there was nothing to send
+            await self._send(id, kind, delivery)
+            chosen.sent(kind, cursor)
+            return 0
+        data = delivered(delivery, id)
+        del delivery  # only the frame is counted while it is sent
+        if await self._send_large(id, chosen, data, partial(chosen.sent, kind, cursor), reservation):
+            return 0
+        del data
+        await self._begin(id, chosen)
+        return size
 
     async def _begin(self, id: str, chosen: Subscription) -> None:
-        """Tell the client that its subscription has begun, if it was not told."""
+        """Send `subscribed` to the client, once."""
         if not chosen.begun:
             await self._send(id, "subscribed")
             chosen.begun = True
 
-    async def _send_large(self, id: str, chosen: Subscription, delivery: Delivery, reservation: Reservation) -> bool:
-        """Send a delivery and wait until the client has taken it; False, and it is not sent, if the subscription is
-        held up or there is no room to hold it for so long."""
-        with self._held.keep(self._caller.name, delivered(delivery, id), reservation) as has_room:
+    async def _send_large(
+        self, id: str, chosen: Subscription, data: bytes, sent: Callable[[], None], reservation: Reservation
+    ) -> bool:
+        """Send the frame of a large delivery, call `sent`, and wait until the client has received the frame.
+
+        Returns False without sending the frame if the subscription is paused, or if there is no room to hold the frame
+        while it is being sent.
+        """
+        with self._held.keep(self._caller.name, data, reservation) as has_room:
             if not has_room:
                 return False
             await self._begin(id, chosen)
             if not chosen.is_ready:
                 return False
-            await self._send(id, delivery.kind, delivery)
+            async with self._turn:
+                await self._write(data)
+            sent()
             await self._drained()
         return True
 
@@ -303,16 +334,22 @@ class _Session:
     async def _send(
         self, id: str | None, event: str, delivery: Delivery | None = None, problem: dict[str, Any] | None = None
     ) -> None:
-        """Send one message when its turn comes. A client that does not take it in time has gone."""
+        """Send one WebSocket message after all earlier ones. A client that does not receive it in time is treated as
+        disconnected."""
         async with self._turn:
-            while not self._writer.write([framed(id, event, delivery, problem)]):
-                await self._drained()
+            await self._write(framed(id, event, delivery, problem))
+
+    async def _write(self, data: bytes) -> None:
+        """Write a frame as soon as all earlier ones are sent. Called in this task's turn."""
+        while not self._writer.write([data]):
+            await self._drained()
 
     def _take(self, id: str, chosen: Subscription, deliveries: Sequence[Delivery]) -> bool:
-        """Send what has just come, if it is no one else's turn and nothing is waiting to go out."""
+        """Send a subscription's new deliveries immediately if no other task is sending and nothing is waiting to be
+        sent."""
         if self._turn.locked() or not chosen.is_free:
             return False
-        frames = [delivered(each, id) for each in deliveries]
+        frames = [delivered(delivery, id) for delivery in deliveries]
         if (len(frames) > 1 and sum(map(len, frames)) > AT_ONCE_BYTES_MAX) or not self._writer.write(frames):
             return False
         chosen.cursor = deliveries[-1].cursor
@@ -320,7 +357,7 @@ class _Session:
 
 
 def _outcome(reading: asyncio.Task[bool]) -> bool:
-    """What the reading task returned; False if the client went while it was being answered."""
+    """Return the result of the reading task; False if the client disconnected before it received a response."""
     try:
         return reading.result()
     except WebSocketDisconnect:
@@ -328,8 +365,10 @@ def _outcome(reading: asyncio.Task[bool]) -> bool:
 
 
 class _Refused(Exception):
-    """A command that is answered with an error, under its id if it has one. The answer names the command, so that it is
-    not taken for the end of the subscription."""
+    """A WebSocket command that was refused. The client gets an error message, with the command's id if it has one.
+
+    The message names the command, so that clients do not mistake it for the end of the subscription.
+    """
 
     def __init__(self, id: str | None, error: PenstockError, op: str | None = None) -> None:
         super().__init__(str(error))
@@ -338,16 +377,16 @@ class _Refused(Exception):
         self.about = {} if op is None else {"op": op[:80]}
 
 
-def _parse(raw: str | bytes) -> Message:
+def _parse(raw: str | bytes) -> ClientMessage:
     if len(raw) > MESSAGE_BYTES_MAX:
-        raise _Refused(None, TooLarge(f"a message may have {MESSAGE_BYTES_MAX} bytes"))
+        raise _Refused(None, TooLarge(f"the message is too large; the limit is {MESSAGE_BYTES_MAX} bytes"))
     try:
         return _decode(raw)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise _Refused(None, MalformedBody(f"this is not a message: {error}")) from error
+        raise _Refused(None, MalformedBody(f"this is not a valid message: {error}")) from error
 
 
-def _id(message: Message) -> str:
+def _id(message: ClientMessage) -> str:
     if not message.id or len(message.id) > ID_LENGTH_MAX:
         raise BadParameter(f"a subscription needs an id of 1 to {ID_LENGTH_MAX} characters")
     return message.id

@@ -1,4 +1,4 @@
-"""Server-sent events: a channel as a stream of `event`, `id` and `data` lines that a browser resumes by itself."""
+"""Server-sent events: a channel as `event`, `id` and `data` lines, which browsers resume automatically."""
 
 from __future__ import annotations
 
@@ -12,31 +12,34 @@ import msgspec
 from starlette.requests import Request
 from starlette.types import Receive, Scope, Send
 
-from penstock.access import caller_of
-from penstock.contracts import Channel, Delivery, Style
-from penstock.errors import Busy, PenstockError, as_problem
-from penstock.serve.connections import FAREWELL_S, SLICE_BYTES, first_of, following, no_room
+from penstock.core.access import caller_of
+from penstock.core.contracts import Channel, Delivery, Style
+from penstock.core.errors import Busy, PenstockError, as_problem
+from penstock.core.tasks import first_of
+from penstock.http.problems import HEADERS, unexpected
+from penstock.http.protocol import CHUNKS
+from penstock.serve.connections import FAREWELL_S, SLICE_BYTES, disconnected, following, no_room
 from penstock.serve.deps import Deps, parameters
-from penstock.serve.problems import HEADERS, unexpected
 
 RETRY_MS = 1000
-CHUNKS = "penstock.chunks"
-"""Where the protocol puts its `Chunks` among the extensions of a request's scope."""
 CHUNK = ""
-"""Under which the chunk is kept with a delivery; an id has at least a character."""
+"""The id that a delivery's chunk is cached under. Real ids are never empty."""
 _HEADERS = HEADERS | {"Content-Type": "text/event-stream; charset=utf-8", "X-Accel-Buffering": "no"}
 _log = logging.getLogger("penstock.serve")
 
 
 class Chunks(Protocol):
-    """The body of a response, past the queues of ASGI. Belongs to one event loop."""
+    """A response body that is written directly, without ASGI's queues. Not thread-safe."""
 
     def write(self, chunks: Sequence[bytes]) -> bool:
-        """Send chunks now; False, and nothing sent, if the client has yet to take earlier ones, or has gone."""
+        """Send chunks now.
+
+        Returns False, with nothing sent, if earlier chunks are still unsent or the client has disconnected.
+        """
 
 
 class LiveEvents:
-    """The ASGI application of `GET /v1/{streams|views}/{name}/live`."""
+    """The ASGI application for `/v1/streams/{name}/live`, `/v1/views/{name}/live` and `/v1/query/live`."""
 
     def __init__(self, deps: Deps, kind: str) -> None:
         self._deps = deps
@@ -52,17 +55,17 @@ class LiveEvents:
             style.take = partial(_take, chunks)
         with self._deps.connections.one(who):
             async with following(channel, since, style) as deliveries:
-                first = await anext(deliveries)  # a bad cursor is answered as a problem, so nothing is sent before
-                if not self._held.has_room(who, first.data):
+                unsent = [await anext(deliveries)]  # send nothing before this: a bad cursor gets an error response
+                if not self._held.has_room(who, unsent[0].data):
                     raise no_room()
                 await send({"type": "http.response.start", "status": 200, "headers": _raw_headers()})
                 if request.method == "HEAD":
                     await send({"type": "http.response.body"})
                 else:
-                    await self._stream(self._write(who, first, deliveries, send), receive, send)
+                    await self._stream(self._write(who, unsent, deliveries, send), receive, send)
 
     def _channel(self, request: Request) -> tuple[Channel, dict[str, str]]:
-        """What is followed, and the parameters of the request."""
+        """Return the channel to follow, and the parameters of the SSE request."""
         items, caller = request.query_params.multi_items(), caller_of(request.scope)
         if self._kind == "query":
             given = parameters(items, "since", "sql")
@@ -74,9 +77,13 @@ class LiveEvents:
         return channel, given
 
     async def _stream(self, write: Coroutine[Any, Any, None], receive: Receive, send: Send) -> None:
-        """Write until the client goes, the gateway closes, or something fails; then say good-bye if it can be heard."""
+        """Write server-sent events until the client disconnects, the gateway stops or an error occurs, then try to end
+        the response.
+
+        After an error, the response ends with an `error` event.
+        """
         writing = asyncio.create_task(write)
-        gone = asyncio.create_task(_disconnected(receive))
+        gone = asyncio.create_task(disconnected(receive))
         closing = asyncio.create_task(self._deps.closing.wait())
         await first_of(writing, gone, closing)
         if gone.done() and not gone.cancelled():
@@ -86,7 +93,9 @@ class LiveEvents:
             error = writing.exception()
             if isinstance(error, TimeoutError):
                 _log.info(
-                    "a reader of %s took nothing for %s s and was let go", self._kind, self._deps.connections.stuck_s
+                    "disconnected a client that read nothing from a %s for %s s",
+                    self._kind,
+                    self._deps.connections.stuck_s,
                 )
                 return
             farewell = _failure(error)
@@ -96,16 +105,17 @@ class LiveEvents:
         except TimeoutError:
             return
 
-    async def _write(self, who: str, first: Delivery, rest: AsyncIterator[Delivery], send: Send) -> None:
+    async def _write(self, who: str, unsent: list[Delivery], rest: AsyncIterator[Delivery], send: Send) -> None:
         await self._put(b"retry: %d\n\n" % RETRY_MS, send)
-        delivery = first
         while True:
-            await self._deliver(who, delivery, send)
-            delivery = await anext(rest)
+            await self._deliver(who, unsent, send)
+            unsent.append(await anext(rest))
 
-    async def _deliver(self, who: str, delivery: Delivery, send: Send) -> None:
-        """Send one delivery. `Busy` if there is no room to hold it until the client has taken it: the stream ends, and
-        the client comes back to where it was."""
+    async def _deliver(self, who: str, unsent: list[Delivery], send: Send) -> None:
+        """Send the only delivery in `unsent` as a server-sent event, and remove it: afterwards, nothing here refers to
+        it. Raises `Busy` if there is no room to hold the delivery. In that case the response ends, and the client
+        reconnects and resumes."""
+        delivery = unsent.pop()
         with self._held.keep(who, delivery.data) as has_room:
             if not has_room:
                 raise no_room()
@@ -117,9 +127,10 @@ class LiveEvents:
 
 
 def encode(delivery: Delivery) -> Iterator[bytes]:
-    """One event, in slices of the data that all readers share, so that a slow one holds no copy of it.
+    """Encode a delivery as a server-sent event, in slices of the data that all readers share.
 
-    In JSON a line break can only be white space between values, so none is needed.
+    Slow readers therefore do not hold copies of the complete data. Line breaks are replaced with spaces: in JSON they
+    can only be white space between values.
     """
     data = _one_line(delivery.data)
     head = b"event: %b\nid: %b\ndata: " % (delivery.kind.encode(), _one_line(delivery.cursor.encode()))
@@ -133,20 +144,22 @@ def encode(delivery: Delivery) -> Iterator[bytes]:
 
 
 def chunk(delivery: Delivery) -> bytes | None:
-    """One event as a chunk of a response, the same object for all who ask; None if it is to go out in slices."""
-    found = delivery.made.get(CHUNK)
-    if found is None and len(delivery.data) <= SLICE_BYTES:
+    """Return a delivery as one chunk of a response, shared by all readers, or None if it must be sent in slices."""
+    data = delivery.encodings.get(CHUNK)
+    if data is None and len(delivery.data) <= SLICE_BYTES:
         event = b"".join(encode(delivery))
-        found = delivery.made[CHUNK] = b"%x\r\n%b\r\n" % (len(event), event)
-    return found
+        data = delivery.encodings[CHUNK] = b"%x\r\n%b\r\n" % (len(event), event)
+    return data
 
 
 def _take(chunks: Chunks, deliveries: Sequence[Delivery]) -> bool:
-    """Send what has just come, if it is not too much and nothing is waiting to go out. Nothing else is being sent then:
-    who is handed something waits for it."""
-    made = [chunk(each) for each in deliveries]
-    whole = [each for each in made if each is not None]
-    return len(whole) == len(made) and sum(map(len, whole)) <= 2 * SLICE_BYTES and chunks.write(whole)
+    """Send new server-sent events immediately if they are small and nothing is waiting to be sent.
+
+    Nothing else is being sent at that time, because a follower receives deliveries only while it waits.
+    """
+    pieces = [chunk(delivery) for delivery in deliveries]
+    whole = [piece for piece in pieces if piece is not None]
+    return len(whole) == len(pieces) and sum(map(len, whole)) <= 2 * SLICE_BYTES and chunks.write(whole)
 
 
 def _one_line(data: bytes) -> bytes:
@@ -154,16 +167,11 @@ def _one_line(data: bytes) -> bytes:
 
 
 def _failure(error: BaseException | None) -> bytes:
-    """The last event of a channel that failed. It has no id: the client comes back to where it was."""
+    """Return the final event after a channel has failed. It has no id, so the client resumes from its last cursor."""
     problem = as_problem(error) if isinstance(error, PenstockError) else unexpected()
     if not isinstance(error, Busy):
         _log.error("a live channel failed: %s", error, exc_info=error)
     return b"event: error\ndata: %b\n\n" % _one_line(msgspec.json.encode(problem, enc_hook=str))
-
-
-async def _disconnected(receive: Receive) -> None:
-    while (await receive())["type"] != "http.disconnect":
-        pass
 
 
 def _raw_headers() -> list[tuple[bytes, bytes]]:

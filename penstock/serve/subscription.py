@@ -1,21 +1,25 @@
-"""One subscription of a WebSocket: where it stands, and when it may be sent more."""
+"""One subscription on a WebSocket: its position, and when its next delivery can be sent."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 import msgspec
 
-from penstock.contracts import Channel, Delivery, Style
-from penstock.errors import BadParameter
+from penstock.core.clock import loop_time
+from penstock.core.contracts import Channel, Delivery, Style
+from penstock.core.errors import BadParameter
+from penstock.core.tasks import cancel_all
 
 WINDOW_MAX = 1_000
 EVERY_S_MAX = 3_600.0
 
 
-class Message(msgspec.Struct, forbid_unknown_fields=True):
-    """What a client may say."""
+class ClientMessage(msgspec.Struct, forbid_unknown_fields=True):
+    """A WebSocket client's message."""
 
     op: str
     id: str | None = None
@@ -31,21 +35,21 @@ class Message(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Subscription:
-    """What its client has said of it. Belongs to one event loop.
+    """The state of a subscription, controlled by its client. Not thread-safe.
 
     Nothing is read from the channel before `ready`, so a subscription that is paused, paced or unacknowledged falls
-    behind as a slow reader does, and is treated as one.
+    behind like a slow reader, and is treated as one.
     """
 
-    def __init__(self, asked: Message, channel: Channel) -> None:
+    def __init__(self, asked: ClientMessage, channel: Channel) -> None:
         self.asked = asked
         self.channel = channel
         self.cursor = asked.since
-        """Where it goes on: where it began, or after what was sent last."""
+        """The cursor to continue from: the start of the subscription, or the position after the last delivery sent."""
         self.begun = False
-        """Whether its client was told that it has begun."""
+        """True once `subscribed` has been sent to the client."""
         self.style = Style()
-        self.task: asyncio.Task[None] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._window = asked.window
         self._unacknowledged: deque[str] = deque()
         self._acknowledged: str | None = None
@@ -54,28 +58,40 @@ class Subscription:
         self._paused = False
         self._changed = asyncio.Event()
 
-    async def stop(self) -> None:
-        """End its task, and wait for that."""
-        if self.task is not None:
-            self.task.cancel()
-            await asyncio.gather(self.task, return_exceptions=True)
+    def start(self, work: Coroutine[Any, Any, None], take: Callable[[Sequence[Delivery]], bool]) -> None:
+        """Run the subscription's work in a task. `take` sends deliveries while the task waits for them."""
+        self.style.take = take
+        self._task = asyncio.create_task(work)
 
-    def turn_to(self, channel: Channel, *, keep_place: bool) -> None:
+    async def stop(self) -> None:
+        """Cancel the subscription's task and wait for it to end.
+
+        The cancelled task refers to all that it was sending, so the subscription lets go of it. Otherwise both would
+        stay in memory until the garbage collector finds the cycle.
+        """
+        task, self._task, self.style.take = self._task, None, None
+        if task is not None:
+            await cancel_all([task])
+
+    def turn_to(self, channel: Channel, *, keep_cursor: bool) -> None:
         self.channel = channel
-        if not keep_place:
+        if not keep_cursor:
             self.cursor = None
 
-    def sent(self, delivery: Delivery) -> None:
-        """Note that a delivery is on its way. Marks of progress need no acknowledgement."""
-        self.cursor = delivery.cursor
+    def sent(self, kind: str, cursor: str) -> None:
+        """Record that a subscription's delivery has been written. Progress marks need no acknowledgement."""
+        self.cursor = cursor
         if self._every_s:
-            self._next_at = _now() + self._every_s
-        if self._window is not None and delivery.kind in ("change", "snapshot"):
-            self._unacknowledged.append(delivery.cursor)
+            self._next_at = loop_time() + self._every_s
+        if self._window is not None and kind in ("change", "snapshot"):
+            self._unacknowledged.append(cursor)
 
     def acknowledge(self, cursor: str) -> None:
-        """Take note that the client is done with everything up to this cursor. Through another filter the same cursor
-        can come once more: the last one counts, and to acknowledge it again does no harm."""
+        """Record that the client has processed everything up to this cursor.
+
+        The same cursor can occur again after the filter changes. The last occurrence is acknowledged; acknowledging it
+        twice is harmless.
+        """
         if cursor not in self._unacknowledged and cursor != self._acknowledged:
             raise BadParameter("there is no unacknowledged delivery with this cursor", parameter="cursor")
         while cursor in self._unacknowledged:
@@ -91,26 +107,27 @@ class Subscription:
         self._wake()
 
     def pace(self, every_s: float) -> None:
-        """At most one delivery in this time, and changes of a view merged; 0 for all of them at once."""
+        """Send the subscription at most one delivery every `every_s` seconds, merging a view's changes; 0 removes the
+        limit."""
         self._every_s, self.style.merge = every_s, every_s > 0
-        self._next_at = _now() + every_s
+        self._next_at = loop_time() + every_s
         self._wake()
 
     @property
     def is_free(self) -> bool:
-        """Whether anything may go out at any time, and need not be counted."""
+        """Return whether the subscription's deliveries can be sent at any time, without being counted."""
         return not self._paused and self._window is None and not self._every_s
 
     @property
     def is_ready(self) -> bool:
-        """Whether the next delivery may go out now."""
+        """Return whether the subscription's next delivery can be sent now."""
         return not self._held() and self._left_s() <= 0
 
     def _left_s(self) -> float:
-        return self._next_at - _now() if self._every_s else 0.0
+        return self._next_at - loop_time() if self._every_s else 0.0
 
     async def ready(self) -> None:
-        """Return when the next delivery may go out."""
+        """Wait until the subscription's next delivery can be sent."""
         while not self.is_ready:
             left_s = self._left_s()
             self._changed.clear()
@@ -125,7 +142,3 @@ class Subscription:
 
     def _wake(self) -> None:
         self._changed.set()
-
-
-def _now() -> float:
-    return asyncio.get_running_loop().time()

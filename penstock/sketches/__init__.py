@@ -1,10 +1,17 @@
-"""Summaries of a stream in bounded memory: how many different, how often, which most, how large, a fair sample.
+"""Sketches: summaries of a stream in bounded memory, for distinct counts, frequencies, top items, quantiles and
+samples.
 
-Each can be added to, merged, and written as bytes, in the formats of Apache DataSketches where there is one; each
-answer comes with its bounds. They are deterministic: the same items in the same order give the same bytes, on any day
-and in any process, wherever they were written and read in between. So a field of a `State` may be one.
+You can add items to a sketch, merge sketches, and serialize them, in the format of Apache DataSketches if it has one.
+Results come with bounds. Sketches are deterministic: the same items in the same order produce the same bytes, at any
+time and in any process, no matter how often the sketch was serialized in between. Therefore a sketch can be a field of
+a `State`. It is a `StateValue`, which encodes itself, and if it is a field's default, each key gets a copy.
 
-`penstock.sketches.columns` has them for views.
+`Hll`, `Theta`, `CountMin` and the core of `TDigest` come from the `datasketches` package. That package trusts the bytes
+that it reads, so `images` checks them first. The other sketches are plain Python, because the package does not have
+them or uses random numbers for them.
+
+`penstock.sketches.columns` provides sketches for views. It loads `penstock.analyze.summaries` on first use. `spark`
+reads two formats that only Spark uses.
 """
 
 from penstock.sketches.base import Estimate, Sketch

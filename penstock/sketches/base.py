@@ -1,4 +1,4 @@
-"""What all sketches have in common, and the answer they give."""
+"""The base class of all sketches, and the class of their results."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Any, ClassVar, Self
 
 import msgspec
 
-from penstock.packed import Packed
+from penstock.core.state_value import StateValue
 
 Item = str | int
-"""What is counted: text, or a whole number of 64 bits. For anything else give its text."""
+"""The type of items: a string or a 64-bit integer. Convert any other value to a string."""
 INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
 ITEM_BYTES_MAX = 1_024
-"""The longest text that a sketch keeps. A longer one is refused: what it takes in memory is bounded."""
+"""Maximum length of a string that a sketch stores, which bounds its memory. Longer strings are rejected."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """An answer: the value, and the bounds between which the true one lies with at least that confidence. 1 is
-    certainty; None means that nothing is proven, and the bounds are those that hold on common data."""
+    """A sketch's estimated value, with bounds that contain the true value with at least this confidence. A confidence
+    of 1 means certainty; None means that the bounds are not proven, but hold for typical data."""
 
     value: float
     low: float
@@ -26,16 +26,16 @@ class Estimate(msgspec.Struct, frozen=True):
     confidence: float | None = 1.0
 
 
-class Sketch(Packed):
-    """A summary of a stream in bounded memory. Two of the same sort and parameters can be merged.
+class Sketch(StateValue):
+    """A summary of a stream in bounded memory. Two sketches of the same kind with the same parameters can be merged.
 
-    `to_bytes` is the bare image, in the format of Apache DataSketches where there is one, and what `from_bytes` reads;
-    parameters that the image has no place for (a seed, the type of its items) are given to `from_bytes` again. In the
-    state of a handler, `pack` keeps both.
+    `to_bytes` returns the sketch's image, in the format of Apache DataSketches if it has one, and `from_bytes` reads an
+    image. Parameters that the image does not contain, such as a seed or the type of the items, must also be passed to
+    `from_bytes`. In a handler's state, `pack` stores both the image and these parameters.
     """
 
     format: ClassVar[str]
-    """Whose format `to_bytes` is."""
+    """The format of `to_bytes`."""
 
     @abstractmethod
     def to_bytes(self) -> bytes: ...
@@ -46,13 +46,13 @@ class Sketch(Packed):
 
     @property
     def size_bytes(self) -> int:
-        """What it takes as bytes now."""
+        """The current size in bytes."""
         return len(self.to_bytes())
 
     @property
     @abstractmethod
     def size_bytes_max(self) -> int:
-        """What it can take at most, however much is added."""
+        """The maximum size in bytes, however many items are added."""
 
     def pack(self) -> bytes:
         return msgspec.msgpack.encode((self._outside(), self.to_bytes()))
@@ -66,27 +66,28 @@ class Sketch(Packed):
         return self.unpack(self.pack())
 
     def shown(self) -> Any:
-        return {"kind": type(self).__name__.lower(), "bytes": self.size_bytes} | self._told()
+        return {"kind": type(self).__name__.lower(), "bytes": self.size_bytes} | self._details()
 
     def _outside(self) -> dict[str, Any]:
-        """The parameters that the image has no place for."""
+        """Return the sketch parameters that the image does not contain."""
         return {}
 
-    def _told(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         return {}
 
 
 def around(value: float, low: float, high: float, confidence: float | None) -> Estimate:
-    """An answer whose bounds were found apart from it: they are made to hold it."""
+    """Return a sketch's estimate whose bounds were computed separately from its value. The bounds are widened to
+    include the value."""
     return Estimate(value, min(low, value), max(high, value), confidence)
 
 
 def damaged(kind: str, why: str) -> ValueError:
-    return ValueError(f"these are not the bytes of a {kind}: {why}")
+    return ValueError(f"the bytes are not a valid {kind}: {why}")
 
 
 def require_same(kind: str, **values: tuple[Any, Any]) -> None:
-    """Refuse a merge of two that differ in a parameter."""
+    """Raise ValueError if two sketches to be merged differ in a parameter."""
     for name, (mine, other) in values.items():
         if mine != other:
-            raise ValueError(f"two {kind} are merged only if they have the same {name}; here {mine!r} and {other!r}")
+            raise ValueError(f"two {kind} can be merged only if they have the same {name}; got {mine!r} and {other!r}")

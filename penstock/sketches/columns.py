@@ -1,4 +1,4 @@
-"""Sketches for views, as functions of columns: what Spark lacks of them. pyspark is imported when one is first used.
+"""Column functions for using sketches that Spark does not have in views. pyspark is imported on first use.
 
 from penstock.sketches import columns as S
 

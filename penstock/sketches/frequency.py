@@ -1,4 +1,4 @@
-"""How often an item came: `CountMin` for any item and for joins, `RangeCounts` for ranges of whole numbers."""
+"""Frequencies: `CountMin` for any item and for joins, `RangeCounts` for ranges of integers."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from penstock.sketches.images import COUNTERS_MAX, check_count_min
 _TABLE_AT = 24
 HASHES_MAX = 127
 BITS_MAX = 62
-"""Of the numbers of range counts."""
+"""Maximum number of bits in the numbers of range counts."""
 
 
 class CountMin(Sketch):
-    """Counts that are never too low, and too high by at most `error` times all that was added, with that confidence for
-    each question. (Unlike `TopK` it answers for every item, and can be multiplied; but it cannot list any.)"""
+    """A count-min sketch, which counts items. A count is never too low, and is too high by at most `error` times the
+    total. The confidence applies to each query separately. Unlike `TopK`, this sketch has a count for every item and
+    can estimate join sizes, but it cannot list items."""
 
     format = "DataSketches count-min"
 
     def __init__(self, error: float = 0.01, confidence: float = 0.99) -> None:
         if not 0 < error < 1 or not 0 < confidence < 1:
-            raise ValueError(f"error and confidence are between 0 and 1, not {error} and {confidence}")
+            raise ValueError(f"error and confidence must be between 0 and 1, not {error} and {confidence}")
         buckets = max(3, datasketches.count_min_sketch.suggest_num_buckets(error))
         hashes = datasketches.count_min_sketch.suggest_num_hashes(confidence)
         self._sketch = datasketches.count_min_sketch(hashes, buckets)
@@ -46,17 +47,18 @@ class CountMin(Sketch):
         return int(self._sketch.total_weight)
 
     def add(self, item: Item, weight: int = 1) -> None:
-        """Note an item. The empty text is not counted."""
+        """Add an item to the sketch. An empty string is not counted."""
         if weight < 1:
-            raise ValueError(f"a weight is 1 or more, not {weight}")
+            raise ValueError(f"a weight must be 1 or more, not {weight}")
         self._sketch.update(item, weight)
 
     def count(self, item: Item) -> Estimate:
-        """How often an item came."""
+        """Return how often an item was added to the sketch."""
         return self._bounded(self._sketch.get_estimate(item), self.error * self.total)
 
     def inner(self, other: CountMin) -> Estimate:
-        """The sum, over all items, of its count here times its count there: how many rows a join would have."""
+        """Return the inner product of two sketches: the sum over all items of the item's count in this sketch times its
+        count in the other. This is the number of rows that a join would have."""
         self._require_same(other)
         products = (self._table() * other._table()).sum(axis=1)
         return self._bounded(products.min(), self.error * self.total * other.total)
@@ -66,7 +68,7 @@ class CountMin(Sketch):
         return Estimate(value, max(0.0, math.floor(value - error)), value, 1.0 if exact else self.confidence)
 
     def _table(self) -> NDArray[numpy.float64]:
-        """The counters, a row for each hash."""
+        """Return the sketch's counters, with one row for each hash."""
         shape = self._sketch.num_hashes, self._sketch.num_buckets
         if self._sketch.is_empty():
             return numpy.zeros(shape)
@@ -91,29 +93,30 @@ class CountMin(Sketch):
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         check_count_min(data)
-        made = cls.__new__(cls)
+        count_min = cls.__new__(cls)
         try:
-            made._sketch = datasketches.count_min_sketch.deserialize(data)
+            count_min._sketch = datasketches.count_min_sketch.deserialize(data)
         except Exception as error:
             raise damaged("count-min sketch", str(error)) from error
-        return made
+        return count_min
 
-    def _told(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         return {"total": self.total, "error": self.error, "confidence": self.confidence}
 
 
 class RangeCounts(Sketch):
-    """How many whole numbers from 0 to 2^`bits`-1 fell into a range.
+    """A sketch that counts integers from 0 to 2^`bits`-1 by range.
 
-    A count-min for each power of two counts the pieces of that size into which the numbers fall; a range is made up of
-    at most two pieces of each size. So it is too high by at most `error` times all that was added for each piece.
+    For each power of two, a count-min sketch counts numbers by the aligned interval of that size that contains them. A
+    range consists of at most two intervals of each size, so a result is too high by at most `error` times the total for
+    each interval.
     """
 
     format = "Penstock (DataSketches count-min for each size)"
 
     def __init__(self, bits: int = 16, error: float = 0.01, confidence: float = 0.99) -> None:
         if not 1 <= bits <= BITS_MAX:
-            raise ValueError(f"numbers have 1 to {BITS_MAX} bits, not {bits}")
+            raise ValueError(f"numbers can have 1 to {BITS_MAX} bits, not {bits}")
         self.bits = bits
         self._sizes = [CountMin(error, confidence) for _ in range(bits)]
 
@@ -123,26 +126,27 @@ class RangeCounts(Sketch):
 
     def add(self, number: int, weight: int = 1) -> None:
         if not 0 <= number < 1 << self.bits:
-            raise ValueError(f"a number is from 0 to {(1 << self.bits) - 1:,}, not {number}")
+            raise ValueError(f"a number must be from 0 to {(1 << self.bits) - 1:,}, not {number}")
         for size, counts in enumerate(self._sizes):
             counts.add(number >> size, weight)
 
     def count(self, low: int, high: int) -> Estimate:
-        """How many were at least `low` and at most `high`."""
+        """Return how many numbers are from `low` to `high`, inclusive."""
         low, high = max(low, 0), min(high, (1 << self.bits) - 1)
         if low == 0 and high == (1 << self.bits) - 1:
             return Estimate(self.total, self.total, self.total)
         parts = [self._sizes[size].count(piece) for size, piece in self._pieces(low, high + 1)]
-        doubt = sum(1 - (each.confidence or 0) for each in parts)
+        doubt = sum(1 - (part.confidence or 0) for part in parts)
         return around(
-            min(self.total, sum(each.value for each in parts)),
-            sum(each.low for each in parts),
-            min(self.total, sum(each.high for each in parts)),
+            min(self.total, sum(part.value for part in parts)),
+            sum(part.low for part in parts),
+            min(self.total, sum(part.high for part in parts)),
             max(0.0, 1 - doubt),
         )
 
     def _pieces(self, start: int, end: int) -> Iterator[tuple[int, int]]:
-        """The fewest pieces that make up a range: each as the power of two of its size, and its number."""
+        """Yield the smallest set of pieces that make up a range of integers, each as the exponent of its size and its
+        number."""
         while start < end:
             largest = (end - start).bit_length() - 1
             size = min(largest, (start & -start).bit_length() - 1) if start else largest
@@ -156,10 +160,10 @@ class RangeCounts(Sketch):
 
     @property
     def size_bytes_max(self) -> int:
-        return sum(each.size_bytes_max + 8 for each in self._sizes) + 16
+        return sum(count_min.size_bytes_max + 8 for count_min in self._sizes) + 16
 
     def to_bytes(self) -> bytes:
-        return msgspec.msgpack.encode((1, [each.to_bytes() for each in self._sizes]))
+        return msgspec.msgpack.encode((1, [count_min.to_bytes() for count_min in self._sizes]))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
@@ -171,12 +175,12 @@ class RangeCounts(Sketch):
             raise damaged("range counts", f"version {version}, {len(images)} sizes")
         if sum(map(check_count_min, images)) > max(COUNTERS_MAX, len(data) // 8):
             raise damaged("range counts", f"more than {COUNTERS_MAX} counters in {len(data)} bytes")
-        made = cls.__new__(cls)
-        made.bits = len(images)
-        made._sizes = [CountMin.from_bytes(each) for each in images]
-        if len({(each.total, each.size_bytes_max) for each in made._sizes}) > 1:
-            raise damaged("range counts", "its sizes are not of the same numbers")
-        return made
+        range_counts = cls.__new__(cls)
+        range_counts.bits = len(images)
+        range_counts._sizes = [CountMin.from_bytes(image) for image in images]
+        if len({(count_min.total, count_min.size_bytes_max) for count_min in range_counts._sizes}) > 1:
+            raise damaged("range counts", "its sizes do not contain the same numbers")
+        return range_counts
 
-    def _told(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         return {"total": self.total, "bits": self.bits}

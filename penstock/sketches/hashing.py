@@ -1,7 +1,7 @@
-"""Hashes that sketches need, in plain Python: the same on every machine and in every process.
+"""Hash functions for sketches, in plain Python, with the same results on every machine and in every process.
 
-`coin` stands in for random numbers: what a sketch draws follows from its seed and from what it has seen so far, and is
-drawn again in a replay. `xxhash64` is what the Bloom filters of DataSketches use; `murmur32` what Spark's own use.
+`coin` replaces random numbers: a sketch's draws are derived from its seed and its input so far, so a replay repeats
+them. DataSketches Bloom filters use `xxhash64`, and Spark's Bloom filters use `murmur32`.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ _PRIME4, _PRIME5 = 0x85EBCA77C2B2AE63, 0x27D4EB2F165667C5
 
 
 def coin(seed: int, *parts: int) -> int:
-    """64 bits that look random, made of the seed and of where the sketch stands (the finisher of splitmix64)."""
+    """Return 64 pseudo-random bits, derived from the seed and the sketch's position with the finalizer of
+    splitmix64."""
     state = seed & MASK64
     for part in parts:
         state = (state ^ (part & MASK64)) + _GOLDEN & MASK64
@@ -24,7 +25,7 @@ def coin(seed: int, *parts: int) -> int:
 
 
 def xxhash64(data: bytes, seed: int) -> int:
-    """XXH64 of the bytes."""
+    """Return the XXH64 hash of a sketch's item."""
     length, start = len(data), 0
     if length >= 32:
         start = length & ~31
@@ -48,7 +49,7 @@ def xxhash64(data: bytes, seed: int) -> int:
 
 
 def _stripes(data: bytes, end: int, seed: int) -> int:
-    """The part of XXH64 that takes 32 bytes at a time, in four lanes."""
+    """Return the part of XXH64 that processes 32 bytes at a time, in four lanes."""
     lanes = [seed + _PRIME1 + _PRIME2 & MASK64, seed + _PRIME2 & MASK64, seed & MASK64, seed - _PRIME1 & MASK64]
     for start in range(0, end, 8):
         lane = start >> 3 & 3
@@ -70,7 +71,8 @@ def _round(state: int, value: int) -> int:
 
 
 def murmur32(data: bytes, seed: int) -> int:
-    """Murmur3 of 32 bits as Spark's sketches have it, with a sign: each byte at the end is mixed in by itself."""
+    """Return the signed 32-bit Murmur3 hash as Spark's sketches compute it: each trailing byte is mixed in
+    separately."""
     state = seed & MASK32
     whole = len(data) & ~3
     for start in range(0, whole, 4):

@@ -1,4 +1,5 @@
-"""Items that a sketch keeps, as bytes: of one type, in the way of DataSketches for strings, longs and doubles."""
+"""Serialization of a sketch's items, which all have the same type, in the encodings that DataSketches uses for strings,
+longs and doubles."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ class Kind(enum.Enum):
 
     @property
     def bytes_max(self) -> int:
-        """What one can take."""
+        """The maximum size of an item in bytes."""
         return 4 + ITEM_BYTES_MAX if self is Kind.STR else 8
 
     def __str__(self) -> str:
@@ -31,25 +32,25 @@ class Kind(enum.Enum):
 
 
 def kind_of(given: Any) -> Kind:
-    """The kind that a type, or its name, stands for."""
+    """Return the kind for a type or a type's name."""
     name = given.value if isinstance(given, Kind) else getattr(given, "__name__", given)
     try:
         return Kind(name)
     except ValueError:
-        raise ValueError(f"a sketch keeps items of type str, int or float, not {name}") from None
+        raise ValueError(f"the items of a sketch must have the type str, int or float, not {name}") from None
 
 
 def require_fit(item: Any, kind: Kind) -> None:
-    """Refuse an item that is not of the type, or that would take too much."""
-    found: type = type(item)
-    if found is not kind.type:
-        raise TypeError(f"the items are {kind}, and this is {found.__name__}")
+    """Raise TypeError or ValueError if a sketch's item has the wrong type or is too large."""
+    cls: type = type(item)
+    if cls is not kind.type:
+        raise TypeError(f"items must be {kind}, not {cls.__name__}")
     if kind is Kind.STR and len(item) * 4 > ITEM_BYTES_MAX and len(item.encode()) > ITEM_BYTES_MAX:
-        raise ValueError(f"an item has at most {ITEM_BYTES_MAX} bytes, and this one {len(item.encode())}")
+        raise ValueError(f"an item can have at most {ITEM_BYTES_MAX} bytes, but this one has {len(item.encode())}")
     if kind is Kind.INT and not INT_MIN <= item <= INT_MAX:
-        raise ValueError(f"{item} does not fit 64 bits")
+        raise ValueError(f"{item} does not fit in 64 bits")
     if kind is Kind.FLOAT and item != item:
-        raise ValueError("NaN is no item: it does not equal itself")
+        raise ValueError("NaN cannot be an item: it does not equal itself")
 
 
 def write_items(items: Sequence[Any], kind: Kind) -> bytes:
@@ -60,16 +61,16 @@ def write_items(items: Sequence[Any], kind: Kind) -> bytes:
 
 
 def read_items(data: bytes, start: int, count: int, kind: Kind) -> tuple[list[Any], int]:
-    """So many items from a place on, and where they end."""
+    """Read `count` items of a sketch, beginning at an offset. Returns the items and the offset after them."""
     if kind is not Kind.STR:
-        found = struct.unpack_from(f"<{count}{'q' if kind is Kind.INT else 'd'}", data, start)
-        return list(found), start + 8 * count
+        numbers = struct.unpack_from(f"<{count}{'q' if kind is Kind.INT else 'd'}", data, start)
+        return list(numbers), start + 8 * count
     texts = []
     for _ in range(count):
         (size,) = struct.unpack_from("<I", data, start)
         text = data[start + 4 : start + 4 + size]
         if len(text) < size:
-            raise damaged("sketch", f"a text of {size} bytes at {start} goes beyond the end")
+            raise damaged("sketch", f"a {size}-byte string at offset {start} runs past the end")
         texts.append(_text(text))
         start += 4 + size
     return texts, start
@@ -79,4 +80,4 @@ def _text(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError as error:
-        raise damaged("sketch", f"an item is no text: {error}") from error
+        raise damaged("sketch", f"an item is not a valid string: {error}") from error

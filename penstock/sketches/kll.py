@@ -1,9 +1,10 @@
-"""Quantiles with a bound on their rank: KLL, with coins that can be tossed again.
+"""Quantiles with bounded rank error, from the KLL algorithm with reproducible coin tosses.
 
-The one of the `datasketches` package draws from the machine's random numbers, and two runs over the same events would
-not come to the same bytes. This one is the same algorithm in Python; its coins follow from a seed and from how much it
-has seen. Its image is that of DataSketches, for doubles, with a byte that says so: DataSketches has the same image for
-doubles and for whole numbers, and nearly all positive doubles have the bits of a whole number above 2^52.
+The implementation in the `datasketches` package uses the machine's random numbers, so two runs over the same events
+would produce different bytes. This module implements the same algorithm in Python, with coin tosses derived from a seed
+and the number of items. Its image has the DataSketches format for doubles, with a byte added to mark the items as
+doubles: DataSketches uses the same image for doubles and for integers, and nearly all positive doubles have the same
+bits as an integer above 2^52.
 """
 
 from __future__ import annotations
@@ -27,41 +28,42 @@ LEVELS_MAX = 60
 _FAMILY = 15
 _EMPTY, _SINGLE = 1, 4
 _OF_DOUBLES = ord("d")
-"""The last byte of the head, which DataSketches leaves at 0 and does not read: these are doubles."""
+"""Marks doubles, in the last byte of the header, which DataSketches sets to 0 and does not read."""
 _CODES = {"double": "d", "long": "q"}
 _LEAST = sys.float_info.min
-"""The least double above zero that has all its digits. Whole numbers up to 2^52, read as doubles, are all below it."""
+"""The smallest positive normal double. All integers up to 2^52, when read as doubles, are below it."""
 _HEAD, _FULL = struct.Struct("<4BHBB"), struct.Struct("<QHBB")
 
 
 def level_room(k: int, levels: int, level: int) -> int:
-    """How many items a level has room for: k at the top, two thirds of the one above in each further down."""
+    """Return the capacity of a level of a KLL sketch: k for the top level, and for each lower level two thirds of the
+    level above."""
     depth = levels - level - 1
     return max(LEVEL_MIN, ((2 * k << depth) // int(3**depth) + 1) // 2)
 
 
 def room(k: int, levels: int) -> int:
-    return sum(level_room(k, levels, each) for each in range(levels))
+    return sum(level_room(k, levels, level) for level in range(levels))
 
 
 def rank_error(k: int) -> float:
-    """How far, as a share of all, the rank of an answer is from that asked for, with a confidence of 99%: the fit that
-    DataSketches publishes for this algorithm."""
+    """Return the maximum difference between the requested rank and the rank of the result, as a share of all items,
+    with a confidence of 99%. This is the formula that DataSketches publishes for this algorithm."""
     return float(2.296 / k**0.9723)
 
 
 class Kll(Sketch):
-    """Quantiles of numbers. `k` sets the error of the rank: 1.3% for 200, about 1/k, whatever the data; `seed` its
-    coins, for which the error is as promised unless the data were made with the seed in mind.
+    """Quantiles of numbers. `k` determines the error of the rank: about 1/k for any data, or 1.3% for `k=200`. `seed`
+    determines the coin tosses; the error bound holds unless the data were chosen with the seed in mind.
 
-    An item of level i stands for 2^i of those that came. All levels but the first are kept sorted.
+    An item at level i represents 2^i added items. All levels except the first are sorted.
     """
 
     format = "DataSketches KLL of doubles"
 
     def __init__(self, k: int = 200, seed: int = 0) -> None:
         if not K_MIN <= k <= K_MAX:
-            raise ValueError(f"k is from {K_MIN} to {K_MAX}, not {k}")
+            raise ValueError(f"k must be from {K_MIN} to {K_MAX}, not {k}")
         self.k, self.seed = k, seed
         self.n = 0
         self._least_k = k
@@ -85,9 +87,9 @@ class Kll(Sketch):
             self._high = value
 
     def _compress(self) -> None:
-        """Halve the lowest level that is full into the one above it."""
+        """Move half of the items in the sketch's lowest full level to the level above, and drop the other half."""
         levels = self._levels
-        level = next(i for i, each in enumerate(levels) if len(each) >= level_room(self.k, len(levels), i))
+        level = next(i for i, items in enumerate(levels) if len(items) >= level_room(self.k, len(levels), i))
         if level == len(levels) - 1:
             levels.append([])
             self._room = room(self.k, len(levels))
@@ -101,7 +103,7 @@ class Kll(Sketch):
     def merge(self, other: Kll) -> None:
         if other.n == 0:
             return
-        levels, others = self._levels, [list(each) for each in other._levels]
+        levels, others = self._levels, [list(level) for level in other._levels]
         levels += [[] for _ in range(len(others) - len(levels))]
         levels[0] = levels[0] + others[0]
         for level, items in islice(enumerate(others), 1, None):
@@ -117,15 +119,15 @@ class Kll(Sketch):
 
     @property
     def error(self) -> float:
-        """The error of a rank now: none as long as all is kept."""
+        """The current error of ranks. It is 0 while all items are stored."""
         return rank_error(self._least_k) if len(self._levels) > 1 else 0.0
 
     def quantile(self, rank: float) -> Estimate:
-        """The smallest value that at least the share `rank` of all are not above."""
+        """Return the smallest value such that at least the share `rank` of all items is less than or equal to it."""
         if not 0 <= rank <= 1:
-            raise ValueError(f"a rank is from 0 to 1, not {rank}")
+            raise ValueError(f"a rank must be from 0 to 1, not {rank}")
         if self.n == 0:
-            raise ValueError("there is no quantile of nothing")
+            raise ValueError("an empty sketch has no quantiles")
         items, weights = self._sorted()
         below, above = max(0.0, rank - self.error), min(1.0, rank + self.error)
         low = self._low if rank < self.error else self._at(items, weights, below)
@@ -133,9 +135,9 @@ class Kll(Sketch):
         return Estimate(self._at(items, weights, rank), low, high, self._confidence())
 
     def rank(self, value: float) -> Estimate:
-        """Which share of all is not above a value."""
+        """Return the share of all items that are less than or equal to a value."""
         if self.n == 0:
-            raise ValueError("there is no rank among nothing")
+            raise ValueError("an empty sketch has no ranks")
         items, weights = self._sorted()
         at = bisect_right(items, value)
         share = weights[at - 1] / self.n if at else 0.0
@@ -148,13 +150,14 @@ class Kll(Sketch):
         return items[min(bisect_left(weights, rank * self.n), len(items) - 1)]
 
     def _sorted(self) -> tuple[list[float], list[int]]:
-        """All items that are kept, and how many of those that came are not after each."""
+        """Return all items stored in the sketch in order, and for each the cumulative number of added items that they
+        represent."""
         pairs = sorted((item, 1 << level) for level, items in enumerate(self._levels) for item in items)
         return [item for item, _ in pairs], list(accumulate(weight for _, weight in pairs))
 
     @property
     def size_bytes_max(self) -> int:
-        """For as many items as 64 bits can count."""
+        """The size for the largest number of items that 64 bits can count."""
         return 20 + 4 * LEVELS_MAX + 8 * (2 + room(self.k, LEVELS_MAX))
 
     def to_bytes(self) -> bytes:
@@ -178,7 +181,8 @@ class Kll(Sketch):
         )
 
     def pack(self) -> bytes:
-        """Without the mark: state is always of doubles, and its bytes stay as they were."""
+        """Serialize the KLL sketch for state, without the mark, because state always contains doubles and its bytes
+        must not change."""
         return msgspec.msgpack.encode((self._outside(), self._image(0)))
 
     @classmethod
@@ -188,21 +192,22 @@ class Kll(Sketch):
 
     @classmethod
     def from_bytes(cls, data: bytes, seed: int = 0, items: Literal["double", "long"] | None = None) -> Self:
-        """Read a sketch. `items` says what it is of. It may be left out for bytes that can only be of doubles: those
-        of `to_bytes`, and those that are out of order as whole numbers. Raises ValueError for others without it."""
+        """Read a KLL sketch. `items` is the type of its items. It can be omitted for bytes that can only be doubles:
+        the bytes from `to_bytes`, and bytes that are not a valid sketch of integers. For other bytes, omitting it
+        raises ValueError."""
         if items is not None and items not in _CODES:
-            raise ValueError(f"items are double or long, not {items!r}")
+            raise ValueError(f"items must be 'double' or 'long', not {items!r}")
         marked = len(data) >= _HEAD.size and data[_HEAD.size - 1] == _OF_DOUBLES
         if marked and items == "long":
-            raise damaged("KLL sketch of whole numbers", "they are marked as those of doubles; say items='double'")
-        made = cls._of(data, items or "double", seed) if items or marked else cls._of_doubles(data, seed)
-        if items == "double" and not marked and made._is_tiny():
-            raise damaged("KLL sketch of doubles", "all values are next to nothing; whole numbers need items='long'")
-        return made
+            raise damaged("KLL sketch of integers", "they are marked as doubles; pass items='double'")
+        kll = cls._of(data, items or "double", seed) if items or marked else cls._of_doubles(data, seed)
+        if items == "double" and not marked and kll._is_tiny():
+            raise damaged("KLL sketch of doubles", "all values are nearly zero; integers need items='long'")
+        return kll
 
     @classmethod
     def _of_doubles(cls, data: bytes, seed: int) -> Self:
-        """Read bytes that do not say what they are of. Raises ValueError if that may be whole numbers."""
+        """Read a KLL sketch's bytes whose item type is not marked. Raises ValueError if the items could be integers."""
         try:
             longs = cls._of(data, "long", seed)
         except ValueError:
@@ -210,8 +215,8 @@ class Kll(Sketch):
         if longs.n == 0:
             return longs
         raise damaged(
-            "KLL sketch that says what it is of",
-            "they may be of doubles (say items='double') or of whole numbers, as kll_sketch_agg_bigint makes them (say "
+            "KLL sketch with a known item type",
+            "the items could be doubles (pass items='double') or integers, as from kll_sketch_agg_bigint (pass "
             "items='long')",
         )
 
@@ -222,19 +227,19 @@ class Kll(Sketch):
             _, version, family, flags, k, least, _ = _HEAD.unpack_from(data)
             if family != _FAMILY or version not in (1, 2) or least != LEVEL_MIN:
                 raise damaged("KLL sketch", f"family {family}, version {version}, least level {least}")
-            made = cls(k, seed)
+            kll = cls(k, seed)
             if flags & _SINGLE:
-                made.add(*_numbers(data, 8, 1, code))
+                kll.add(*_numbers(data, 8, 1, code))
             elif not flags & _EMPTY:
-                made._read(data, code)
+                kll._read(data, code)
         except struct.error as error:
             raise damaged("KLL sketch", str(error)) from error
-        return made
+        return kll
 
     def _is_tiny(self) -> bool:
-        """Whether whole numbers below 2^52 were probably taken for doubles."""
-        numbers = [each for level in self._levels for each in level if each]
-        return bool(numbers) and all(abs(each) < _LEAST for each in numbers)
+        """Return whether integers below 2^52 were probably read as doubles."""
+        numbers = [number for level in self._levels for number in level if number]
+        return bool(numbers) and all(abs(number) < _LEAST for number in numbers)
 
     def _read(self, data: bytes, code: str) -> None:
         self.n, self._least_k, count, _ = _FULL.unpack_from(data, 8)
@@ -246,25 +251,25 @@ class Kll(Sketch):
             raise damaged("KLL sketch", f"levels at {bounds}")
         self._kept = self._room - bounds[0]
         self._low, self._high, *items = _numbers(data, 20 + 4 * count, 2 + self._kept, code)
-        ends = [each - bounds[0] for each in bounds]
+        ends = [bound - bounds[0] for bound in bounds]
         self._levels = [items[start:end] for start, end in pairwise(ends)]
-        self._levels[1:] = [sorted(each) for each in self._levels[1:]]
-        if sum(len(each) << level for level, each in enumerate(self._levels)) != self.n:
+        self._levels[1:] = [sorted(numbers) for numbers in self._levels[1:]]
+        if sum(len(numbers) << level for level, numbers in enumerate(self._levels)) != self.n:
             raise damaged("KLL sketch", "its weights do not add up")
-        if not all(self._low <= each <= self._high for each in items):
+        if not all(self._low <= item <= self._high for item in items):
             raise damaged("KLL sketch", f"an item is not between {self._low} and {self._high}")
 
     def _outside(self) -> dict[str, Any]:
         return {"seed": self.seed}
 
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"n": self.n}
-        return told | {f"p{round(100 * rank)}": self.quantile(rank) for rank in (0.5, 0.99)} if self.n else told
+    def _details(self) -> dict[str, Any]:
+        summary: dict[str, Any] = {"n": self.n}
+        return summary | {f"p{round(100 * rank)}": self.quantile(rank) for rank in (0.5, 0.99)} if self.n else summary
 
 
 def _numbers(data: bytes, start: int, count: int, code: str) -> list[float]:
-    """Numbers of a sketch's bytes. Whole ones above 2^53 are rounded to the next that a double can be."""
-    found = list(map(float, struct.unpack_from(f"<{count}{code}", data, start)))
-    if any(each != each for each in found):
-        raise damaged("KLL sketch of doubles", "a value is NaN; if it is one of whole numbers, say items='long'")
-    return found
+    """Read numbers from a sketch's bytes. Integers above 2^53 are rounded to the nearest double."""
+    numbers = list(map(float, struct.unpack_from(f"<{count}{code}", data, start)))
+    if any(number != number for number in numbers):
+        raise damaged("KLL sketch of doubles", "a value is NaN; if the items are integers, pass items='long'")
+    return numbers

@@ -1,4 +1,4 @@
-"""Whether an item was seen: `Bloom` never denies one that was, and says how often it claims one that was not."""
+"""Set membership: `Bloom` has no false negatives, and computes its false positive rate."""
 
 from __future__ import annotations
 
@@ -17,38 +17,40 @@ HASHES_MAX = 64
 
 
 class Bloom(Sketch):
-    """A Bloom filter for about so many `items`, of which it wrongly claims a share of `rate` that never came. More can
-    be added: it takes no more memory, and the rate rises. `false_positive_rate` tells what it is now.
+    """A Bloom filter for about `items` items, with a false positive rate of `rate`. If you add more items, it does not
+    need more memory, but the rate increases. `false_positive_rate` returns the current rate.
 
-    The `datasketches` package has none for Python; this one has the image and the hashes (XXH64) of those for Java and
-    C++. Two can be merged if they were made with the same numbers and seed.
+    The `datasketches` package has no Bloom filter for Python. This class uses the same image and hashes (XXH64) as the
+    filters for Java and C++. Two filters can be merged if they were created with the same parameters.
     """
 
     format = "DataSketches Bloom filter"
 
     def __init__(self, items: int = 10_000, rate: float = 0.01, seed: int = 0) -> None:
         if items < 1 or not 0 < rate < 1:
-            raise ValueError(f"a filter is for 1 item or more at a rate between 0 and 1, not {items} at {rate}")
+            raise ValueError(f"a filter needs 1 item or more and a rate between 0 and 1, not {items} and {rate}")
         bits = math.ceil(-items * math.log(rate) / math.log(2) ** 2)
         self._start(bits, min(HASHES_MAX, max(1, round(bits / items * math.log(2)))), seed)
 
     def _start(self, bits: int, hashes: int, seed: int) -> None:
         if bits > BITS_MAX:
-            raise ValueError(f"a filter has at most {BITS_MAX:,} bits, not {bits:,}")
+            raise ValueError(f"a filter can have at most {BITS_MAX:,} bits, not {bits:,}")
         self.bits, self.hashes, self.seed = -(-bits // 64) * 64, hashes, seed & MASK64
         self._table = bytearray()
-        """Made when the first item comes: the image of an empty filter has a few bytes, whatever its size."""
+        """Allocated when the first item is added: the image of an empty filter has only a few bytes, regardless of its
+        size."""
         self.bits_set = 0
 
-    def _made(self) -> bytearray:
-        """The table, with its memory."""
+    def _allocated(self) -> bytearray:
+        """Return the Bloom filter's table, and allocate it if needed."""
         if not self._table:
             self._table = bytearray(self.bits // 8)
         return self._table
 
     def add(self, item: Item) -> bool:
-        """Note an item; returns whether it was there already, for all the filter knows. The empty text is not kept."""
-        table, there = self._table or self._made(), True
+        """Add an item to the Bloom filter. Returns whether it had probably already been added. An empty string is not
+        added."""
+        table, there = self._table or self._allocated(), True
         for place in self._places(item):
             mask = 1 << (place & 7)
             if not table[place >> 3] & mask:
@@ -72,11 +74,12 @@ class Bloom(Sketch):
 
     @property
     def false_positive_rate(self) -> float:
-        """The probability that an item which never came is claimed: that all of its bits are set by others."""
+        """The probability that the filter claims to contain an item that was never added, because all of its bits were
+        set by other items."""
         return float((self.bits_set / self.bits) ** self.hashes)
 
     def count(self) -> Estimate:
-        """About how many different items were added, within three standard deviations."""
+        """Return the approximate number of distinct items, with bounds of three standard deviations."""
         free = max(self.bits - self.bits_set, 1)
         per = self.bits / self.hashes
         value, load = per * math.log(self.bits / free), self.hashes / self.bits
@@ -105,7 +108,7 @@ class Bloom(Sketch):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        made = cls.__new__(cls)
+        bloom = cls.__new__(cls)
         try:
             _, version, family, flags, hashes, _, seed = _HEAD.unpack_from(data)
             (words,) = struct.unpack_from("<I", data, 16)
@@ -116,11 +119,11 @@ class Bloom(Sketch):
         full = not flags & _EMPTY
         if full and len(data) < 32 + 8 * words:
             raise damaged("Bloom filter", f"{len(data)} bytes for {words} words")
-        made._start(64 * words, hashes, seed)
+        bloom._start(64 * words, hashes, seed)
         if full:
-            made._table = bytearray(data[32 : 32 + 8 * words])
-            made.bits_set = int.from_bytes(made._table, "little").bit_count()
-        return made
+            bloom._table = bytearray(data[32 : 32 + 8 * words])
+            bloom.bits_set = int.from_bytes(bloom._table, "little").bit_count()
+        return bloom
 
-    def _told(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         return {"count": self.count(), "false_positive_rate": self.false_positive_rate}

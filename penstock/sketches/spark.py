@@ -1,5 +1,5 @@
-"""Reads the sketches that Spark makes in formats of its own, and has no functions to ask: those of `count_min_sketch`,
-and its Bloom filters. In plain Python; they are not added to here."""
+"""Readers for the sketches that Spark writes in its own formats but cannot query: `count_min_sketch` and its Bloom
+filters. The classes are written in plain Python and are read-only."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def _bytes(item: Item) -> bytes:
 
 @dataclass(frozen=True)
 class SparkCountMin:
-    """What `count_min_sketch` gives: counts that are never too low, and too high by at most `error` times the total."""
+    """The result of `count_min_sketch`: its counts are never too low, and too high by at most `error` times the
+    total."""
 
     total: int
     multipliers: tuple[int, ...]
@@ -35,11 +36,11 @@ class SparkCountMin:
         try:
             version, total, depth, width = struct.unpack_from(">iqii", data)
             if version != 1 or depth < 1 or width < 1:
-                raise damaged("count-min sketch of Spark", f"version {version}, {depth} rows of {width}")
+                raise damaged("Spark count-min sketch", f"version {version}, {depth} rows of {width}")
             multipliers = struct.unpack_from(f">{depth}q", data, 20)
             table = numpy.frombuffer(data, ">i8", depth * width, 20 + 8 * depth)
         except (struct.error, ValueError) as error:
-            raise damaged("count-min sketch of Spark", str(error)) from error
+            raise damaged("Spark count-min sketch", str(error)) from error
         return cls(total, multipliers, table.astype(numpy.int64).reshape(depth, width))
 
     @property
@@ -55,8 +56,8 @@ class SparkCountMin:
         return self._bounded(value, self.error * self.total)
 
     def inner(self, other: SparkCountMin) -> Estimate:
-        """The sum, over all items, of its count here times its count there. Both must have been made with the same
-        error, confidence and seed."""
+        """Return the inner product of two sketches: the sum over all items of the item's count in this sketch times its
+        count in the other. Both sketches must have the same error, confidence and seed."""
         mine, others = (self.table.shape, self.multipliers), (other.table.shape, other.multipliers)
         require_same("count-min sketches", parameters=(mine, others))
         value = int((self.table * other.table).sum(axis=1).min())
@@ -68,7 +69,7 @@ class SparkCountMin:
     def _places(self, item: Item) -> list[int]:
         width = self.table.shape[1]
         if isinstance(item, int):
-            return [_multiplied(item, each) % width for each in self.multipliers]
+            return [_multiplied(item, multiplier) % width for multiplier in self.multipliers]
         first = murmur32(_bytes(item), 0)
         second = murmur32(_bytes(item), first)
         return [abs(_remainder(signed32(first + row * second), width)) for row in range(len(self.multipliers))]
@@ -80,13 +81,13 @@ def _multiplied(item: int, multiplier: int) -> int:
 
 
 def _remainder(value: int, by: int) -> int:
-    """As in Java: of the sign of the value."""
+    """Return the remainder as in Java, with the sign of the value."""
     return int(math.fmod(value, by))
 
 
 @dataclass(frozen=True)
 class SparkBloom:
-    """A Bloom filter as Spark writes it, in the first or second version of its format."""
+    """A Bloom filter written by Spark, in version 1 or 2 of the format."""
 
     version: int
     hashes: int
@@ -98,12 +99,12 @@ class SparkBloom:
         try:
             version, hashes = struct.unpack_from(">ii", data)
             if version not in (1, 2) or hashes < 1:
-                raise damaged("Bloom filter of Spark", f"version {version}, {hashes} hashes")
+                raise damaged("Spark Bloom filter", f"version {version}, {hashes} hashes")
             seed = struct.unpack_from(">i", data, 8)[0] if version == 2 else 0
             start = 16 if version == 2 else 12
             words = numpy.frombuffer(data, ">u8", struct.unpack_from(">i", data, start - 4)[0], start)
         except (struct.error, ValueError) as error:
-            raise damaged("Bloom filter of Spark", str(error)) from error
+            raise damaged("Spark Bloom filter", str(error)) from error
         return cls(version, hashes, seed, words.astype(numpy.uint64))
 
     @property
@@ -112,7 +113,7 @@ class SparkBloom:
 
     @property
     def false_positive_rate(self) -> float:
-        """The probability that an item which never came is claimed."""
+        """The probability that the filter claims to contain an item that was never added."""
         return float((int(numpy.bitwise_count(self.words).sum()) / self.bits) ** self.hashes)
 
     def __contains__(self, item: Item) -> bool:
@@ -122,7 +123,7 @@ class SparkBloom:
         first = murmur32(_bytes(item), self.seed)
         second = murmur32(_bytes(item), first)
         start = first * _INT_MAX if self.version == 2 else first
-        made = [start + number * second for number in range(1, self.hashes + 1)]
+        hashes = [start + number * second for number in range(1, self.hashes + 1)]
         if self.version == 1:
-            made = [signed32(each) for each in made]
-        return [(~each if each < 0 else each) % self.bits for each in made]
+            hashes = [signed32(number) for number in hashes]
+        return [(~number if number < 0 else number) % self.bits for number in hashes]

@@ -1,8 +1,8 @@
-"""Quantiles that are best at both ends: the t-digest.
+"""The t-digest: quantiles that are most precise at both ends.
 
-The digest of the `datasketches` package merges what it has buffered whenever it is asked or written, so what it comes
-to would depend on where batches are cut. Here the buffer stands in front of it, is merged only when it is full, and is
-kept with it.
+The digest in the `datasketches` package merges its buffer whenever it is queried or written, so its results would
+depend on batch boundaries. In this class, the buffer is separate, is merged only when it is full, and is stored with
+the digest.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ _SINGLE_BYTES = 16
 
 
 class TDigest(Sketch):
-    """Quantiles of numbers, with centroids that are small at both ends. `k` is about how many there are.
+    """Quantiles of numbers, with small centroids at both ends. `k` is the approximate number of centroids.
 
-    Nothing is proven of its error: on data that come in an unlucky order it can be far off. Its bounds are those of the
-    share that one centroid may have there, which held on everything that it was tried on. `Kll` promises more, and is
-    less exact beyond the 99th percentile.
+    The error has no proven bound: if the data arrive in an unfavourable order, results can be far off. The bounds are
+    the maximum share of a centroid at the rank, and have held for all data in our tests. `Kll` guarantees more, but is
+    less precise beyond the 99th percentile.
     """
 
     format = "DataSketches t-digest of doubles"
 
     def __init__(self, k: int = 200) -> None:
         if not K_MIN <= k <= K_MAX:
-            raise ValueError(f"k is from {K_MIN} to {K_MAX}, not {k}")
+            raise ValueError(f"k must be from {K_MIN} to {K_MAX}, not {k}")
         self.k = k
         self._digest = datasketches.tdigest_double(k)
         self._buffer: list[float] = []
@@ -42,7 +42,7 @@ class TDigest(Sketch):
 
     def add(self, value: float) -> None:
         if not math.isfinite(value):
-            raise ValueError(f"a t-digest has no place for {value}")
+            raise ValueError(f"a t-digest cannot contain {value}")
         self._buffer.append(float(value))
         if len(self._buffer) >= self._buffer_max:
             self._flush()
@@ -65,16 +65,18 @@ class TDigest(Sketch):
         self._digest.compress()
 
     def _whole(self) -> datasketches.tdigest_double:
-        """A digest of everything, to be asked: it is another one, since being asked changes it."""
-        made = datasketches.tdigest_double.deserialize(self._digest.serialize())
+        """Return a copy of the digest with the buffer merged. Queries use the copy because they would change the digest
+        itself."""
+        digest = datasketches.tdigest_double.deserialize(self._digest.serialize())
         if self._buffer:
-            made.update(numpy.array(self._buffer))
-            made.compress()
-        return made
+            digest.update(numpy.array(self._buffer))
+            digest.compress()
+        return digest
 
     def _curve(self) -> tuple[NDArray[numpy.float64], NDArray[numpy.float64]]:
-        """Values, in order, and how many are about below each. (The package's own quantile takes the nearer of two
-        centroids for the farther one: it was off by a whole centroid.)"""
+        """Return the digest's values in order, and the approximate number of items below each. (The package's own
+        quantile function confuses the nearer of two centroids with the farther one, so its results can be off by a
+        whole centroid.)"""
         image = bytes(self._whole().serialize())
         if len(image) == _SINGLE_BYTES:
             return numpy.frombuffer(image, "<f8", 1, 8), numpy.array([1.0])
@@ -89,25 +91,25 @@ class TDigest(Sketch):
         )
 
     def tolerance(self, rank: float) -> float:
-        """The largest share of all that one centroid may have at a rank."""
+        """Return the maximum share of all items that one centroid of the digest can have at a rank."""
         spread = 4 * math.log(max(1.0, self.n / self.k)) + 24
         return min(1.0, rank * (1 - rank) * spread / self.k + 1 / self.n)
 
     def quantile(self, rank: float) -> Estimate:
-        """The value that about the share `rank` of all are not above."""
+        """Return the value such that about the share `rank` of all items is less than or equal to it."""
         if not 0 <= rank <= 1:
-            raise ValueError(f"a rank is from 0 to 1, not {rank}")
+            raise ValueError(f"a rank must be from 0 to 1, not {rank}")
         if self.n == 0:
-            raise ValueError("there is no quantile of nothing")
+            raise ValueError("an empty sketch has no quantiles")
         (values, weights), by = self._curve(), self.tolerance(rank)
         shares = numpy.array([rank, max(0.0, rank - by), min(1.0, rank + by)])
         value, low, high = numpy.interp(shares * self.n, weights, values).tolist()
         return around(value, low, high, None)
 
     def rank(self, value: float) -> Estimate:
-        """About which share of all is not above a value."""
+        """Return the approximate share of all items that are less than or equal to a value."""
         if self.n == 0:
-            raise ValueError("there is no rank among nothing")
+            raise ValueError("an empty sketch has no ranks")
         values, weights = self._curve()
         share = float(numpy.interp(value, values, weights)) / self.n
         by = self.tolerance(share)
@@ -118,7 +120,8 @@ class TDigest(Sketch):
         return 32 + 16 * (2 * self.k + 30) + 8 * self._buffer_max
 
     def to_bytes(self) -> bytes:
-        """All of it, merged. (The format has a place for a buffer, which is not read in Java.)"""
+        """Return the whole digest with the buffer merged. (The format can contain a buffer, but Java does not read
+        it.)"""
         return bytes(self._whole().serialize())
 
     @classmethod
@@ -126,25 +129,25 @@ class TDigest(Sketch):
         check_tdigest(data)
         try:
             digest = datasketches.tdigest_double.deserialize(data)
-            made = cls(digest.k)
+            tdigest = cls(digest.k)
         except Exception as error:
             raise damaged("t-digest", str(error)) from error
         digest.compress()
-        made._digest = digest
-        return made
+        tdigest._digest = digest
+        return tdigest
 
     def pack(self) -> bytes:
-        """The digest as it is, and what waits in front of it."""
+        """Serialize the digest and its buffer separately, for state."""
         return msgspec.msgpack.encode((self._buffer, bytes(self._digest.serialize())))
 
     @classmethod
     def unpack(cls, data: bytes) -> Self:
         buffer, image = msgspec.msgpack.decode(data, type=tuple[list[float], bytes])
-        made = cls.__new__(cls)
-        made._digest = datasketches.tdigest_double.deserialize(image)
-        made.k, made._buffer, made._buffer_max = made._digest.k, buffer, 2 * made._digest.k
-        return made
+        tdigest = cls.__new__(cls)
+        tdigest._digest = datasketches.tdigest_double.deserialize(image)
+        tdigest.k, tdigest._buffer, tdigest._buffer_max = tdigest._digest.k, buffer, 2 * tdigest._digest.k
+        return tdigest
 
-    def _told(self) -> dict[str, Any]:
-        told: dict[str, Any] = {"n": self.n}
-        return told | {f"p{round(100 * rank)}": self.quantile(rank) for rank in (0.5, 0.99)} if self.n else told
+    def _details(self) -> dict[str, Any]:
+        summary: dict[str, Any] = {"n": self.n}
+        return summary | {f"p{round(100 * rank)}": self.quantile(rank) for rank in (0.5, 0.99)} if self.n else summary

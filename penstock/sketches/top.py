@@ -1,7 +1,8 @@
-"""The items that come most often: `TopK`, after Misra and Gries, whose answers are certain within their bounds.
+"""The most frequent items: `TopK`, based on the Misra-Gries algorithm. True counts are always within the bounds.
 
-The one of the `datasketches` package writes its items in the order of its table, which is another one after it was
-read: other bytes for the same counts. This one is a dict, and writes them sorted.
+The implementation in the `datasketches` package writes its items in the order of its hash table. This order changes
+when the sketch is read back, so the same counts can produce different bytes. This implementation uses a dict and writes
+the items in sorted order.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ LOAD = 0.75
 
 
 class TopK(Sketch):
-    """The most frequent of items of one type, `str` or `int`, out of any number of different ones.
+    """The most frequent items of one type, `str` or `int`, out of any number of distinct items.
 
-    It has room for `size` counters, rounded up to three quarters of a power of two. When they are used up, their median
-    is taken off each, and those that come to nothing make room. So a count is too low by at most the sum of what was
-    taken off, which is below 3.5 / (that power of two) of all that was added. An item that makes up more is in.
+    It has room for `size` counters, rounded up to three quarters of a power of two. When all counters are used, their
+    median is subtracted from each counter, and counters that reach zero are removed. So a count is too low by at most
+    the sum of the subtracted values, which is below 3.5 / (that power of two) of the total. Every item with a larger
+    share is included.
     """
 
     format = "DataSketches frequent items (strings or longs)"
@@ -35,7 +37,7 @@ class TopK(Sketch):
     def __init__(self, size: int = 192, of: type[str] | type[int] | Kind = str) -> None:
         lg_size = max(LG_SIZE_MIN, math.ceil(math.log2(size / LOAD))) if size > 0 else 0
         if not LG_SIZE_MIN <= lg_size <= LG_SIZE_MAX:
-            raise ValueError(f"it has room for 1 to {int(LOAD * (1 << LG_SIZE_MAX)):,} counters, not {size}")
+            raise ValueError(f"it can have 1 to {int(LOAD * (1 << LG_SIZE_MAX)):,} counters, not {size}")
         self._start(lg_size, kind_of(of))
 
     def _start(self, lg_size: int, of: Kind) -> None:
@@ -43,12 +45,12 @@ class TopK(Sketch):
         self.size = int(LOAD * (1 << lg_size))
         self.total = 0
         self.error = 0
-        """By how much a count may be too low."""
+        """The maximum amount by which a count can be too low."""
         self._counts: dict[Any, int] = {}
 
     def add(self, item: Item, weight: int = 1) -> None:
         if weight < 1:
-            raise ValueError(f"a weight is 1 or more, not {weight}")
+            raise ValueError(f"a weight must be 1 or more, not {weight}")
         counts = self._counts
         known = counts.get(item)
         if known is None:
@@ -60,7 +62,8 @@ class TopK(Sketch):
             self._make_room()
 
     def _make_room(self) -> None:
-        """Half of the counters are at or below the median, so each time at least half of them go."""
+        """Remove the sketch's counters at or below the median, which are at least half of them, and subtract the median
+        from the others."""
         values = sorted(self._counts.values())
         median = values[len(values) // 2]
         self._counts = {item: count - median for item, count in self._counts.items() if count > median}
@@ -68,7 +71,9 @@ class TopK(Sketch):
 
     def merge(self, other: TopK) -> None:
         if self.of != other.of:
-            raise ValueError(f"the items of one are {self.of}, those of the other {other.of}")
+            raise ValueError(
+                f"the items of one sketch are {self.of}, but the other sketch has items of type {other.of}"
+            )
         for item, count in other._counts.items():
             self._counts[item] = self._counts.get(item, 0) + count
         self.total += other.total
@@ -77,17 +82,17 @@ class TopK(Sketch):
             self._make_room()
 
     def count(self, item: Item) -> Estimate:
-        """How often an item came."""
+        """Return how often an item was added to the sketch."""
         known = self._counts.get(item, 0)
         return Estimate(known + self.error if known else 0, known, known + self.error)
 
     def top(self, number: int = 10) -> list[tuple[Any, Estimate]]:
-        """The items with the highest counts, with them; those of equal counts in their own order."""
+        """Return the items with the highest counts. Items with equal counts are sorted by the items themselves."""
         ranked = sorted(sorted(self._counts.items()), key=itemgetter(1), reverse=True)
         return [(item, self.count(item)) for item, _ in ranked[:number]]
 
     def certain(self, share: float) -> list[Any]:
-        """The items that surely make up at least that share of all."""
+        """Return the items that certainly make up at least this share of the total."""
         return [item for item, count in self.top(self.size) if count.low >= share * self.total]
 
     @property
@@ -110,17 +115,17 @@ class TopK(Sketch):
 
     @classmethod
     def from_bytes(cls, data: bytes, of: type[str] | type[int] | Kind = str) -> Self:
-        made = cls.__new__(cls)
+        top_k = cls.__new__(cls)
         try:
             longs, version, family, lg_size, _, _, _ = _HEAD.unpack_from(data)
             if family != _FAMILY or version != 1 or not LG_SIZE_MIN <= lg_size <= LG_SIZE_MAX:
                 raise damaged("frequent items sketch", f"family {family}, version {version}, size 2^{lg_size}")
-            made._start(lg_size, kind_of(of))
+            top_k._start(lg_size, kind_of(of))
             if longs > 1:
-                made._read(data)
+                top_k._read(data)
         except struct.error as error:
             raise damaged("frequent items sketch", str(error)) from error
-        return made
+        return top_k
 
     def _read(self, data: bytes) -> None:
         number, _, self.total, self.error = _COUNTS.unpack_from(data, 8)
@@ -137,5 +142,5 @@ class TopK(Sketch):
     def _outside(self) -> dict[str, Any]:
         return {"of": self.of.value}
 
-    def _told(self) -> dict[str, Any]:
+    def _details(self) -> dict[str, Any]:
         return {"total": self.total, "top": self.top(3)}

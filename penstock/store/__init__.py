@@ -1,35 +1,44 @@
-"""The store: each view's rows, changes and ledger in one SQLite file, and the same view in memory for readers.
+"""The store: each view's rows, changes and ledger in one SQLite file, and an in-memory copy of the view for readers.
 
-`ViewTable` is the engine's side and the file's only writer; `LiveTable` is the gateway's side and only reads. They
-share nothing but the file, whose layout is in `layout.py`. The state of handlers is in files of its own (`state.py`),
-and what counts of it in a ledger (`handled.py`).
+`ViewTable` is used by the engine and is the file's only writer. `InMemoryView` is used by the gateway and only reads
+the file. They share nothing but the file, and `layout` defines its layout. Handler state is in separate files
+(`state`), and a handler's ledger (`handled`) determines which of these files are valid.
+
+A rebuild replaces the rows in the view's own file, in one transaction (`adoption`). The file gets a new generation, so
+readers start over with a snapshot. Readers that follow changes by version get the difference as a change with the next
+version (`contents`, which does the same when `top` changes). The ledger, the history and the exact bytes come from the
+rebuild. Late events from a rebuild are appended with batch numbers that no other batch has (`Rebuilt.batches`).
 """
 
 from penstock.store.adoption import Rebuilt, adopt, rebuilt
-from penstock.store.handled import Handled, HandlerLedger, half_done, read_handled
+from penstock.store.contracts import BatchHistory, StoredLiveView, StoredView, StoredViewReader
+from penstock.store.handled import HandlerLedger, half_done, read_handled
 from penstock.store.history import Done, History
-from penstock.store.keyed import Change, KeyedTable, in_order
+from penstock.store.keyed import KeyedTable, RowChanges, in_order
 from penstock.store.ledger import ledger
-from penstock.store.live import LiveTable
-from penstock.store.reader import Gap, Piece, ServedTable, Step, ViewReader
+from penstock.store.live import InMemoryView
+from penstock.store.reader import ChangeBatch, ChangeStep, Gap, ServedTable, ViewReader
 from penstock.store.spec import ViewSpec
 from penstock.store.state import ShardFiles
 from penstock.store.table import ViewTable
 
 __all__ = [
-    "Change",
+    "BatchHistory",
+    "ChangeBatch",
+    "ChangeStep",
     "Done",
     "Gap",
-    "Handled",
     "HandlerLedger",
     "History",
+    "InMemoryView",
     "KeyedTable",
-    "LiveTable",
-    "Piece",
     "Rebuilt",
+    "RowChanges",
     "ServedTable",
     "ShardFiles",
-    "Step",
+    "StoredLiveView",
+    "StoredView",
+    "StoredViewReader",
     "ViewReader",
     "ViewSpec",
     "ViewTable",

@@ -1,9 +1,9 @@
-"""Adoption: the rows that a rebuild has made take the place of a view's rows, in the view's file, in one transaction.
+"""Adoption, which replaces the rows in a view's file with the rows from a rebuild, in one transaction.
 
-The file stays: readers have it open, and a file of SQLite cannot be exchanged under them without its write-ahead log.
-It gets a new generation, so every reader starts over with a snapshot. Versions go on: the difference between the rows
-served before and after is one change like any other, so those who read changes by version miss nothing. The ledger and
-the history of batches are those of the rebuild.
+The file itself is kept, because readers have it open, and a SQLite file cannot be replaced without its write-ahead log.
+It gets a new generation, so every reader starts over with a snapshot. Version numbers continue: the difference between
+the rows served before and after is an ordinary change, so readers that follow changes by version do not miss anything.
+The ledger and the history of batches come from the rebuild.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from penstock import files
-from penstock.failpoints import reach
+from penstock.core import files
+from penstock.core.failpoints import reach
 from penstock.store import history, layout
 from penstock.store.contents import Contents, log_difference, side_by_side
-from penstock.store.layout import State
+from penstock.store.layout import ViewState
 from penstock.store.spec import ViewSpec
 
 WRITE_ROWS = 10_000
@@ -30,10 +30,11 @@ _UPSERT = "INSERT OR REPLACE INTO rows (key, crc, stamp, grp, rank, data) VALUES
 
 
 class Rebuilt(msgspec.Struct, frozen=True):
-    """The rebuild that a view's rows come from: its `id`, and the log positions where it began, as a ledger has them.
+    """The rebuild that a view's rows come from.
 
-    `batches` is how many batches the view counted before the first one of this rebuild. Spark numbers batches from 0
-    again; with this, a number is never used twice.
+    `id` identifies it. `origin` contains the log positions where it began, in the ledger's format. `batches` is the
+    number of batches that the view counted before the rebuild's first batch: Spark starts again at batch 0, and adding
+    `batches` ensures that no number is used twice.
     """
 
     id: str
@@ -42,39 +43,42 @@ class Rebuilt(msgspec.Struct, frozen=True):
 
 
 def rebuilt(path: Path) -> Rebuilt | None:
-    """The rebuild that a view's file comes from; None if it was never rebuilt, or is not there. Safe beside the
-    writer."""
+    """Return the rebuild that a view's file comes from, or None if the view was never rebuilt or the file does not
+    exist.
+
+    Safe to call while the writer has the file open.
+    """
     if not path.exists():
         return None
     with closing(files.connect(path, read_only=True)) as connection, files.reading(connection, path):
         return None if layout.is_empty(connection, path) else _get(connection, path)
 
 
-def adopt(path: Path, made: Path, spec: ViewSpec, *, identity: str, origin: str, epoch: int) -> Rebuilt:
-    """Put the content of the file `made` in place of the content of the view's file `path`, durably, once.
+def adopt(path: Path, source: Path, spec: ViewSpec, *, identity: str, origin: str, epoch: int) -> Rebuilt:
+    """Durably replace the contents of the view's file `path` with the contents of the file `source`.
 
-    Called by the engine before it opens the view, blocking for a read of both files. After a crash it is done whole or
-    not at all, and called again with the same `identity` it does nothing. Raises `Damaged` if either file is not as it
-    was written.
+    Called by the engine before it opens the view. Blocks while it reads both files. After a crash, the replacement is
+    either complete or has not happened. Another call with the same `identity` does nothing. Raises `Damaged` if either
+    file differs from what was written.
     """
-    with closing(files.connect(path)) as connection, closing(files.connect(made, read_only=True)) as other:
+    with closing(files.connect(path)) as connection, closing(files.connect(source, read_only=True)) as other:
         if layout.is_empty(connection, path):
             layout.create(connection, path, spec)
         layout.add_missing(connection, path, spec)
         known = _get(connection, path)
         if known is not None and known.id == identity:
             return known
-        layout.verify(other, made, layout.get_shape(other, made).top)
+        layout.verify(other, source, layout.get_shape(other, source).top)
         with (
             closing(
                 files.connect(path, read_only=True)
-            ) as before,  # goes on to see the old rows while they are written
+            ) as before,  # still sees the old rows while the new ones are written
             files.reading(before, path),
-            files.reading(other, made),
+            files.reading(other, source),
             files.transaction(connection, path),
         ):
             adopted = Rebuilt(identity, origin, _batches(known, layout.get_state(connection, path)))
-            _replace(connection, Contents.of(before, path), Contents.of(other, made), epoch)
+            _replace(connection, Contents.of(before, path), Contents.of(other, source), epoch)
             files.put_record(connection, _RECORD, adopted)
             reach("adoption.before_commit")
         reach("adoption.after_commit")
@@ -82,12 +86,12 @@ def adopt(path: Path, made: Path, spec: ViewSpec, *, identity: str, origin: str,
 
 
 def _get(connection: sqlite3.Connection, path: Path) -> Rebuilt | None:
-    found = files.get_record(connection, path, _RECORD)
-    return None if found is None else msgspec.convert(found, Rebuilt)
+    record = files.get_record(connection, path, _RECORD)
+    return None if record is None else msgspec.convert(record, Rebuilt)
 
 
-def _batches(known: Rebuilt | None, state: State) -> int:
-    """One number more than were used: that one is for what the rebuild itself found."""
+def _batches(known: Rebuilt | None, state: ViewState) -> int:
+    """Return the number of a view's batches used so far, plus one for the output of the rebuild itself."""
     used = state.ledger.batch_id + 1 if state.ledger is not None else 0
     return (known.batches if known is not None else 0) + used + 1
 
@@ -109,7 +113,7 @@ def _replace(connection: sqlite3.Connection, old: Contents, new: Contents, epoch
 
 
 def _write_rows(connection: sqlite3.Connection, old: Contents, new: Contents) -> None:
-    """Write those rows that differ, in any column."""
+    """Write a rebuilt view's rows that differ in any column."""
     differing = (pair for pair in side_by_side(old.rows(), new.rows()) if pair[0] != pair[1])
     while some := list(islice(differing, WRITE_ROWS)):
         connection.executemany(_UPSERT, [row for _, row in some if row is not None])

@@ -1,4 +1,4 @@
-"""Contents of a view's file, and the change that turns the rows served by one into those served by another."""
+"""The contents of a view's file, and the difference between the rows that two files serve."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock import files
-from penstock.errors import DeclarationError
+from penstock.core import files
+from penstock.core.errors import DeclarationError
 from penstock.store import layout
 from penstock.store.delta import Delta, encode
-from penstock.store.layout import Row, Shape, State
+from penstock.store.layout import Row, ServedShape, ViewState
 from penstock.store.spec import ViewSpec
 
 CHANGE_BYTES_MAX = 256 * 1024 * 1024
-"""A difference larger than this is several changes: a value in SQLite has at most 1,000,000,000 bytes."""
+"""Size above which a difference is split into several changes. SQLite limits a value to 1,000,000,000 bytes."""
 
 
 @dataclass(frozen=True)
 class Contents:
-    """A view's file at one instant: what it holds and what it serves."""
+    """A view's file at one instant: all of its rows, and the rows that it serves."""
 
     connection: sqlite3.Connection
     path: Path
-    state: State
-    shape: Shape
+    state: ViewState
+    shape: ServedShape
     schema: pa.Schema | None
 
     @classmethod
@@ -45,33 +45,33 @@ class Contents:
         return layout.all_rows(self.connection, self.path, self.state)
 
     def served(self) -> Iterator[Row]:
-        """The served rows in order of key."""
+        """Yield the view's served rows in key order."""
         if self.shape.top is None:
             return self.rows()
         ranked = layout.ranked(self.connection, self.path, self.state, self.shape.top)
         layout.require_ranked(ranked, self.state, self.path)
         return ((key, 0, 0, 0, rank, data) for key, (rank, data) in sorted(ranked.items()))
 
-    def ranked_to(self, shape: Shape) -> Contents:
-        """The same rows, of which other ones are served."""
+    def ranked_to(self, shape: ServedShape) -> Contents:
+        """Return the view's contents, but with `shape` choosing the served rows."""
         crc = layout.ranked_sum(layout.ranked(self.connection, self.path, self.state, shape.top))
         return replace(self, state=msgspec.structs.replace(self.state, served_crc=crc), shape=shape)
 
 
 def reshape(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
-    """Fit an old file to a declaration that has changed, in one transaction.
+    """Adapt a view's old file to a changed declaration, in one transaction.
 
-    Another `top` serves other rows. It makes a new generation, so readers start over, and the difference is one change
-    at the next version, so those who read changes by version miss nothing. Raises `DeclarationError` for another key or
-    rank column, which would need rows that are no longer there.
+    A different `top` changes which rows are served. The file gets a new generation, so readers start over, and the
+    difference is a change with the next version, so readers that follow changes by version do not miss anything. Raises
+    `DeclarationError` if the key or the rank column has changed, which would require rows that no longer exist.
     """
     old, new = layout.get_shape(connection, path), layout.shape_of(spec)
     if old == new:
         return
     if (old.key, old.by) != (new.key, new.by):
         raise DeclarationError(
-            f"view {spec.name}: its rows are kept by key {old.key} and ranked by {old.by}, now declared as {new.key} "
-            f"and {new.by}; rebuild it from the log: penstock rebuild FILE --view {spec.name}"
+            f"view {spec.name}: its rows are stored by key {old.key} and ranked by {old.by}, but it is now declared "
+            f"with {new.key} and {new.by}; rebuild it from the log: penstock rebuild FILE --view {spec.name}"
         )
     with files.transaction(connection, path):
         before = Contents.of(connection, path)
@@ -81,11 +81,12 @@ def reshape(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
         files.put_record(connection, "shape", new)
 
 
-def log_difference(connection: sqlite3.Connection, old: Contents, new: Contents) -> State:
-    """Add the difference of the served rows to the changes; returns the new state, but for its ledger.
+def log_difference(connection: sqlite3.Connection, old: Contents, new: Contents) -> ViewState:
+    """Add the difference between the served rows to the view's changes. Returns the state of `new` with the resulting
+    version.
 
-    Earlier changes stay, for those who write them elsewhere by version and may not be done, unless they are of rows
-    with another key or other columns.
+    Earlier changes are kept for readers that follow changes by version and might not have read them yet, unless the key
+    or the columns have changed.
     """
     state = old.state
     version, oldest, size = state.version, state.oldest, state.changes_bytes
@@ -101,7 +102,7 @@ def log_difference(connection: sqlite3.Connection, old: Contents, new: Contents)
 
 
 def _differences(old: Contents, new: Contents) -> Iterator[Delta]:
-    """What turns the rows served before into those served after: one delta, unless that is very large."""
+    """Yield the difference between the rows that two view files serve: one delta, or several if it is very large."""
     was, exact, ranked = old.exact(), new.exact(), new.shape.top is not None
     delta, size = Delta([], [], [], [], {}), 0
     for before, after in side_by_side(old.served(), new.served()):
@@ -119,7 +120,7 @@ def _differences(old: Contents, new: Contents) -> Iterator[Delta]:
 
 
 def _add(delta: Delta, row: Row, exact: bytes | None, *, ranked: bool) -> int:
-    """Add an upsert; returns its size."""
+    """Add a view row's upsert to a delta, and return its size."""
     key, _, _, _, rank, data = row
     if exact is not None:
         delta.exact[len(delta.keys)] = exact
@@ -131,7 +132,7 @@ def _add(delta: Delta, row: Row, exact: bytes | None, *, ranked: bool) -> int:
 
 
 def side_by_side(old: Iterable[Row], new: Iterable[Row]) -> Iterator[tuple[Row | None, Row | None]]:
-    """The rows of both, in order of key; those with the same key together."""
+    """Yield a view's old and new rows in pairs with the same key, in key order. A row that does not exist is None."""
     olds, news = iter(old), iter(new)
     before, after = next(olds, None), next(news, None)
     while before is not None or after is not None:

@@ -1,4 +1,4 @@
-"""A change of what a view serves: as stored, as clients get it, and as the difference of two rankings."""
+"""A change to a view's served rows: as stored, as sent to clients, and as the difference between two rankings."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ import msgspec
 
 Rank = int | float | str | None
 Ranked = dict[str, tuple[Rank, bytes]]
-"""The served rows of a ranked view, in order: key to rank and row."""
+"""A ranked view's served rows, in order. Maps each key to the rank and the row."""
 
 
 class Delta(msgspec.Struct, frozen=True, array_like=True):
-    """Rows that came or changed, and keys of rows that went.
+    """A view's new and changed rows, and keys of removed rows.
 
-    `keys`, `rows` and, in a ranked view, `ranks` go together by position. A key is the JSON object of the key columns
-    as text, so the keys in `deletes` are what clients get and what memory is looked up by. `exact` has the bytes of
-    rows whose JSON does not say everything, by position; clients do not see them.
+    Items of `keys`, `rows` and, in a ranked view, `ranks` with the same index belong together. A key is the JSON text
+    of an object with the key columns, so the keys in `deletes` are sent to clients as they are, and are also the lookup
+    keys in memory. `exact` contains the bytes of rows whose JSON loses information, by index; clients do not see them.
     """
 
     keys: list[str]
@@ -29,7 +29,7 @@ class Delta(msgspec.Struct, frozen=True, array_like=True):
         return bool(self.keys or self.deletes)
 
     def as_json(self) -> bytes:
-        """The `{"upserts": [...], "deletes": [...]}` that clients get."""
+        """Return the JSON object `{"upserts": [...], "deletes": [...]}` for clients."""
         return b'{"upserts":[%b],"deletes":[%b]}' % (b",".join(self.rows), ",".join(self.deletes).encode())
 
 
@@ -42,13 +42,16 @@ def encode(delta: Delta) -> bytes:
 
 
 def decode(data: bytes) -> Delta:
-    """The inverse of `encode`. The bytes have passed their checksum."""
+    """Decode the result of `encode`. The caller must have verified the checksum."""
     return _decoder.decode(data)
 
 
 def difference(before: Ranked, after: Ranked, also: Collection[str] = ()) -> Delta:
-    """What turns one ranking into another: small when few of the ranked rows have changed. Those that `also` names have
-    changed in what JSON does not say."""
+    """Return the change from one ranking of a view to another. The change is small if few of the ranked rows have
+    changed.
+
+    The rows with the keys in `also` have changed in a way that JSON does not show.
+    """
     changed = {key: after[key] for key in after if before.get(key) != after[key] or key in also}
     return Delta(
         keys=list(changed),

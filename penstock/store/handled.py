@@ -1,21 +1,23 @@
-"""The ledger of a handler: the last micro-batch whose output and state are durable, and each shard as it stands then.
+"""A handler's ledger: the last micro-batch whose output and state are durable, and the shards as of this batch.
 
-The state itself is in the shards' own files (see `state.py`), and what was emitted in the log: both are written first,
-under the batch's number, and count from the moment that this ledger has it.
+The state itself is in the shards' files (see `state.py`), and emitted events are in the log. Both are written first,
+with the batch's number, and take effect once this ledger contains the batch.
 """
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
-from penstock import failpoints, files
-from penstock.contracts import HandledShard, LedgerEntry, Output
-from penstock.errors import Damaged, DeclarationError, LedgerMismatch
-from penstock.event_shape import EventShape
-from penstock.evolution import Shape
+from penstock.core import failpoints, files
+from penstock.core.contracts import LedgerEntry
+from penstock.core.errors import Damaged, DeclarationError, LedgerMismatch
+from penstock.core.event_shape import EventShape
+from penstock.core.shapes import Shape
+from penstock.handlers.contracts import HandledShard, HandlerLedgerEntry
 from penstock.store import history
 from penstock.store.history import Done
 from penstock.store.ledger import is_next
@@ -23,122 +25,108 @@ from penstock.store.ledger import is_next
 KIND = "handler"
 
 
-class Handled(msgspec.Struct, frozen=True):
-    """What the ledger holds. `origin` is where the handler's first batch began, `count` how many shards it has, of
-    which `shards` has those with state. `shape` says how that is written, and `generation` where: it goes up when all
-    state is replaced at once. `inputs` has the event classes by which the events since `origin` were read, by stream;
-    None if the ledger is from before that was kept. `padded` says that their Decimals had all digits of their column,
-    as in ledgers from before that was noted. `intended` is the end of the batch after `entry`, once that has
-    begun to have an effect: then it must be run over that range and no other."""
-
-    origin: str
-    count: int
-    shape: Shape
-    entry: LedgerEntry | None = None
-    shards: dict[int, HandledShard] = {}
-    failed: int = 0
-    emitted: int = 0
-    intended: str | None = None
-    generation: int = 0
-    inputs: dict[str, EventShape] | None = None
-    padded: bool = True
-
-    @property
-    def next_id(self) -> int:
-        return 0 if self.entry is None else self.entry.batch_id + 1
-
-    @property
-    def end(self) -> str:
-        """Where the next batch begins."""
-        return self.origin if self.entry is None else self.entry.end
-
-
 class HandlerLedger:
-    """A handler's ledger, open for writing. One process has it so at a time; `read_handled` is for the others."""
+    """A handler's ledger, open for writing. Only one process can have it open; other processes use `read_handled`."""
 
     def __init__(self, path: Path, count: int, origin: str, shape: Shape) -> None:
-        """`origin` is where the handler begins, and `shape` that of its state, if it has never run."""
+        """`origin` and `shape` are the start position and the shape of the state for a handler that has never run."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         self._connection = files.connect(path)
         with files.transaction(self._connection, path):
             files.make_head(self._connection, path, KIND)
             self._connection.execute(history.TABLE)
-        self.state = _get(self._connection, path) or Handled(origin, count, shape, padded=False)
+        self.state = _get(self._connection, path) or HandlerLedgerEntry(origin, count, shape, padded=False)
         if self.state.count != count:
             raise DeclarationError(
-                f"{path} has {self.state.count} shards, and now there are {count}: the first run has fixed that. "
-                "Keep the number of partitions, or remove the handler's folder and checkpoint to have it made anew"
+                f"{path} has {self.state.count} shards, fixed by the first run, but the app now needs {count}. "
+                "Keep the number of partitions, or delete the handler's folder and checkpoint to start over"
             )
 
     def last(self) -> LedgerEntry | None:
         return self.state.entry
 
-    def is_next(self, output: Output) -> bool:
-        """As for a view: True if the batch is to be written, False if it is the last one again; else it raises."""
-        if not is_next(self.last(), output, self.path):
+    def is_next(self, entry: LedgerEntry) -> bool:
+        """Return True if the handler's batch has to be written, False if it repeats the last batch; otherwise raise
+        `LedgerMismatch`."""
+        if not is_next(self.last(), entry, self.path):
             return False
         intended = self.state.intended
-        if intended is not None and intended != output.end:
+        if intended is not None and intended != entry.end:
             raise LedgerMismatch(
-                f"{self.path}: batch {output.batch_id} has begun to have an effect with its end at {intended}, and now "
-                f"ends at {output.end}. Restore the checkpoint that belongs to this file"
+                f"{self.path}: batch {entry.batch_id} was started with its end at {intended}, but now ends at "
+                f"{entry.end}. Restore the checkpoint that belongs to this file"
             )
         return True
 
-    def intend(self, output: Output) -> None:
-        """Fix the range of a batch, before it has an effect outside: from now on it is this one or none."""
-        self._put(msgspec.structs.replace(self.state, intended=output.end))
+    def intend(self, entry: LedgerEntry) -> None:
+        """Record the range of a handler's batch before the batch has any external effect. From then on, the batch can
+        be run only with this range."""
+        self._put(msgspec.structs.replace(self.state, intended=entry.end))
 
-    def commit(self, output: Output, done: Done, shards: dict[int, HandledShard], emitted: int, failed: int) -> None:
-        """Write down that a batch is done, and what `done` tells of it. `shards` has those that it touched."""
+    def commit(
+        self, entry: LedgerEntry, done: Done, shards: Mapping[int, HandledShard], emitted: int, failed: int
+    ) -> None:
+        """Record that a handler's batch is done. `done` is its entry in the history, and `shards` contains the shards
+        that it changed."""
         before = self.state
-        made = msgspec.structs.replace(
+        state = msgspec.structs.replace(
             before,
-            entry=LedgerEntry(output.batch_id, output.start, output.end, output.epoch),
-            shards=before.shards | shards,
+            entry=entry,
+            shards={**before.shards, **shards},
             failed=before.failed + failed,
             emitted=before.emitted + emitted,
             intended=None,
         )
         failpoints.reach("ledger.before_commit")
-        self._put(made, done)
+        self._put(state, done)
         failpoints.reach("ledger.after_commit")
 
     def adopt(self, shape: Shape, shards: dict[int, HandledShard], origin: str, inputs: dict[str, EventShape]) -> None:
-        """Put other state in the place of all there is; its files are those of the next generation, and are there. The
-        batches that were done stay done. Not while one is half done: that must end as it began."""
+        """Replace all of a handler's state with new state, whose files exist in the next generation. Finished batches
+        stay finished.
+
+        Raises `DeclarationError` if a batch is half done, because it must be finished by the code that began it.
+        """
+        self.require_whole()
         before = self.state
-        if before.intended is not None:
-            raise DeclarationError(f"{self.path}: {half_done(before)}")
-        made = msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, inputs=inputs, padded=False)
-        self._put(msgspec.structs.replace(made, generation=before.generation + 1))
+        state = msgspec.structs.replace(before, shape=shape, shards=shards, origin=origin, inputs=inputs, padded=False)
+        self._put(msgspec.structs.replace(state, generation=before.generation + 1))
+
+    def require_whole(self) -> None:
+        """Raise `DeclarationError` if a handler's batch is half done."""
+        if self.state.intended is not None:
+            raise DeclarationError(f"{self.path}: {half_done(self.state)}")
 
     def note_inputs(self, inputs: dict[str, EventShape]) -> None:
-        """Keep by which event classes the handler reads, where that makes no difference to its state."""
+        """Record the event classes that the handler reads its inputs as. Called if a change to these classes does not
+        affect the handler's state."""
         self._put(msgspec.structs.replace(self.state, inputs=inputs, padded=False))
 
-    def _put(self, made: Handled, done: Done | None = None) -> None:
+    def _put(self, state: HandlerLedgerEntry, done: Done | None = None) -> None:
         with files.transaction(self._connection, self.path):
-            files.put_record(self._connection, "handled", made)
-            if done is not None and made.entry is not None:
-                history.add(self._connection, made.entry.batch_id, done)
-        self.state = made
+            files.put_record(self._connection, "handled", state)
+            if done is not None and state.entry is not None:
+                history.add(self._connection, state.entry.batch_id, done)
+        self.state = state
 
     def close(self) -> None:
         self._connection.close()
 
 
-def half_done(handled: Handled) -> str:
-    """Why the state of a handler cannot be replaced just now."""
+def half_done(handled: HandlerLedgerEntry) -> str:
+    """Return an error message: a handler's state cannot be replaced because a batch is half done."""
     return (
-        f"batch {handled.next_id} is half done, by the code that ran before. Run that once more, until it is ready; "
-        "then this"
+        f"batch {handled.next_id} was started by the previous code and is half done. Run the previous code once "
+        "more, until the app is ready; then run the new code"
     )
 
 
-def read_handled(path: Path) -> Handled | None:
-    """What the ledger of a handler holds, None if there is none yet. Safe beside the writer; about 0.3 ms."""
+def read_handled(path: Path) -> HandlerLedgerEntry | None:
+    """Return the contents of a handler's ledger, or None if the ledger does not exist yet.
+
+    Safe to call while the writer runs. Takes about 0.3 ms.
+    """
     if not path.exists():
         return None
     connection = files.connect(path, read_only=True)
@@ -149,9 +137,9 @@ def read_handled(path: Path) -> Handled | None:
         connection.close()
 
 
-def _get(connection: sqlite3.Connection, path: Path) -> Handled | None:
-    found = files.get_record(connection, path, "handled")
+def _get(connection: sqlite3.Connection, path: Path) -> HandlerLedgerEntry | None:
+    record = files.get_record(connection, path, "handled")
     try:
-        return None if found is None else msgspec.convert(found, Handled)
+        return None if record is None else msgspec.convert(record, HandlerLedgerEntry)
     except msgspec.ValidationError as error:
-        raise Damaged(f"{path} is not as this Penstock writes it: {error}", file=str(path)) from None
+        raise Damaged(f"{path} cannot be read by this version of Penstock: {error}", file=str(path)) from None

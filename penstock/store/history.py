@@ -1,8 +1,11 @@
-"""The last batches of a view or handler: when each was committed, and how far it had come. For those who ask what
-became of an event. The table stands in the file that the ledger is in, and is written in the ledger's transaction."""
+"""A view's or handler's last batches, with the time and end of each batch. They show what happened to an event.
+
+The table is in the ledger's file, and is written in the same transaction as the ledger.
+"""
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,9 +13,10 @@ from pathlib import Path
 
 import msgspec
 
-from penstock import files
-from penstock.cursor import Positions, source_positions
-from penstock.errors import Damaged
+from penstock.core import files
+from penstock.core.cursor import Positions, source_positions
+from penstock.core.errors import Damaged
+from penstock.core.wakeups import AsyncWatch, file_watch
 
 KEPT = 10_000
 TABLE = "CREATE TABLE IF NOT EXISTS batches (batch_id INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)"
@@ -20,48 +24,50 @@ _PRESENT = "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'batches
 
 
 class Done(msgspec.Struct, frozen=True, array_like=True):
-    """A committed batch: when; its end, as the ledger has it; how far the streams go that it fills; and the version
-    that a view has since."""
+    """A committed batch of a view or handler: its time, its end, the end offsets of the streams that it writes, and the
+    view's version."""
 
     at_us: int
     end: str
     outputs: Positions = {}
     version: int = 0
 
-    def reached(self, stream: str, partition: int) -> int:
-        """The offset of the first event that it and the batches before it have not taken."""
+    def end_of(self, stream: str, partition: int) -> int:
+        """Return the offset of the first event that has not been read by this batch or an earlier batch."""
         return source_positions(self.end).get(stream, {}).get(partition, 0)
 
     def is_past(self, stream: str, partition: int, offset: int) -> bool:
-        return self.reached(stream, partition) > offset
+        return self.end_of(stream, partition) > offset
 
 
-class Found(msgspec.Struct, frozen=True):
-    """The batch that had an event, and the one before it, if there was one."""
+class FoundBatch(msgspec.Struct, frozen=True):
+    """The view's or handler's batch that contained an event, and the previous batch, if there was one."""
 
     done: Done
     before: Done | None
 
 
 def add(connection: sqlite3.Connection, batch_id: int, done: Done) -> None:
-    """Call inside the transaction that enters the batch in the ledger."""
+    """Record a view's or handler's batch in its history. Call inside the transaction that adds it to the ledger."""
     data = msgspec.msgpack.encode(done)
     connection.execute("INSERT OR REPLACE INTO batches VALUES (?, ?, ?)", (batch_id, _sum(batch_id, data), data))
     connection.execute("DELETE FROM batches WHERE batch_id <= ?", (batch_id - KEPT,))
 
 
-def replace(connection: sqlite3.Connection, made: sqlite3.Connection, path: Path, *, version_max: int) -> None:
-    """Put the batches of another file, `made`, in place of all that there are; its versions are those of another
-    count, and at most `version_max` here. Call inside a transaction."""
+def replace(connection: sqlite3.Connection, source: sqlite3.Connection, path: Path, *, version_max: int) -> None:
+    """Replace all batches in a history with the batches of another file, `source`. Call inside a transaction.
+
+    The versions in `source` were counted separately, so they are limited to `version_max` here.
+    """
     connection.execute("DELETE FROM batches")
-    for batch_id, crc, data in made.execute("SELECT batch_id, crc, data FROM batches ORDER BY batch_id"):
+    for batch_id, crc, data in source.execute("SELECT batch_id, crc, data FROM batches ORDER BY batch_id"):
         done = _decoded(batch_id, crc, data, path)
         add(connection, batch_id, msgspec.structs.replace(done, version=min(done.version, version_max)))
 
 
 def _decoded(batch_id: int, crc: int, data: object, path: Path) -> Done:
     if not isinstance(data, bytes) or _sum(batch_id, data) != crc:
-        raise Damaged(f"{path} is damaged: batch {batch_id} is not as written", file=str(path))
+        raise Damaged(f"{path} is damaged: batch {batch_id} is not what was written", file=str(path))
     return msgspec.msgpack.decode(data, type=Done)
 
 
@@ -70,8 +76,10 @@ def _sum(batch_id: int, data: bytes) -> int:
 
 
 class History:
-    """Reads a file's last batches, beside its writer. The file may not be there yet, and may be made anew. One thread
-    at a time; each call takes some tens of microseconds."""
+    """Reads the last batches in a file while its writer runs. Used by one thread at a time.
+
+    Each call takes tens of microseconds. The file might not exist yet, and can be recreated.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -80,21 +88,36 @@ class History:
         self._seen: int | None = None
 
     def moved(self) -> bool:
-        """Whether something was committed since the last call, or this is the first one."""
-        connection = self._open()
-        if connection is None:
+        """Return whether anything was committed to the history since the last call; at the first call, whether there is
+        a file."""
+        version = self._version()
+        if version in (None, self._seen):
             return False
-        version = files.data_version(connection, self._path)
-        moved, self._seen = version != self._seen, version
-        return moved
+        self._seen = version
+        return True
+
+    def _version(self) -> int | None:
+        connection = self._open()
+        return None if connection is None else files.data_version(connection, self._path)
+
+    async def wait(self) -> None:
+        """Wait until something might have been committed to the history since the last call to `moved`."""
+        watch = AsyncWatch(file_watch(self._path))
+        try:
+            watch.arm()
+            if self._version() in (None, self._seen):
+                await watch.wait(math.inf)
+        finally:
+            watch.close()
 
     def latest(self) -> Done | None:
-        """The last batch."""
+        """Return the history's last batch, or None if the history is empty."""
         with self._reading() as last:
             return None if last is None else self._get(last[1])
 
-    def find(self, stream: str, partition: int, offset: int) -> Found | None:
-        """The first batch that came past an event; None if no batch did, or if that is no longer told."""
+    def find(self, stream: str, partition: int, offset: int) -> FoundBatch | None:
+        """Return the history's first batch that read past an event, or None if no batch has done so, or if the batch is
+        no longer recorded."""
         with self._reading() as ends:
             if ends is None or not self._get(ends[1]).is_past(stream, partition, offset):
                 return None
@@ -107,7 +130,7 @@ class History:
                     high = middle
                 else:
                     low = middle + 1
-            return Found(self._get(low), self._get(low - 1) if low > 0 else None)
+            return FoundBatch(self._get(low), self._get(low - 1) if low > 0 else None)
 
     def close(self) -> None:
         if self._connection is not None:
@@ -115,7 +138,8 @@ class History:
             self._connection = None
 
     def _open(self) -> sqlite3.Connection | None:
-        """The file, opened again if another one has taken its place; None if there is none."""
+        """Return the connection to the history's file, reopened if the file was replaced, or None if there is no
+        file."""
         try:
             inode = self._path.stat().st_ino
         except FileNotFoundError:
@@ -127,7 +151,8 @@ class History:
 
     @contextmanager
     def _reading(self) -> Iterator[tuple[int, int] | None]:
-        """One instant of the file: the ids of the first and the last batch in it, None if there are none."""
+        """Read the history's file at one instant. Yields the ids of the first and last batch, or None if there are no
+        batches."""
         connection = self._open()
         if connection is None:
             yield None
@@ -141,6 +166,6 @@ class History:
 
     def _get(self, batch_id: int) -> Done:
         assert self._connection is not None
-        found = self._connection.execute("SELECT crc, data FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
-        crc, data = (0, None) if found is None else found
+        row = self._connection.execute("SELECT crc, data FROM batches WHERE batch_id = ?", (batch_id,)).fetchone()
+        crc, data = (0, None) if row is None else row
         return _decoded(batch_id, crc, data, self._path)

@@ -1,16 +1,16 @@
-"""The file of a view: its tables, its records, their checksums, and the checks that both sides make.
+"""A view's file: its tables, its records, their checksums, and the checks that the writer and the readers share.
 
-    head      "format"  kind, format and generation            (penstock.files)
-              "shape"   what the served rows depend on: key, top and by
-              "schema"  the types of its columns, as Arrow writes them; once its query was built
+    head      "format"  kind, format and generation            (penstock.core.files)
+              "shape"   the settings that determine the served rows: key, top and by
+              "schema"  the column types, in Arrow's format; missing until the view's query is built
               "state"   version, counts, newest window, ledger; rewritten in every commit
-    rows      every row of the view: key, row, and the columns it expires and is ranked by
-    exact     the rows whose JSON does not say everything, as Arrow's bytes   (penstock.lossless)
+    rows      every row of the view: key, row, and the values for its expiry and rank
+    exact     the rows whose JSON loses information, as Arrow bytes   (penstock.core.lossless)
     changes   the latest changes, one for each version
-    batches   the latest batches: when, and how far each had come   (penstock.store.history)
+    batches   the latest batches: the time and end of each   (penstock.store.history)
 
-Every row, change and record has a checksum; `state` holds how many there must be. So a byte that is not what was
-written is found wherever it stands: in a row, in a page that leads to rows, or in an index that orders them.
+Every row, change and record has a checksum, and `state` contains the number of each. A changed byte is therefore
+detected wherever it is: in a row, in a page that leads to rows, or in an index that orders them.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from pathlib import Path
 import msgspec
 import pyarrow as pa
 
-from penstock import files
-from penstock.contracts import LedgerEntry
-from penstock.errors import Damaged
+from penstock.core import files
+from penstock.core.contracts import LedgerEntry
+from penstock.core.errors import Damaged
 from penstock.store import history
 from penstock.store.delta import Rank, Ranked
 from penstock.store.spec import ViewSpec
 
 KIND = "view"
 NO_GROUP = 0
-"""The group of every row of a view without windows."""
+"""The group of all rows in a view without windows."""
 
 Row = tuple[str, int, int, int, Rank, bytes]
-"""A row as stored: key, checksum, stamp (what it expires by), group (its window's end), rank, JSON object."""
+"""A row as stored: key, checksum, stamp (the time for its expiry), group (the end of its window), rank, JSON object."""
 
 _TABLES = (
-    # rank has no declared type, so that SQLite gives back exactly the number or text that it was given.
+    # rank has no declared type, so that SQLite returns exactly the number or text that was stored.
     """CREATE TABLE rows (key TEXT PRIMARY KEY, crc INTEGER NOT NULL, stamp INTEGER NOT NULL, grp INTEGER NOT NULL,
        rank, data BLOB NOT NULL) WITHOUT ROWID""",
     "CREATE TABLE changes (version INTEGER PRIMARY KEY, crc INTEGER NOT NULL, data BLOB NOT NULL)",
@@ -53,18 +53,20 @@ _SELECT = "SELECT key, crc, stamp, grp, rank, data FROM rows"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """The part of a spec that decides which rows are served and in what order."""
+class ServedShape(msgspec.Struct, frozen=True):
+    """The part of a spec that determines which rows are served and in what order."""
 
     key: list[str]
     top: int | None
     by: str | None
 
 
-class State(msgspec.Struct, frozen=True):
-    """Where the file stands. `newest` is the latest window end ever seen, None in a view without windows;
-    `oldest` the first version whose change is kept; `served_crc` a checksum over the ranked rows, in order; `exact`
-    the number of rows that are kept as Arrow's bytes too."""
+class ViewState(msgspec.Struct, frozen=True):
+    """The state of the file. `newest` is the latest window end ever seen, or None in a view without windows.
+
+    `oldest` is the first version whose change is kept, `served_crc` is a checksum over the ranked rows in order, and
+    `exact` is the number of rows that are also stored as Arrow bytes.
+    """
 
     version: int = 0
     rows: int = 0
@@ -81,8 +83,8 @@ class State(msgspec.Struct, frozen=True):
         return NO_GROUP if self.newest is None else self.newest
 
 
-def shape_of(spec: ViewSpec) -> Shape:
-    return Shape(list(spec.key), spec.top, spec.by)
+def shape_of(spec: ViewSpec) -> ServedShape:
+    return ServedShape(list(spec.key), spec.top, spec.by)
 
 
 def row_sum(key: str, stamp: int, group: int, rank: Rank, data: bytes) -> int:
@@ -102,33 +104,35 @@ def ranked_sum(ranked: Ranked) -> int:
 
 
 def is_empty(connection: sqlite3.Connection, path: Path) -> bool:
-    """Whether nothing has been committed to the file yet: the engine has only just made it.
+    """Return whether nothing has been committed to the view's file yet, because the engine has only just created it.
 
-    SQLite takes a file of less than a page for an empty one. It writes whole pages, so that is a file cut short.
+    Raises `Damaged` if the file is shorter than a page. SQLite treats such a file as empty, but it always writes whole
+    pages, so the file was truncated.
     """
     with files.storage_errors(path):
         if connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchone() is not None:
             return False
         (page,) = connection.execute("PRAGMA page_size").fetchone()
-    with suppress(FileNotFoundError):  # removed under us, to be made anew
+    with suppress(FileNotFoundError):  # removed concurrently, to be recreated
         if 0 < path.stat().st_size < page:
             raise Damaged(f"{path} is damaged: it is shorter than a page", file=str(path))
     return True
 
 
 def create(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
-    """Make the tables of a new file, in one transaction: a reader sees all of them or none."""
+    """Create the tables of a view's new file, in one transaction: a reader sees all of them or none."""
     with files.transaction(connection, path):
         for statement in _TABLES:
             connection.execute(statement)
         files.make_head(connection, path, KIND)
         files.put_record(connection, "shape", shape_of(spec))
-        put_state(connection, State())
+        put_state(connection, ViewState())
     files.sync_directory(path.parent)
 
 
 def add_missing(connection: sqlite3.Connection, path: Path, spec: ViewSpec) -> None:
-    """Make what the spec needs and the file has not yet: `keep` or `top` may be newly declared."""
+    """Create the tables and indexes that the spec needs and the view's file does not have: `keep` or `top` might be
+    new."""
     with files.transaction(connection, path):
         connection.execute(history.TABLE)
         connection.execute(_EXACT)
@@ -142,16 +146,16 @@ def generation(connection: sqlite3.Connection, path: Path) -> int:
     return files.check_mark(files.get_record(connection, path, "format"), path, KIND)
 
 
-def get_shape(connection: sqlite3.Connection, path: Path) -> Shape:
-    return msgspec.convert(_required(connection, path, "shape"), Shape)
+def get_shape(connection: sqlite3.Connection, path: Path) -> ServedShape:
+    return msgspec.convert(_required(connection, path, "shape"), ServedShape)
 
 
-def get_state(connection: sqlite3.Connection, path: Path) -> State:
-    return msgspec.convert(_required(connection, path, "state"), State)
+def get_state(connection: sqlite3.Connection, path: Path) -> ViewState:
+    return msgspec.convert(_required(connection, path, "state"), ViewState)
 
 
 def get_schema(connection: sqlite3.Connection, path: Path) -> pa.Schema | None:
-    """The types of the view's columns; None in a file whose query was never built since this is kept."""
+    """Return the types of the view's columns, or None if they were never stored."""
     data = files.get_record(connection, path, "schema")
     return None if data is None else pa.ipc.read_schema(pa.py_buffer(data))
 
@@ -160,7 +164,7 @@ def put_schema(connection: sqlite3.Connection, schema: pa.Schema) -> None:
     files.put_record(connection, "schema", schema.serialize().to_pybytes())
 
 
-def put_state(connection: sqlite3.Connection, state: State) -> None:
+def put_state(connection: sqlite3.Connection, state: ViewState) -> None:
     files.put_record(connection, "state", state)
 
 
@@ -171,10 +175,11 @@ def _required(connection: sqlite3.Connection, path: Path, name: str) -> object:
     return value
 
 
-def all_rows(connection: sqlite3.Connection, path: Path, state: State) -> Iterator[Row]:
-    """Every row in key order, each checked; `Damaged` at the first that is not as written, or if some are missing.
+def all_rows(connection: sqlite3.Connection, path: Path, state: ViewState) -> Iterator[Row]:
+    """Yield every row of a view in key order, after checking it. Raises `Damaged` at the first bad row, or if rows are
+    missing.
 
-    Call inside a read transaction; it is a generator, so memory holds one row at a time.
+    Call inside a read transaction. This is a generator, so only one row is in memory at a time.
     """
     count = 0
     with files.storage_errors(path):
@@ -182,39 +187,39 @@ def all_rows(connection: sqlite3.Connection, path: Path, state: State) -> Iterat
             yield _checked(row, path)
             count += 1
     if count != state.rows:
-        raise Damaged(f"{path} is damaged: it holds {count} rows and should hold {state.rows}", file=str(path))
+        raise Damaged(f"{path} is damaged: it has {count} rows, not {state.rows}", file=str(path))
 
 
-def ranked(connection: sqlite3.Connection, path: Path, state: State, top: int | None) -> Ranked:
-    """The rows that a ranked view serves, best first: those of the newest group, nulls last, ties by key."""
+def ranked(connection: sqlite3.Connection, path: Path, state: ViewState, top: int | None) -> Ranked:
+    """Return the rows that a ranked view serves, from the newest group: best first, nulls last, ties in key order."""
     if top is None:
         return {}
     query = f"{_SELECT} WHERE grp = ? ORDER BY rank DESC, key LIMIT ?"
     with files.storage_errors(path):
-        found = [_checked(row, path) for row in connection.execute(query, (state.group, top))]
-    return {key: (rank, data) for key, _, _, _, rank, data in found}
+        rows = [_checked(row, path) for row in connection.execute(query, (state.group, top))]
+    return {key: (rank, data) for key, _, _, _, rank, data in rows}
 
 
-def all_exact(connection: sqlite3.Connection, path: Path, state: State) -> dict[str, bytes]:
-    """The bytes of every row whose JSON does not say everything, by key, each checked."""
+def all_exact(connection: sqlite3.Connection, path: Path, state: ViewState) -> dict[str, bytes]:
+    """Return the exact bytes of every view row whose JSON loses information, by key, after checking them."""
     if state.exact == 0:
         return {}
-    found: dict[str, bytes] = {}
+    rows: dict[str, bytes] = {}
     with files.storage_errors(path):
         for key, crc, data in connection.execute("SELECT key, crc, data FROM exact"):
             if not isinstance(data, bytes) or exact_sum(key, data) != crc:
                 raise Damaged(
                     f"{path} is damaged: the exact row {str(key)[:200]} is not what was written", file=str(path)
                 )
-            found[key] = data
-    if len(found) != state.exact:
-        raise Damaged(f"{path} is damaged: it holds {len(found)} exact rows, not {state.exact}", file=str(path))
-    return found
+            rows[key] = data
+    if len(rows) != state.exact:
+        raise Damaged(f"{path} is damaged: it has {len(rows)} exact rows, not {state.exact}", file=str(path))
+    return rows
 
 
-def require_ranked(found: Ranked, state: State, path: Path) -> None:
-    if ranked_sum(found) != state.served_crc:
-        raise Damaged(f"{path} is damaged: its ranked rows are not those last committed", file=str(path))
+def require_ranked(rows: Ranked, state: ViewState, path: Path) -> None:
+    if ranked_sum(rows) != state.served_crc:
+        raise Damaged(f"{path} is damaged: its ranked rows do not match the last commit", file=str(path))
 
 
 def _checked(row: Row, path: Path) -> Row:
@@ -227,9 +232,11 @@ def _checked(row: Row, path: Path) -> Row:
 def changes_between(
     connection: sqlite3.Connection, path: Path, first: int, last: int, bytes_max: int
 ) -> Iterator[tuple[int, bytes]]:
-    """The stored changes of versions `first` to `last`, each checked, until `bytes_max` is passed (at least one).
+    """Check and yield a view's changes for versions `first` to `last`: at least one, and no more once `bytes_max` is
+    exceeded.
 
-    `Damaged` if one is missing or not as written. Call inside a read transaction, with kept versions only.
+    Raises `Damaged` if a change is missing or bad. Call inside a read transaction, and only with versions that are
+    kept.
     """
     expected, size = first, 0
     query = "SELECT version, crc, data FROM changes WHERE version BETWEEN ? AND ? ORDER BY version"
@@ -246,11 +253,11 @@ def changes_between(
 
 
 def verify(connection: sqlite3.Connection, path: Path, top: int | None) -> None:
-    """Read the whole file and check it, indexes included. Called once, when the engine opens it."""
+    """Read and check a view's whole file, including indexes. Blocks; called once, when the engine opens it."""
     with files.reading(connection, path):
-        found = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if found != "ok":
-            raise Damaged(f"{path} is damaged: {found}", file=str(path))
+        result = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
+        if result != "ok":
+            raise Damaged(f"{path} is damaged: {result}", file=str(path))
         state = get_state(connection, path)
         for _ in all_rows(connection, path, state):
             pass

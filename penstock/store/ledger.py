@@ -1,8 +1,9 @@
-"""The ledger of a view: which micro-batch is the last one whose output is durable, and which may come next.
+"""A view's ledger: the last micro-batch whose output is durable, and the check of the next micro-batch.
 
-Spark's offset log fixes the range of a batch before it runs, and the start of a batch is the end of the one before.
-So a batch is known by its id *and* its range: by the id alone, a checkpoint that was rolled back or made anew would
-pass for the old one, and rows would be lost without a sign.
+Spark records the range of a batch in its offset log before the batch runs, and each batch starts where the previous
+batch ended. A batch is therefore identified by its id *and* its range. If batches were identified only by their ids, a
+checkpoint that was rolled back or recreated could not be distinguished from the old checkpoint, and rows would be lost
+silently.
 """
 
 from __future__ import annotations
@@ -12,15 +13,17 @@ from typing import Any
 
 import msgspec
 
-from penstock import files
-from penstock.contracts import LedgerEntry, Output
-from penstock.errors import LedgerMismatch
+from penstock.core import files
+from penstock.core.contracts import LedgerEntry, Output
+from penstock.core.errors import LedgerMismatch
 from penstock.store import layout
 
 
 def ledger(path: Path) -> LedgerEntry | None:
-    """The last committed batch of a view's file, None if there is none yet. Opens the file for reading and closes it:
-    about 0.3 ms. Safe beside the writer."""
+    """Return the last committed batch in a view's file, or None if no batch has been committed yet.
+
+    Opens the file for reading and closes it, which takes about 0.3 ms. Safe to call while the writer runs.
+    """
     if not path.exists():
         return None
     connection = files.connect(path, read_only=True)
@@ -34,8 +37,11 @@ def ledger(path: Path) -> LedgerEntry | None:
         connection.close()
 
 
-def is_next(last: LedgerEntry | None, output: Output, path: Path) -> bool:
-    """True if the batch is to be written, False if it is the last one again; `LedgerMismatch` if it is neither."""
+def is_next(last: LedgerEntry | None, output: LedgerEntry | Output, path: Path) -> bool:
+    """Return True if the view's batch has to be written, False if it repeats the last batch.
+
+    Raises `LedgerMismatch` otherwise.
+    """
     if last is None:
         if output.batch_id != 0:
             raise _mismatch("the view has no output yet, but the checkpoint is past batch 0", last, output, path)
@@ -50,16 +56,16 @@ def is_next(last: LedgerEntry | None, output: Output, path: Path) -> bool:
     if output.batch_id == last.batch_id:
         if _same(output.start, last.start) and _same(output.end, last.end):
             return False
-        raise _mismatch("the last batch is offered again over another range", last, output, path)
+        raise _mismatch("the last batch was offered again with a different range", last, output, path)
     if output.batch_id != last.batch_id + 1:
         raise _mismatch(f"batch {output.batch_id} does not follow batch {last.batch_id}", last, output, path)
     if not _same(output.start, last.end):
-        raise _mismatch("the batch does not begin where the last one ended", last, output, path)
+        raise _mismatch("the batch does not begin where the last batch ended", last, output, path)
     return True
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two positions are equal as JSON; positions that are no JSON are compared as text."""
+    """Return whether two positions are equal as JSON; positions that are not JSON are compared as text."""
     return one == other or _parsed(one) == _parsed(other)
 
 
@@ -70,12 +76,12 @@ def _parsed(text: str) -> Any:
         return text
 
 
-def _mismatch(reason: str, last: LedgerEntry | None, output: Output, path: Path) -> LedgerMismatch:
+def _mismatch(reason: str, last: LedgerEntry | None, output: LedgerEntry | Output, path: Path) -> LedgerMismatch:
     stored = "nothing" if last is None else _position(last)
     return LedgerMismatch(
-        f"{path}: {reason}. The ledger has {stored}; offered is {_position(output)}. Nothing was written. Restore the "
-        "checkpoint that belongs to this file, or remove both the view's checkpoint and its file (with -wal and -shm) "
-        "to rebuild the view from the log",
+        f"{path}: {reason}. The ledger has {stored}; the new batch is {_position(output)}. Nothing was written. "
+        "Restore the checkpoint that belongs to this file, or remove both the view's checkpoint and its file (with "
+        "-wal and -shm) to rebuild the view from the log",
         file=str(path),
     )
 

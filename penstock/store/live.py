@@ -1,8 +1,9 @@
-"""The gateway's side of a view: its rows in memory, following the file that the engine writes."""
+"""The gateway's in-memory copy of a view, kept up to date from the file that the engine writes."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import chain, islice
@@ -11,32 +12,34 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from penstock.contracts import Change, Snapshot
-from penstock.errors import PenstockError
+from penstock.core.contracts import ViewChange, ViewSnapshot
+from penstock.core.errors import PenstockError
+from penstock.core.wakeups import AsyncWatch, file_watch
 from penstock.store.memory import ServedRows
-from penstock.store.reader import Gap, Loaded, Piece, ViewReader
+from penstock.store.reader import ChangeBatch, Gap, LoadedView, ViewReader
 from penstock.store.spec import ViewSpec
 
-POLL_MIN_S, POLL_MAX_S, POLL_GROWTH = 0.005, 0.05, 1.1
-"""Wait between two looks at the file: the shortest after a change, growing while there is none."""
+PAUSE_S = 0.005
+"""Pause after each read, so that changes in quick succession are read together."""
 RETRY_MIN_S, RETRY_MAX_S = 0.5, 10.0
-"""Wait before a file that could not be read is read again."""
+"""Minimum and maximum delay before an unreadable file is read again."""
 PIECE_CHANGES, PIECE_BYTES = 1_000, 8 * 1024 * 1024
-"""Most that is read and applied in one go while catching up."""
+"""Maximum number and total size of the changes that are read and applied at once while catching up."""
 HISTORY_BYTES = 256 * 1024
-"""Most that one call of `changes` reads from the file, in the event loop: some two milliseconds."""
+"""Maximum number of bytes that one call to `changes` reads from the file. The read takes about two milliseconds, and
+runs in the event loop."""
 BUFFER_BYTES = 32 * 1024 * 1024
-"""Most that the latest changes of a view take in memory."""
+"""Maximum memory for a view's latest changes."""
 
 T = TypeVar("T")
 
 
-class LiveTable:
+class InMemoryView:
     """A view in memory: a `contracts.LiveView`. Belongs to the event loop that runs `run`.
 
-    The file need not exist yet: until the engine makes it, the view is empty, at version 0 of generation 0. If the file
-    cannot be read or is damaged, `error` says so, memory stays at the last good version, and the file is tried again
-    now and then; nothing that fails its checks is ever served.
+    The file does not have to exist yet: until the engine creates it, the view is empty, at version 0 of generation 0.
+    If the file cannot be read or is damaged, `error` contains the reason, the rows in memory stay at the last good
+    version, and reading is retried from time to time. Data that fails its checks is never served.
     """
 
     def __init__(self, path: Path, spec: ViewSpec, *, buffered_changes: int) -> None:
@@ -48,9 +51,9 @@ class LiveTable:
         self._follow_error: str | None = None
         self._history_error: str | None = None
         self._moved = asyncio.Event()
-        self._snapshot: Snapshot | None = None
-        self._buffer: deque[Change] = deque()
-        self._install(Loaded(0, 0, ServedRows(False, ())))
+        self._snapshot: ViewSnapshot | None = None
+        self._buffer: deque[ViewChange] = deque()
+        self._install(LoadedView(0, 0, ServedRows(False, ())))
 
     @property
     def generation(self) -> int:
@@ -66,7 +69,8 @@ class LiveTable:
 
     @property
     def error(self) -> str | None:
-        """What is wrong with the file, in one sentence, for health; None if nothing is."""
+        """The error that occurred when reading the file, in one sentence, for the health report, or None if there is no
+        error."""
         return self._follow_error or self._history_error
 
     @property
@@ -74,19 +78,26 @@ class LiveTable:
         """The number of rows served."""
         return len(self._rows)
 
-    def snapshot(self) -> Snapshot:
-        """Rows and version of one instant. The first call at a version orders the rows, later ones cost nothing."""
+    def snapshot(self) -> ViewSnapshot:
+        """Return the view's rows and their version at one instant.
+
+        The first call at a version sorts the rows. Later calls cost nothing.
+        """
         if self._snapshot is None:
-            self._snapshot = Snapshot(self._version, self._rows.in_order())
+            self._snapshot = ViewSnapshot(self._version, self._rows.in_order())
         return self._snapshot
 
     def row(self, key: str) -> bytes | None:
-        """The row of a key, which is the JSON object of the key's columns; None if it is not served."""
+        """Return the view's row with a key, or None if it is not served. A key is a JSON object of the key columns."""
         return self._rows.get(key)
 
-    def changes(self, after: int, limit: int) -> Sequence[Change] | None:
-        """Changes above `after`: from memory if they are there, else a bounded piece from the file. None if some are no
-        longer kept, or if `after` is ahead of the view, as a cursor is that outlived a restored backup."""
+    def changes(self, after: int, limit: int) -> Sequence[ViewChange] | None:
+        """Return the view's changes after a version: from memory if they are there, otherwise a limited number from the
+        file.
+
+        Returns None if some of them are no longer kept, or if `after` is ahead of the view, which is possible after a
+        backup has been restored.
+        """
         if after > self._version or after < 0:
             return None
         if after == self._version:
@@ -97,7 +108,8 @@ class LiveTable:
         return self._history(after, limit)
 
     async def wait(self, after: int, timeout_s: float) -> bool:
-        """True as soon as there is a version above `after`, or the view was made anew; False after `timeout_s`."""
+        """Wait for a version of the view above `after`, or until the view is recreated, and return True. Returns False
+        after `timeout_s`."""
         generation = self._generation
         try:
             async with asyncio.timeout(timeout_s):
@@ -108,8 +120,10 @@ class LiveTable:
         return True
 
     async def load(self) -> None:
-        """Take what the file has now. Await this before serving: a reader who comes back must find its place, and not
-        the empty view of before the first look."""
+        """Load the current contents of the view's file.
+
+        Await this before serving, so that resumed readers do not see an empty view.
+        """
         try:
             await self._look()
         except PenstockError as error:
@@ -117,23 +131,28 @@ class LiveTable:
             self._close_follower()
 
     async def run(self) -> None:
-        """Follow the file until cancelled. Cancelling waits for a read under way, so that nothing is left open."""
-        pause = POLL_MIN_S
+        """Follow the view's file until cancelled. Cancelling waits for a read in progress, so that nothing is left
+        open."""
+        watch, retry_s = AsyncWatch(file_watch(self._path)), 0.0
         try:
             while True:
+                watch.arm()
                 try:
                     moved = await self._look()
-                    pause = POLL_MIN_S if moved else min(pause * POLL_GROWTH, POLL_MAX_S)
                 except PenstockError as error:
                     self._follow_error = error.message
                     self._close_follower()
-                    pause = min(max(pause * 2, RETRY_MIN_S), RETRY_MAX_S)
-                await asyncio.sleep(pause)
+                    retry_s = min(max(retry_s * 2, RETRY_MIN_S), RETRY_MAX_S)
+                    await asyncio.sleep(retry_s)
+                else:
+                    retry_s = 0.0
+                    await (asyncio.sleep(PAUSE_S) if moved else watch.wait(math.inf))
         finally:
+            watch.close()
             self.close()
 
     def close(self) -> None:
-        """Let go of the file. `run` does this when it ends."""
+        """Close the view's file. `run` does this when it ends."""
         self._close_follower()
         self._close_historian()
 
@@ -148,7 +167,8 @@ class LiveTable:
             self._historian = None
 
     async def _look(self) -> bool:
-        """Take what is new in the file; False if there was nothing. The look itself is cheap and stays in the loop."""
+        """Load whatever is new in the view's file; return False if nothing is new. The check is cheap and runs in the
+        event loop."""
         if self._follower is not None and self._follower.replaced():
             self._close_follower()
         if self._follower is None:
@@ -158,21 +178,22 @@ class LiveTable:
         if not (self._follower.moved() or self._behind):
             return False
         news = await _in_thread(self._read, self._follower)
-        if isinstance(news, Loaded):
+        if isinstance(news, LoadedView):
             self._install(news)
         elif news is not None:
             self._apply(news)
         self._follow_error = None
         return True
 
-    def _read(self, reader: ViewReader) -> Loaded | Piece | None:
-        """In a thread: the changes since the version in memory or, if they do not lead on from it, everything."""
+    def _read(self, reader: ViewReader) -> LoadedView | ChangeBatch | None:
+        """Read the view's changes since the version in memory, or everything if they are no longer kept. Called in a
+        thread."""
         try:
             return reader.steps(self._generation, self._version, limit=PIECE_CHANGES, bytes_max=PIECE_BYTES)
         except Gap:
             return reader.load()
 
-    def _install(self, loaded: Loaded) -> None:
+    def _install(self, loaded: LoadedView) -> None:
         self._generation, self._version, self._rows = loaded.generation, loaded.version, loaded.rows
         self._schema = loaded.schema
         self._buffer.clear()
@@ -182,18 +203,18 @@ class LiveTable:
         self._close_historian()
         self._wake()
 
-    def _apply(self, piece: Piece) -> None:
+    def _apply(self, piece: ChangeBatch) -> None:
         for step in piece.steps:
             before = tuple(map(self._rows.get, chain(step.delta.keys, step.delta.deletes)))
             self._rows.apply(step.delta)
             self._version = step.version
-            self._remember(Change(step.version, step.data, before))
+            self._remember(ViewChange(step.version, step.data, before))
         self._schema = piece.schema
         self._behind = piece.more
         if piece.steps:
             self._wake()
 
-    def _remember(self, change: Change) -> None:
+    def _remember(self, change: ViewChange) -> None:
         self._buffer.append(change)
         self._buffer_bytes += _size(change)
         while self._buffer and (len(self._buffer) > self._buffer_max or self._buffer_bytes > BUFFER_BYTES):
@@ -204,8 +225,8 @@ class LiveTable:
         self._moved.set()
         self._moved = asyncio.Event()
 
-    def _history(self, after: int, limit: int) -> Sequence[Change] | None:
-        """Changes that memory holds no more. The file may be ahead of memory: nothing above its version is given."""
+    def _history(self, after: int, limit: int) -> Sequence[ViewChange] | None:
+        """Return older changes from the view's file, up to the version in memory, which can be behind the file."""
         wanted = min(limit, self._version - after)
         try:
             if self._historian is None:
@@ -217,16 +238,20 @@ class LiveTable:
             self._history_error = error.message
             self._close_historian()
             return None
-        return tuple(Change(step.version, step.data) for step in piece.steps)
+        return tuple(ViewChange(step.version, step.data) for step in piece.steps)
 
 
-def _size(change: Change) -> int:
-    """What a change holds in memory: also the rows that it replaced, which nobody else holds any more."""
+def _size(change: ViewChange) -> int:
+    """Return the memory used by a view's change, including the rows that it replaced, which are referenced nowhere
+    else."""
     return len(change.data) + sum(len(row) for row in change.before or () if row is not None)
 
 
 async def _in_thread(function: Callable[[ViewReader], T], reader: ViewReader) -> T:
-    """Run a blocking read in a thread. If cancelled, wait for its end first: the reader must not be closed under it."""
+    """Run a blocking read in a thread.
+
+    If cancelled, waits for the read to end first, because the reader must not be closed before that.
+    """
     reading = asyncio.ensure_future(asyncio.to_thread(function, reader))
     try:
         return await asyncio.shield(reading)

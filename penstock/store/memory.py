@@ -1,4 +1,4 @@
-"""The served rows of a view in memory, in the order they are served in."""
+"""A view's served rows in memory, in the order in which they are served."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from penstock.store.delta import Delta, Rank
 
 
 class ServedRows:
-    """A plain value: rows by key, kept in order. Not shared between threads; building one may take place in any."""
+    """A view's rows by key, in the order in which they are served. An instance can be created in any thread, but must
+    not be shared between threads."""
 
     def __init__(self, ranked: bool, rows: Iterable[tuple[str, Rank, bytes]]) -> None:
-        """`rows` come in the order they are served in."""
+        """`rows` are in the order in which they are served."""
         self._ranked = ranked
         self._rows: dict[str, bytes] = {}
         self._ranks: dict[str, Rank] = {}
@@ -28,7 +29,7 @@ class ServedRows:
         return self._rows.get(key)
 
     def apply(self, delta: Delta) -> None:
-        """Make one step. Costs as much as the change is large, not the view."""
+        """Apply one change of the view. The cost depends on the size of the change, not on the size of the view."""
         for key in delta.deletes:
             self._rows.pop(key, None)
             self._ranks.pop(key, None)
@@ -41,7 +42,11 @@ class ServedRows:
             self._in_order = False
 
     def in_order(self) -> list[bytes]:
-        """All rows. The first call after rows came sorts them: about 0.3 s for a million, mostly sorted already."""
+        """Return all rows in served order.
+
+        The first call after new rows were added sorts them: about 0.3 s for a million rows that are mostly sorted
+        already.
+        """
         if not self._in_order:
             order = sorted(self._rows)
             if self._ranked:
@@ -51,7 +56,7 @@ class ServedRows:
         return list(self._rows.values())
 
     def _sort_key(self, key: str) -> tuple[int, int | float | str]:
-        """SQLite's order: null, then numbers, then text."""
+        """Return a sort key that gives SQLite's order: null, then numbers, then text."""
         rank = self._ranks[key]
         if rank is None:
             return (0, 0)

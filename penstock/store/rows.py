@@ -1,4 +1,4 @@
-"""The output of a micro-batch as rows of the view's file."""
+"""Conversion of a micro-batch's output to rows of the view's file."""
 
 from __future__ import annotations
 
@@ -10,34 +10,36 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns import json_rows
-from penstock.errors import ViewError
-from penstock.lossless import beyond_json
-from penstock.schema import INT_MIN
+from penstock.core.columns import json_rows
+from penstock.core.errors import ViewError
+from penstock.core.lossless import beyond_json
+from penstock.core.schema import INT_MIN
 from penstock.store.delta import Rank
 from penstock.store.layout import NO_GROUP, Row, row_sum
 from penstock.store.spec import ViewSpec
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_DECIMAL_PLACES = 38
-"""A decimal of Spark has at most so many digits, on either side of the point."""
-_exact = Context(prec=2 * _DECIMAL_PLACES)
+_DECIMALS = 38
+"""Maximum number of digits in a Spark decimal, on either side of the decimal point."""
+_exact = Context(prec=2 * _DECIMALS)
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows with distinct keys, the latest window end among them (None in a view without windows), and the keys of rows
-    that are to go. `exact` has the bytes of those rows whose JSON does not say everything, by key."""
+    """View rows with distinct keys, their latest window end (None without windows), and the keys of rows to delete.
+
+    `exact` contains the bytes of the rows whose JSON loses information, by key.
+    """
 
     rows: list[Row]
     newest: int | None = None
-    gone: list[str] = field(default_factory=list)
+    deletes: list[str] = field(default_factory=list)
     exact: dict[str, bytes] = field(default_factory=dict)
 
 
 def microseconds(time: datetime) -> int:
-    """An aware time as microseconds since 1970."""
+    """Convert an aware time to microseconds since 1970."""
     return (time - _EPOCH) // _MICROSECOND
 
 
@@ -45,10 +47,11 @@ def duration(span: timedelta) -> int:
     return span // _MICROSECOND
 
 
-def to_rows(table: pa.Table, spec: ViewSpec, now: datetime, gone: pa.Table | None = None) -> Batch:
-    """Read a table that has the view's columns. Of two rows with the same key the last one stands.
+def to_rows(table: pa.Table, spec: ViewSpec, now: datetime, deletes: pa.Table | None = None) -> Batch:
+    """Convert a table that has the view's columns to rows of its file. If two rows have the same key, the last row is
+    used.
 
-    `ViewError` if a key or rank column is missing, or is of a type that has no order.
+    Raises `ViewError` if a key or rank column is missing, or if the rank column has a type that cannot be sorted.
     """
     _require_columns(table, spec)
     keys = keys_of(table, spec)
@@ -62,16 +65,16 @@ def to_rows(table: pa.Table, spec: ViewSpec, now: datetime, gone: pa.Table | Non
     }
     newest = max(ends or (), default=None)
     exact = {keys[row]: data for row, data in beyond_json(table).items()}
-    return Batch(list(rows.values()), newest, keys_of(gone, spec) if gone is not None else [], exact)
+    return Batch(list(rows.values()), newest, keys_of(deletes, spec) if deletes is not None else [], exact)
 
 
 def keys_of(table: pa.Table, spec: ViewSpec) -> list[str]:
-    """The key of each row as text: the JSON object of its key columns."""
+    """Return the key of each view row as a string: the JSON object of its key columns."""
     return [key.decode() for key in json_rows(table, spec.key)]
 
 
 def newest_window(table: pa.Table, spec: ViewSpec) -> int | None:
-    """The latest end of a window among the rows; None in a view without windows."""
+    """Return the latest window end among the view's rows, or None if the view has no windows."""
     return max(_window_ends(table, spec.key) or (), default=None)
 
 
@@ -87,7 +90,7 @@ def _require_columns(table: pa.Table, spec: ViewSpec) -> None:
 
 
 def _window_ends(table: pa.Table, key: tuple[str, ...]) -> list[int] | None:
-    """For each row the end of its window; None if no column of the key is a window. A null window is the oldest."""
+    """Return the end of each row's window, or None if no key column is a window. A null window counts as the oldest."""
     windows = [name for name in key if _is_window(table.schema.field(name).type)]
     if not windows:
         return None
@@ -113,7 +116,8 @@ def _microseconds_of(times: Any) -> list[int | None]:
 
 
 def _ranks(column: pa.ChunkedArray, spec: ViewSpec) -> list[Rank]:
-    """For each row a value that SQLite and Python order alike: a number, a text, or None, which comes last."""
+    """Return a rank for each row that SQLite and Python sort in the same order: a number, a string, or None, sorted
+    last."""
     kind = column.type
     if pa.types.is_timestamp(kind):
         return list(_microseconds_of(column))
@@ -128,13 +132,16 @@ def _ranks(column: pa.ChunkedArray, spec: ViewSpec) -> list[Rank]:
     if pa.types.is_integer(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
         return list(column.to_pylist())
     raise ViewError(
-        f"view {spec.name}: its rank column {spec.by!r} is of type {kind}, which has no order; "
-        "use a number, a text or a time",
+        f"view {spec.name}: its rank column {spec.by!r} has type {kind}, which cannot be sorted; "
+        "use a number, a string or a time",
         view=spec.name,
     )
 
 
 def _sortable(value: Decimal) -> str:
-    """Decimals exceed SQLite's numbers: shifted to whole, made positive and padded, they order as text."""
-    whole = int(value.scaleb(_DECIMAL_PLACES, _exact)) + 10 ** (2 * _DECIMAL_PLACES)
-    return f"{whole:0{2 * _DECIMAL_PLACES + 1}d}"
+    """Return a decimal as a sortable string, because SQLite's numbers cannot represent it exactly.
+
+    The decimal is scaled to an integer, made positive and padded.
+    """
+    whole = int(value.scaleb(_DECIMALS, _exact)) + 10 ** (2 * _DECIMALS)
+    return f"{whole:0{2 * _DECIMALS + 1}d}"

@@ -1,4 +1,4 @@
-"""What the store must know of a view."""
+"""The store's description of a view."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from datetime import timedelta
 
 @dataclass(frozen=True)
 class ViewSpec:
-    """A view as the store sees it.
+    """The properties of a view that the store needs.
 
-    `key` names the columns that identify a row. A row goes once `keep` has passed since its window ended or, in a
-    view without windows, since it last changed. With `top` and `by`, only the `top` rows with the highest `by` are
-    served. At most `changes_kept` changes and about `changes_bytes` of them stay for clients that come back.
+    `key` names the columns that identify a row. A row is removed once `keep` has passed since its window ended or, in a
+    view without windows, since the row last changed. If `top` and `by` are set, only the `top` rows with the highest
+    values of `by` are served. At most `changes_kept` changes, and about `changes_bytes` bytes of changes, are kept for
+    clients that resume.
     """
 
     name: str

@@ -1,4 +1,5 @@
-"""The engine's side of a view: one transaction for each micro-batch, from the ledger's check to its new entry."""
+"""The engine's side of a view: one transaction for each micro-batch, from the check against the ledger to the new
+entry."""
 
 from __future__ import annotations
 
@@ -12,30 +13,34 @@ from types import EllipsisType
 import msgspec
 import pyarrow as pa
 
-from penstock import failpoints, files
-from penstock.columns import json_rows, require_one_row_each
-from penstock.contracts import Clock, LedgerEntry, Output
-from penstock.errors import LedgerMismatch
-from penstock.lossless import beyond_json
-from penstock.schema import INT_MIN
+from penstock.core import failpoints, files
+from penstock.core.columns import json_rows, require_one_row_each
+from penstock.core.contracts import Clock, LedgerEntry, Output
+from penstock.core.errors import LedgerMismatch
+from penstock.core.lossless import beyond_json
+from penstock.core.schema import INT_MIN
 from penstock.store import history, layout
 from penstock.store.contents import reshape
 from penstock.store.delta import Delta, Ranked, difference, encode
 from penstock.store.history import Done
-from penstock.store.keyed import Change, KeyedTable
-from penstock.store.layout import Row, State
+from penstock.store.keyed import KeyedTable, RowChanges
+from penstock.store.layout import Row, ViewState
 from penstock.store.ledger import is_next
 from penstock.store.rows import Batch, duration, keys_of, microseconds, newest_window, to_rows
 from penstock.store.spec import ViewSpec
 
 CACHE_KIB = 32 * 1024
 CHECKPOINT_PAGES = 4000
-"""16 MiB of WAL between two checkpoints: a commit of 10,000 rows writes about 5 MiB."""
+"""Number of WAL pages between two checkpoints (16 MiB). A commit of 10,000 rows writes about 5 MiB."""
 EXPIRED_MIN = 20_000
-"""Rows that one commit may drop, or twice the rows it brings if that is more: so expiry keeps up, and no commit waits
-for a whole window of millions to go. What is left over goes with the next commits."""
+"""Maximum number of expired rows that one commit deletes, or twice the number of its own rows if that is greater.
+
+With this limit, expiry keeps up, and no commit has to wait until a whole window with millions of rows has been deleted.
+Later commits delete the remaining rows.
+"""
 TRIMMED_MAX = 64
-"""Changes that one commit may drop. It adds one, so their number falls back under its bound."""
+"""Maximum number of changes that one commit deletes. A commit adds only one change, so the number of changes soon falls
+back below its limit."""
 
 _UPSERT = """INSERT INTO rows (key, crc, stamp, grp, rank, data) VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE
     SET crc = excluded.crc, stamp = excluded.stamp, grp = excluded.grp, rank = excluded.rank, data = excluded.data"""
@@ -46,11 +51,13 @@ _OLDEST = "SELECT version, length(data) FROM changes WHERE version <= ? ORDER BY
 
 
 class ViewTable:
-    """A view's file, open for writing: a `contracts.Sink`. One process has it open for writing at a time.
+    """A view file opened for writing. Implements `contracts.Sink`. Only one process can have it open for writing at a
+    time.
 
-    Opening makes the file or checks all of it, and raises `Damaged` with its name if it is not as written. `commit`
-    and `expire` may come from different threads; one waits for the other. They block for the disk. After a crash at any
-    point a commit is there whole or not at all, and offering the batch again gives the same result.
+    Opening creates the file, or checks all of an existing file and raises `Damaged`, with the file's name, if it is
+    damaged. `commit` and `expire` can be called from different threads: they run one at a time, and block during disk
+    access. After a crash at any point, a commit is either complete or has not happened, and committing the same batch
+    again has the same result.
     """
 
     def __init__(self, path: Path, spec: ViewSpec, *, clock: Clock) -> None:
@@ -82,23 +89,23 @@ class ViewTable:
 
     @property
     def size(self) -> int:
-        """The number of rows kept; a ranked view serves only the first of them."""
+        """The number of the view's stored rows. A ranked view serves only the top rows."""
         return self._state.rows
 
     @property
     def version(self) -> int:
-        """The version of what is served now."""
+        """The version of the view's served rows."""
         return self._state.version
 
     def served(self, rows: pa.Table) -> pa.Table:
-        """Of all rows, which were just assigned, those that are served."""
+        """Return the view's served rows. `rows` contains all rows, and must be the rows that were assigned last."""
         if self._spec.top is None:
             return rows
         places = {key: place for place, key in enumerate(keys_of(rows, self._spec))}
         return rows.take(pa.array([places[key] for key in self._ranked], pa.int64()))
 
     def keyed(self, rows: pa.Table) -> KeyedTable:
-        """Rows of the view with the place of each key."""
+        """Return the view's `rows` with the position of each key."""
         return KeyedTable.of(rows, keys_of(rows, self._spec))
 
     def last(self) -> LedgerEntry | None:
@@ -111,7 +118,7 @@ class ViewTable:
                 if not is_next(stored.ledger, output, self._path):
                     return False
                 self._require_own(stored)
-                batch = to_rows(output.table, self._spec, self._clock.now(), output.gone)
+                batch = to_rows(output.table, self._spec, self._clock.now(), output.deletes)
                 entry = LedgerEntry(output.batch_id, output.start, output.end, output.epoch)
                 state, ranked = self._advance(batch, entry)
                 done = Done(microseconds(self._clock.now()), output.end, version=state.version)
@@ -122,66 +129,71 @@ class ViewTable:
             return True
 
     def replace(self, rows: pa.Table) -> None:
-        """Put other rows in the place of all that there are, as one change. The batches that were done stay done."""
+        """Replace all rows of the view, as one change. Finished batches stay finished."""
         with self._lock:
             with files.transaction(self._connection, self._path):
                 self._require_own(layout.get_state(self._connection, self._path))
-                changed, gone = self._difference(rows, self._stored())
+                changed, deletes = self._difference(rows, self._stored())
                 batch = to_rows(changed, self._spec, self._clock.now())
-                state, ranked = self._advance(replace(batch, gone=gone), self._state.ledger)
+                state, ranked = self._advance(replace(batch, deletes=deletes), self._state.ledger)
             self._state, self._ranked = state, ranked
 
-    def assign(self, rows: pa.Table, entry: LedgerEntry) -> Change:
-        """Make these all rows of a derived view: what differs from those that there are becomes one change, in one
-        transaction with the ledger entry, and is returned. Rows that stay as they are are not written.
+    def assign(self, rows: pa.Table, entry: LedgerEntry) -> RowChanges:
+        """Replace all rows of a derived view. Writes the difference as one change, together with the ledger entry, and
+        returns the difference.
 
-        Raises `ViewError` if two rows have the same key, and `LedgerMismatch` if a later owner has written. Holds the
-        JSON of all rows in memory, to compare with.
+        Unchanged rows are not written. Raises `ViewError` if two rows have the same key, and `LedgerMismatch` if a
+        later owner has written. Keeps the JSON of all rows in memory for the comparison.
         """
         with self._lock:
             known = self._take_known()
-            changed, gone = self._difference(rows, known)
-            return self._write_change(changed, gone, newest_window(rows, self._spec), known, entry)
+            changed, deletes = self._difference(rows, known)
+            return self._write_change(changed, deletes, newest_window(rows, self._spec), known, entry)
 
-    def amend(self, rows: pa.Table, change: Change, entry: LedgerEntry) -> Change:
-        """The same for a view each of whose rows is made of one row with the same key: `change` is what has changed of
-        those, and `rows` what it makes of the rows in it."""
+    def amend(self, rows: pa.Table, change: RowChanges, entry: LedgerEntry) -> RowChanges:
+        """Apply a change to a derived view. Each of its rows must come from one input row with the same key.
+
+        `change` is the change to the input rows, and `rows` is the output for the rows in `change`.
+        """
         with self._lock:
             known = self._take_known()
             changed, keys = self._differing(rows, known)
             passed = set(keys)
-            gone = [key for key in (*change.keys, *change.gone) if key in known and key not in passed]
-            return self._write_change(changed, gone, ..., known, entry)
+            deletes = [key for key in (*change.keys, *change.deletes) if key in known and key not in passed]
+            return self._write_change(changed, deletes, ..., known, entry)
 
     def _take_known(self) -> dict[str, bytes]:
-        """The JSON of all rows. It is given back once a change of it is durable, and read again if that fails."""
+        """Take the JSON of all rows of a derived view out of the cache, or read it from the file.
+
+        The caller puts it back once a change to it is durable. If the change fails, it is read again.
+        """
         known, self._known = self._known, None
         return self._stored() if known is None else known
 
     def _write_change(
         self,
         changed: pa.Table,
-        gone: list[str],
+        deletes: list[str],
         newest: int | EllipsisType | None,
         known: dict[str, bytes],
         entry: LedgerEntry,
-    ) -> Change:
+    ) -> RowChanges:
         batch = to_rows(changed, self._spec, self._clock.now())
-        self._enter(replace(batch, gone=gone), entry, newest)
+        self._enter(replace(batch, deletes=deletes), entry, newest)
         known.update((row[0], row[5]) for row in batch.rows)
-        for key in gone:
+        for key in deletes:
             del known[key]
         self._known = known
         failpoints.reach("derived.after_commit")
-        return Change(changed, [row[0] for row in batch.rows], gone)
+        return RowChanges(changed, [row[0] for row in batch.rows], deletes)
 
     def advance(self, entry: LedgerEntry) -> None:
-        """Note that a derived view is up to date with its inputs, which have come further and changed no row."""
+        """Record that a derived view is up to date with its inputs, which have advanced without changing any rows."""
         with self._lock:
             self._enter(Batch([]), entry)
 
     def _enter(self, batch: Batch, entry: LedgerEntry, newest: int | EllipsisType | None = ...) -> None:
-        """Write what has changed in a derived view, and the ledger entry, in one transaction."""
+        """Write the changes of a derived view, and the ledger entry, in one transaction."""
         with files.transaction(self._connection, self._path):
             stored = layout.get_state(self._connection, self._path)
             self._require_own(stored)
@@ -197,21 +209,21 @@ class ViewTable:
         self._state, self._ranked = state, ranked
 
     def _stored(self) -> dict[str, bytes]:
-        """The JSON of every row, by key."""
+        """Return the JSON of every stored row of the view, by key."""
         with files.storage_errors(self._path):
             return dict(self._connection.execute("SELECT key, data FROM rows"))
 
     def _difference(self, rows: pa.Table, known: Mapping[str, bytes]) -> tuple[pa.Table, list[str]]:
-        """Of all rows those that are not stored as they are, and the keys of stored rows that are not among them."""
+        """Return a derived view's rows that differ from the stored rows, and the keys of stored rows to delete."""
         changed, keys = self._differing(rows, known)
         kept = set(keys)
         return changed, [key for key in known if key not in kept]
 
     def _differing(self, rows: pa.Table, known: Mapping[str, bytes]) -> tuple[pa.Table, list[str]]:
-        """Of some rows those that are not stored as they are; and the keys of all of them."""
+        """Return a derived view's rows that differ from the stored rows, and the keys of all `rows`."""
         keys, data = keys_of(rows, self._spec), json_rows(rows)
         require_one_row_each(self._spec.name, keys)
-        now = {keys[place]: each for place, each in beyond_json(rows).items()}
+        now = {keys[place]: row for place, row in beyond_json(rows).items()}
         before = layout.all_exact(self._connection, self._path, self._state)
         changed = [place for place, key in enumerate(keys) if known.get(key) != data[place]]
         if now or before:
@@ -220,14 +232,16 @@ class ViewTable:
         return rows.take(pa.array(changed, pa.int64())), keys
 
     def describe(self, schema: pa.Schema) -> None:
-        """Note the types of the view's columns, for those who filter its rows."""
+        """Store the types of the view's columns, which filters need."""
         with self._lock, files.transaction(self._connection, self._path):
             if layout.get_schema(self._connection, self._path) != schema:
                 layout.put_schema(self._connection, schema)
 
     def expire(self) -> int:
-        """Drop rows that `keep` lets go, for a view whose stream is idle; returns how many went. Writes nothing if
-        none did. At most `EXPIRED_MIN` go in one call."""
+        """Delete rows older than `keep`, for a view whose stream is idle, and return how many were deleted.
+
+        Deletes at most `EXPIRED_MIN` rows per call. Writes nothing if there are no such rows.
+        """
         with self._lock:
             if not self._expired(self._horizon(self._state.newest), 1):
                 return 0
@@ -239,25 +253,28 @@ class ViewTable:
             return gone
 
     def close(self) -> None:
-        """Let go of the file. Called once, last."""
+        """Close the view's file. Called once, last."""
         with self._lock:
             self._connection.close()
 
-    def _require_own(self, stored: State) -> None:
-        """What is on disk must be what this object wrote: a process that was paused while another took over must
-        not write on the strength of what it remembers."""
+    def _require_own(self, stored: ViewState) -> None:
+        """Raise `LedgerMismatch` if the view's file has changed since this object last wrote to it.
+
+        A process that was paused while another process took over must not write based on outdated state.
+        """
         if stored != self._state:
             raise LedgerMismatch(
-                f"{self._path} was written by another process since this one opened it; nothing was written. "
+                f"{self._path} was changed by another process after this process opened it; nothing was written. "
                 "Restart the engine"
             )
 
     def _advance(
         self, batch: Batch, entry: LedgerEntry | None, newest: int | EllipsisType | None = ...
-    ) -> tuple[State, Ranked]:
-        """Write a batch inside the open transaction; gives the state and ranking to remember once it is durable.
+    ) -> tuple[ViewState, Ranked]:
+        """Write a view's batch in the open transaction, and return the state and ranking to remember once it is
+        durable.
 
-        The latest window end is the latest ever seen, unless `newest` says what it is.
+        The newest window end is the latest end ever seen, unless `newest` sets it.
         """
         if newest is ...:
             newest = max((end for end in (self._state.newest, batch.newest) if end is not None), default=None)
@@ -265,20 +282,20 @@ class ViewTable:
         rows = batch.rows if horizon is None else [row for row in batch.rows if row[2] >= horizon]
         added = self._upsert(rows)
         expired = self._expired(horizon, max(EXPIRED_MIN, 2 * len(batch.rows)))
-        gone = list(dict.fromkeys((*self._present(batch.gone), *expired)))
+        deletes = list(dict.fromkeys((*self._present(batch.deletes), *expired)))
         with files.storage_errors(self._path):
-            self._connection.executemany("DELETE FROM rows WHERE key = ?", [(key,) for key in gone])
+            self._connection.executemany("DELETE FROM rows WHERE key = ?", [(key,) for key in deletes])
         exact = layout.all_exact(self._connection, self._path, self._state)
         state = msgspec.structs.replace(
             self._state,
-            rows=self._state.rows + added - len(gone),
+            rows=self._state.rows + added - len(deletes),
             newest=newest,
             ledger=entry,
-            exact=self._keep_exact([row[0] for row in rows], gone, batch.exact),
+            exact=self._keep_exact([row[0] for row in rows], deletes, batch.exact),
         )
         ranked = layout.ranked(self._connection, self._path, state, self._spec.top)
         if self._spec.top is None:
-            delta = Delta([row[0] for row in rows], [row[5] for row in rows], [], gone)
+            delta = Delta([row[0] for row in rows], [row[5] for row in rows], [], deletes)
         else:
             also = {row[0] for row in rows if exact.get(row[0]) != batch.exact.get(row[0])}
             delta = difference(self._ranked, ranked, also)
@@ -288,14 +305,17 @@ class ViewTable:
         return state, ranked
 
     def _horizon(self, newest: int | None) -> int | None:
-        """The stamp below which rows go. With windows it follows event time, so that a replay keeps the same rows."""
+        """Return the stamp below which the view's rows are deleted.
+
+        In a view with windows, it follows event time, so that a replay keeps the same rows.
+        """
         if self._spec.keep is None:
             return None
         reference = microseconds(self._clock.now()) if newest is None else newest
         return max(INT_MIN, reference - duration(self._spec.keep))
 
     def _upsert(self, rows: list[Row]) -> int:
-        """Write rows; returns how many keys are new."""
+        """Write rows of the view; return how many keys are new."""
         if not rows:
             return 0
         rows = sorted(rows, key=itemgetter(0))  # neighbours in the tree are written together
@@ -304,18 +324,18 @@ class ViewTable:
         self._connection.executemany(_UPSERT, rows)
         return len(rows) - int(known)
 
-    def _keep_exact(self, written: list[str], gone: list[str], exact: Mapping[str, bytes]) -> int:
-        """Bring the exact bytes up to date with the rows; returns how many rows have them."""
+    def _keep_exact(self, written: list[str], deletes: list[str], exact: Mapping[str, bytes]) -> int:
+        """Update the stored exact bytes to match the rows, and return how many rows have exact bytes."""
         count = self._state.exact
         if count:
-            stale = [(key,) for key in (*written, *gone)]
+            stale = [(key,) for key in (*written, *deletes)]
             count -= max(0, self._connection.executemany("DELETE FROM exact WHERE key = ?", stale).rowcount)
         fresh = [(key, layout.exact_sum(key, exact[key]), exact[key]) for key in written if key in exact]
         self._connection.executemany("INSERT INTO exact VALUES (?, ?, ?)", fresh)
         return count + len(fresh)
 
-    def _exactly(self, state: State, delta: Delta) -> Delta:
-        """The change with the exact bytes of its rows."""
+    def _exactly(self, state: ViewState, delta: Delta) -> Delta:
+        """Return the view's change with the exact bytes of its rows."""
         if state.exact == 0:
             return delta
         kept = layout.all_exact(self._connection, self._path, state)
@@ -324,7 +344,7 @@ class ViewTable:
         )
 
     def _present(self, keys: list[str]) -> list[str]:
-        """Those of the keys that there are rows of."""
+        """Return those of the keys that have a row in the view."""
         if not keys:
             return []
         offered = msgspec.json.encode(keys).decode()
@@ -336,8 +356,8 @@ class ViewTable:
         with files.storage_errors(self._path):
             return [key for (key,) in self._connection.execute(_EXPIRED, (horizon, limit))]
 
-    def _log_change(self, state: State, delta: Delta) -> State:
-        """Give the change its version and drop old ones; a batch that changes nothing served has no version."""
+    def _log_change(self, state: ViewState, delta: Delta) -> ViewState:
+        """Store a view's change with a new version, and delete old changes. An empty change does not get a version."""
         if not delta:
             return state
         version, data = state.version + 1, encode(delta)
@@ -349,7 +369,8 @@ class ViewTable:
         return msgspec.structs.replace(state, version=version, oldest=oldest, changes_bytes=size)
 
     def _trim(self, version: int, oldest: int, size: int) -> tuple[int, int]:
-        """Drop the oldest changes over the bounds, never the one just written; gives the new oldest and the size."""
+        """Delete the view's oldest changes that exceed the limits, but never the last change, and return the new oldest
+        version and the remaining size."""
         first_kept = version - max(1, self._spec.changes_kept) + 1
         if oldest >= first_kept and size <= self._spec.changes_bytes:
             return oldest, size

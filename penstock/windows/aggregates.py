@@ -1,7 +1,7 @@
-"""What is kept of the events of a window: a value for each aggregate, to which events are added, and which can be
-merged with that of the events before it.
+"""Window aggregates. Each aggregate has an accumulator, to which events are added, and which can be merged with the
+accumulator of earlier events.
 
-All of them leave out nulls, as SQL does, and give null for a window that has nothing else.
+All aggregates ignore nulls, as in SQL, and return null for a window that contains only nulls.
 """
 
 from __future__ import annotations
@@ -22,40 +22,41 @@ _PACKED: dict[Any, str] = {int: "q", float: "d"}
 
 @runtime_checkable
 class Aggregate(Protocol):
-    """One column of a window's row. What is kept is a value: `add` and `merge` give a new one, or the old one changed,
-    and may be called with any that they gave before. In a merge all events of the one come before those of the other.
-    """
+    """One column of a window's row. Its accumulator is a value: `add` and `merge` return either a new accumulator or
+    the old one, modified, and can be called with any accumulator that they have returned. In a merge, all events in
+    `older` come before all events in `newer`."""
 
     @property
     def column(self) -> str | None:
-        """The field of the events that it is of; None if it needs none."""
+        """The event field that the aggregate reads, or None if it does not read a field."""
 
     def packing(self, hint: Any) -> str | None:
-        """What is kept as `struct` writes it, if that is always of one size: then hundreds of them cost next to
-        nothing. A `?` at the beginning says that it may be None."""
+        """Return the `struct` format of the accumulator if it has a fixed size, otherwise None. Hundreds of fixed-size
+        accumulators cost almost nothing. A leading `?` means that the accumulator can be None."""
 
     def kept(self, hint: Any) -> Any:
-        """The type of what is kept, of a column of that type; it must be one that a state can have."""
+        """Return the accumulator's type for a column of type `hint`. It must be a type that a state can contain."""
 
     def type(self, hint: Any) -> Any:
-        """The type of the result."""
+        """Return the result's type for a column of type `hint`."""
 
     def zero(self) -> Any:
-        """What is kept of no events."""
+        """Return the initial accumulator, before any events."""
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
-        """That with one more event, which happened at that time and may be older than others."""
+        """Add the value of an event that happened at `at`. The event can be older than events that were added
+        earlier."""
 
     def merge(self, older: Any, newer: Any) -> Any:
-        """That of the events of both."""
+        """Merge the accumulators of two groups of events."""
 
     def result(self, kept: Any) -> Any:
-        """What the row tells."""
+        """Return the accumulator's result, which is the value in the row."""
 
 
 @dataclass(frozen=True)
 class OfColumn:
-    """An aggregate of a column that keeps one value, or None."""
+    """An aggregate of a column whose accumulator is a single value or None."""
 
     column: str
 
@@ -77,7 +78,7 @@ class OfColumn:
 
 @dataclass(frozen=True)
 class Count:
-    """How many events there are; of a column, how many have a value."""
+    """The number of events; with a column, the number of its non-null values."""
 
     column: str | None = None
 
@@ -104,7 +105,7 @@ class Count:
 
 
 class Sum(OfColumn):
-    """As Python adds. Where whole numbers or decimals may become too large, `sums.py` has what is run."""
+    """The sum, in Python arithmetic. Windows use `sums.py` for integers and decimals, whose sums could overflow."""
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         return kept if value is None else value if kept is None else kept + value
@@ -114,7 +115,7 @@ class Sum(OfColumn):
 
 
 class Min(OfColumn):
-    """As in Spark, NaN is larger than any number: it is the smallest of nothing else."""
+    """The minimum. As in Spark, NaN is larger than any number, so it is the result only if there are no numbers."""
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         return kept if value is None or (kept is not None and kept <= value) else self.merge(kept, value)
@@ -122,11 +123,11 @@ class Min(OfColumn):
     def merge(self, older: Any, newer: Any) -> Any:
         if newer is None or (older is not None and older <= newer):
             return older
-        return newer if older is None or newer == newer else older  # NaN alone is not itself
+        return newer if older is None or newer == newer else older  # only NaN differs from itself
 
 
 class Max(OfColumn):
-    """As in Spark, NaN is larger than any number."""
+    """The maximum. As in Spark, NaN is larger than any number."""
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         return kept if value is None or (kept is not None and kept >= value) else self.merge(kept, value)
@@ -134,12 +135,12 @@ class Max(OfColumn):
     def merge(self, older: Any, newer: Any) -> Any:
         if newer is None or (older is not None and older >= newer):
             return older
-        return newer if older is None or older == older else older  # NaN alone is not itself
+        return newer if older is None or older == older else older  # only NaN differs from itself
 
 
 @dataclass(frozen=True)
 class Mean(OfColumn):
-    """Kept as count and sum."""
+    """The mean. Its accumulator contains the count and the sum."""
 
     def packing(self, hint: Any) -> str | None:
         return "qd"
@@ -165,8 +166,8 @@ class Mean(OfColumn):
 
 @dataclass(frozen=True)
 class Variance(OfColumn):
-    """That of a sample. Kept as count, mean and sum of squared distances from it, which loses no digits to large values
-    (Welford; merged as Chan and others do)."""
+    """The sample variance. Its accumulator contains the count, the mean and the sum of squared distances from the mean,
+    which stays accurate for large values (Welford's algorithm; merging as in Chan et al.)."""
 
     root: bool = False
 
@@ -201,14 +202,14 @@ class Variance(OfColumn):
     def result(self, kept: Any) -> float | None:
         if kept[0] < 2:
             return None
-        found = kept[2] / (kept[0] - 1)
-        if not found >= 0:  # values so far apart that their distance is no number any more
+        variance = kept[2] / (kept[0] - 1)
+        if not variance >= 0:  # the values are so far apart that their distance is not a number
             return nan
-        return sqrt(found) if self.root else float(found)
+        return sqrt(variance) if self.root else float(variance)
 
 
 class _Edge(OfColumn):
-    """The value at one end of a window, by event time; kept with that time."""
+    """The first or last value in a window by event time, stored with its time."""
 
     def packing(self, hint: Any) -> str | None:
         return f"?d{_PACKED[hint]}" if hint in _PACKED else None
@@ -240,7 +241,7 @@ class Last(_Edge):
 
 @dataclass(frozen=True)
 class Collect(OfColumn):
-    """The values in order of event time, so many at most: of more, the oldest are dropped."""
+    """The values in order of event time, up to a limit, beyond which the oldest are dropped."""
 
     most: int = 100
 
@@ -270,7 +271,7 @@ class Collect(OfColumn):
 
 
 class Mergeable(Protocol):
-    """An object that a summary keeps, such as a sketch. It has a type that a state can have."""
+    """An object that is used as an accumulator, such as a sketch. It must have a type that a state can contain."""
 
     @abstractmethod
     def add(self, value: Any) -> Any: ...
@@ -287,7 +288,8 @@ M = TypeVar("M", bound=Mergeable)
 
 @dataclass(frozen=True)
 class Summary(OfColumn):
-    """An object of one's own that values are added to. `answer` is what the row tells of it, of the type `gives`."""
+    """A user-defined object that values are added to. `answer` returns the value in the row, which has the type
+    `gives`."""
 
     made: Callable[[], Any]
     answer: Callable[[Any], Any]
@@ -320,12 +322,12 @@ class Summary(OfColumn):
 
 
 def count(column: str | None = None) -> Count:
-    """How many events there are; of a column, how many have a value."""
+    """Count the events, or the non-null values of a column."""
     return Count(column)
 
 
 def sum(column: str) -> Sum:
-    """Of whole numbers and decimals it is exact, and null if it does not fit a column."""
+    """Sum a column. The sum of integers or decimals is exact, and null if it does not fit in a column."""
     return Sum(column)
 
 
@@ -342,31 +344,31 @@ def max(column: str) -> Max:
 
 
 def first(column: str) -> First:
-    """The value of the earliest event by event time."""
+    """Take the value of the earliest event by event time."""
     return First(column)
 
 
 def last(column: str) -> Last:
-    """The value of the latest event by event time."""
+    """Take the value of the latest event by event time."""
     return Last(column)
 
 
 def variance(column: str) -> Variance:
-    """The variance of a sample; null for fewer than two values."""
+    """Compute the sample variance; null for fewer than two values."""
     return Variance(column)
 
 
 def stddev(column: str) -> Variance:
-    """Its root."""
+    """Compute the sample standard deviation; null for fewer than two values."""
     return Variance(column, root=True)
 
 
 def collect(column: str, most: int = 100) -> Collect:
-    """The values as a list, in order of event time, the latest `most` of them."""
+    """Collect the latest `most` values in a list, in order of event time."""
     return Collect(column, most)
 
 
 def summary(column: str, made: Callable[[], M], answer: Callable[[M], Any], gives: Any) -> Summary:
-    """An object that can be added to and merged, such as a sketch: `summary("user", Hll, lambda users:
-    users.count().value, float)`."""
+    """Aggregate with an object that has `add` and `merge` methods, such as a sketch: `summary("user", Hll, lambda
+    users: users.count().value, float)`."""
     return Summary(column, made, answer, gives)

@@ -1,7 +1,7 @@
-"""Time in the windows of a key: what is late, when the timer calls, and when a quiet key is forgotten.
+"""The clock of a key: it decides which events are late, when timers fire, and when a quiet key is deleted.
 
-Event time comes from a key's events. It also passes without them: as fast as log time, from the newest event on. So the
-last window of a key that falls silent closes, `late_after` later than it would by the clock.
+Event time comes from a key's events. After the newest event, it advances without events, at the same speed as log time.
+So a key's last window also closes if there are no further events, `late_after` later than it would by the wall clock.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from penstock.contracts import Context
-from penstock.making import event_text
-from penstock.schema import Event, MissedWindow, State
+from penstock.core.contracts import Context
+from penstock.core.operators import event_text
+from penstock.core.schema import Event, MissedWindow, State
 
 TIMER = "time"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -20,8 +20,9 @@ TICK = timedelta(microseconds=1)
 
 
 class Late(Event):
-    """An event that came too late for windows of its key: its time, how far the key's events had made time come, by how
-    much it is behind that, the windows that it missed, oldest first (of many, the newest), and what it was, as JSON."""
+    """An event that arrived too late for windows of its key: its time, the key's event time when it arrived, how far
+    behind it was, the windows that it missed, oldest first (only the newest if there are many), and the event as
+    JSON."""
 
     key: str
     at: datetime
@@ -31,9 +32,9 @@ class Late(Event):
     event: str
 
 
-class Clock(State):
-    """What every sort of window keeps of a key: its value, the difference of log time and event time, what the timer is
-    set for, when changes are told next, and when the key is forgotten."""
+class WindowClock(State):
+    """The state that all kinds of windows share: the key's value, the offset of log time from event time, the time for
+    which the timer is set, the time when changes are next emitted, and the time when the key is deleted."""
 
     key: Any = None
     offset_us: int = 0
@@ -48,24 +49,24 @@ def late(event: Any, at: datetime, watermark: datetime, ctx: Context, missed: Se
 
 
 def offset(now: datetime, at: datetime) -> int:
-    """How far log time is ahead of event time, in microseconds."""
+    """Return how far log time is ahead of event time, in microseconds."""
     return (now - at) // TICK
 
 
-def reached(state: Any, now: datetime) -> datetime:
-    """How far event time has come at a log time, if no event says otherwise."""
+def event_time_at(state: Any, now: datetime) -> datetime:
+    """Return the event time that corresponds to a log time, given the key's offset."""
     ahead: timedelta = state.offset_us * TICK
     return now - ahead
 
 
 def next_multiple(now: datetime, interval: timedelta) -> datetime:
-    """The first multiple of an interval since 1970 that is after now."""
+    """Return the first multiple of a window's interval, counted from 1970, that is after `now`."""
     return EPOCH + ((now - EPOCH) // interval + 1) * interval
 
 
 def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, remembered: timedelta) -> None:
-    """Have the timer call when something is due: a window that `closes` then in event time, changes that are to be
-    told, or, if there is nothing more to close, the end of the time for which the key is remembered."""
+    """Set a window's timer for whatever is due next: a window that `closes` at an event time, changes to be emitted,
+    or, if no window is left to close, the end of the time for which the key is remembered."""
     if closes is None:
         state.quiet = state.quiet or now + remembered
         at = state.quiet
@@ -76,7 +77,7 @@ def set_timer(state: Any, ctx: Context, now: datetime, closes: datetime | None, 
 
 
 def call(state: Any, ctx: Context, now: datetime, at: datetime | None) -> None:
-    """Have the timer call then, or as soon as it can."""
+    """Set a window's timer for `at`, or as early as possible if `at` has passed."""
     if at is not None and at <= now:
         at = now + TICK
     if at != state.timer:

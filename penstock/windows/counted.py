@@ -1,4 +1,4 @@
-"""Windows by number of events, side by side or overlapping, and those that end by number or by time."""
+"""Windows by number of events, tumbling or overlapping, and windows that end after a number of events or a time."""
 
 from __future__ import annotations
 
@@ -7,27 +7,28 @@ from collections.abc import Callable, Iterator
 from datetime import datetime, timedelta
 from typing import Any
 
-from penstock.contracts import Context
-from penstock.making import forget, key_value
-from penstock.windows.clock import TICK, call, next_multiple, reached
+from penstock.core.contracts import Context
+from penstock.core.operators import forget, key_value
+from penstock.windows.clock import TICK, call, event_time_at, next_multiple
 from penstock.windows.plan import Work
+from penstock.windows.reordering import InEventOrder, ReorderBuffer
 from penstock.windows.shapes import Counted, Hybrid
 from penstock.windows.stacks import Stacks
-from penstock.windows.turns import InTurn, Turns
 
 Function = Callable[..., Any]
 
 
 class Numbered(ABC):
-    """What both sorts have in common: windows have numbers, from 1 on, and one is being filled."""
+    """Base class for both kinds of windows by number. Windows are numbered from 1, and one window is filled at a
+    time."""
 
-    base: Any = Turns
+    base: Any = ReorderBuffer
 
     def __init__(self, work: Work) -> None:
-        self.work, self.turns = work, InTurn(work, self._take)
+        self.work, self.turns = work, InEventOrder(work, self._take)
 
     def functions(self) -> tuple[Function, Function]:
-        """Plain functions, as a handler's are."""
+        """Return `on_event` and `on_timer` as plain functions, which a window's handler requires."""
         time_of, key = self.work.time_of, self.work.key
 
         def on_event(state: Any, event: Any, ctx: Context) -> Iterator[Any]:
@@ -50,17 +51,17 @@ class Numbered(ABC):
 
     @abstractmethod
     def _take(self, state: Any, part: Any, at: datetime) -> Iterator[Any]:
-        """An event in its turn; gives rows, each with whether its window is closed."""
+        """Add an event to windows, in order. Yields pairs of a row and whether its window is closed."""
 
     @abstractmethod
     def _filling(self, state: Any) -> Any:
-        """The row of the window that is being filled; None if there is none."""
+        """Return the row for the window that is being filled, or None if there is none."""
 
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
         yield from self.turns.waited(state, ctx.now)
 
     def _sifted(self, state: Any, rows: Iterator[Any], ctx: Context) -> Iterator[Any]:
-        """What is told now, of the rows that there are; and the timer is set for the rest."""
+        """Yield the windows' rows to emit now, and set the timer for the rest."""
         when, changed = self.work.trigger.when, False
         for row in rows:
             if isinstance(row, tuple):
@@ -84,29 +85,32 @@ class Numbered(ABC):
             state.due = next_multiple(ctx.now, self.work.trigger.interval)
 
     def _set(self, state: Any, ctx: Context) -> None:
-        """Have the timer call for what is due first; of a key that holds nothing, when it is forgotten."""
-        times = [each for each in (self.turns.alarm(state), state.due, self._closing(state)) if each is not None]
+        """Set the timer for whichever window is due first. For a key without open windows, this is the time when the
+        key is deleted."""
+        times = [time for time in (self.turns.alarm(state), state.due, self._closing(state)) if time is not None]
         if times:
             state.quiet = None
             call(state, ctx, ctx.now, min(times))
         elif self._is_empty(state):
             state.quiet = state.quiet or ctx.now + self.work.remembered
             if state.timer is None or not ctx.now < state.timer <= state.quiet:
-                call(state, ctx, ctx.now, state.quiet)  # else one that is set calls before, and looks again
+                call(state, ctx, ctx.now, state.quiet)  # otherwise the current timer fires earlier, and checks again
         else:
             state.quiet = None
 
     @abstractmethod
     def _is_empty(self, state: Any) -> bool:
-        """Whether no event is in a window that is not closed."""
+        """Return whether no open window contains an event."""
 
     def _closing(self, state: Any) -> datetime | None:
-        """The log time at which a window closes by itself."""
+        """Return the log time when the window closes even without further events, or None if it does not close by
+        itself."""
         return None
 
 
-class CountedState(Turns):
-    """Of a key: how many events have come, and what is kept of those of the newest pane."""
+class CountedState(ReorderBuffer):
+    """The counted windows' state for a key. `position` is the number of events processed so far. The accumulators of
+    the newest pane and the stacks are added in `CountedWindows.kept`."""
 
     position: int = 0
 
@@ -153,8 +157,8 @@ class CountedWindows(Numbered):
         return self.work.row(state.key, number, closed, self.work.sums.results(kept))
 
 
-class HybridState(Turns):
-    """Of a key: the window that is being filled: its number, when it began, and how many events it has."""
+class HybridState(ReorderBuffer):
+    """The hybrid windows' state for a key: the number, start and event count of the window that is being filled."""
 
     number: int = 1
     began: datetime | None = None
@@ -188,7 +192,7 @@ class HybridWindows(Numbered):
         yield from self._close(state, state.time)
 
     def _close(self, state: Any, time: datetime) -> Iterator[Any]:
-        """Event time has come so far: close the window whose time is over."""
+        """Advance event time, and close the window if its end has passed."""
         if state.began is not None and time >= state.began + self.within:
             yield from self._ended(state)
 
@@ -206,7 +210,7 @@ class HybridWindows(Numbered):
 
     def _timer(self, state: Any, ctx: Context) -> Iterator[Any]:
         yield from self.turns.waited(state, ctx.now)
-        time = reached(state, ctx.now) - self.work.late_after
+        time = event_time_at(state, ctx.now) - self.work.late_after
         if state.began is not None and time >= state.began + self.within:
             yield from self.turns.reach(state, time)
             yield from self._close(state, time)

@@ -1,4 +1,4 @@
-"""The times at which a window's events begin and end, for windows that are not made of time."""
+"""The start and end times of a window's events, for windows that are not defined by time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True)
 class Start:
-    """The time of the first event, kept in microseconds."""
+    """The time of a window's first event, stored in microseconds."""
 
     column: str | None = None
 
@@ -40,7 +40,7 @@ class Start:
 
 
 class End(Start):
-    """The time of the last event. They come in order."""
+    """The time of a window's last event. Events are added in order of time."""
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         return (at - EPOCH) // _MICROSECOND

@@ -1,4 +1,4 @@
-"""A window's declaration as the parts of a handler that keeps a view."""
+"""Compiles window declarations into the parts of a handler with a view."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any, Literal, NamedTuple
 
 import msgspec
 
-from penstock.evolution import DECLARED
-from penstock.kept import gone_class, kept
-from penstock.making import KeyFields, is_key, key_columns, key_hint, key_names, made_class, time_of
-from penstock.schema import Event, State
+from penstock.core.deletes import gone_class, kept
+from penstock.core.operators import KeyFields, is_key, key_columns, key_hint, key_names, made_class, time_of
+from penstock.core.schema import Event, State
+from penstock.core.shapes import DECLARED
 from penstock.windows.aggregates import Aggregate
-from penstock.windows.clock import Clock, Late
+from penstock.windows.clock import Late, WindowClock
 from penstock.windows.counted import CountedWindows, HybridWindows
 from penstock.windows.edges import End, Start
 from penstock.windows.plan import Work, column_hints, compiled, own_columns, row_class
@@ -27,12 +27,12 @@ from penstock.windows.timed import TimedWindows
 
 Reads = Sequence[tuple[type[Event], timedelta | None]]
 REMEMBERED_MAX = timedelta(days=365_000)
-"""A quiet key is forgotten after a thousand years at the latest: times end with the year 9999."""
+"""A quiet key is deleted after at most a thousand years, because the last valid year is 9999."""
 
 
 @dataclass(frozen=True)
 class Windowing:
-    """All that a declaration of windows says, but for what it reads."""
+    """A window declaration without its inputs."""
 
     name: str
     key: KeyFields
@@ -44,8 +44,9 @@ class Windowing:
     late_after: timedelta | None
 
 
-class Handled(NamedTuple):
-    """The parts of a handler. With `faults`, which tell why there can be none, they are of no use."""
+class WindowParts(NamedTuple):
+    """The parts of a window's handler. `faults` contains the reasons why the handler cannot run; if there are any, the
+    other parts cannot be used."""
 
     state: type[State]
     emits: tuple[type[Event], ...]
@@ -55,16 +56,18 @@ class Handled(NamedTuple):
     faults: tuple[str, ...] = ()
 
 
-def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> Handled:
-    """Make a handler of windows over streams of these classes, each with its `late_after`. The events are those for
-    which `where` is true: whoever reads them for the handler sees to that."""
+def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> WindowParts:
+    """Compile windows over streams with these classes, each with its `late_after`. The caller must filter the events by
+    `where`; here it only becomes part of the state's mark."""
     names, faults = key_names(windowing.key), tuple(problems(windowing, [cls for cls, _ in reads]))
     if faults or not reads or not all(_is_sound(cls, late, windowing.key) for cls, late in reads):
-        unknown = ("it cannot be made of what it reads",)
-        return Handled(Clock, (Late, Late, Late), _never, _never, tuple(map(str, names)), faults or unknown)
+        unknown = ("it cannot be compiled: its inputs are invalid",)
+        return WindowParts(WindowClock, (Late, Late, Late), _never, _never, tuple(map(str, names)), faults or unknown)
     classes = list(dict.fromkeys(cls for cls, _ in reads))
     hints, numbered = column_hints(classes[0]), isinstance(windowing.over, Counted | Hybrid)
-    run = {name: fitted(each, hints.get(each.column or "")) for name, each in windowing.aggregate.items()}
+    run = {
+        name: fitted(aggregate, hints.get(aggregate.column or "")) for name, aggregate in windowing.aggregate.items()
+    }
     windowing = replace(windowing, aggregate=run)
     chosen = [*([Start(), End()] if numbered else []), *windowing.aggregate.values()]
     sums = compiled(chosen, hints)
@@ -90,11 +93,11 @@ def handled(windowing: Windowing, reads: Reads, where: str | None = None) -> Han
     windows = _windows(windowing.over, work)
     on_event, on_timer = windows.functions()
     state = _state_class(windows.base, windows.kept(), key_hint(windowing.key, hints), _mark(windowing, where))
-    return Handled(state, (Late, *kept(row, identity)), on_event, on_timer, identity)
+    return WindowParts(state, (Late, *kept(row, identity)), on_event, on_timer, identity)
 
 
 def _is_sound(cls: type[Event], late_after: Any, key: KeyFields) -> bool:
-    """Whether there are the fields that are the key; if not, or if the stream is not sound, `check` tells of it."""
+    """Return whether the key's fields exist and the stream is valid; if not, `check` reports it."""
     try:
         return is_key(key, column_hints(cls)) and isinstance(late_after, timedelta | None)
     except (NameError, TypeError, AttributeError):
@@ -114,13 +117,13 @@ def _windows(shape: Shape, work: Work) -> TimedWindows | CountedWindows | Sessio
 
 
 def _remembered(windowing: Windowing, late_after: timedelta) -> timedelta:
-    """How long a key is remembered that is quiet. If `keep` is not sound, `check` tells of it."""
+    """Return how long a quiet key is remembered. An invalid `keep` is reported by `check`."""
     keep = windowing.keep if isinstance(windowing.keep, timedelta) else timedelta(0)
     return min(_length(windowing.over) + late_after + min(keep, REMEMBERED_MAX), REMEMBERED_MAX)
 
 
 def _length(shape: Shape) -> timedelta:
-    """About how long a window is."""
+    """Return the approximate length of a window."""
     if isinstance(shape, Timed):
         return shape.size
     if isinstance(shape, Hybrid):
@@ -131,14 +134,14 @@ def _length(shape: Shape) -> timedelta:
 def _row_class(windowing: Windowing, hints: Mapping[str, Any]) -> type[Event]:
     key = {name: hints[name] for name in key_names(windowing.key)}
     columns = {**key, **own_columns(windowing.over, windowing.trigger)}
-    for name, each in windowing.aggregate.items():
-        columns[name] = each.type(hints.get(each.column or "", int))
+    for name, aggregate in windowing.aggregate.items():
+        columns[name] = aggregate.type(hints.get(aggregate.column or "", int))
     return row_class("Row", columns)
 
 
 def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
-    """A function of key, window, whether it is closed, and results, that gives a row. Made from text: it is called for
-    each row."""
+    """Return a function that creates a window's row from a key, a window, whether the window is closed, and its
+    results. Its code is generated, because it is called for each row."""
     numbered = isinstance(windowing.over, Counted | Hybrid)
     key = windowing.key
     named = [f"{name}=key[{number}]" for number, name in enumerate(key)] if isinstance(key, tuple) else [f"{key}=key"]
@@ -149,7 +152,7 @@ def _row_maker(windowing: Windowing, row: type[Event]) -> Any:
 
 
 def _gone_maker(windowing: Windowing, row: type[Event], identity: tuple[str, ...]) -> Any:
-    """A function of key and window that says that there is no row of them any more."""
+    """Return a function that takes a key and a window and creates the event that deletes their row."""
     gone: Any = gone_class(row, frozenset(identity))
     if windowing.latest:
         return lambda key, _: gone(**key_columns(windowing.key, key))
@@ -157,16 +160,18 @@ def _gone_maker(windowing: Windowing, row: type[Event], identity: tuple[str, ...
 
 
 def _part(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> tuple[Any, Any]:
-    """A function that gives, of an event, what the aggregates need: a value that a state can hold; and its class."""
-    names = list(dict.fromkeys(each.column for each in aggregates if each.column is not None))
+    """Return a function that extracts the values that the window's aggregates need from an event, and the class of its
+    result, which a state can contain."""
+    names = list(dict.fromkeys(aggregate.column for aggregate in aggregates if aggregate.column is not None))
     columns = [(name, hints[name] | None) for name in names]
     part: Any = msgspec.defstruct("Part", columns, array_like=True, frozen=True, gc=False)
     return eval(f"lambda event: Part({', '.join(f'event.{name}' for name in names)})", {"Part": part}), part
 
 
 def _mark(windowing: Windowing, where: str | None) -> str:
-    """What the state depends on, as a short text. State of another one must not be taken for it."""
-    kinds = [(name, type(each).__name__, each.column) for name, each in windowing.aggregate.items()]
+    """Return a short digest of everything that the windows' state depends on. State with a different mark must not be
+    used."""
+    kinds = [(name, type(aggregate).__name__, aggregate.column) for name, aggregate in windowing.aggregate.items()]
     text = f"{windowing.over} {windowing.trigger.when} {windowing.latest} {kinds}"
     if isinstance(windowing.key, tuple):
         text += f" by {', '.join(windowing.key)}"

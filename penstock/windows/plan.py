@@ -1,7 +1,7 @@
-"""Aggregates compiled: functions on all that is kept of the events of a window, and the classes of its rows and state.
+"""Compiled aggregates: functions on a window's accumulators, and classes for its rows and state.
 
-What is kept is a tuple with a value for each aggregate. The functions are made from text, one call after the other:
-half the time of a loop, and it is done for every event.
+The accumulators are a tuple with one value for each aggregate. The functions' code is generated as a sequence of calls.
+They run for every event, and take half as long as a loop.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from struct import Struct
 from typing import Any
 
-from penstock.making import KeyFields, made_class
-from penstock.schema import Event, Record, fields
+from penstock.core.operators import KeyFields, made_class
+from penstock.core.schema import Event, Record, fields
 from penstock.windows.aggregates import Aggregate
 from penstock.windows.shapes import Counted, Hybrid, Shape, Trigger
 
@@ -21,7 +21,7 @@ Kept = tuple[Any, ...]
 
 
 class Window(Record):
-    """A stretch of time, from `start` on and before `end`."""
+    """A span of time, from `start` (inclusive) to `end` (exclusive)."""
 
     start: datetime
     end: datetime
@@ -29,8 +29,9 @@ class Window(Record):
 
 @dataclass(frozen=True)
 class Sums:
-    """What is done with what is kept. `kind` is its type. If `packing` is not None, it has a fixed size: `pack` makes
-    numbers of that of a pane, whose own number is the first of them, and `unpack` gives it back."""
+    """The functions on a window's accumulators. `kind` is the type of the tuple of accumulators. If `packing` is not
+    None, the tuple has a fixed size: `pack` turns a pane into a sequence of numbers, beginning with the pane's number,
+    and `unpack` restores the accumulators from it."""
 
     kind: Any
     zero: Callable[[], Kept]
@@ -43,35 +44,35 @@ class Sums:
 
 
 def compiled(aggregates: Sequence[Aggregate], hints: Mapping[str, Any]) -> Sums:
-    """The functions for these aggregates, of events whose columns have these types."""
-    given = [hints.get(each.column or "", int) for each in aggregates]
-    kinds = [each.kept(hint) for each, hint in zip(aggregates, given, strict=True)]
-    formats = [each.packing(hint) for each, hint in zip(aggregates, given, strict=True)]
-    values = ["None" if each.column is None else f"event.{each.column}" for each in aggregates]
-    names = {"a": aggregates, **{f"add{i}": each.add for i, each in enumerate(aggregates)}}
-    names |= {f"merge{i}": each.merge for i, each in enumerate(aggregates)}
-    names |= {f"result{i}": each.result for i, each in enumerate(aggregates)}
-    names |= {f"zero{i}": each.zero for i, each in enumerate(aggregates)}
+    """Compile window aggregates for events whose columns have these types."""
+    given = [hints.get(aggregate.column or "", int) for aggregate in aggregates]
+    kinds = [aggregate.kept(hint) for aggregate, hint in zip(aggregates, given, strict=True)]
+    formats = [aggregate.packing(hint) for aggregate, hint in zip(aggregates, given, strict=True)]
+    values = ["None" if aggregate.column is None else f"event.{aggregate.column}" for aggregate in aggregates]
+    names = {"a": aggregates, **{f"add{i}": aggregate.add for i, aggregate in enumerate(aggregates)}}
+    names |= {f"merge{i}": aggregate.merge for i, aggregate in enumerate(aggregates)}
+    names |= {f"result{i}": aggregate.result for i, aggregate in enumerate(aggregates)}
+    names |= {f"zero{i}": aggregate.zero for i, aggregate in enumerate(aggregates)}
     numbers = range(len(aggregates))
 
-    def made(arguments: str, part: Callable[[int], str], before: str = "") -> Any:
-        return eval(f"lambda {arguments}: ({before}{''.join(part(each) + ', ' for each in numbers)})", names)
+    def tuple_function(arguments: str, part: Callable[[int], str], before: str = "") -> Any:
+        return eval(f"lambda {arguments}: ({before}{''.join(part(number) + ', ' for number in numbers)})", names)
 
-    fixed = None if None in formats else "".join(str(each) for each in formats)
+    fixed = None if None in formats else "".join(str(packing) for packing in formats)
     return Sums(
         kind=tuple.__class_getitem__(tuple(kinds)),
-        zero=made("", lambda i: f"zero{i}()"),
-        add=made("kept, event, at", lambda i: f"add{i}(kept[{i}], {values[i]}, at)"),
-        merge=made("older, newer", lambda i: f"merge{i}(older[{i}], newer[{i}])"),
-        results=made("kept", lambda i: f"result{i}(kept[{i}])"),
+        zero=tuple_function("", lambda i: f"zero{i}()"),
+        add=tuple_function("kept, event, at", lambda i: f"add{i}(kept[{i}], {values[i]}, at)"),
+        merge=tuple_function("older, newer", lambda i: f"merge{i}(older[{i}], newer[{i}])"),
+        results=tuple_function("kept", lambda i: f"result{i}(kept[{i}])"),
         packing=fixed,
-        pack=made("number, kept", lambda i: _packed(str(formats[i]), f"kept[{i}]"), "number, "),
-        unpack=_unpacking([str(each) for each in formats]),
+        pack=tuple_function("number, kept", lambda i: _packed(str(formats[i]), f"kept[{i}]"), "number, "),
+        unpack=_unpacking([str(packing) for packing in formats]),
     )
 
 
 def _packed(packing: str, value: str) -> str:
-    """The text that makes numbers of a value."""
+    """Generate the code that turns an accumulator into numbers."""
     optional, rest = packing.startswith("?"), packing.removeprefix("?")
     spread = value if len(rest) == 1 else f"*{value}"
     if not optional:
@@ -81,7 +82,8 @@ def _packed(packing: str, value: str) -> str:
 
 
 def _unpacking(formats: Sequence[str]) -> Callable[[Sequence[Any]], Kept]:
-    """A function that gives what is kept of a pane, of its numbers: the first of them is its own."""
+    """Return a function that restores a pane's accumulators from its packed numbers. The first of these is the pane's
+    own number."""
     parts, at = [], 1
     for packing in formats:
         rest = packing.removeprefix("?")
@@ -89,34 +91,37 @@ def _unpacking(formats: Sequence[str]) -> Callable[[Sequence[Any]], Kept]:
         value = f"n[{first}]" if len(rest) == 1 else f"({', '.join(f'n[{first + i}]' for i in range(len(rest)))},)"
         parts.append(f"({value} if n[{at}] else None)" if rest != packing else value)
         at += len(packing)
-    made: Callable[[Sequence[Any]], Kept] = eval(f"lambda n: ({''.join(part + ', ' for part in parts)})")
-    return made
+    unpack: Callable[[Sequence[Any]], Kept] = eval(f"lambda n: ({''.join(part + ', ' for part in parts)})")
+    return unpack
 
 
 def column_hints(cls: type[Event]) -> dict[str, Any]:
-    """The types of an event's fields, without None."""
-    return {each.name: each.base for each in fields(cls)}
+    """Return the types of an event's fields, without None."""
+    return {field.name: field.base for field in fields(cls)}
 
 
 def own_columns(shape: Shape, trigger: Trigger) -> dict[str, Any]:
-    """The columns of a row besides its key and the aggregates, with their types."""
+    """Return the columns that a window's row has in addition to its key and the aggregates, with their types."""
     numbered = isinstance(shape, Counted | Hybrid)
     place = {"number": int, "start": datetime, "end": datetime} if numbered else {"window": Window}
     return place if trigger.when == "close" else {**place, "closed": bool}
 
 
 def row_class(name: str, columns: Mapping[str, Any]) -> type[Event]:
-    """The class of a view's rows, with these columns."""
-    made: type[Event] = made_class(Event, name, columns)
-    return made
+    """Create the class for a window view's rows, with these columns."""
+    cls: type[Event] = made_class(Event, name, columns)
+    return cls
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a sort of windows is run with: the key, how values are summed, what part of an event that
-    needs and its class, how a row is made (of key, window, whether it is closed, and results) and what says that it is
-    gone, when rows are told, how late an event may be, how long a quiet key is remembered, and how an event's time is
-    had."""
+    """The parameters for one kind of window.
+
+    `part` extracts the values that the aggregates need from an event, as an instance of `part_class`. `row` creates a
+    row from a key, a window, whether the window is closed, and its results; `gone` creates the event that deletes the
+    row. `trigger` decides when rows are emitted, `late_after` limits how late events can be, and `remembered` is how
+    long a quiet key is remembered. `time_of` returns an event's time; it is None if events have no event time.
+    """
 
     key: KeyFields
     sums: Sums
@@ -132,5 +137,5 @@ class Work:
 
 
 def record_struct(sums: Sums) -> Struct | None:
-    """How a pane is packed: its number, and what is kept of it."""
+    """Return the format of a packed pane, with its number and its accumulators, or None if panes have no fixed size."""
     return None if sums.packing is None else Struct(f"<q{sums.packing}")

@@ -1,4 +1,4 @@
-"""What is wrong with a declaration of windows, each in a sentence that says what to write instead."""
+"""Validation of window declarations. Each error is a sentence that says what to write instead."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from penstock.making import error_text, is_name, key_names, unlike
-from penstock.packed import pack, unpack
-from penstock.schema import Event, UnmappedType, arrow_type
+from penstock.core.operators import error_text, is_name, key_names, unlike
+from penstock.core.schema import Event, UnmappedType, arrow_type
+from penstock.core.state_value import pack, unpack
 from penstock.windows.aggregates import (
     COLLECTED_MAX,
     Aggregate,
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from penstock.windows.handling import Windowing
 
 PANES_MAX = 10_000
-"""Slides in a window: so many sums are kept for each key."""
+"""Maximum number of slides in a window. Each key stores an accumulator for every slide."""
 EVENTS_MAX = 1_000_000
 _ZERO = timedelta(0)
 _TAKEN = ("window", "number", "start", "end", "closed")
@@ -40,22 +40,22 @@ _NUMBERS = (int, float, Decimal)
 
 
 def problems(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[str]:
-    """All that is wrong. `classes` are those of the events that are read, as far as they are known."""
+    """Yield all errors in a window declaration. `classes` contains the known classes of the input events."""
     yield from _shape(windowing.over)
     yield from _trigger(windowing.trigger)
     if windowing.keep is None:
         yield (
-            "it needs keep=timedelta(...): how long a row stays after its window has ended; without it there would be "
-            "more and more rows"
+            "it needs keep=timedelta(...): how long a row stays after its window has ended; without it, the number of "
+            "rows would grow without limit"
         )
     late = windowing.late_after
     if late is not None and not (isinstance(late, timedelta) and late >= _ZERO):
-        yield "late_after must be a timedelta, of zero or more"
+        yield "late_after must be a timedelta of zero or more"
     yield from _key(windowing)
     yield from _aggregates(windowing, classes)
     timeless = [cls.__name__ for cls in classes if getattr(cls, "__time_field__", None) is None]
     if timeless and (len(timeless) < len(classes) or windowing.late_after is not None):
-        yield f"{timeless[0]} has no event time, by which windows go: class {timeless[0]}(Event, time=...)"
+        yield f"{timeless[0]} has no event time, which windows need: class {timeless[0]}(Event, time=...)"
 
 
 def _above_zero(span: Any) -> bool:
@@ -74,7 +74,7 @@ def _shape(shape: Any) -> Iterator[str]:
         if not _is_count(shape.count) or not _above_zero(shape.within):
             yield "windows.hybrid(count, within) takes a number of events and a timedelta, both above zero"
     else:
-        yield f"over={shape!r} is no window; write over=windows.tumbling(timedelta(minutes=1)), or one of the others"
+        yield f"over={shape!r} is not a window; write over=windows.tumbling(timedelta(minutes=1)) or another kind"
 
 
 def _is_count(value: Any) -> bool:
@@ -82,14 +82,14 @@ def _is_count(value: Any) -> bool:
 
 
 def _slides(size: Any, every: Any) -> bool:
-    """Whether windows of that size can have that slide."""
+    """Return whether windows of this size can have this slide."""
     return not size % every and size // every <= PANES_MAX
 
 
 def _timed(shape: Timed) -> Iterator[str]:
     size, every = shape.size, shape.every
     if not _above_zero(size) or not _above_zero(every):
-        yield "the size of a window, and its slide, must be timedeltas above zero"
+        yield "the size and the slide of a window must be timedeltas above zero"
     elif size < every:
         swapped = f"windows.sliding({every!r}, every={size!r}), or " if _slides(every, size) else ""
         yield (
@@ -98,11 +98,11 @@ def _timed(shape: Timed) -> Iterator[str]:
         )
     elif size % every:
         down, up = size // every * every, (size // every + 1) * every
-        yield f"the slide of {every} does not divide the window of {size}; take a window of {down} or {up}"
+        yield f"the slide of {every} does not divide the window of {size}; use a window of {down} or {up}"
     elif size // every > PANES_MAX:
         yield (
-            f"a window of {size} each {every} is {size // every:,} slides, and so many sums for each key; at most "
-            f"{PANES_MAX:,} are kept: take every={size / PANES_MAX!r} or more"
+            f"a window of {size} every {every} has {size // every:,} slides, so each key would need that many sums; "
+            f"the limit is {PANES_MAX:,}: use every={size / PANES_MAX!r} or more"
         )
 
 
@@ -110,7 +110,7 @@ def _counted(shape: Counted) -> Iterator[str]:
     size, every = shape.size, shape.every
     if not _is_count(size) or not _is_count(every):
         yield (
-            "the size of a window, and its slide, must be both timedeltas, or both whole numbers from 1 to "
+            "the size and the slide of a window must both be timedeltas, or both integers from 1 to "
             f"{EVENTS_MAX:,}: windows.sliding(100, every=10)"
         )
     elif size < every:
@@ -121,14 +121,17 @@ def _counted(shape: Counted) -> Iterator[str]:
         )
     elif size % every:
         down, up = size // every * every, (size // every + 1) * every
-        yield f"the slide of {every} events does not divide the window of {size}; take a window of {down} or {up}"
+        yield f"the slide of {every} events does not divide the window of {size}; use a window of {down} or {up}"
     elif size // every > PANES_MAX:
-        yield f"a window of {size:,} events each {every} keeps {size // every:,} sums a key; at most {PANES_MAX:,}"
+        yield (
+            f"a window of {size:,} events every {every} needs {size // every:,} sums for each key; the limit is "
+            f"{PANES_MAX:,}"
+        )
 
 
 def _trigger(trigger: Any) -> Iterator[str]:
     if not isinstance(trigger, Trigger):
-        yield f"trigger={trigger!r} is none; write windows.on_change, windows.on_close or windows.every(timedelta(...))"
+        yield f"trigger={trigger!r} is not a trigger; write windows.on_change, .on_close or .every(timedelta(...))"
     elif trigger.when == "every" and not _above_zero(trigger.interval):
         yield "windows.every takes a timedelta above zero"
 
@@ -138,7 +141,7 @@ def _key(windowing: Windowing) -> Iterator[str]:
     taken = [*own_columns(windowing.over, trigger)] if isinstance(trigger, Trigger) else []
     for name in key_names(windowing.key):
         if name in taken:
-            yield f"the key is called {name!r}, as a column of these rows is; give the field another name"
+            yield f"the key has the name {name!r}, which is already a column of these rows; rename the field"
 
 
 def _aggregates(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[str]:
@@ -156,40 +159,42 @@ def _aggregates(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterato
 
 def _names(windowing: Windowing) -> Iterator[str]:
     key = key_names(windowing.key)
-    for name, each in windowing.aggregate.items():
+    for name, aggregate in windowing.aggregate.items():
         if not is_name(name):
-            yield f"the column {name!r} is no name: use letters, digits and _, and no word of Python"
+            yield f"the column {name!r} is not a valid name: use letters, digits and _, but not a Python keyword"
         elif name in (*_TAKEN, *key):
             listed = ", ".join(map(str, key))
-            yield f"the column {name!r} is taken: rows have {listed} and {', '.join(_TAKEN)} already"
-        if not isinstance(each, Aggregate):
-            yield f"{name}={each!r} is no aggregate; write windows.mean(column), or one of the others"
-        elif isinstance(each, Collect) and not (isinstance(each.most, int) and 0 < each.most <= COLLECTED_MAX):
-            yield f"{name} collects {each.most!r} values; from 1 to {COLLECTED_MAX:,} can be kept"
-        elif isinstance(each, Summary):
-            yield from summarizes(name, each)
+            yield f"the name {name!r} is taken: rows already have the columns {listed} and {', '.join(_TAKEN)}"
+        if not isinstance(aggregate, Aggregate):
+            yield f"{name}={aggregate!r} is not an aggregate; write windows.mean(column), or another aggregate"
+        elif isinstance(aggregate, Collect) and not (
+            isinstance(aggregate.most, int) and 0 < aggregate.most <= COLLECTED_MAX
+        ):
+            yield f"{name} collects {aggregate.most!r} values; use a number from 1 to {COLLECTED_MAX:,}"
+        elif isinstance(aggregate, Summary):
+            yield from summarizes(name, aggregate)
 
 
 def summarizes(name: str, summary: Summary) -> Iterator[str]:
-    """What is wrong with the object that a summary keeps. Makes one, as every key does."""
+    """Yield the errors in a window summary's object. Creates an object to check it, as every key does."""
     try:
-        made = summary.made()
+        instance = summary.made()
     except Exception as error:
-        yield f"{name} cannot be begun: what makes its object raises {error_text(error)}"
+        yield f"{name} cannot create its object: the function raises {error_text(error)}"
         return
-    kind = type(made).__name__
-    missing = [each for each in ("add", "merge", "copy") if not callable(getattr(made, each, None))]
+    kind = type(instance).__name__
+    missing = [method for method in ("add", "merge", "copy") if not callable(getattr(instance, method, None))]
     if missing:
-        yield f"{name} keeps a {kind}, which has no {missing[0]}; it must have add, merge and copy, as a sketch has"
+        yield f"{name} keeps a {kind}, which has no {missing[0]}; it must have add, merge and copy, like a sketch"
         return
     try:
-        msgspec.msgpack.decode(msgspec.msgpack.encode(made, enc_hook=pack), type=type(made), dec_hook=unpack)
+        msgspec.msgpack.decode(msgspec.msgpack.encode(instance, enc_hook=pack), type=type(instance), dec_hook=unpack)
     except Exception:
-        yield f"{name} keeps a {kind}, which cannot be written and read again; take a sketch, or make it a dataclass"
+        yield f"{name} keeps a {kind}, which cannot be stored; use a sketch, or make it a dataclass"
 
 
 def _hints(cls: type[Event]) -> dict[str, Any] | None:
-    """The types of the fields of a class; None if it is not sound, which is told of the stream."""
+    """Return the types of a class's fields, or None if the class is invalid (an error is reported for its stream)."""
     try:
         return column_hints(cls)
     except (NameError, TypeError, AttributeError):
@@ -197,39 +202,41 @@ def _hints(cls: type[Event]) -> dict[str, Any] | None:
 
 
 def _columns(windowing: Windowing, cls: type[Event], hints: Mapping[str, Any]) -> Iterator[str]:
-    """What is wrong with the aggregates of the columns of a class."""
-    for name, each in windowing.aggregate.items():
-        if not isinstance(each, Aggregate) or (each.column is None and not isinstance(each, OfColumn)):
+    """Yield the errors in window aggregates of a class's columns."""
+    for name, aggregate in windowing.aggregate.items():
+        if not isinstance(aggregate, Aggregate) or (aggregate.column is None and not isinstance(aggregate, OfColumn)):
             continue
-        if each.column not in [*hints]:
-            yield f"{name} is of {each.column!r}, which is no field of {cls.__name__}; it has {', '.join(hints)}"
+        if aggregate.column not in [*hints]:
+            yield (
+                f"{name} reads {aggregate.column!r}, which is not a field of {cls.__name__}; it has {', '.join(hints)}"
+            )
         else:
-            yield from fits(name, each, hints[each.column], f"{cls.__name__}.{each.column}")
+            yield from fits(name, aggregate, hints[aggregate.column], f"{cls.__name__}.{aggregate.column}")
 
 
 def _types(windowing: Windowing, classes: Sequence[type[Event]]) -> Iterator[str]:
-    """What has not one type in all classes. A count, or an object of one's own, may take values of several; but not
-    while they wait for their turn."""
+    """Yield an error for each field whose type differs between classes. A count or a user's object can accept values of
+    several types, but not if events have to wait."""
     waits = isinstance(windowing.over, Counted | Hybrid)
     for field in key_names(windowing.key):
-        told = unlike(field, classes)
-        if told is not None:
-            yield f"the key {field!r} is {told}; give it one type"
-    for name, each in windowing.aggregate.items():
-        column = getattr(each, "column", None)
-        if isinstance(column, str) and (waits or not isinstance(each, Count | Summary)):
-            told = unlike(column, classes)
-            if told is not None:
-                yield f"{name} is of {column!r}, which is {told}; give it one type"
+        kinds = unlike(field, classes)
+        if kinds is not None:
+            yield f"the key {field!r} is {kinds}; give it one type"
+    for name, aggregate in windowing.aggregate.items():
+        column = getattr(aggregate, "column", None)
+        if isinstance(column, str) and (waits or not isinstance(aggregate, Count | Summary)):
+            kinds = unlike(column, classes)
+            if kinds is not None:
+                yield f"{name} reads {column!r}, which is {kinds}; give it one type"
 
 
-def fits(name: str, aggregate: Aggregate, hint: Any, place: str) -> Iterator[str]:
+def fits(name: str, aggregate: Aggregate, hint: Any, column: str) -> Iterator[str]:
     if isinstance(aggregate, Sum | Mean | Variance) and hint not in _NUMBERS:
-        yield f"{name} needs numbers, and {place} has none; count({place.split('.')[1]!r}) takes anything"
+        yield f"{name} needs numbers, but {column} is not a number; count({column.split('.')[1]!r}) takes any type"
     elif isinstance(aggregate, Mean | Variance) and hint is Decimal:
-        yield f"{name} would lose digits of the decimals of {place}; give windows.sum and windows.count, and divide"
+        yield f"{name} would lose digits of the decimals in {column}; use windows.sum and windows.count, and divide"
     elif isinstance(aggregate, Min | Max) and not _has_order(hint):
-        yield f"{name} needs values with an order, and those of {place} have none"
+        yield f"{name} needs values that can be ordered, but the values of {column} cannot be"
     elif not isinstance(aggregate, Count | Summary):
         try:
             arrow_type(aggregate.type(hint))

@@ -1,6 +1,5 @@
-"""Windows of activity: each goes on while events come no further apart than a gap, and an event may join two.
-
-Two events that are just the gap apart are of one session, as in Spark.
+"""Sessions: windows of activity, which continue while successive events are no further apart than a gap. A late event
+can join two sessions. Two events that are exactly one gap apart are in the same session, as in Spark.
 """
 
 from __future__ import annotations
@@ -9,22 +8,23 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
 
-from penstock.contracts import Context
-from penstock.making import forget, key_value
-from penstock.schema import MissedWindow
-from penstock.windows.clock import TICK, Clock, late, next_multiple, offset, reached, set_timer
+from penstock.core.contracts import Context
+from penstock.core.operators import forget, key_value
+from penstock.core.schema import MissedWindow
+from penstock.windows.clock import TICK, WindowClock, event_time_at, late, next_multiple, offset, set_timer
 from penstock.windows.plan import Window, Work
 from penstock.windows.shapes import Session
 
 Function = Callable[..., Any]
 Part = tuple[datetime, datetime, Any]
-"""A session that is open: the times of its first and last event, and what is kept of all."""
+"""An open session: the times of its first and last event, and its accumulators."""
 
 
-class SessionState(Clock):
-    """Of a key: the newest event's time, and how far event time has come: sessions that ended before that are closed.
-    Its sessions are in `open`, in order; `changed` has times in those that have changed and were not told since;
-    `shown` has the beginning and end of each that was told, and is not closed."""
+class SessionState(WindowClock):
+    """The session windows' state for a key: the newest event's time, and the event time up to which sessions are
+    closed. `open` contains the open sessions, in order. `changed` contains times that identify the sessions that have
+    changed since they were emitted. `shown` contains the start and end of each session that was emitted and is not
+    closed."""
 
     newest: datetime | None = None
     time: datetime | None = None
@@ -42,7 +42,7 @@ class SessionWindows:
         return {"open": (list[tuple[datetime, datetime, self.work.sums.kind]], [])}  # type: ignore[name-defined]
 
     def functions(self) -> tuple[Function, Function]:
-        """Plain functions, as a handler's are."""
+        """Return `on_event` and `on_timer` as plain functions, which a session window's handler requires."""
         time_of = self.work.time_of
 
         def on_event(state: Any, event: Any, ctx: Context) -> Iterator[Any]:
@@ -66,51 +66,53 @@ class SessionWindows:
         if self.work.trigger.when == "change":
             yield from self._tell(state, joined)
         elif self.work.trigger.when == "every":
-            state.changed = [*(each for each in state.changed if each != joined[0]), joined[0]]
+            state.changed = [*(start for start in state.changed if start != joined[0]), joined[0]]
             if state.due is None and self.work.trigger.interval is not None:
                 state.due = next_multiple(ctx.now, self.work.trigger.interval)
         self._set(state, ctx)
 
     def _is_late(self, state: Any, at: datetime) -> bool:
-        """Whether every session that an event could belong to is closed: that which it would begin, and its own."""
+        """Return whether every session that an event could belong to is closed: the session that it would begin, and
+        any session that it would join."""
         return state.time is not None and at + self.gap < state.time and not self._near(state, at)
 
     def _near(self, state: Any, at: datetime) -> list[Part]:
-        """The open sessions that an event of this time belongs to."""
-        return [each for each in state.open if each[0] - self.gap <= at <= each[1] + self.gap]
+        """Return the open sessions that an event with this time belongs to."""
+        return [session for session in state.open if session[0] - self.gap <= at <= session[1] + self.gap]
 
     def _join(self, state: Any, event: Any, at: datetime) -> Part:
-        """Put an event into its session, which may be a new one, or two that it makes one."""
+        """Add an event to its session. The session can be new, and the event can join two sessions into one."""
         sums = self.work.sums
         near = self._near(state, at)
         kept = near[0][2] if near else sums.zero()
-        for each in near[1:]:
-            kept = sums.merge(kept, each[2])
-        first, last = min([at, *(each[0] for each in near)]), max([at, *(each[1] for each in near)])
+        for session in near[1:]:
+            kept = sums.merge(kept, session[2])
+        first, last = min([at, *(session[0] for session in near)]), max([at, *(session[1] for session in near)])
         joined = (first, last, sums.add(kept, event, at))
-        others = [each for each in state.open if not first <= each[0] <= last]
+        others = [session for session in state.open if not first <= session[0] <= last]
         state.open = sorted([*others, joined], key=_first)
         return joined
 
     def _close(self, state: Any, time: datetime) -> Iterator[Any]:
-        """Event time has come so far: sessions that ended before it are closed. One that ends just then may grow."""
+        """Advance event time, and close the sessions that ended before `time`. A session that ends exactly at `time`
+        can still grow."""
         if state.time is not None and time <= state.time:
             return
         state.time = time
-        ended = [each for each in state.open if each[1] + self.gap < time]
+        ended = [session for session in state.open if session[1] + self.gap < time]
         state.open = state.open[len(ended) :]
         if self.work.latest:
             ended = ended[-1:] if not state.open or self.work.trigger.when == "close" else []
-        for each in ended:
-            yield from self._tell(state, each, closed=True)
+        for session in ended:
+            yield from self._tell(state, session, closed=True)
 
     def _tell(self, state: Any, part: Part, *, closed: bool = False) -> Iterator[Any]:
-        """The row of a session, in place of those that it was before it grew."""
+        """Yield a session's row, and deletions of its earlier rows."""
         first, end = part[0], part[1] + self.gap
         if not self.work.latest:
-            for window in [each for each in state.shown if first <= each[0] < end and each != (first, end)]:
+            for window in [window for window in state.shown if first <= window[0] < end and window != (first, end)]:
                 yield self.work.gone(state.key, Window(start=window[0], end=window[1]))
-            others = [each for each in state.shown if not first <= each[0] < end]
+            others = [window for window in state.shown if not first <= window[0] < end]
             state.shown = others if closed else [*others, (first, end)]
         elif not closed and first != state.open[-1][0]:
             return
@@ -122,12 +124,12 @@ class SessionWindows:
             forget(state)
             return
         if state.open:
-            yield from self._close(state, reached(state, now) - self.work.late_after)
+            yield from self._close(state, event_time_at(state, now) - self.work.late_after)
         if state.due is not None and state.due <= now:
             changed, state.changed, state.due = state.changed, [], None
-            for each in state.open:
-                if any(each[0] <= at <= each[1] for at in changed):
-                    yield from self._tell(state, each)
+            for session in state.open:
+                if any(session[0] <= at <= session[1] for at in changed):
+                    yield from self._tell(state, session)
         self._set(state, ctx)
 
     def _set(self, state: Any, ctx: Context) -> None:

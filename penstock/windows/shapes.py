@@ -1,4 +1,4 @@
-"""What a window is and when its result is told: frozen values, and the few functions that make them."""
+"""Window shapes and triggers as frozen values, and the functions that create them."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Timed:
-    """Windows of a length of event time. One begins at each multiple of `every` since 1970; with `every` below `size`
-    they overlap."""
+    """Windows with a fixed length of event time. A window begins at each multiple of `every`, counted from 1970. If
+    `every` is less than `size`, windows overlap."""
 
     size: timedelta
     every: timedelta
@@ -18,7 +18,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Counted:
-    """Windows of a number of events of a key, in order of event time. One begins with each `every`th of them."""
+    """Windows with a fixed number of events of a key, in order of event time. A window begins every `every` events."""
 
     size: int
     every: int
@@ -26,15 +26,15 @@ class Counted:
 
 @dataclass(frozen=True)
 class Session:
-    """Windows that go on while no two events are further apart than `gap`."""
+    """Windows that continue while successive events are at most `gap` apart."""
 
     gap: timedelta
 
 
 @dataclass(frozen=True)
 class Hybrid:
-    """Windows that end with their `count`th event, or when they have lasted for `within`: whichever comes first. One
-    begins with the first event after the last one."""
+    """Windows that end with their `count`th event or when they have lasted for `within`, whichever comes first. The
+    next event begins a new window."""
 
     count: int
     within: timedelta
@@ -44,31 +44,33 @@ Shape = Timed | Counted | Session | Hybrid
 
 
 def tumbling(size: timedelta | int) -> Timed | Counted:
-    """Windows side by side: of a length of time, or of a number of events."""
+    """Create tumbling windows, by length of time or by number of events."""
     return Timed(size, size) if isinstance(size, timedelta) else Counted(size, size)
 
 
 def sliding(size: timedelta | int, *, every: timedelta | int) -> Timed | Counted:
-    """Windows that overlap: the last 30 minutes, each 5 seconds; or the last 100 events, each 10 of them."""
+    """Create overlapping windows, such as the last 30 minutes every 5 seconds, or the last 100 events every 10
+    events."""
     if isinstance(size, timedelta) and isinstance(every, timedelta):
         return Timed(size, every)
-    return Counted(size, every)  # type: ignore[arg-type]  # a mixture is refused by `check`
+    return Counted(size, every)  # type: ignore[arg-type]  # `check` refuses a mixture
 
 
 def session(gap: timedelta) -> Session:
-    """Windows of activity, which end when nothing comes for the length of `gap`."""
+    """Create windows of activity, which end when there are no events for longer than `gap`."""
     return Session(gap)
 
 
 def hybrid(count: int, within: timedelta) -> Hybrid:
-    """Windows of a number of events, or of a length of time since the first of them, whichever is reached first."""
+    """Create windows that end after a number of events, or a length of time after their first event, whichever comes
+    first."""
     return Hybrid(count, within)
 
 
 @dataclass(frozen=True)
 class Trigger:
-    """When the rows of windows are told: at each `change`, `every` so often while there are changes, or once, at the
-    `close` of the window. A window that closes is told in any case."""
+    """Determines when windows' rows are emitted: on each `change`, once in `every` interval with changes, or once at
+    the `close` of the window. The final row of a closed window is always emitted."""
 
     when: Literal["change", "every", "close"]
     interval: timedelta | None = None
@@ -79,5 +81,5 @@ on_close = Trigger("close")
 
 
 def every(interval: timedelta) -> Trigger:
-    """Tell what has changed once in each such interval of log time, and what closes when it closes."""
+    """Emit a window's changes once in each interval of log time, and closed windows when they close."""
     return Trigger("every", interval)

@@ -1,12 +1,13 @@
-"""Panes of a sliding window, and what is kept of all of them together, at a cost that does not grow with their number.
+"""The panes of a sliding window, and the accumulator of all panes, at a cost that does not depend on their number.
 
-Two stacks. New panes go to `back`, which keeps each of them and the sum of all. Old ones leave `front`, where each
-stands with the sum of itself and all that came after it there; the oldest is its last. When that is empty, all of
-`back` moves over. So each pane is merged three times, however many there are, and nothing is ever taken out of a sum:
-what has left a window leaves no rounding error behind, and it works for a maximum as for a sum.
+There are two stacks. New panes go to `back`, which stores each pane and the sum of all. Old panes are removed from
+`front`, which stores, for each pane, the sum of that pane and all newer panes in `front`; the oldest pane is last. When
+`front` is empty, all panes in `back` are moved to it. So each pane is merged three times, however many panes there are,
+and nothing is ever subtracted: a pane that leaves the window leaves no rounding error behind, and a maximum works like
+a sum.
 
-Where what is kept has a fixed size, a stack is packed bytes: reading and writing them with the state costs
-next to nothing. Either way a pane is put on it, and taken off, in place.
+If accumulators have a fixed size, a stack consists of packed bytes, which cost almost nothing to read and write with
+the state. In both cases, panes are pushed and popped in place.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from penstock.windows.plan import Kept, Sums, record_struct
 _NUMBER = Struct("<q")
 _number = itemgetter(0)
 Pane = tuple[int, Kept]
-"""The number of a pane, and what is kept of it."""
+"""The number of a pane, and its accumulators."""
 
 
-class Packed:
-    """A stack as bytes."""
+class StackBytes:
+    """A stack of panes, stored as packed bytes."""
 
     kind: Any = bytearray
 
@@ -41,11 +42,11 @@ class Packed:
         stack += self._record.pack(*self._pack(*pane))
 
     def oldest(self, stack: bytearray) -> int:
-        """The number of the first pane."""
+        """Return the number of the stack's first pane."""
         return int(_NUMBER.unpack_from(stack)[0])
 
     def last_number(self, stack: bytearray) -> int:
-        """The number of the last pane."""
+        """Return the number of the last pane."""
         return int(_NUMBER.unpack_from(stack, len(stack) - self._size)[0])
 
     def last(self, stack: bytearray) -> Pane:
@@ -56,17 +57,17 @@ class Packed:
         del stack[-self._size :]
 
     def backwards(self, stack: bytearray) -> Iterator[Pane]:
-        """From the last to the first."""
+        """Yield the panes from the last to the first."""
         for at in range(len(stack) - self._size, -1, -self._size):
             numbers = self._record.unpack_from(stack, at)
             yield numbers[0], self._unpack(numbers)
 
-    def made(self, panes: list[Pane]) -> bytearray:
+    def stack_of(self, panes: list[Pane]) -> bytearray:
         return bytearray().join([self._record.pack(*self._pack(*pane)) for pane in panes])
 
 
 class Listed:
-    """A stack as a list, for what has no fixed size."""
+    """A stack of panes, stored as a list, for accumulators without a fixed size."""
 
     @property
     def empty(self) -> Any:
@@ -93,74 +94,77 @@ class Listed:
     def backwards(self, stack: list[Pane]) -> Iterator[Pane]:
         return reversed(stack)
 
-    def made(self, panes: list[Pane]) -> list[Pane]:
+    def stack_of(self, panes: list[Pane]) -> list[Pane]:
         return panes
 
 
 class Stacks:
-    """The two stacks of a state, in its fields `front`, `back`, and `total`, the sum of `back`."""
+    """The two stacks in a state: its fields `front` and `back`, and `total`, the sum of `back`."""
 
     def __init__(self, sums: Sums) -> None:
         record = record_struct(sums)
-        self.store: Packed | Listed = Listed(sums) if record is None else Packed(record, sums)
+        self.store: StackBytes | Listed = Listed(sums) if record is None else StackBytes(record, sums)
         self._merge = sums.merge
 
     def holds(self, state: Any) -> bool:
         return bool(state.front or state.back)
 
     def push(self, state: Any, pane: Pane) -> None:
-        """Take a pane that is newer than all there are."""
+        """Add a sliding window's pane that is newer than all others."""
         self.store.push(state.back, pane)
         state.total = pane[1] if state.total is None else self._merge(state.total, pane[1])
 
     def put(self, state: Any, number: int, add: Callable[[Kept], Kept], zero: Callable[[], Kept]) -> None:
-        """Have what came late in the pane of that number, which may be a new one, and in all sums with it."""
+        """Add a sliding window's late value to the pane with this number, which may be a new pane, and to all sums that
+        include the pane."""
         front = [*self.store.backwards(state.front)]
         if front and number <= front[-1][0]:
-            if all(each != number for each, _ in front):
-                front.append((number, next(kept for each, kept in front if each > number)))
+            if all(other != number for other, _ in front):
+                front.append((number, next(kept for other, kept in front if other > number)))
             front.sort(key=_number, reverse=True)
-            state.front = self.store.made([(each, add(kept) if each <= number else kept) for each, kept in front])
+            state.front = self.store.stack_of(
+                [(other, add(kept) if other <= number else kept) for other, kept in front]
+            )
             return
         back = dict(self.store.backwards(state.back))
         back[number] = add(back.get(number, zero()))
-        state.back = self.store.made(sorted(back.items(), key=_number))
+        state.back = self.store.stack_of(sorted(back.items(), key=_number))
         state.total = add(zero() if state.total is None else state.total)
 
     def evict(self, state: Any, first: int) -> None:
-        """Let go of the panes before the one with that number."""
+        """Remove a sliding window's panes with numbers below `first`."""
         while state.front and self.store.last_number(state.front) < first:
             self.store.pop(state.front)
         if not state.front and state.back and self.store.oldest(state.back) < first:
             self._flip(state, first)
 
     def _flip(self, state: Any, first: int) -> None:
-        """Move what is in `back` to `front`, but for what has to go anyway."""
+        """Move the panes in `back` to `front`, except for panes with numbers below `first`, which are removed."""
         summed: list[Pane] = []
         for number, kept in self.store.backwards(state.back):
             if number < first:
                 break
             summed.append((number, self._merge(kept, summed[-1][1]) if summed else kept))
-        state.front, state.back, state.total = self.store.made(summed), self.store.empty, None
+        state.front, state.back, state.total = self.store.stack_of(summed), self.store.empty, None
 
     def whole(self, state: Any) -> Kept | None:
-        """What is kept of all panes."""
+        """Return the merged accumulators of all panes in the stacks."""
         if not state.front:
-            found: Kept | None = state.total
-            return found
+            total: Kept | None = state.total
+            return total
         kept = self.store.last(state.front)[1]
         return kept if state.total is None else self._merge(kept, state.total)
 
     def since(self, state: Any, first: int) -> Kept | None:
-        """What is kept of all panes from that number on."""
+        """Return the merged accumulators of all panes from number `first` on."""
         for number, kept in self.store.backwards(state.front):
             if number >= first:
                 return kept if state.total is None else self._merge(kept, state.total)
         if state.back and self.store.oldest(state.back) >= first:
             return state.total  # type: ignore[no-any-return]
-        found = None
+        total = None
         for number, kept in self.store.backwards(state.back):
             if number < first:
                 break
-            found = kept if found is None else self._merge(kept, found)
-        return found
+            total = kept if total is None else self._merge(kept, total)
+        return total

@@ -1,7 +1,6 @@
-"""Sums that cannot outgrow what is kept of them: of whole numbers, and of decimals. Windows run them in place of `Sum`.
+"""Sums of integers and decimals that cannot overflow. Windows use them instead of `Sum`.
 
-One that does not fit a column is null, in the windows whose sum that is and in no other: on the way to a sum that fits,
-it may be as large as it will.
+If a window's sum does not fit in a column, only that window's sum is null. Intermediate sums can have any size.
 """
 
 from __future__ import annotations
@@ -10,23 +9,25 @@ from datetime import datetime
 from decimal import Context, Decimal
 from typing import Any
 
-from penstock.schema import INT_MAX, INT_MIN, decimal_fits
+from penstock.core.schema import INT_MAX, INT_MIN, decimal_fits
 from penstock.windows.aggregates import Aggregate, Sum
 
 _HIGH = 63
-"""The bits of a sum that the lower of its two parts has."""
+"""Number of bits in the lower part of a sum."""
 _EXACT = Context(prec=80)
-"""A decimal has at most 20 digits before the point and 38 after it, so 10^22 of them are added without rounding."""
+"""Precision of decimal sums. A decimal has at most 20 digits before the point and 38 after it, so 10^22 decimals can be
+added without rounding."""
 
 
 def fitted(aggregate: Aggregate, hint: Any) -> Aggregate:
-    """The aggregate as windows over a column of that type run it."""
+    """Return the aggregate to use for a column of type `hint`: an exact sum instead of `Sum` for integers and
+    decimals."""
     exact = {int: WholeSum, Decimal: DecimalSum}.get(hint)
     return exact(aggregate.column) if exact is not None and type(aggregate) is Sum else aggregate
 
 
 class WholeSum(Sum):
-    """Of whole numbers. Kept in two parts, of which the higher one counts how often the lower one was full."""
+    """The sum of integers, stored in two parts: the higher part counts the overflows of the lower part."""
 
     def packing(self, hint: Any) -> str | None:
         return "?qq"
@@ -39,7 +40,7 @@ class WholeSum(Sum):
             return kept if value is None else (0, value)
         high, low = kept
         low += value
-        return (high, low) if INT_MIN <= low <= INT_MAX else _carried(high, low)  # nearly always without a call
+        return (high, low) if INT_MIN <= low <= INT_MAX else _carried(high, low)  # the call is rarely needed
 
     def merge(self, older: Any, newer: Any) -> Any:
         if older is None or newer is None:
@@ -54,12 +55,12 @@ class WholeSum(Sum):
 
 
 def _carried(high: int, low: int) -> tuple[int, int]:
-    """The two parts of a sum; what is too much for the lower one is in the higher one."""
+    """Carry an overflow of a window sum's lower part into the higher part."""
     return (high, low) if INT_MIN <= low <= INT_MAX else (high + (low >> _HIGH), low & INT_MAX)
 
 
 class DecimalSum(Sum):
-    """Of decimals."""
+    """The exact sum of decimals."""
 
     def add(self, kept: Any, value: Any, at: datetime) -> Any:
         return kept if value is None else value if kept is None else _EXACT.add(kept, value)

@@ -1,4 +1,4 @@
-"""Files of keys, and a policy that takes tokens."""
+"""Fixtures: key files, and a policy that accepts tokens."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.access import KeyFile, Policy
-from penstock.access.policy import Jwt
+from penstock.core.access import KeyFile, Policy
+from penstock.core.access.policy import Jwt
 from tests.access.support import SECRET
 from tests.access.test_tokens import AUDIENCE, ISSUER
 

@@ -1,4 +1,4 @@
-"""What the tests of the gate share: files of keys, tokens, and the headers that carry them."""
+"""Helpers shared by the tests of the gate: key files, tokens, and the headers that carry them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import jwt
 import pytest
 
-from penstock.access import Caller, Certified, Gate
-from penstock.errors import Unauthorized
+from penstock.core.access import Caller, Certified, Gate
+from penstock.core.errors import Unauthorized
 from tests.access.test_tokens import claims
 
 SECRET = "the secret of an issuer that signs tokens by HMAC"
@@ -39,7 +39,7 @@ def refusal(gate: Gate, *headers: Header, certified: tuple[str, ...] = ()) -> st
 
 
 def known(gate: Gate, text: str) -> Caller:
-    """The caller of a key, the same whether the gate remembers it or not."""
+    """Return the caller of a key, and check that it is the same whether the gate has cached it or not."""
     first = gate.caller([bearer(text)])
     assert gate.remembered(text.encode()) is first
     assert gate.caller([bearer(text)]) is first

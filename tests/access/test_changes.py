@@ -1,4 +1,4 @@
-"""What changes on disk do to those who are known, and to those who are connected."""
+"""The effect of changed files on known callers, and on open connections."""
 
 from __future__ import annotations
 
@@ -16,20 +16,21 @@ from typing import Any
 
 import pytest
 
-from penstock.access import Gate, KeyFile, Policy
-from penstock.access.policy import Jwt
-from penstock.access.tokens import LEEWAY_S, Tokens
-from penstock.errors import Busy
-from penstock.files import write_atomic
+from penstock.core.access import Gate, KeyFile, Policy
+from penstock.core.access.policy import Jwt
+from penstock.core.access.tokens import LEEWAY_S, TokenVerifier
+from penstock.core.errors import Busy
+from penstock.core.files import write_atomic
 from tests.access.support import OTHER, SECRET, bearer, known, refusal, reload, signed
 from tests.access.test_tokens import AUDIENCE, ISSUER
-from tests.collect.support import in_loop, until
+from tests.clocks import until
+from tests.collect.support import in_loop
 
 
 def test_an_open_gate_that_is_closed_lets_nobody_in(file: KeyFile) -> None:
     gate = Gate(keys=file)
     gate.close()
-    assert "a key is needed" in refusal(gate)
+    assert "a key is required" in refusal(gate)
     reload(gate)
     assert not gate.is_open
 
@@ -46,7 +47,7 @@ async def test_the_first_key_closes_the_gate_and_ends_those_who_came_before(tmp_
     reload(gate)
     await until(ended.done)
     assert not gate.is_open
-    assert "a key is needed: send `Authorization: Bearer KEY`" in refusal(gate)
+    assert "a key is required: send `Authorization: Bearer KEY`" in refusal(gate)
     caller = known(gate, text)
     assert (caller.name, caller.may("consume", "a"), caller.may("produce", "a")) == ("key:bob", True, False)
 
@@ -74,7 +75,7 @@ def test_a_first_file_that_cannot_be_read_closes_the_gate(
 def test_no_key_is_accepted_while_the_file_cannot_be_used(
     file: KeyFile, spoil: Callable[[Path], Any], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Which of them were removed cannot be known. They are valid again as soon as it can."""
+    """It is unknown which keys were removed. They are valid again as soon as the file can be read."""
     _, text = file.add("bob", ["admin"])
     gate = Gate(keys=file)
     caller, content = known(gate, text), file.path.read_bytes()
@@ -82,10 +83,10 @@ def test_no_key_is_accepted_while_the_file_cannot_be_used(
     for _ in range(2):
         reload(gate)
         assert caller.until == 0.0
-        assert "not known here" in refusal(gate, bearer(text))
+        assert "this key is unknown" in refusal(gate, bearer(text))
         assert str(file.path) in (gate.keys_error or "")
         with pytest.raises(Busy):
-            gate.standing("key:bob")
+            gate.current_caller("key:bob")
     assert len(caplog.records) == 1, "it is told once"
     assert "no key is accepted until this is fixed" in caplog.text
     shutil.rmtree(file.path) if file.path.is_dir() else file.path.unlink()
@@ -100,7 +101,7 @@ def test_a_time_without_its_offset_is_refused_and_no_removed_key_stays(file: Key
     gate = Gate(keys=file)
     bob = known(gate, gone)
     content = json.loads(file.path.read_text())
-    content["keys"] = [each | {"expires": "2099-01-01T00:00:00"} for each in content["keys"] if each["name"] == "eve"]
+    content["keys"] = [key | {"expires": "2099-01-01T00:00:00"} for key in content["keys"] if key["name"] == "eve"]
     file.path.write_text(json.dumps(content))
     reload(gate)
     assert bob.until == 0.0
@@ -117,10 +118,10 @@ def test_what_cannot_be_taken_is_tried_again_and_hides_nothing(
     assert tokens.jwt is not None
     tokens.jwt.keys.write_text(OTHER)
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.access.gate.known_grants", lambda words: 1 / 0)
+        patched.setattr("penstock.core.access.gate.known_grants", lambda words: 1 / 0)
         _, new = file.add("eve", ["admin"])
         reload(gate)
-        assert "not known here" in refusal(gate, bearer(text))
+        assert "this key is unknown" in refusal(gate, bearer(text))
     assert gate.caller([bearer(signed(OTHER))])
     reload(gate)
     assert known(gate, new).name == "key:eve"
@@ -133,7 +134,7 @@ def test_a_file_that_is_deleted_revokes_all_and_opens_nothing(file: KeyFile) -> 
     file.path.unlink()
     reload(gate)
     assert caller.until == 0.0
-    assert "not known here" in refusal(gate, bearer(text))
+    assert "this key is unknown" in refusal(gate, bearer(text))
     assert not gate.is_open
 
 
@@ -183,7 +184,7 @@ def test_a_key_that_expires_is_forgotten_then(file: KeyFile, monkeypatch: pytest
     gate = Gate(keys=file)
     known(gate, text)
     later = time.time() + 3601
-    monkeypatch.setattr("penstock.access.gate.time.time", lambda: later)
+    monkeypatch.setattr("penstock.core.access.gate.time.time", lambda: later)
     assert gate.remembered(text.encode()) is None
     assert "revoked or expired" in refusal(gate, bearer(text))
 
@@ -223,18 +224,18 @@ async def test_tokens_are_taken_and_end_with_their_time(tmp_path: Path) -> None:
 
 
 def test_new_keys_of_an_issuer_end_the_tokens_of_the_old(tokens: Policy, file: KeyFile) -> None:
-    """Also of those whom the gate had to forget meanwhile, as it does when a key changes."""
+    """This includes callers that the gate had to drop from its cache meanwhile, as it does when a key changes."""
     file.add("one", ["admin"])
     gate = Gate(tokens, file)
     old, text = signed(), signed(sub="carol")
     callers = [gate.caller([bearer(old)]), gate.caller([bearer(text)])]
     file.add("two", ["admin"])
     reload(gate)
-    assert [each.until > time.time() for each in callers] == [True, True]
+    assert [caller.until > time.time() for caller in callers] == [True, True]
     assert tokens.jwt is not None
     tokens.jwt.keys.write_text(OTHER)
     reload(gate)
-    assert [each.until for each in callers] == [0.0, 0.0]
+    assert [caller.until for caller in callers] == [0.0, 0.0]
     assert "not accepted" in refusal(gate, bearer(old))
     assert gate.caller([bearer(signed(OTHER))]).name == "token:bob"
 
@@ -250,7 +251,7 @@ def test_a_damaged_file_does_not_hide_what_else_has_changed(tokens: Policy, file
 
 @contextmanager
 def no_file_opens() -> Iterator[None]:
-    """The process has no descriptor left while in the block, as during a flood of connections (EMFILE)."""
+    """Let the process have no free file descriptor while in the block, as during a flood of connections (EMFILE)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (0, hard))
     try:
@@ -270,7 +271,7 @@ def test_a_revocation_is_seen_though_the_first_read_fails(file: KeyFile, caplog:
     assert len(caplog.records) == 1, "it is told once"
     reload(gate)
     assert caller.until == 0.0
-    assert "not known here" in refusal(gate, bearer(text))
+    assert "this key is unknown" in refusal(gate, bearer(text))
 
 
 def test_new_keys_of_an_issuer_are_seen_though_the_first_read_fails(tokens: Policy, file: KeyFile) -> None:
@@ -291,13 +292,13 @@ def test_what_changes_while_a_gate_is_made_is_seen(
     assert tokens.jwt is not None
     keys = tokens.jwt.keys
 
-    class Slow(Tokens):
+    class Slow(TokenVerifier):
         def __init__(self, policy: Jwt) -> None:
             super().__init__(policy)
             keys.write_text(OTHER)
 
     with monkeypatch.context() as patched:
-        patched.setattr("penstock.access.gate.Tokens", Slow)
+        patched.setattr("penstock.core.access.gate.TokenVerifier", Slow)
         gate = Gate(tokens, file)
     reload(gate)
     assert gate.caller([bearer(signed(OTHER))])

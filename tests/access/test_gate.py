@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from penstock.access import EVERYTHING, Certified, Gate, KeyFile, Policy, subprotocol
-from penstock.access import gate as gates
-from penstock.access.certificates import names
-from penstock.access.grants import grants
-from penstock.access.policy import Client, Tls
+from penstock.core.access import EVERYTHING, Certified, Gate, KeyFile, Policy, subprotocol
+from penstock.core.access import gate as gates
+from penstock.core.access.certificates import names
+from penstock.core.access.grants import grants
+from penstock.core.access.policy import CertificateClient, TlsPolicy
 from tests.access.support import OTHER, bearer, known, protocols, refusal, signed
 
 
@@ -77,8 +77,8 @@ def test_a_page_sends_its_key_as_a_protocol(file: KeyFile) -> None:
     gate = Gate(keys=file)
     assert gate.caller([protocols("penstock.v1", f"penstock.key.{text}")]).name == "key:bob"
     assert gate.caller([protocols(f"penstock.key.{text}")]).name == "key:bob"
-    assert "a key is needed" in refusal(gate, protocols("penstock.v1"))
-    assert "no key of Penstock" in refusal(gate, protocols("penstock.v1", "penstock.key."))
+    assert "a key is required" in refusal(gate, protocols("penstock.v1"))
+    assert "not a Penstock key" in refusal(gate, protocols("penstock.v1", "penstock.key."))
     assert subprotocol({"subprotocols": ["penstock.v1", f"penstock.key.{text}"]}) == "penstock.v1"
     assert subprotocol({"subprotocols": [f"penstock.key.{text}"]}) is None
     assert subprotocol({}) is None
@@ -86,7 +86,7 @@ def test_a_page_sends_its_key_as_a_protocol(file: KeyFile) -> None:
 
 def test_tokens_of_one_subject_share_its_rate(tokens: Policy) -> None:
     gate = Gate(tokens)
-    first, second = (gate.caller([bearer(signed(jti=each))]) for each in ("1", "2"))
+    first, second = (gate.caller([bearer(signed(jti=token_id))]) for token_id in ("1", "2"))
     first.spend(1000)
     assert second.wait_s() > 100
     assert gate.caller([bearer(signed(sub="eve"))]).wait_s() == 0
@@ -120,12 +120,12 @@ def test_only_so_many_are_remembered(tokens: Policy, monkeypatch: pytest.MonkeyP
 )
 def test_a_certificate_gives_what_its_name_is_granted(tmp_path: Path, names: tuple[str, ...], expected: str) -> None:
     clients = {
-        "sensor.example": Client(grants(["produce:a"]), 7.0),
-        "reader.example": Client(grants(["consume:a"])),
+        "sensor.example": CertificateClient(grants(["produce:a"]), 7.0),
+        "reader.example": CertificateClient(grants(["consume:a"])),
     }
     gate = Gate(Policy(clients=clients))
     if expected is None:
-        says = "is not enough here; send a key as well" if names else "a key is needed"
+        says = "is not enough here; send a key as well" if names else "a key is required"
         assert says in refusal(gate, certified=names)
         return
     caller = gate.caller([], Certified(names))
@@ -135,22 +135,22 @@ def test_a_certificate_gives_what_its_name_is_granted(tmp_path: Path, names: tup
 
 
 def test_a_certificate_is_good_for_work_without_a_request_only_as_long_as_it_lasts() -> None:
-    """What it has registered is its caller's, which ends with it; its name alone gives nothing."""
-    gate = Gate(Policy(clients={"sensor.example": Client(grants(["consume:a"]))}))
+    """Work that it has registered belongs to its caller and ends with it; the name alone grants nothing."""
+    gate = Gate(Policy(clients={"sensor.example": CertificateClient(grants(["consume:a"]))}))
     assert gate.caller([], Certified(("sensor.example",), 4e9)).until == 4e9
-    assert gate.standing("certificate:sensor.example") is None
+    assert gate.current_caller("certificate:sensor.example") is None
 
 
 def test_a_key_counts_before_a_certificate(file: KeyFile) -> None:
     _, text = file.add("bob", ["consume:b"])
-    gate = Gate(Policy(clients={"sensor.example": Client(grants(["admin"]))}), file)
+    gate = Gate(Policy(clients={"sensor.example": CertificateClient(grants(["admin"]))}), file)
     assert gate.caller([bearer(text)], Certified(("sensor.example",))).name == "key:bob"
-    assert "no key" in refusal(gate, bearer("rubbish"), certified=("sensor.example",))
+    assert "not a Penstock key" in refusal(gate, bearer("rubbish"), certified=("sensor.example",))
 
 
 def test_certificates_alone_ask_nobody_for_a_name(tmp_path: Path) -> None:
-    """Encryption is no proof of who someone is; unless some are granted something by name."""
-    assert not Policy(tls=Tls(tmp_path / "c", tmp_path / "k")).authenticates
+    """Encryption does not prove an identity; but names are required if something is granted to a name."""
+    assert not Policy(tls=TlsPolicy(tmp_path / "c", tmp_path / "k")).authenticates
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_certificates_alone_ask_nobody_for_a_name(tmp_path: Path) -> None:
     ],
 )
 def test_a_name_in_a_certificate_counts_as_its_own_kind_only(kind: str, value: str) -> None:
-    """An email address `truck.example` is not the host of that name, though it reads the same."""
+    """An email address `truck.example` is not the host of that name, although they look the same."""
     for other in ("DNS", "URI", "email", "IP Address", "othername", "Registered ID"):
-        found = names({"subject": ((("commonName", value),),), "subjectAltName": ((other, value),)})
-        assert found == ((value,) if other == kind else ())
+        identities = names({"subject": ((("commonName", value),),), "subjectAltName": ((other, value),)})
+        assert identities == ((value,) if other == kind else ())
     assert names({"subject": ((("commonName", value),),)}) == (value,)

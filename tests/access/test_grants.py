@@ -1,4 +1,4 @@
-"""What a word gives, and what it does not."""
+"""The rights that each word grants, and those that it does not."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.access.grants import ALL, EVERYTHING, Grants, Right, grants, known_grants
-from penstock.errors import DeclarationError
+from penstock.core.access.grants import ALL, EVERYTHING, Grants, Right, grants, known_grants
+from penstock.core.errors import DeclarationError
 
 NAMES = st.text("ab.-_", max_size=4)
 
@@ -54,7 +54,7 @@ def test_a_grant_gives_what_it_names_and_nothing_else(words: str, right: Right, 
     ],
 )  # fmt: skip
 def test_what_is_no_grant_is_refused_here_and_gives_nothing_from_elsewhere(word: str) -> None:
-    with pytest.raises(DeclarationError, match="is no grant: use produce:STREAM") as refused:
+    with pytest.raises(DeclarationError, match="is not a grant: use produce:STREAM") as refused:
         grants(["consume:a", word])
     assert len(refused.value.message) < 300
     assert known_grants([word]) == Grants()
@@ -69,7 +69,7 @@ def test_admin_is_everything_and_nothing_is_nothing() -> None:
 
 @given(st.lists(NAMES), NAMES, st.booleans())
 def test_only_a_name_or_a_beginning_of_it_covers_it(patterns: list[str], name: str, star: bool) -> None:
-    words = [f"consume:{each}{'*' if star else ''}" for each in patterns if each or star]
-    expected = any(name.startswith(each) if star else name == each for each in patterns if each or star)
+    words = [f"consume:{pattern}{'*' if star else ''}" for pattern in patterns if pattern or star]
+    expected = any(name.startswith(pattern) if star else name == pattern for pattern in patterns if pattern or star)
     assert grants(words).may("consume", name) is expected
     assert not grants(words).may("produce", name)

@@ -1,4 +1,4 @@
-"""The access file: what it may say, and one sentence for each thing that is wrong with it."""
+"""The access file: its settings, and one sentence for each error in it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import trustme
 
-from penstock.access import EVERYTHING, Gate, read_policy
-from penstock.access.policy import ASYMMETRIC, Policy
-from penstock.errors import DeclarationError
+from penstock.core.access import EVERYTHING, Gate, read_policy
+from penstock.core.access.policy import ASYMMETRIC, Policy
+from penstock.core.errors import DeclarationError
 
 WHOLE = """
 [tls]
@@ -76,9 +76,9 @@ def test_a_list_of_origins_alone_asks_nobody_for_a_key(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_what_is_no_origin_of_a_browser_is_refused(tmp_path: Path, origin: str) -> None:
-    """One that a browser never sends would be a hole in the list that nobody notices; `*` would be everyone."""
+    """An origin that browsers never send would be an unnoticed mistake in the list; `*` would allow everyone."""
     file = written(tmp_path, f"[pages]\norigins = [{json.dumps(origin)}]\n")
-    with pytest.raises(DeclarationError, match="is no origin"):
+    with pytest.raises(DeclarationError, match="is not an origin"):
         read_policy(file)
 
 
@@ -115,23 +115,23 @@ def test_by_default_no_algorithm_has_a_shared_secret(tmp_path: Path) -> None:
         (TLS + 'password = "x"', "unknown field `password` - at `$.tls`"),
         (TLS + 'require = "yes"', "Expected `bool`, got `str` - at `$.tls.require`"),
         ('[jwt]\nissuer = "i"\nkeys = "k"', "missing required field `audience` - at `$.jwt`"),
-        ('[jwt]\nissuer = ""\naudience = "a"\nkeys = "k"', "[jwt] needs the issuer and the audience"),
-        ('[jwt]\nissuer = "i"\naudience = ""\nkeys = "k"', "[jwt] needs the issuer and the audience"),
-        (JWT + 'algorithms = ["RS256", "HS256"]', "[jwt] algorithms are some of RS256"),
-        (JWT + 'algorithms = ["none"]', "[jwt] algorithms are some of RS256"),
-        (JWT + "algorithms = []", "[jwt] algorithms are some of RS256"),
-        (JWT + 'algorithms = ["rs256"]', "[jwt] algorithms are some of RS256"),
+        ('[jwt]\nissuer = ""\naudience = "a"\nkeys = "k"', "[jwt] requires an issuer and an audience"),
+        ('[jwt]\nissuer = "i"\naudience = ""\nkeys = "k"', "[jwt] requires an issuer and an audience"),
+        (JWT + 'algorithms = ["RS256", "HS256"]', "[jwt] algorithms must all be from RS256"),
+        (JWT + 'algorithms = ["none"]', "[jwt] algorithms must all be from RS256"),
+        (JWT + "algorithms = []", "[jwt] algorithms must all be from RS256"),
+        (JWT + 'algorithms = ["rs256"]', "[jwt] algorithms must all be from RS256"),
         (JWT + "algorithms = [7]", "Expected `str`, got `int` - at `$.jwt.algorithms[0]`"),
         (JWT + 'secret = "s"', "unknown field `secret` - at `$.jwt`"),
-        (JWT + "rate = -1", "rate is -1, and must be"),
-        (JWT + "rate = nan", "rate is nan, and must be"),
-        (JWT + "rate = inf", "rate is inf, and must be"),
-        (CLIENTS + '[clients.a]\ngrants = ["write:x"]', "'write:x' is no grant"),
+        (JWT + "rate = -1", "rate is -1; use a number"),
+        (JWT + "rate = nan", "rate is nan; use a number"),
+        (JWT + "rate = inf", "rate is inf; use a number"),
+        (CLIENTS + '[clients.a]\ngrants = ["write:x"]', "'write:x' is not a grant"),
         (CLIENTS + '[clients.a]\ngrants = "admin"', "Expected `array`, got `str`"),
         (CLIENTS + "[clients.a]\nrate = 1", "missing required field `grants`"),
-        (CLIENTS + '[clients.a]\ngrants = ["admin"]\nrate = -0.5', "rate is -0.5, and must be"),
-        ('[clients.a]\ngrants = ["admin"]', "[clients] needs [tls] with `clients`"),
-        (TLS + '[clients.a]\ngrants = ["admin"]', "[clients] needs [tls] with `clients`"),
+        (CLIENTS + '[clients.a]\ngrants = ["admin"]\nrate = -0.5', "rate is -0.5; use a number"),
+        ('[clients.a]\ngrants = ["admin"]', "[clients] requires `clients` in [tls]"),
+        (TLS + '[clients.a]\ngrants = ["admin"]', "[clients] requires `clients` in [tls]"),
     ],
 )
 def test_what_is_wrong_is_told_in_one_sentence_with_the_file(tmp_path: Path, content: str | bytes, says: str) -> None:
@@ -152,9 +152,9 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
 
 @pytest.fixture
 def certified(tmp_path: Path) -> Path:
-    made = trustme.CA().issue_cert("localhost")
-    made.cert_chain_pems[0].write_to_path(tmp_path / "c.pem")
-    made.private_key_pem.write_to_path(tmp_path / "k.pem")
+    certificate = trustme.CA().issue_cert("localhost")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "c.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "k.pem")
     return written(tmp_path, CLIENTS)
 
 
@@ -191,7 +191,7 @@ def test_a_key_with_a_password_is_told_and_nobody_is_asked_for_it(tmp_path: Path
     key = serialization.load_pem_private_key(path.read_bytes(), None)
     hidden = serialization.BestAvailableEncryption(b"canary-password")
     path.write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, hidden))
-    with pytest.raises(DeclarationError, match="the key is encrypted; give one that is not"):
+    with pytest.raises(DeclarationError, match="the key is encrypted; use an unencrypted key"):
         Gate(read_policy(certified))
 
 
@@ -202,7 +202,7 @@ def test_a_file_that_others_may_write_to_is_refused_with_the_command_that_fixes_
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
     path = certified if name == "access.toml" else tmp_path / name
     path.chmod(0o666)
-    with pytest.raises(DeclarationError, match=f"other users may write to {path}; run: chmod go-w {path}"):
+    with pytest.raises(DeclarationError, match=f"other users can write to {path}; run: chmod go-w {path}"):
         Gate(read_policy(certified))
     path.chmod(0o600)
     Gate(read_policy(certified))
@@ -211,14 +211,14 @@ def test_a_file_that_others_may_write_to_is_refused_with_the_command_that_fixes_
 def test_keys_of_an_issuer_that_others_may_write_to_are_refused(tokens: Policy) -> None:
     assert tokens.jwt is not None
     tokens.jwt.keys.chmod(0o666)
-    with pytest.raises(DeclarationError, match=r"\[jwt\] keys: other users may write to"):
+    with pytest.raises(DeclarationError, match=r"\[jwt\] keys: other users can write to"):
         Gate(tokens)
 
 
 def test_a_private_key_that_others_may_read_is_told(
     tmp_path: Path, certified: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is no error: secrets that are mounted into a container are often so."""
+    """It is not an error: secrets that are mounted into a container are often readable."""
     trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
     (tmp_path / "k.pem").chmod(0o600)
     Gate(read_policy(certified))

@@ -12,16 +12,17 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from penstock import App, Event
+from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.frames import build, inputs
 from penstock.analyze.pruning import prune
-from penstock.analyze.query import Query
 from penstock.analyze.source import read_stream, register
-from penstock.columns import to_batch
-from penstock.contracts import StreamSpec
-from penstock.declared import View
+from penstock.analyze.streaming_query import SparkQuery
+from penstock.app.declared import View
+from penstock.core.clock import WallClock
+from penstock.core.columns import to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import event_schema
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.runtime.clock import WallClock
-from penstock.schema import event_schema
 from penstock.store import ViewSpec, ViewTable
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -53,10 +54,10 @@ class Pipe:
         register(spark, EmbeddedLogOpener(root / "streams"))
         self.query = self._query()
 
-    def _query(self) -> Query:
+    def _query(self) -> SparkQuery:
         spec = ViewSpec(self.view.name, self.view.key, None, None, None, 100, 10**6)
         self.table = ViewTable(self.root / "view.db", spec, clock=WallClock())
-        return Query(self.view, self.root / "checkpoint", self.table, 1)
+        return SparkQuery(self.view, Checkpoint(self.root / "checkpoint"), self.table, 1)
 
     def append(self, number: int, *events: Fix) -> None:
         nothing: list[str | None] = [None] * len(events)

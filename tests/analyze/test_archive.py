@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: used when it is whole, and only then."""
+"""The archive of Spark's classes is used only if it is complete."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ START = """
 import sys
 from pathlib import Path
 from penstock.analyze.session import start_session
-from penstock.settings import Settings
+from penstock.core.settings import Settings
 folder = Path(sys.argv[1])
 shown = ["-Xlog:class+load:file=" + str(folder / "classes.log")]
 start_session("test", Settings(), logs=folder, warehouse=folder / "warehouse", java_options=shown).stop()
@@ -48,7 +48,7 @@ def test_archives_of_environments_that_are_gone_go(tmp_path: Path) -> None:
         (tmp_path / f"spark-{name}.crc").write_text(f"00000000\n{spark}")
         (tmp_path / f"spark-{name}.jsa").touch()
     _remove_stale(tmp_path)
-    assert {each.name for each in tmp_path.iterdir()} == {"spark-here.crc", "spark-here.jsa"}
+    assert {path.name for path in tmp_path.iterdir()} == {"spark-here.crc", "spark-here.jsa"}
 
 
 @pytest.mark.spark

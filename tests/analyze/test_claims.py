@@ -1,17 +1,17 @@
-"""Tasks and shards: each shard is run by one task, by the worker that holds it if it can be."""
+"""Tasks and shards: each shard is run by one task, if possible by the worker that has its state."""
 
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from penstock.analyze.claims import KEPT, Claims, new_claims
+from penstock.runtime.embedded.shard_claims import KEPT, FileClaims, new_claims
 
 
 def test_every_task_gets_another_shard_whoever_is_first(tmp_path: Path) -> None:
     shards = list(range(16))
 
-    def take(task: int, claims: Claims) -> int:
+    def take(task: int, claims: FileClaims) -> int:
         return claims.take(task, shards, lambda shard: shard % 3 == 0)
 
     with ThreadPoolExecutor(16) as pool:

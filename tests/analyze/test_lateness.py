@@ -1,4 +1,4 @@
-"""Which events are late, and for which windows: a table to read, and a naive reference over random events."""
+"""The events that are late, and the windows that they missed: a table, and a naive reference over random events."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import Event
-from penstock.analyze.lateness import Closing, Finder, Timed, late_batch
-from penstock.columns import tick_batch, to_batch
-from penstock.rows import from_micros, to_micros
-from penstock.schema import Late, event_schema
+from penstock.analyze.lateness import Closing, Finder, TimedStream, late_batch
+from penstock.core.columns import tick_batch, to_batch
+from penstock.core.reading import with_offsets
+from penstock.core.schema import Late, event_schema
+from penstock.core.times import from_micros, to_micros
 
 S, MINUTE = 1_000_000, 60_000_000
 NOON = to_micros(datetime(2026, 1, 1, 12, tzinfo=UTC))
@@ -28,9 +29,9 @@ SESSION, ALONE = Closing(30 * S), Closing(0)
     ("closing", "at", "watermark", "missed"),
     [
         (TUMBLING, 59, 59.9, []),  # its window is open
-        (TUMBLING, 59, 60, [(0, 60)]),  # over as soon as the watermark is at its end
-        (TUMBLING, 60, 60, []),  # the first of the next one
-        (SLIDING, 59, 60, [(0, 60)]),  # and not (20, 80) and (40, 100), which it is in too
+        (TUMBLING, 59, 60, [(0, 60)]),  # over as soon as the watermark reaches its end
+        (TUMBLING, 60, 60, []),  # the first event of the next window
+        (SLIDING, 59, 60, [(0, 60)]),  # and not (20, 80) and (40, 100), which contain it too
         (SLIDING, 59, 85, [(0, 60), (20, 80)]),
         (SLIDING, 59, 100, [(0, 60), (20, 80), (40, 100)]),
         (Closing(50 * S, 20 * S), 59, 70, [(20, 70)]),  # a step that does not divide the length: (0, 50) is before it
@@ -62,7 +63,9 @@ class Rows:
 
     def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
         if self.partitions[partition]:
-            yield from pa.Table.from_batches(self.partitions[partition]).slice(start, end - start).to_batches()
+            for batch in pa.Table.from_batches(self.partitions[partition]).slice(start, end - start).to_batches():
+                yield with_offsets(batch, start)
+                start += batch.num_rows
 
     def __getattr__(self, name: str) -> Any:
         raise AssertionError(f"{name} is not needed")
@@ -70,7 +73,7 @@ class Rows:
 
 def batch(times: list[int | None]) -> pa.RecordBatch:
     events = [Fix(fix=number, at=None if at is None else from_micros(at)) for number, at in enumerate(times)]
-    ids: list[str | None] = [str(each.fix) for each in events]
+    ids: list[str | None] = [str(event.fix) for event in events]
     return to_batch(Fix, events, ids=ids, keys=ids, now=from_micros(NOON))
 
 
@@ -84,33 +87,33 @@ def positions(*offsets: int) -> str:
 
 def test_what_is_told_of_a_late_event_is_the_event_its_place_its_windows_and_by_how_much() -> None:
     log = Rows({0: [batch([NOON + 90 * S]), tick(NOON), batch([NOON + 5 * S])], 1: [batch([NOON + 61 * S])]})
-    finder = Finder([Timed("fixes", "at")], [TUMBLING])
+    finder = Finder([TimedStream("fixes", "at")], [TUMBLING])
     (late,) = finder.find(log, positions(0, 0), positions(3, 1), NOON + 75 * S)
     assert (late.stream, late.partition, late.offset, late.id) == ("fixes", 0, 2, "0")
     assert (late.at, late.watermark, late.late_s) == (from_micros(NOON + 5 * S), from_micros(NOON + 75 * S), 15.0)
-    assert [(each.start, each.end) for each in late.windows] == [(from_micros(NOON), from_micros(NOON + MINUTE))]
+    assert [(window.start, window.end) for window in late.windows] == [(from_micros(NOON), from_micros(NOON + MINUTE))]
     assert msgspec.json.decode(late.event) == {"fix": 0, "at": "2026-01-01T12:00:05Z"}
-    made = late_batch("speeds", [late], from_micros(NOON))
-    assert made.schema == event_schema(Late)
-    assert made.column("_id").to_pylist() == ["speeds/fixes/0/2"]
+    record_batch = late_batch("speeds", [late], from_micros(NOON))
+    assert record_batch.schema == event_schema(Late)
+    assert record_batch.column("_id").to_pylist() == ["speeds/fixes/0/2"]
 
 
 def test_nothing_is_late_before_there_is_a_watermark_or_where_nothing_is_kept_by_time() -> None:
     log = Rows({0: [batch([NOON])]})
-    reads = [Timed("fixes", "at")]
+    reads = [TimedStream("fixes", "at")]
     assert list(Finder(reads, [TUMBLING]).find(log, "[]", positions(1), None)) == []
     assert list(Finder(reads, []).find(log, positions(0), positions(1), NOON + 9 * MINUTE)) == []
 
 
 def test_what_is_late_for_no_window_is_late_by_its_own_time() -> None:
-    (late,) = Finder([Timed("fixes", "at")], [ALONE]).find(
+    (late,) = Finder([TimedStream("fixes", "at")], [ALONE]).find(
         Rows({0: [batch([NOON, NOON + 11 * S])]}), positions(0), positions(2), NOON + 10 * S
     )
     assert (late.offset, late.windows, late.late_s) == (0, [], 10.0)
 
 
 def naive(closing: Closing, at: int, watermark: int) -> list[tuple[int, int]]:
-    """Every window there is, near the time, that has the time in it and is over."""
+    """Return every window near the time that contains the time and is over."""
     if not closing.step:
         return [(at, at + closing.span)] if at + closing.span <= watermark else []
     first = closing.origin + ((at - closing.span - closing.origin) // closing.step - 1) * closing.step
@@ -124,7 +127,7 @@ windows = st.builds(
     st.integers(1, 40), st.integers(0, 90), st.integers(-30, 30),
 )  # fmt: skip
 kinds = st.lists(windows | st.integers(0, 90).map(lambda gap: Closing(gap * S)), min_size=1, max_size=3)
-rows = st.lists(st.tuples(st.booleans(), st.none() | seconds.map(lambda each: each * S // 2)), max_size=12)
+rows = st.lists(st.tuples(st.booleans(), st.none() | seconds.map(lambda halves: halves * S // 2)), max_size=12)
 
 
 @given(kinds, st.lists(rows, min_size=1, max_size=3), seconds, st.data())
@@ -140,20 +143,20 @@ def test_the_late_events_of_any_batch_are_those_of_a_naive_search(
         }
     )
     starts = [data.draw(st.integers(0, len(mine))) for mine in partitions]
-    found = Finder([Timed("fixes", "at")], closings).find(
+    late_events = Finder([TimedStream("fixes", "at")], closings).find(
         log, positions(*starts), positions(*map(len, partitions)), watermark
     )
-    told = {
-        (each.partition, each.offset): [(to_micros(one.start), to_micros(one.end)) for one in each.windows]
-        for each in found
+    late_windows = {
+        (late.partition, late.offset): [(to_micros(one.start), to_micros(one.end)) for one in late.windows]
+        for late in late_events
     }
     expected = {}
     for number, mine in enumerate(partitions):
         for offset, (is_event, at) in list(enumerate(mine))[starts[number] :]:
-            if is_event and at is not None and any(naive(each, at, watermark) for each in closings):
-                spans = [each for each in closings if each.span]
-                expected[number, offset] = sorted({one for each in spans for one in naive(each, at, watermark)})
-    assert told == expected
+            if is_event and at is not None and any(naive(closing, at, watermark) for closing in closings):
+                spans = [closing for closing in closings if closing.span]
+                expected[number, offset] = sorted({one for closing in spans for one in naive(closing, at, watermark)})
+    assert late_windows == expected
 
 
 def test_of_very_many_windows_the_newest_are_told() -> None:

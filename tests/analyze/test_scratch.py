@@ -1,4 +1,4 @@
-"""Working files of Spark are of their owner alone, and go with the process, killed or not."""
+"""Spark's working files are readable by their owner only, and are deleted with the process, killed or not."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ sys.stdin.read()
 
 @pytest.fixture
 def folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """In place of the temporary folder, also for those who are started. Short, as the path of a socket must be."""
-    with tempfile.TemporaryDirectory() as made:
-        monkeypatch.setattr(tempfile, "tempdir", made)
-        monkeypatch.setenv("TMPDIR", made)
-        yield Path(made)
+    """Replace the temporary folder, also for child processes. Short, because the path of a socket must be."""
+    with tempfile.TemporaryDirectory() as path:
+        monkeypatch.setattr(tempfile, "tempdir", path)
+        monkeypatch.setenv("TMPDIR", path)
+        yield Path(path)
 
 
 @contextmanager
 def started(script: str) -> Iterator[subprocess.Popen[str]]:
-    """A process that has said a line. It goes on until its input ends, or it is killed."""
+    """Start a process and wait for its first line. It runs until its input ends, or it is killed."""
     command = [sys.executable, "-c", script]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=ROOT) as process:
         assert process.stdout is not None
@@ -74,8 +74,8 @@ def test_the_scratch_folder_is_its_owners_alone_and_ends_with_the_process(folder
     before = os.umask(0)
     try:
         with started(HOLDS) as process:
-            [made] = scratch_in(folder)
-            assert stat.S_IMODE(made.stat().st_mode) == 0o700
+            [scratch] = scratch_in(folder)
+            assert stat.S_IMODE(scratch.stat().st_mode) == 0o700
             process.communicate("")
     finally:
         os.umask(before)
@@ -89,14 +89,14 @@ def test_the_scratch_folder_of_a_process_that_was_killed_is_removed_by_the_next(
         killed.wait()
     assert (left / "rows").exists()
     with started(HOLDS):
-        [made] = scratch_in(folder)
-    assert made != left
+        [scratch] = scratch_in(folder)
+    assert scratch != left
 
 
 def test_the_scratch_folder_of_a_process_at_work_stays(folder: Path) -> None:
     with started(HOLDS), started(HOLDS):
         remove_orphans()
-        assert len([each for each in scratch_in(folder) if (each / "rows").exists()]) == 2
+        assert len([scratch for scratch in scratch_in(folder) if (scratch / "rows").exists()]) == 2
 
 
 def test_what_is_behind_a_link_with_the_name_of_a_scratch_folder_stays(folder: Path) -> None:
@@ -111,8 +111,8 @@ def test_what_is_behind_a_link_with_the_name_of_a_scratch_folder_stays(folder: P
 
 @pytest.mark.spark
 def test_nothing_that_spark_writes_can_be_read_by_others(folder: Path) -> None:
-    """Java's own figures, of which there is one file for each process, have no place that could be chosen."""
+    """Java's own statistics, one file for each process, are in a place that cannot be configured."""
     with started(WORKS):
         assert any(folder.rglob("blockmgr-*")), "where else does Spark work?"
-        modes = {each.name: stat.S_IMODE(each.lstat().st_mode) for each in folder.iterdir()}
+        modes = {path.name: stat.S_IMODE(path.lstat().st_mode) for path in folder.iterdir()}
         assert {name: oct(mode) for name, mode in modes.items() if mode & 0o077} == {}

@@ -1,4 +1,4 @@
-"""A query on a stream that would let a row stay though it no longer gives it is refused."""
+"""A query on a stream is refused if a row could stay although the query no longer produces it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from penstock.analyze.check import EmptyLog
 from penstock.analyze.frames import build, inputs
 from penstock.analyze.source import read_stream, register
 from penstock.analyze.staying import staying_problems
-from penstock.declared import View
+from penstock.app.declared import View
 
 pytestmark = pytest.mark.spark
 
@@ -51,11 +51,11 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("query", "told"), REFUSED.items())
-def test_a_row_that_an_aggregate_may_take_away_is_refused(spark: SparkSession, query: str, told: str) -> None:
+@pytest.mark.parametrize(("query", "message"), REFUSED.items())
+def test_a_row_that_an_aggregate_may_take_away_is_refused(spark: SparkSession, query: str, message: str) -> None:
     app = shop()
     (problem,) = problems(spark, app.sql("levels", query, key="item"), app)
-    assert problem.startswith(told)
+    assert problem.startswith(message)
     assert "would not be removed" in problem or "would stay" in problem
 
 
@@ -95,7 +95,7 @@ def test_a_row_that_is_given_once_when_its_window_closes_may_depend_on_its_aggre
 def test_the_same_goes_for_dataframes(
     spark: SparkSession, above: Callable[[DataFrame], DataFrame], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(udfs, "require_minimum_pandas_version", lambda: None)  # to build a plan it is not needed
+    monkeypatch.setattr(udfs, "require_minimum_pandas_version", lambda: None)  # not needed to build a plan
     app = shop()
 
     @app.view("levels", reads="moves", key="item")

@@ -1,4 +1,4 @@
-"""Time on real Spark: ticks close windows, late events are told as often as Spark drops them, ingest time."""
+"""Time on real Spark: ticks close windows, late events are reported exactly when Spark drops them, ingest time."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from pyspark.sql.types import StructType
 
 from penstock import App, Event
 from penstock.analyze.checkpoint import Checkpoint
-from penstock.analyze.closing import Closings, closings
 from penstock.analyze.frames import Reader, build, inputs
 from penstock.analyze.lateness import Closing
 from penstock.analyze.pruning import prune
-from penstock.analyze.query import Query
+from penstock.analyze.row_lifetimes import Closings, closings
 from penstock.analyze.sifting import sifter
 from penstock.analyze.source import read_stream, register
-from penstock.columns import tick_batch, to_batch
-from penstock.contracts import Output, StreamSpec
-from penstock.declared import View
+from penstock.analyze.streaming_query import SparkQuery
+from penstock.app.declared import View
+from penstock.core.clock import WallClock
+from penstock.core.columns import tick_batch, to_batch
+from penstock.core.contracts import Output, StreamSpec
+from penstock.core.schema import event_schema
+from penstock.core.times import to_micros
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.rows import to_micros
-from penstock.runtime.clock import WallClock
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.embedded.directory import DataDirectory
 from penstock.runtime.late import LateEvents
-from penstock.schema import event_schema
 from penstock.store import ViewSpec, ViewTable
 from tests.analyze.pipe import NOON
 
@@ -120,19 +120,25 @@ class Road:
         file = self.directory.view_file(self.view.name)
         file.parent.mkdir(parents=True, exist_ok=True)
         self.table = ViewTable(file, spec, clock=WallClock())
-        self.late = LateEvents(app, self.view, self.directory.checkpoint(self.view.name), self.log, self.log)
-        self.query = Query(self.view, self.directory.checkpoint(self.view.name), self.table, 1, self.late)
+        self.late = LateEvents(
+            app, self.view, Checkpoint(self.directory.checkpoint(self.view.name)), self.log, self.log
+        )
+        self.query = SparkQuery(
+            self.view, Checkpoint(self.directory.checkpoint(self.view.name)), self.table, 1, self.late
+        )
 
     def append(self, *events: Fix, stream: str = "fixes", partition: int = 0, came: float = 0) -> None:
         nothing: list[str | None] = [None] * len(events)
         now = NOON + timedelta(seconds=came)
-        self._append(stream, partition, to_batch(Fix, events, ids=[each.fix for each in events], keys=nothing, now=now))
+        self._append(
+            stream, partition, to_batch(Fix, events, ids=[event.fix for event in events], keys=nothing, now=now)
+        )
 
     def tick(self, at: float | None, stream: str = "fixes", came: float = 0) -> None:
-        told = None if at is None else NOON + timedelta(seconds=at)
+        event_time = None if at is None else NOON + timedelta(seconds=at)
         for partition in (0, 1):
             now = NOON + timedelta(seconds=came)
-            self._append(stream, partition, tick_batch(event_schema(Fix), now, "at", told))
+            self._append(stream, partition, tick_batch(event_schema(Fix), now, "at", event_time))
 
     def _append(self, stream: str, partition: int, batch: Any) -> None:
         self.sequence += 1
@@ -148,7 +154,7 @@ class Road:
         return prune(self.spark, self.make, read, frozenset({"at", "_ingest_time"}))
 
     def run(self, *, rows_max: int = 1000, clean: bool = True) -> None:
-        """Read everything that there is; the first time, start the query, as the engine does."""
+        """Read everything available; the first time, start the query as the engine does."""
         if self.query.query is None:
             frame = self.frame(rows_max)
             self.late.closings, self.late.sift = closings(frame), sifter(self.spark, self.make)
@@ -157,16 +163,16 @@ class Road:
         self.query.query.processAllAvailable()
 
     def dropped(self) -> int:
-        """The rows that Spark says it has dropped."""
+        """Return the number of rows that Spark reports as dropped."""
         assert self.query.query is not None
         progress = self.query.query.recentProgress
-        return sum(each.numRowsDroppedByWatermark for told in progress for each in told.stateOperators)
+        return sum(operator.numRowsDroppedByWatermark for report in progress for operator in report.stateOperators)
 
     def rows(self) -> list[Any]:
         with closing_at_end(sqlite3.connect(self.directory.view_file(self.view.name))) as file:
             return [msgspec.json.decode(data) for (data,) in file.execute("SELECT data FROM rows")]
 
-    def told(self) -> list[dict[str, Any]]:
+    def late_events(self) -> list[dict[str, Any]]:
         """The events of VIEW.late."""
         name = f"{self.view.name}.late"
         end = self.log.ends(name)[0]
@@ -187,19 +193,19 @@ def _die(output: Output) -> None:
 
 @pytest.fixture
 def road(spark: SparkSession, tmp_path: Path) -> Iterator[Any]:
-    made: list[Road] = []
+    roads: list[Road] = []
 
     def make(view: View) -> Road:
-        made.append(Road(spark, tmp_path / view.name, view))
-        return made[-1]
+        roads.append(Road(spark, tmp_path / view.name, view))
+        return roads[-1]
 
     yield make
-    for each in made:
-        each.close()
+    for road in roads:
+        road.close()
 
 
 def counts(road: Road) -> dict[str, int]:
-    """The rows of a view by the start of their window, as minutes and seconds."""
+    """Return the rows of a view by the start of their window, as minutes and seconds."""
     return {row["window"]["start"][14:19]: row.get("count", row.get("n")) for row in road.rows()}
 
 
@@ -223,27 +229,27 @@ def test_what_a_view_keeps_for_the_watermark_is_found_in_its_plan(
 
 
 def test_a_tick_closes_the_last_window_though_the_view_filters(road: Any) -> None:
-    made = road(minutes)
-    made.append(fix(10), fix(70), fix(80, "none"))
-    made.tick(None)  # a tick without an event time moves nothing
-    made.run()
-    assert counts(made) == {}
-    made.tick(90)
-    made.run()
-    assert counts(made) == {"00:00": 1}
-    made.tick(150)
-    made.run()
-    assert counts(made) == {"00:00": 1, "01:00": 1}
+    minutes_road = road(minutes)
+    minutes_road.append(fix(10), fix(70), fix(80, "none"))
+    minutes_road.tick(None)  # a tick without an event time moves nothing
+    minutes_road.run()
+    assert counts(minutes_road) == {}
+    minutes_road.tick(90)
+    minutes_road.run()
+    assert counts(minutes_road) == {"00:00": 1}
+    minutes_road.tick(150)
+    minutes_road.run()
+    assert counts(minutes_road) == {"00:00": 1, "01:00": 1}
 
 
 def test_a_view_of_two_streams_moves_on_when_one_is_silent(road: Any) -> None:
-    made = road(both)
-    made.append(fix(10), fix(200))
-    made.run()
-    assert counts(made) == {}  # the other stream has not begun
-    made.tick(150, stream="calls")
-    made.run()
-    assert counts(made) == {"00:00": 1}
+    both_road = road(both)
+    both_road.append(fix(10), fix(200))
+    both_road.run()
+    assert counts(both_road) == {}  # the other stream has not begun
+    both_road.tick(150, stream="calls")
+    both_road.run()
+    assert counts(both_road) == {"00:00": 1}
 
 
 BATCHES: list[list[float]] = [
@@ -264,31 +270,32 @@ SHAPES = {
 
 @pytest.fixture(scope="module")
 def batches(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A file for each batch. Each event has a car of its own: so the rows that Spark drops, one for each window and
-    group, are events too."""
+    """Write a file for each batch. Each event has its own car, so that the rows that Spark drops, one for each window
+    and group, are events too."""
     folder = tmp_path_factory.mktemp("batches")
     for number, times in enumerate(BATCHES):
         rows = [{"at": NOON + timedelta(seconds=at), "car": f"{number}/{at}"} for at in times]
         file = folder / f"{number}.parquet"
         kinds = pa.schema([("at", pa.timestamp("us", "UTC")), ("car", pa.string())])
         pq.write_table(pa.Table.from_pylist(rows, kinds), file)
-        os.utime(file, (1_700_000_000 + number,) * 2)  # they are read in this order
+        os.utime(file, (1_700_000_000 + number,) * 2)  # files are read in this order
     return folder
 
 
 @pytest.mark.parametrize("shape", SHAPES)
 def test_as_many_are_late_as_spark_drops(spark: SparkSession, batches: Path, tmp_path: Path, shape: str) -> None:
-    """In each batch: for Spark holds it against the watermark of the batch before, which differs while time moves."""
+    """This holds in each batch: Spark compares with the watermark of the batch before, which differs while time
+    advances."""
     fixes = spark.readStream.schema("at timestamp, car string").option("maxFilesPerTrigger", 1).parquet(str(batches))
     frame = SHAPES[shape](fixes.withWatermark("at", "30 seconds"))
     (closing,) = closings(frame).late
     writer = frame.writeStream.outputMode("append").format("noop").option("checkpointLocation", str(tmp_path))
     query = writer.start()
     query.processAllAvailable()
-    told = [each for each in query.recentProgress if each.numInputRows]
+    reports = [report for report in query.recentProgress if report.numInputRows]
     query.stop()
-    dropped = [sum(each.numRowsDroppedByWatermark for each in one.stateOperators) for one in told]
-    marks = [Checkpoint(tmp_path).late_watermark(each.batchId) for each in told]
+    dropped = [sum(operator.numRowsDroppedByWatermark for operator in one.stateOperators) for one in reports]
+    marks = [Checkpoint(tmp_path).late_watermark(report.batchId) for report in reports]
     missed = [
         sum(len(closing.missed(to_micros(NOON) + round(at * S), mark)) for at in times) if mark is not None else 0
         for times, mark in zip(BATCHES, marks, strict=True)
@@ -298,32 +305,33 @@ def test_as_many_are_late_as_spark_drops(spark: SparkSession, batches: Path, tmp
 
 
 def test_a_late_event_is_told_once_whenever_the_engine_dies(road: Any) -> None:
-    made = road(minutes)
-    made.append(fix(200))
-    made.run()
-    made.append(fix(5), fix(190), fix(7, "none"), fix(6))  # the view does not take the third, late or not
-    made.query.after_commit = _die  # after the view has the batch, and before its late events are told
+    minutes_road = road(minutes)
+    minutes_road.append(fix(200))
+    minutes_road.run()
+    minutes_road.append(fix(5), fix(190), fix(7, "none"), fix(6))  # the view does not take the third, late or not
+    minutes_road.query.after_commit = _die  # after the view has the batch, and before its late events are stored
     with pytest.raises(StreamingQueryException):
-        made.run()
-    assert made.told() == []
-    made.stop()
-    made.open()
-    made.run(clean=False)
-    told = made.told()
-    assert [each["id"] for each in told] == ["5/a", "6/a"]
-    last = made.table.last()
-    made.late(Output(last.batch_id, last.start, last.end, 1, pa.table({})))  # as if the batch were run once more
-    assert made.told() == told
+        minutes_road.run()
+    assert minutes_road.late_events() == []
+    minutes_road.stop()
+    minutes_road.open()
+    minutes_road.run(clean=False)
+    late_events = minutes_road.late_events()
+    assert [event["id"] for event in late_events] == ["5/a", "6/a"]
+    last = minutes_road.table.last()
+    # as if the batch were run again
+    minutes_road.late(Output(last.batch_id, last.start, last.end, 1, pa.table({})))
+    assert minutes_road.late_events() == late_events
 
 
 def test_by_ingest_time_windows_close_by_when_events_came_and_nothing_is_late(road: Any) -> None:
-    made = road(arrivals)
+    arrivals_road = road(arrivals)
     for number in range(20):  # one partition has ten times the events of the other, which are much older
-        made.append(fix(-1000 * number), partition=int(number % 10 == 0), came=number)
-    made.tick(None, came=19)
-    made.run(rows_max=4)
-    assert counts(made) == {"00:00": 10}
-    made.tick(None, came=30)
-    made.run()
-    assert counts(made) == {"00:00": 10, "00:10": 10}
-    assert made.dropped() == 0
+        arrivals_road.append(fix(-1000 * number), partition=int(number % 10 == 0), came=number)
+    arrivals_road.tick(None, came=19)
+    arrivals_road.run(rows_max=4)
+    assert counts(arrivals_road) == {"00:00": 10}
+    arrivals_road.tick(None, came=30)
+    arrivals_road.run()
+    assert counts(arrivals_road) == {"00:00": 10, "00:10": 10}
+    assert arrivals_road.dropped() == 0

@@ -1,4 +1,4 @@
-"""Views on real Spark: as batch previews, as streaming queries, and when they are wrong."""
+"""Views on real Spark: as batch previews, as streaming queries, and with errors."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from penstock import App
 from penstock.analyze import check as checking
 from penstock.analyze.frames import build, columns_schema, inputs, key_problems
 from penstock.analyze.pruning import needed_columns
-from penstock.columns import change_schema
-from penstock.declared import View
-from penstock.errors import DeclarationError, LedgerMismatch, MissingTool, ViewError
-from penstock.graph import check
-from penstock.schema import event_schema
-from penstock.settings import Settings
+from penstock.app.declared import View
+from penstock.app.graph import check
+from penstock.core.columns import change_schema
+from penstock.core.errors import DeclarationError, LedgerMismatch, MissingTool, ViewError
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.sketches import columns
 from penstock.store import ViewSpec
 from penstock.store.rows import to_rows
@@ -60,7 +60,7 @@ def test_a_preview_takes_the_name_of_a_view_or_tells_those_that_there_are(spark:
     assert app.preview("speeds", [fix(1, speed=10)]).count() == 1
     with pytest.raises(DeclarationError, match="there is no view 'sped'; did you mean 'speeds'"):
         app.preview("sped", [])
-    with pytest.raises(DeclarationError, match=r"there is no view 'zzz'; there are .*speeds"):
+    with pytest.raises(DeclarationError, match=r"there is no view 'zzz'; available: .*speeds"):
         app.preview("zzz", [])
 
 
@@ -71,7 +71,7 @@ def test_a_preview_of_a_derived_view_refuses_two_rows_of_one_key_as_the_view_doe
     twice = layered.sql("twice", "SELECT n, vehicle FROM counts", key="n")
     rows = [{"vehicle": "v1", "n": 1}, {"vehicle": "v2", "n": 1}, {"vehicle": "v3", "n": 2}]
     with pytest.raises(
-        ViewError, match=r'view twice: its query gives 2 rows with the key \{"n":1\}, and a key has one'
+        ViewError, match=r'view twice: its query returns 2 rows with the key \{"n":1\}, but each key must have one row'
     ):
         layered.preview(twice, rows)
     assert layered.preview(twice, rows[1:]).count() == 2
@@ -178,12 +178,12 @@ def test_a_view_that_gives_no_frame_or_raises_is_reported(spark: SparkSession) -
 
 PLACES = [{"vehicle": "v1", "speed": 1.0}]
 REFUSED: dict[str, tuple[str, dict[str, Any], list[list[Any]]]] = {
-    "a condition (HAVING, or a filter) after GROUP BY decides": (
+    "a condition (HAVING, or a filter) after GROUP BY selects rows by an aggregate": (
         "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle HAVING count(*) > 1",
         {},
         [[fix(1)]],
     ),
-    "explode, or another function that makes rows, after": (
+    "explode, or another function that generates rows, after": (
         "SELECT vehicle, explode(collect_set(fix_id)) AS f FROM fixes GROUP BY vehicle",
         {},
         [[fix(1)]],
@@ -193,20 +193,20 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[list[Any]]]] = {
         {},
         [[fix(1)], PLACES],
     ),
-    "its query uses now(), and a view of views": ("SELECT vehicle, now() AS n FROM places", {}, [PLACES]),
-    "its query uses rand(), which gives another value": ("SELECT vehicle, rand() AS n FROM places", {}, [PLACES]),
+    "its query uses now(), but a derived view": ("SELECT vehicle, now() AS n FROM places", {}, [PLACES]),
+    "its query uses rand(), whose value differs each time": ("SELECT vehicle, rand() AS n FROM places", {}, [PLACES]),
     "emit='close' cannot be used on a view that reads views": (
         "SELECT vehicle FROM places",
         {"emit": "close"},
         [PLACES],
     ),
-    "the key 'n' is no column of it; it has vehicle": ("SELECT vehicle FROM fixes", {"key": "n"}, [[fix(1)]]),
-    "it groups by vehicle as well": (
+    "it has no column 'n' for its key; it has vehicle": ("SELECT vehicle FROM fixes", {"key": "n"}, [[fix(1)]]),
+    "it also groups by vehicle": (
         "SELECT vehicle, count(*) AS n FROM fixes GROUP BY vehicle",
         {"key": "n"},
         [[fix(1)]],
     ),
-    "it joins two streams, whose rows appear once": (
+    "it joins two streams, so each of its rows is emitted once": (
         "SELECT a.vehicle FROM fixes AS a JOIN fixes AS b ON a.vehicle = b.vehicle",
         {},
         [[fix(1)]],
@@ -229,11 +229,11 @@ REFUSED: dict[str, tuple[str, dict[str, Any], list[list[Any]]]] = {
 }
 
 
-@pytest.mark.parametrize("told", REFUSED)
+@pytest.mark.parametrize("message", REFUSED)
 def test_a_preview_refuses_what_check_refuses_with_the_same_message(
-    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, told: str
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, message: str
 ) -> None:
-    query, options, given = REFUSED[told]
+    query, options, given = REFUSED[message]
     bad = App("bad")
     bad.stream("fixes", Fix, key="vehicle")
     bad.sql("places", "SELECT vehicle, last(speed) AS speed FROM fixes GROUP BY vehicle", key="vehicle")
@@ -246,7 +246,7 @@ def test_a_preview_refuses_what_check_refuses_with_the_same_message(
     monkeypatch.setattr(checking, "start_session", lambda *_, **__: spark)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
     (problem, *_) = check(bad) or checking.check_views(bad, Settings())
-    assert f"view wrong: {told}" in str(problem)
+    assert f"view wrong: {message}" in str(problem)
     with pytest.raises((ViewError, DeclarationError)) as caught:
         bad.preview("wrong", *given)
     assert str(caught.value) == str(problem)
@@ -255,11 +255,11 @@ def test_a_preview_refuses_what_check_refuses_with_the_same_message(
 @pytest.mark.parametrize(
     ("key", "by", "says"),
     [
-        (("vehikle",), None, "the key 'vehikle' is no column of it; it has vehicle, n, mean, all"),
+        (("vehikle",), None, "it has no column 'vehikle' for its key; it has vehicle, n, mean, all"),
         (("mean",), None, "the key 'mean' is of type double"),
         (("all",), None, "the key 'all' is of type array<string>"),
-        (("n",), None, "it groups by vehicle as well"),
-        (("vehicle",), "m", "by='m' is no column"),
+        (("n",), None, "it also groups by vehicle"),
+        (("vehicle",), "m", "it has no column 'm' for by=; it has vehicle, n, mean, all"),
         (("vehicle",), "all", "cannot be ranked"),
         (("vehicle",), "n", None),
     ],
@@ -274,9 +274,9 @@ def test_a_key_must_identify_rows(spark: SparkSession, key: tuple[str, ...], by:
 
 @pytest.fixture
 def pipe(spark: SparkSession, tmp_path: Path) -> object:
-    made = Pipe(spark, tmp_path, busiest)
-    yield made
-    made.close()
+    view_pipe = Pipe(spark, tmp_path, busiest)
+    yield view_pipe
+    view_pipe.close()
 
 
 def test_a_query_counts_each_event_once_over_restarts(pipe: Pipe) -> None:
@@ -295,7 +295,7 @@ def test_an_unclean_end_runs_the_last_batch_again_without_effect(pipe: Pipe) -> 
     assert last is not None
     pipe.restart()
     dropped = pipe.run(clean=False)
-    assert [Path(each).name for each in dropped] == [str(last.batch_id)]
+    assert [Path(path).name for path in dropped] == [str(last.batch_id)]
     assert pipe.counts() == {"v1": 2}
     pipe.restart()
     pipe.append(2, fix(3))
@@ -310,7 +310,7 @@ def test_a_program_that_takes_the_place_of_a_fetch_does_not_stop_the_view(
     connect = pyspark.util.local_connect_and_auth
 
     def intrude(path: str, secret: None) -> tuple[object, ...]:
-        """Spark serves the first who comes, and no other."""
+        """Spark serves the first client that connects, and no other."""
         with socket.socket(socket.AF_UNIX) as intruder:
             intruder.connect(path)
             while intruder.recv(65_536):
@@ -343,7 +343,7 @@ def test_an_old_checkpoint_under_a_newer_table_is_refused(pipe: Pipe) -> None:
 
 
 def test_ticks_wake_a_query_and_are_not_events(pipe: Pipe) -> None:
-    from penstock.columns import tick_batch
+    from penstock.core.columns import tick_batch
 
     pipe.log.append("fixes", 0, tick_batch(event_schema(Fix), NOON), producer="tick", sequence=1)
     pipe.run()
@@ -375,5 +375,5 @@ def test_only_the_columns_that_a_view_uses_are_read(
     spark: SparkSession, use: Callable[[DataFrame], DataFrame], columns: set[str] | None
 ) -> None:
     view = View("v", app.where, ("fixes",), ("vehicle",), use)
-    found = needed_columns(spark, lambda reader: build(spark, view, inputs(app, view, reader, {})))
-    assert found == ({"fixes": columns} if columns else {})
+    stream_columns = needed_columns(spark, lambda reader: build(spark, view, inputs(app, view, reader, {})))
+    assert stream_columns == ({"fixes": columns} if columns else {})

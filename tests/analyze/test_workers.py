@@ -1,4 +1,4 @@
-"""Neighbours of an app's file that are edited while it runs."""
+"""Modules beside an app's file that are edited while it runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.analyze.workers import LoadedModules, digest_of
-from penstock.runtime.loading import load
+from penstock.app.loading import load
 from tests.harness import ROOT
 
 APP = """
@@ -46,8 +46,8 @@ from pathlib import Path
 
 from penstock.analyze.session import carry, start_session
 from penstock.runtime.handlers import HandlerLoader
-from penstock.runtime.loading import absolute, code_of, load
-from penstock.settings import Settings
+from penstock.app.loading import absolute, code_of, load
+from penstock.core.settings import Settings
 
 folder = Path(sys.argv[1])
 target = str(folder / "app.py")
@@ -66,7 +66,7 @@ for name, run in tried.items():
     try:
         print(name, "gave", run())
     except Exception as error:
-        print(name, "failed", "rates.py was changed while the app runs: restart the app" in str(error))
+        print(name, "failed", "rates.py was changed while the app was running: restart the app" in str(error))
 spark.stop()
 """
 
@@ -91,12 +91,12 @@ def test_a_module_is_found_unless_its_file_is_not_as_it_was_recorded(
     monkeypatch.syspath_prepend(str(tmp_path))
     file = tmp_path / "rates.py"
     file.write_text("VAT = 1")
-    found = LoadedModules({"rates": str(file.resolve())}, {str(file.resolve()): str(digest_of(str(file)))})
-    assert found.find_spec("rates") is not None
-    assert found.find_spec("nowhere_to_be_found") is None
+    modules = LoadedModules({"rates": str(file.resolve())}, {str(file.resolve()): str(digest_of(str(file)))})
+    assert modules.find_spec("rates") is not None
+    assert modules.find_spec("nowhere_to_be_found") is None
     file.write_text("VAT = 2")
-    with pytest.raises(ImportError, match=r"rates.py was changed while the app runs: restart the app"):
-        found.find_spec("rates")
+    with pytest.raises(ImportError, match=r"rates.py was changed while the app was running: restart the app"):
+        modules.find_spec("rates")
 
 
 def test_a_module_that_is_found_in_another_file_than_the_app_has_loaded_is_refused(
@@ -105,14 +105,14 @@ def test_a_module_that_is_found_in_another_file_than_the_app_has_loaded_is_refus
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "rates.py").write_text("VAT = 1")
     loaded = str(tmp_path / "app" / "rates.py")
-    with pytest.raises(ImportError, match=f"the app has loaded rates from {loaded}, and a worker would from "):
+    with pytest.raises(ImportError, match=f"the app has loaded rates from {loaded}, but a worker would load it from "):
         LoadedModules({"rates": loaded}, {}).find_spec("rates")
 
 
 def test_an_app_imports_the_file_beside_it_before_others_of_the_same_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where the folder of the app is on the path already, behind the working directory."""
+    """This holds even if the folder of the app is on the path already, after the working directory."""
     for folder, rate in (("old", 1), ("new", 2)):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "neighbour_rates.py").write_text(f"VAT = {rate}")

@@ -1,4 +1,4 @@
-"""Events that are easy to write down: `a1 c b1` are three, a second apart; `a1@0 b1@90` have their second."""
+"""Events in a short notation: `a1 c b1` are three, a second apart; `a1@0 b1@90` have explicit seconds."""
 
 from __future__ import annotations
 
@@ -27,23 +27,23 @@ def second(number: float) -> datetime:
 
 
 def letters(text: str) -> list[Letter]:
-    made: list[Letter] = []
-    for each in text.split():
-        name, _, at = each.partition("@")
-        place = float(at) if at else len(made)
-        made.append(Letter(at=second(place), kind=name[0], number=int(name[1:] or 0)))
-    return made
+    events: list[Letter] = []
+    for word in text.split():
+        name, _, at = word.partition("@")
+        place = float(at) if at else len(events)
+        events.append(Letter(at=second(place), kind=name[0], number=int(name[1:] or 0)))
+    return events
 
 
 def on(kinds: str, name: str | None = None) -> On:
-    """A step for an event of one of these kinds."""
+    """Return a step for an event of one of these kinds."""
     return cep.on(name or kinds, Letter, lambda event, match: event.kind in kinds)
 
 
 def shown(matches: list[cep.Match]) -> list[str]:
-    """Each match as the texts of its events."""
+    """Return each match as the texts of its events."""
     return [" ".join(event.text for event in match.events) for match in matches]
 
 
-def found(pattern: cep.Pattern, text: str, **options: Any) -> list[str]:
+def matches_of(pattern: cep.Pattern, text: str, **options: Any) -> list[str]:
     return shown(cep.find(pattern, letters(text), **options))

@@ -1,4 +1,4 @@
-"""Partial matches whose time was over, as docs/patterns.md has them: tried on everything, as in `brute.py`.
+"""Partial matches that timed out, by the rules of docs/patterns.md: brute force, as in `brute.py`.
 
 A candidate for the first parts of a row has timed out if it still waits for the next part at its deadline."""
 
@@ -10,47 +10,48 @@ from datetime import datetime, timedelta
 from itertools import takewhile
 
 from penstock.cep.pattern import Absent, AnyOf, Pattern, Repeated, Sequence
-from tests.cep.brute import Brute, Candidate, Found
+from tests.cep.brute import Brute, BruteMatch, Candidate
 from tests.cep.rows import Between, Part, Rival, Row, Writer
 
 
 @dataclass(frozen=True)
 class Overdue(Brute):
-    """Partial matches whose time was over in a list of events."""
+    """Partial matches that timed out in a list of events."""
 
-    def timed_out(self, pattern: Pattern) -> set[Found]:
-        """Each once. Those that have the events of a match may be missing, or be too many."""
+    def timed_out(self, pattern: Pattern) -> list[BruteMatch]:
+        """Return one for each event that begins it: two events of one time may each begin an absence. Those with the
+        events of a match may be missing, or be too many."""
         events = len(self.events) + 1 + 2 * least(pattern)
         within = None if self.within is None else self.within + least_time(pattern)
-        found = set()
+        matches = set()
         for row in Writer(events, within).rows(pattern):
             for candidate, deadline in self.waiting(row):
-                began = self.events[candidate.numbers[0]].at
-                found.add(Found(candidate.taken, began, deadline))
-        return found
+                first = candidate.numbers[0]
+                matches.add((first, BruteMatch(candidate.taken, self.events[first].at, deadline)))
+        return [match for _, match in matches]
 
     def waiting(self, row: Row) -> Iterator[tuple[Candidate, datetime]]:
-        """The candidates for each number of first parts that wait at their deadlines."""
+        """Yield the candidates for each number of first parts that still wait at their deadlines."""
         if not row.parts:
             return
         yield from self.first_waiting(row)
-        found = list(self.begun(row.parts[0], row.between[0]))
+        candidates = list(self.begun(row.parts[0], row.between[0]))
         for number, (part, rule) in enumerate(zip(row.parts[1:], row.between[1:-1], strict=True), start=1):
-            for candidate in found:
-                for each in self.open(candidate, row.parts[number:], rule, row.between[-1]):
-                    deadline = self.deadline(each)
+            for candidate in candidates:
+                for open_candidate in self.open(candidate, row.parts[number:], rule, row.between[-1]):
+                    deadline = self.deadline(open_candidate)
                     if deadline is not None:
-                        yield each, deadline
-            found = [each for candidate in found for each in self.further(part, rule, candidate)]
+                        yield open_candidate, deadline
+            candidates = [successor for candidate in candidates for successor in self.further(part, rule, candidate)]
         if not row.between[-1].not_next:
             return
-        for candidate in found:
+        for candidate in candidates:
             deadline = self.deadline(candidate)
             if deadline is not None and not self.until(candidate, deadline):
                 yield candidate, deadline
 
     def first_waiting(self, row: Row) -> Iterator[tuple[Candidate, datetime]]:
-        """What waits in the first part already: an `every`, or a silence that the first event begins."""
+        """Yield candidates that wait in the first part: an `every`, or an absence that the first event begins."""
         part = row.parts[0]
         if part.is_every:
             for chain in self.broken(part):
@@ -64,29 +65,32 @@ class Overdue(Brute):
                 deadline = self.deadline(start)
                 if deadline is not None and self.is_anchor(row, number):
                     rule = replace(row.between[0], how="then", rivals=self.rivals(row), quiet=())
-                    yield from ((each, deadline) for each in self.open(start, row.parts, rule, row.between[-1]))
+                    yield from (
+                        (open_candidate, deadline)
+                        for open_candidate in self.open(start, row.parts, rule, row.between[-1])
+                    )
 
     def rivals(self, row: Row) -> tuple[Rival, ...]:
-        """The steps of an `all_of` at the beginning; alternatives wait each on its own there."""
+        """Return the steps of an `all_of` at the beginning; alternatives wait separately there."""
         return row.between[0].rivals if row.parts[0].silences else ()
 
     def is_anchor(self, row: Row, number: int) -> bool:
-        """Whether a silence at the beginning is counted from an event, which none of its steps takes."""
+        """Return whether an absence at the beginning is counted from an event that none of its steps takes."""
         part = row.parts[0]
         unwanted = part.silences
         if not unwanted and part.absent is not None:
             unwanted = (part.absent.step,)
         if self.fits_any(unwanted, number, ()):
             return True
-        return number == 0 and not any(self.fits(each.step, 0, ()) for each in self.rivals(row))
+        return number == 0 and not any(self.fits(rival.step, 0, ()) for rival in self.rivals(row))
 
     def until(self, candidate: Candidate, deadline: datetime) -> range:
-        """The events that come before the deadline is over."""
+        """Return the events that come before the deadline is over."""
         count = sum(event.at <= deadline for event in self.events)
         return range(candidate.place, max(count, candidate.place))
 
     def open(self, candidate: Candidate, parts: tuple[Part, ...], rule: Between, end: Between) -> Iterator[Candidate]:
-        """The candidate, if it waits for the first of these parts at its deadline."""
+        """Yield the candidate, if it waits for the first of these parts at its deadline."""
         deadline, part = self.deadline(candidate), parts[0]
         if deadline is None:
             return
@@ -98,9 +102,9 @@ class Overdue(Brute):
             yield from self.open_every(candidate, part, rule, is_match, window)
             return
         is_block = part.opens or part.inside
-        rest = (part, *takewhile(lambda each: is_block and each.inside, parts[1:]))
-        silences = [each.absent for each in rest if each.absent is not None]
-        goes_on = all(self.is_silent(each, candidate, deadline) for each in silences)
+        rest = (part, *takewhile(lambda later_part: is_block and later_part.inside, parts[1:]))
+        silences = [part.absent for part in rest if part.absent is not None]
+        goes_on = all(self.is_silent(silence, candidate, deadline) for silence in silences)
         if goes_on and self.waits(rule, candidate, window, deadline):
             yield candidate
 
@@ -109,18 +113,18 @@ class Overdue(Brute):
             return False
         if rule.how == "then" and self.is_taken(rule.rivals, window, candidate):
             return False
-        if any(self.was_quiet(each, candidate, deadline) for each in rule.quiet):
+        if any(self.was_quiet(absence, candidate, deadline) for absence in rule.quiet):
             return False
         return self.allows(rule, window, candidate.taken)
 
     def is_silent(self, absent: Absent, candidate: Candidate, deadline: datetime) -> bool:
-        """Whether an absence goes on at the deadline: nothing has broken it, and it is not complete."""
+        """Return whether an absence is open at the deadline: nothing has broken it, and it is not complete."""
         assert candidate.block_since is not None
         assert absent.time is not None
         if candidate.block_since + absent.time <= deadline:
             return False
         for number in range(candidate.block_place, len(self.events)):
-            before = tuple(each for each in candidate.taken if each[1] < number)
+            before = tuple(pair for pair in candidate.taken if pair[1] < number)
             if self.events[number].at <= deadline and self.fits(absent.step, number, before):
                 return False
         return True
@@ -128,7 +132,7 @@ class Overdue(Brute):
     def open_every(
         self, candidate: Candidate, part: Part, rule: Between, is_match: bool, window: range
     ) -> Iterator[Candidate]:
-        """An `every` after a step: the one that is open at the deadline, with the events that it has."""
+        """Yield an `every` after a step: the one that is open at the deadline, with its events so far."""
         chains = self.chains(part.steps, candidate.place, candidate)
         last = chains[-1][-1] + 1 if chains else candidate.place
         chain: tuple[int, ...] = ()
@@ -147,7 +151,7 @@ class Overdue(Brute):
             yield candidate
 
     def broken(self, part: Part) -> Iterator[tuple[int, ...]]:
-        """The events of each `every` at the beginning whose time was over."""
+        """Yield the events of each `every` at the beginning that timed out."""
         chain: tuple[int, ...] = ()
         for number, event in enumerate(self.events):
             taken = named(part, chain)
@@ -165,12 +169,12 @@ class Overdue(Brute):
 
 
 def named(part: Part, chain: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
-    """The events of an `every` that is not complete, with the names of their steps."""
+    """Return the events of an incomplete `every`, with the names of their steps."""
     return tuple((step.name, number) for step, number in zip(part.steps, chain, strict=False))
 
 
 def least_time(pattern: Pattern) -> timedelta:
-    """The time that its absences take at least, one after the other."""
+    """Return the least time that its absences take, one after the other."""
     if isinstance(pattern, Repeated):
         return pattern.low * least_time(pattern.of)
     if isinstance(pattern, Absent):
@@ -179,7 +183,7 @@ def least_time(pattern: Pattern) -> timedelta:
 
 
 def least(pattern: Pattern) -> int:
-    """The number of events that it has at least, if nothing is left out."""
+    """Return the least number of events that it has, if nothing is left out."""
     if isinstance(pattern, Repeated):
         return pattern.low * least(pattern.of)
     if isinstance(pattern, AnyOf):

@@ -1,5 +1,5 @@
-"""Patterns written out for `brute.py`: each choice of alternatives, orders and numbers of times gives a *row* of parts,
-one after the other, with the rules for what may stand between two of them."""
+"""Patterns expanded for `brute.py`: each choice of alternatives, orders and repetitions gives a *row* of consecutive
+parts, with the rules for the events between two of them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TooMany(Exception):
 
 
 class Greedy(NamedTuple):
-    """A greedy repetition that was left, or left out. It could go on with the next event alone if `how` is next."""
+    """A greedy repetition that was ended, or omitted. It could continue with the next event alone if `how` is next."""
 
     step: On
     how: str | None
@@ -31,7 +31,7 @@ class Greedy(NamedTuple):
 
 
 class Rival(NamedTuple):
-    """A step that is waited for at the same time, until an event comes that calls it off."""
+    """A step that is waited for at the same time, until an event calls it off."""
 
     step: On
     never: Steps = ()
@@ -52,7 +52,7 @@ class Between:
     stops: tuple[Test, ...] = ()
     greedy: tuple[Greedy, ...] = ()
     skips: bool = False
-    """A part was left out here."""
+    """Whether a part was left out here."""
 
     def joined(self, other: Between) -> Between:
         return Between(
@@ -69,9 +69,10 @@ class Between:
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that must come true: an event for the only step, a chain of events for the steps of an `every`, or an
+    """One condition to be met: an event for the only step, a chain of events for the steps of an `every`, or an
     absence. `opens` is the first part of an `all_of`, `inside` a later one; `silences` are the absences of that which
-    have a time."""
+    have a time. `lap` counts the occurrences of an absence that is repeated without a limit, from the smallest number
+    of occurrences on."""
 
     steps: Steps = ()
     absent: Absent | None = None
@@ -79,11 +80,12 @@ class Part:
     opens: bool = False
     inside: bool = False
     silences: Steps = ()
+    lap: int = 0
 
 
 @dataclass(frozen=True)
 class Row:
-    """Parts and what is between them: one rule more than there are parts, for what is before and after them."""
+    """Parts and the rules between them: one rule more than there are parts, for the events before and after them."""
 
     parts: tuple[Part, ...]
     between: tuple[Between, ...]
@@ -98,6 +100,9 @@ class Row:
     def after(self, **changes: Any) -> Row:
         return Row(self.parts, (*self.between[:-1], replace(self.between[-1], **changes)))
 
+    def counted(self, lap: int) -> Row:
+        return Row((*self.parts[:-1], replace(self.parts[-1], lap=lap)), self.between)
+
     @cached_property
     def takes(self) -> int:
         return sum(len(part.steps) for part in self.parts)
@@ -106,7 +111,7 @@ class Row:
     def lasts(self) -> timedelta:
         """The least time that it takes."""
         times = [part.absent.time for part in self.parts if part.absent is not None and not part.inside]
-        return sum((each for each in times if each is not None), timedelta(0))
+        return sum((time for time in times if time is not None), timedelta(0))
 
 
 EMPTY = Row((), (Between(),))
@@ -114,22 +119,22 @@ EMPTY = Row((), (Between(),))
 
 @dataclass(frozen=True)
 class Writer:
-    """Writes a pattern out, as far as there are events and time for it."""
+    """Expands a pattern, as far as there are events and time for it."""
 
     events: int
     within: timedelta | None
 
     def kept(self, rows: Iterator[Row]) -> list[Row]:
-        made = []
+        short_rows = []
         for row in rows:
             if row.takes <= self.events and (self.within is None or row.lasts <= self.within):
-                made.append(row)
-            if len(made) > ROWS_MAX:
+                short_rows.append(row)
+            if len(short_rows) > ROWS_MAX:
                 raise TooMany
-        return made
+        return short_rows
 
     def rows(self, pattern: Pattern, behind: Steps = ()) -> list[Row]:
-        """`behind` are the steps of a `not_then` right behind the pattern."""
+        """Return the rows of a pattern. `behind` are the steps of a `not_then` right after it."""
         if isinstance(pattern, On):
             return [Row((Part((pattern,)),), (Between(rivals=(Rival(pattern),)), Between()))]
         if isinstance(pattern, Absent):
@@ -147,40 +152,40 @@ class Writer:
         return self.kept(self.repeated(pattern, behind))
 
     def sequence(self, pattern: Sequence, behind: Steps) -> list[Row]:
-        made = self.rows(pattern.first, forbidden(pattern.links, behind))
+        rows = self.rows(pattern.first, forbidden(pattern.links, behind))
         for number, link in enumerate(pattern.links, start=1):
             if link.how in ("not_then", "not_next"):
                 assert isinstance(link.to, On)
                 rule = Between(never=(link.to,)) if link.how == "not_then" else Between(not_next=(link.to,))
                 unwanted = Row((), (rule,))
-                made = [row.then(unwanted) for row in made]
+                rows = [row.then(unwanted) for row in rows]
             else:
                 following = [
                     follows(row, link) for row in self.rows(link.to, forbidden(pattern.links[number:], behind))
                 ]
-                made = self.kept(row.then(each) for row in made for each in following)
-        return made
+                rows = self.kept(row.then(next_row) for row in rows for next_row in following)
+        return rows
 
     def any_of(self, pattern: AnyOf, behind: Steps) -> Iterator[Row]:
-        """What begins first ends the wait for the others."""
+        """Combine the first steps: the one that begins first ends the wait for the others."""
         rivals, quiet = begin(pattern), begin_absences(pattern)
         for part in pattern.of:
             for row in self.rows(part, behind):
                 yield row if row.between[0].skips else row.before(rivals=rivals, quiet=quiet)
 
     def all_of(self, pattern: AllOf) -> Iterator[Row]:
-        """An event for each step and the time of each absence, in any order."""
+        """Combine an event for each step and the time of each absence, in any order."""
         never, silences = untimed(pattern), tuple(part.step for part in pattern.of if is_timed(part))
         needed = [part for part in pattern.of if not (isinstance(part, Absent) and part.time is None)]
         for order in permutations(needed):
-            made = EMPTY
+            row = EMPTY
             for number, part in enumerate(order):
-                rivals = tuple(Rival(each) for each in order[number:] if isinstance(each, On))
+                rivals = tuple(Rival(step) for step in order[number:] if isinstance(step, On))
                 rule = Between("then" if number else None, rivals, never=never)
                 single = self.rows(part)[0].parts[0]
                 single = replace(single, opens=number == 0, inside=number > 0, silences=silences)
-                made = made.then(Row((single,), (rule, Between())))
-            yield made
+                row = row.then(Row((single,), (rule, Between())))
+            yield row
 
     def repeated(self, pattern: Repeated, behind: Steps) -> Iterator[Row]:
         stops = () if pattern.stop is None else (pattern.stop,)
@@ -190,66 +195,68 @@ class Writer:
             yield Row((), (Between(greedy=left, skips=True),))
         once = self.rows(pattern.of, behind)
         again = [Row(row.parts, (again_rule(row.between[0], pattern, behind, stops), *row.between[1:])) for row in once]
-        made, times = [row.before(stops=stops + row.between[0].stops) for row in once], 1
-        while made:
+        rows, times = [row.before(stops=stops + row.between[0].stops) for row in once], 1
+        while rows:
             if times >= pattern.low:
-                for row in made:
+                if pattern.high is None and isinstance(pattern.of, Absent):
+                    rows = [row.counted(times - pattern.low + 1) for row in rows]
+                for row in rows:
                     left = ()
                     if pattern.is_greedy and times != pattern.high:
                         left = (Greedy(pattern.of, pattern.how, pattern.stop),)  # type: ignore[arg-type]
                     yield row.after(greedy=row.between[-1].greedy + left)
             if times == pattern.high:
                 return
-            made, times = self.kept(row.then(each) for row in made for each in again), times + 1
+            rows, times = self.kept(row.then(next_row) for row in rows for next_row in again), times + 1
 
 
 def again_rule(rule: Between, pattern: Repeated, behind: Steps, stops: tuple[Test, ...]) -> Between:
     how = rule.how or pattern.how
-    greedy = tuple(each._replace(how=each.how or pattern.how) for each in rule.greedy)
+    greedy = tuple(repetition._replace(how=repetition.how or pattern.how) for repetition in rule.greedy)
     return replace(rule, how=how, never=rule.never + behind, stops=stops + rule.stops, greedy=greedy)
 
 
 def follows(row: Row, link: Link) -> Row:
-    greedy = tuple(each._replace(how=each.how or link.how) for each in row.between[0].greedy)
+    greedy = tuple(repetition._replace(how=repetition.how or link.how) for repetition in row.between[0].greedy)
     return row.before(how=row.between[0].how or link.how, greedy=greedy)
 
 
 def forbidden(links: tuple[Link, ...], behind: Steps) -> Steps:
-    """The steps of each `not_then` right behind a part, given the links after it."""
-    found: Steps = ()
+    """Return the steps of each `not_then` right after a part, given the links after it."""
+    steps: Steps = ()
     for link in links:
         if link.how not in ("not_next", "not_then"):
-            return found
+            return steps
         if link.how == "not_then":
             assert isinstance(link.to, On)
-            found += (link.to,)
-    return found + behind
+            steps += (link.to,)
+    return steps + behind
 
 
 def begin(pattern: Pattern) -> tuple[Rival, ...]:
-    """The steps with which it begins if nothing is left out."""
+    """Return the steps with which it begins if nothing is left out."""
     if isinstance(pattern, On):
         return (Rival(pattern),)
     if isinstance(pattern, Absent):
         return ()
     if isinstance(pattern, AnyOf):
-        return tuple(each for part in pattern.of for each in begin(part))
+        return tuple(rival for part in pattern.of for rival in begin(part))
     if isinstance(pattern, AllOf):
-        return tuple(each._replace(never=untimed(pattern)) for part in pattern.of for each in begin(part))
-    found = begin(pattern.parts()[0])
+        return tuple(rival._replace(never=untimed(pattern)) for part in pattern.of for rival in begin(part))
+    rivals = begin(pattern.parts()[0])
     if isinstance(pattern, Repeated) and pattern.stop is not None:
-        return tuple(each._replace(stops=(*each.stops, pattern.stop)) for each in found)
-    return found
+        return tuple(rival._replace(stops=(*rival.stops, pattern.stop)) for rival in rivals)
+    return rivals
 
 
 def begin_absences(pattern: Pattern) -> tuple[Absent, ...]:
-    """The absences with which it begins."""
+    """Return the absences with which it begins."""
     if isinstance(pattern, Absent):
         return (pattern,)
     if isinstance(pattern, On | AllOf):
         return ()
     parts = pattern.of if isinstance(pattern, AnyOf) else pattern.parts()[:1]
-    return tuple(each for part in parts for each in begin_absences(part))
+    return tuple(absence for part in parts for absence in begin_absences(part))
 
 
 def is_timed(part: Pattern) -> TypeGuard[Absent]:
@@ -257,12 +264,12 @@ def is_timed(part: Pattern) -> TypeGuard[Absent]:
 
 
 def untimed(pattern: AllOf) -> Steps:
-    """The steps that must not come before an `all_of` is complete."""
+    """Return the steps that must not come before an `all_of` is complete."""
     return tuple(part.step for part in pattern.of if isinstance(part, Absent) and part.time is None)
 
 
 def in_order(pattern: Pattern) -> Iterator[On]:
-    """The steps of what stands in `every`, one after the other."""
+    """Yield the steps inside an `every`, in order."""
     if isinstance(pattern, On):
         yield pattern
     for part in pattern.parts():

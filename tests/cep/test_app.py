@@ -1,4 +1,4 @@
-"""A pattern as a handler: the same matches as over a list, whatever crashes, restarts, or comes out of order."""
+"""A pattern as a handler: the same matches as over a list, despite crashes, restarts and out-of-order events."""
 
 from __future__ import annotations
 
@@ -11,17 +11,19 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, cep
+from penstock.app.declared import Matcher
+from penstock.app.graph import check
 from penstock.cep import skip
-from penstock.cep.engine import Engine
+from penstock.cep.engine import PatternEngine
 from penstock.cep.memory import TICK
 from penstock.cep.runs import FEW
 from penstock.cep.search import Search
-from penstock.declared import Matcher
-from penstock.evolution import Carrier, Shape, misfit, shape_of
-from penstock.graph import check
-from penstock.machine import Machine
-from penstock.rows import Inputs, Place, to_micros
-from penstock.shard import Changes, Shard
+from penstock.core.shapes import Shape, shape_of
+from penstock.core.times import to_micros
+from penstock.handlers.evolution import Carrier, misfit
+from penstock.handlers.machine import Machine
+from penstock.handlers.rows import Inputs, LogPosition
+from penstock.handlers.shard import Shard, ShardChanges
 from penstock.testing import CRASH, STEP, Fault, Result, run, tick
 from tests.cep.letters import BEGIN, Letter, letters, on, second, shown
 
@@ -53,15 +55,15 @@ def hit(match: cep.Match) -> Hit:
 def app_with(pattern: cep.Pattern, late_after: timedelta | None = None, **options: Any) -> tuple[App, Matcher]:
     app = App("letters")
     app.stream("letters", Letter, key="key", late_after=late_after)
-    made = app.match("hits", reads="letters", key="key", pattern=pattern, emits=Hit, **options)(hit)
+    hits = app.match("hits", reads="letters", key="key", pattern=pattern, emits=Hit, **options)(hit)
     if "timeouts" in options:
-        made.timeout(lambda match: Over(key=match.key, text=shown([match])[0]))
+        hits.timeout(lambda match: Over(key=match.key, text=shown([match])[0]))
     assert check(app) == []
-    return app, made
+    return app, hits
 
 
 def texts(result: Result, stream: str = "hits") -> list[str]:
-    return [each.text for each in result.emitted(stream)]
+    return [event.text for event in result.emitted(stream)]
 
 
 def test_a_match_is_emitted_with_its_key() -> None:
@@ -144,14 +146,14 @@ def test_events_without_a_time_are_matched_by_log_time() -> None:
 
     @app.match("hits", reads="things", key="key", pattern=first.then(second_one), within=10 * S, emits=Over)
     def hits(match: cep.Match) -> Over:
-        return Over(key=match.key, text="".join(each.kind for each in match.events))
+        return Over(key=match.key, text="".join(event.kind for event in match.events))
 
     assert check(app) == []
     one, two = Untimed(key="k", kind="a"), Untimed(key="k", kind="b")
     assert texts(run(app, {"things": [one, tick(9 * S), two]})) == ["ab"]
     result = run(app, {"things": [one, tick(10 * S), two]})
     assert texts(result) == []
-    assert result.states(hits) == {}  # as if nothing had ever come
+    assert result.states(hits) == {}  # as if there had been no events
 
 
 def test_two_streams_of_two_classes_are_matched_together() -> None:
@@ -170,7 +172,7 @@ def test_two_streams_of_two_classes_are_matched_together() -> None:
         return Over(key=match.key, text=f"{match['a'].text} {match['paid'].amount}")
 
     assert check(app) == []
-    payments = [CRASH, *(Paid(paid_at=second(10 + each), key="k", amount=each) for each in (4, 5))]
+    payments = [CRASH, *(Paid(paid_at=second(10 + amount), key="k", amount=amount) for amount in (4, 5))]
     result = run(app, {"letters": letters("a5@0"), "paid": payments}, batch_events=1)
     assert (texts(result), result.failed(hits)) == (["a5 5"], [])
 
@@ -191,10 +193,10 @@ def test_an_event_of_a_derived_class_is_one_of_its_own_class_alone(late_after: t
 
     @app.match("hits", reads=["letters", "noted"], key="key", pattern=pattern, within=60 * S, emits=Over)
     def hits(match: cep.Match) -> Over:
-        return Over(key=match.key, text=" ".join(f"{type(each).__name__}-{each.text}" for each in match.events))
+        return Over(key=match.key, text=" ".join(f"{type(event).__name__}-{event.text}" for event in match.events))
 
     assert check(app) == []
-    later = [Noted(at=second(each), kind="n", number=each, note=4 + each) for each in (0, 1)]
+    later = [Noted(at=second(number), kind="n", number=number, note=4 + number) for number in (0, 1)]
     given: dict[str, list[Any]] = {"letters": letters("a1"), "noted": [*later, tick(9 * S), tick(S)]}
     result = run(app, given, batch_events=1)
     assert (texts(result), result.emitted("hits.missed"), result.failed(hits)) == (["Letter-a1 Noted-n1"], [], [])
@@ -244,9 +246,9 @@ def test_crashes_and_small_batches_change_nothing(pattern: cep.Pattern, options:
         assert again.emitted(stream) == whole.emitted(stream), f"seed {seed}"
     assert again.digest(hits) == whole.digest(hits)
     if options.get("every", True):
-        found = cep.find(pattern, events, timed_out=True, **{k: v for k, v in options.items() if k != "every"})
-        assert sorted(texts(whole)) == sorted(shown([each for each in found if not each.timed_out]))
-        assert sorted(texts(whole, "hits.timeout")) == sorted(shown([each for each in found if each.timed_out]))
+        matches = cep.find(pattern, events, timed_out=True, **{k: v for k, v in options.items() if k != "every"})
+        assert sorted(texts(whole)) == sorted(shown([match for match in matches if not match.timed_out]))
+        assert sorted(texts(whole, "hits.timeout")) == sorted(shown([match for match in matches if match.timed_out]))
 
 
 MANY: list[tuple[cep.Pattern, dict[str, Any]]] = [
@@ -265,9 +267,9 @@ def test_many_partial_matches_are_stored_in_the_same_order_wherever_batches_are_
     events = random_letters(1, 80)
     expected, *others = (run(app, {"letters": events}, batch_events=count) for count in (1_000, 1, 7))
     assert len(expected.states(hits)["k"].runs) > FEW
-    for each in others:
-        assert each.digest(hits) == expected.digest(hits)
-        assert [each.emitted(name) for name in ("hits", "hits.missed")] == [
+    for other in others:
+        assert other.digest(hits) == expected.digest(hits)
+        assert [other.emitted(name) for name in ("hits", "hits.missed")] == [
             expected.emitted(name) for name in ("hits", "hits.missed")
         ]
 
@@ -280,13 +282,13 @@ def test_events_out_of_order_within_what_is_allowed_give_the_same(
     app, hits = app_with(pattern, late_after=10 * S, timeouts=Over, **options)
     ordered = random_letters(seed)
     random = Random(seed)
-    shuffled = sorted(ordered, key=lambda each: each.at + random.random() * 10 * S)
+    shuffled = sorted(ordered, key=lambda event: event.at + random.random() * 10 * S)
     end: list[Letter | Fault] = [Letter(at=second(1_000), kind="x"), tick(2_000 * S), tick(S)]
-    expected, found = (run(app, {"letters": [*each, *end]}, batch_events=7) for each in (ordered, shuffled))
+    expected, result = (run(app, {"letters": [*events, *end]}, batch_events=7) for events in (ordered, shuffled))
     assert shuffled != ordered
-    assert found.emitted("hits.missed") == found.failed(hits) == []
-    assert texts(found) == texts(expected), f"seed {seed}"
-    assert texts(found, "hits.timeout") == texts(expected, "hits.timeout")
+    assert result.emitted("hits.missed") == result.failed(hits) == []
+    assert texts(result) == texts(expected), f"seed {seed}"
+    assert texts(result, "hits.timeout") == texts(expected, "hits.timeout")
 
 
 def test_a_late_event_is_counted_and_told_and_changes_nothing() -> None:
@@ -323,8 +325,8 @@ def test_complete_matches_that_wait_for_an_earlier_one_are_bounded_with_the_part
     result = run(app, {"letters": [*given, tick(90 * S)]})
     assert texts(result) == at_once + later
     missed = result.emitted("hits.missed")
-    assert [each.reason for each in missed] == ["full"]
-    assert [each["kind"] + str(each["number"] or "") for each in json.loads(missed[0].events)] == lost
+    assert [event.reason for event in missed] == ["full"]
+    assert [event["kind"] + str(event["number"] or "") for event in json.loads(missed[0].events)] == lost
 
 
 def test_no_more_is_given_up_than_what_complete_matches_wait_for_if_those_make_room() -> None:
@@ -339,14 +341,41 @@ def test_a_partial_match_of_too_many_events_is_given_up_and_told() -> None:
     assert texts(run(app, {"letters": letters("a b1 b2 c")})) == ["a b1 b2 c"]
     result = run(app, {"letters": letters("a b1 b2 b3 c")})
     assert texts(result) == []
-    assert {each.reason for each in result.emitted("hits.missed")} == {"full"}
+    assert {event.reason for event in result.emitted("hits.missed")} == {"full"}
     assert result.states(hits)["k"].lost == len(result.emitted("hits.missed")) > 0
 
 
 def test_events_that_wait_are_bounded_and_the_oldest_has_its_turn_early() -> None:
     app, _ = app_with(a.then(b), within=60 * S, late_after=30 * S, bounds=cep.Bounds(waiting=2))
     result = run(app, {"letters": letters("a1@1 c@2 b1@3 a0@0")})
-    assert [each.reason for each in result.emitted("hits.missed")] == ["late"]
+    assert [event.reason for event in result.emitted("hits.missed")] == ["late"]
+
+
+@pytest.mark.parametrize("late_after", [None, S], ids=["at once", "held back"])
+def test_an_event_far_in_the_future_completes_a_bounded_number_of_periods_of_a_repeated_absence(
+    late_after: timedelta | None,
+) -> None:
+    """Each event or timer is a step of its own, so periods that pass one by one are all emitted."""
+    pattern, century = cep.absent(a, for_=5 * S).at_least(1), timedelta(days=36_500)
+    app, _ = app_with(pattern, within=century, bounds=cep.Bounds(periods=3), late_after=late_after)
+    one, other = Letter(at=BEGIN, kind="a"), Letter(at=BEGIN + timedelta(days=27_000) + 3 * S, kind="a")
+    result = run(app, {"letters": [one, CRASH, tick(30 * S), other, CRASH, tick(2 * S)]})
+    *first, last = [event.ended for event in result.emitted("hits") if isinstance(event, Hit)]
+    assert first == [second(5 * number) for number in range(1, len(first) + 1)]
+    assert 30 <= 5 * (len(first) - 3) + 5 <= 35  # those that time completed, one by one, and three
+    assert last == other.at - 3 * S
+    [missed] = result.emitted("hits.missed")
+    assert isinstance(missed, cep.Missed)
+    assert (missed.reason, missed.at) == ("full", last - 5 * S)
+    assert missed.events == f"{(missed.at - first[-1]) // (5 * S)} periods of an absence"
+
+
+def test_periods_that_make_no_match_are_left_out_without_a_report() -> None:
+    """The event after them completes the match, however many there were."""
+    app, _ = app_with(cep.absent(a, for_=5 * S).at_least(1).then(b), within=3600 * S, bounds=cep.Bounds(periods=2))
+    result = run(app, {"letters": letters("a@0 b@3000")})
+    assert texts(result) == ["b"]
+    assert result.emitted("hits.missed") == []
 
 
 def test_an_event_on_which_a_predicate_raises_is_a_failure_and_the_rest_goes_on() -> None:
@@ -358,11 +387,11 @@ def test_an_event_on_which_a_predicate_raises_is_a_failure_and_the_rest_goes_on(
     app, hits = app_with(cep.on("x", Letter, fits).then(b), within=60 * S)
     result = run(app, {"letters": letters("a1 a7 b1")})
     assert texts(result) == ["a1 b1"]
-    assert [each.error for each in result.failed(hits)] == ["ValueError: seven"]
+    assert [failure.error for failure in result.failed(hits)] == ["ValueError: seven"]
     app, hits = app_with(cep.on("x", Letter, fits).then(b), within=60 * S, late_after=S)
     result = run(app, {"letters": [*letters("a1 a7 b1"), tick(9 * S), tick(S)]})
     assert texts(result) == ["a1 b1"]
-    assert [(each.reason, each.error) for each in result.emitted("hits.missed")] == [("failed", "ValueError: seven")]
+    assert [(event.reason, event.error) for event in result.emitted("hits.missed")] == [("failed", "ValueError: seven")]
 
 
 @pytest.mark.parametrize("late_after", [None, 20 * S])
@@ -379,11 +408,13 @@ def test_what_is_due_is_told_though_a_predicate_raises_on_the_event_after_it(lat
 
 
 def step(machine: Machine, shard: Shard, events: list[Letter]) -> list[Any]:
-    times = [to_micros(each.at) for each in events]
-    rows = Inputs.of(["k"] * len(events), events, times, lambda row: None, lambda row: Place("letters", 0, 0, row))
+    times = [to_micros(event.at) for event in events]
+    rows = Inputs.of(
+        ["k"] * len(events), events, times, lambda row: None, lambda row: LogPosition("letters", 0, 0, row)
+    )
     effects = machine.run(shard, rows)
     shard.apply(effects.changes)
-    return [each.event for each in effects.emitted]
+    return [emission.event for emission in effects.emitted]
 
 
 def test_partial_matches_of_a_pattern_that_was_another_one_are_given_up_and_told() -> None:
@@ -393,7 +424,7 @@ def test_partial_matches_of_a_pattern_that_was_another_one_are_given_up_and_told
     assert step(Machine(old), shard, letters("a1 b1")) == []
     [missed] = step(Machine(new), shard, letters("c1@5"))
     assert (missed.reason, missed.key) == ("changed", "k")
-    assert [each.text for each in step(Machine(new), shard, letters("a2@6 c2@7"))] == ["a2 c2"]
+    assert [event.text for event in step(Machine(new), shard, letters("a2@6 c2@7"))] == ["a2 c2"]
 
 
 def test_an_absence_at_the_beginning_of_a_pattern_that_was_another_one_is_counted_anew() -> None:
@@ -404,8 +435,8 @@ def test_an_absence_at_the_beginning_of_a_pattern_that_was_another_one_is_counte
     assert step(Machine(old), shard, letters("a1@0")) == []
     [missed] = step(Machine(new), shard, letters("c1@1"))
     assert missed.reason == "changed"
-    [told] = step(Machine(new), shard, letters("c2@7"))
-    assert told.ended == second(6)
+    [event] = step(Machine(new), shard, letters("c2@7"))
+    assert event.ended == second(6)
 
 
 @pytest.mark.parametrize(("pause", "expected"), [(5 * S, []), (40 * S, ["b1"])])
@@ -428,16 +459,16 @@ def test_an_edit_of_a_pattern_gives_its_partial_matches_up_and_tells_them(before
     (_, old), (_, new) = (app_with(pattern, **{"within": 60 * S, **options}) for pattern, options in (before, after))
     shard = Shard()
     assert step(Machine(old), shard, letters("a1")) == []
-    assert [each.reason for each in step(Machine(new), shard, letters("e1@1"))] == ["changed"]
+    assert [event.reason for event in step(Machine(new), shard, letters("e1@1"))] == ["changed"]
 
 
 def test_what_must_not_have_come_is_forgotten_when_the_pattern_is_another_one() -> None:
-    """There is no partial match to tell."""
+    """There is no partial match to report."""
     _, old = app_with(cep.all_of(cep.absent(a), c), within=60 * S)
     _, new = app_with(cep.all_of(cep.absent(b), c), within=60 * S)
     shard = Shard()
     assert step(Machine(old), shard, letters("a1 c1@1")) == []
-    assert [each.text for each in step(Machine(new), shard, letters("c2@2"))] == ["c2"]
+    assert [event.text for event in step(Machine(new), shard, letters("c2@2"))] == ["c2"]
     assert step(Machine(new), shard, letters("b1@3 c3@4")) == []
 
 
@@ -450,7 +481,7 @@ STORED = bytes.fromhex(
     "61a66e756d62657201a36b6579a16b0184a26174d6ff65920081a46b696e64a161a66e756d62657202a36b6579a16b81a474"
     "696d65cf00060dd713b4a700"
 )
-"""The state of a key that had the events `a1 a2 c`, as it was written before states had the fields `watched` and
+"""The state of a key after the events `a1 a2 c`, as it was written before states had the fields `watched` and
 `barred`."""
 
 
@@ -460,9 +491,9 @@ def test_partial_matches_that_were_stored_without_a_field_that_is_new_go_on() ->
     old = Shape(new.version, {name: kind for name, kind in new.fields.items() if name not in ("watched", "barred")})
     assert misfit(old, hits.state) is None
     before = Shard()
-    before.apply(Changes({"k": STORED}, {"k": to_micros(second(60))}, to_micros(second(2))))
+    before.apply(ShardChanges({"k": STORED}, {"k": to_micros(second(60))}, to_micros(second(2))))
     shard = Carrier(hits.state, old).shard(before)
-    assert [each.text for each in step(Machine(hits), shard, letters("a3@3 b1@4"))] == ["a1 a2 b1", "a2 a3 b1"]
+    assert [event.text for event in step(Machine(hits), shard, letters("a3@3 b1@4"))] == ["a1 a2 b1", "a2 a3 b1"]
 
 
 KNOWN = [
@@ -478,8 +509,8 @@ KNOWN = [
 
 @pytest.mark.parametrize(("pattern", "known"), KNOWN)
 def test_a_pattern_keeps_the_numbers_by_which_partial_matches_are_stored(pattern: cep.Pattern, known: str) -> None:
-    """With another fingerprint all that are stored would be given up."""
-    assert Engine(Search(pattern, 60 * S), [Letter]).fingerprint == known
+    """With another fingerprint all stored partial matches would be dropped."""
+    assert PatternEngine(Search(pattern, 60 * S), [Letter]).fingerprint == known
 
 
 @pytest.mark.parametrize(("ticks_s", "expected"), [(4, []), (5, [""]), (11, ["", ""]), (300, [""] * 12)])
@@ -488,7 +519,7 @@ def test_a_heartbeat_that_stops_is_told_each_time_that_it_is_missing(ticks_s: in
     for given in (letters("a1@0 a2@4"), letters("b1@4")):
         result = run(app, {"letters": [*given, tick(ticks_s * S)]}, batch_events=1)
         assert texts(result) == expected
-        assert [each.ended for each in result.emitted(hits)] == [
+        assert [event.ended for event in result.emitted(hits)] == [
             second(9 + 5 * number) for number in range(len(expected))
         ]
 
@@ -499,7 +530,7 @@ def test_a_silence_is_told_once_and_again_when_there_was_an_event() -> None:
     result = run(
         app, {"letters": [*letters("a1@0"), silence, *letters("b1@200"), silence, *letters("a2@400"), silence]}
     )
-    assert [each.ended for each in result.emitted(hits)] == [second(5), second(405)]
+    assert [event.ended for event in result.emitted(hits)] == [second(5), second(405)]
     assert result.emitted("hits.missed") == []
 
 
@@ -544,7 +575,7 @@ def test_a_late_event_of_a_key_that_was_forgotten_is_not_known_to_be() -> None:
     app, _ = app_with(a.then(b), within=10 * S)
     for by, expected in ((DAY - S, ["late"]), (DAY, [])):
         result = run(app, {"letters": [*letters("c1@60"), tick(by), *letters("a1@1")]})
-        assert [each.reason for each in result.emitted("hits.missed")] == expected
+        assert [event.reason for event in result.emitted("hits.missed")] == expected
 
 
 def test_a_key_with_a_partial_match_or_its_only_match_is_not_forgotten() -> None:
@@ -607,8 +638,8 @@ def test_an_event_that_waits_sets_no_timer_if_others_wait() -> None:
     app, hits = app_with(a, late_after=10 * S)
     given = letters("b@0 b@4 b@8 b@12 b@16")
     states = [run(app, {"letters": given[:count]}).states(hits)["k"] for count in range(1, 6)]
-    assert len({each.timer for each in states}) == 1
-    assert [len(each.pending) for each in states] == [1, 2, 3, 3, 3]
+    assert len({state.timer for state in states}) == 1
+    assert [len(state.pending) for state in states] == [1, 2, 3, 3, 3]
 
 
 def test_what_fails_in_turn_tells_nothing_of_that_turn() -> None:
@@ -623,4 +654,4 @@ def test_what_fails_in_turn_tells_nothing_of_that_turn() -> None:
 
     result = run(app, {"letters": [*letters("a1@0 a2@0.1 a3@0.2"), tick(5 * S)]})
     assert texts(result) == ["a1 a2"]
-    assert [each.reason for each in result.emitted("hits.missed")] == ["failed"]
+    assert [event.reason for event in result.emitted("hits.missed")] == ["failed"]

@@ -1,4 +1,4 @@
-"""The fingerprint that decides whether stored partial matches are still those of the pattern: every edit changes it."""
+"""The fingerprint that decides whether stored partial matches still belong to the pattern: every edit changes it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from penstock import cep
 from penstock.cep import skip
-from penstock.cep.engine import Engine
+from penstock.cep.engine import PatternEngine
 from penstock.cep.memory import Bounds
 from penstock.cep.pattern import Pattern, Repeated
 from penstock.cep.search import Search
@@ -37,7 +37,7 @@ def is_e(event: Letter, match: cep.Match) -> bool:
 
 
 def printed(pattern: Pattern, **options: Any) -> str:
-    return Engine(Search(pattern, **{"within": 60 * S, **options}), [Letter, Digit]).fingerprint
+    return PatternEngine(Search(pattern, **{"within": 60 * S, **options}), [Letter, Digit]).fingerprint
 
 
 EDITS: list[tuple[str, Callable[[], Pattern], Callable[[], Pattern]]] = [
@@ -107,10 +107,12 @@ OPTIONS: list[dict[str, Any]] = [
 
 
 def all_printed() -> str:
-    return " ".join(printed(each()) for _, *two in EDITS for each in two)
+    return " ".join(printed(builder()) for _, *two in EDITS for builder in two)
 
 
-@pytest.mark.parametrize(("what", "before", "after"), EDITS, ids=lambda each: each if isinstance(each, str) else "")
+@pytest.mark.parametrize(
+    ("what", "before", "after"), EDITS, ids=lambda argument: argument if isinstance(argument, str) else ""
+)
 def test_an_edit_of_one_thing_changes_the_fingerprint(
     what: str, before: Callable[[], Pattern], after: Callable[[], Pattern]
 ) -> None:
@@ -120,12 +122,12 @@ def test_an_edit_of_one_thing_changes_the_fingerprint(
 
 
 def test_each_option_changes_the_fingerprint() -> None:
-    found = [printed(a.then(b), **each) for each in ({}, *OPTIONS)]
-    assert len(set(found)) == len(found)
+    fingerprints = [printed(a.then(b), **options) for options in ({}, *OPTIONS)]
+    assert len(set(fingerprints)) == len(fingerprints)
 
 
 def test_the_table_has_every_word_of_a_repetition_and_every_option_of_a_search() -> None:
-    edited = {what.split(",")[0] for what, _, _ in EDITS} | {name for each in OPTIONS for name in each}
+    edited = {what.split(",")[0] for what, _, _ in EDITS} | {name for options in OPTIONS for name in options}
     words = {"of": "a group", "low": "times", "high": "times", "how": "consecutive", "stop": "until"}
     words |= {"is_greedy": "greedy", "optionally": "optional", "is_reluctant": "times"}
     assert {words[field.name] for field in fields(Repeated)} <= edited

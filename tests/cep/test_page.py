@@ -1,4 +1,4 @@
-"""docs/patterns.md: each row of its tables gives what it says, and its tests pass."""
+"""docs/patterns.md: each row of its tables gives the documented result, and its tests pass."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from penstock import cep
 from penstock.cep.problems import problems
 from tests.cep.brute import Brute
-from tests.cep.letters import Letter, found, letters, on
+from tests.cep.letters import Letter, letters, matches_of, on
 
 DOCS = Path(__file__).parents[2] / "docs"
 PAGE = (DOCS / "patterns.md").read_text()
@@ -30,7 +30,7 @@ def is_c(event: Letter, match: cep.Match) -> bool:
     return event.kind == "c"
 
 
-NAMES = {"cep": cep, "is_b": is_b, "is_c": is_c, "s": timedelta(seconds=1)} | {each: on(each) for each in "abcd"}
+NAMES = {"cep": cep, "is_b": is_b, "is_c": is_c, "s": timedelta(seconds=1)} | {name: on(name) for name in "abcd"}
 
 
 REFUSED = re.compile(r"^\| `(?P<refused>[^`]+)` \| (?P<why>[^|]+) \| (?P<instead>[^|]+) \|", re.MULTILINE)
@@ -43,15 +43,15 @@ def listed(matches: str) -> list[str]:
 
 @pytest.mark.parametrize("row", [*ROW.finditer(PAGE)], ids=lambda row: row["pattern"])
 def test_a_row_of_the_page_is_true(row: re.Match[str]) -> None:
-    assert sorted(found(eval(row["pattern"], NAMES), row["events"])) == listed(row["matches"])
+    assert sorted(matches_of(eval(row["pattern"], NAMES), row["events"])) == listed(row["matches"])
 
 
 @pytest.mark.parametrize("row", [*ROW.finditer(PAGE)], ids=lambda row: row["pattern"])
 def test_trying_everything_gives_what_a_row_says(row: re.Match[str]) -> None:
-    """So `brute.py` means the same as the page, whatever the engine does."""
+    """This proves that `brute.py` implements the rules of the page, independently of the engine."""
     events = letters(row["events"])
-    found = Brute(events).matches(eval(row["pattern"], NAMES))
-    assert sorted(" ".join(events[number].text for _, number in each.taken) for _, each in found) == listed(
+    matches = Brute(events).matches(eval(row["pattern"], NAMES))
+    assert sorted(" ".join(events[number].text for _, number in match.taken) for _, match in matches) == listed(
         row["matches"]
     )
 
@@ -59,7 +59,7 @@ def test_trying_everything_gives_what_a_row_says(row: re.Match[str]) -> None:
 @pytest.mark.parametrize("row", [*SKIP.finditer(PAGE)], ids=lambda row: row["skip"])
 def test_a_row_about_skipping_is_true(row: re.Match[str]) -> None:
     pattern = eval("b.at_least(1).next(c)", NAMES)
-    assert sorted(found(pattern, "b1 b2 b3 c", skip=eval(row["skip"], NAMES))) == listed(row["matches"])
+    assert sorted(matches_of(pattern, "b1 b2 b3 c", skip=eval(row["skip"], NAMES))) == listed(row["matches"])
 
 
 @pytest.mark.parametrize("row", [*REFUSED.finditer(ABOUT_REFUSED)], ids=lambda row: row["refused"])
@@ -67,21 +67,21 @@ def test_a_pattern_that_the_page_says_is_refused_is_and_what_it_says_to_write_in
     row: re.Match[str],
 ) -> None:
     assert [*problems(eval(row["refused"], NAMES))]
-    for each in re.findall(r"`((?:cep|[abcd])\.[^`]+)`", row["instead"]):
-        assert [*problems(eval(each, NAMES), within=timedelta(hours=1))] == []
+    for pattern in re.findall(r"`((?:cep|[abcd])\.[^`]+)`", row["instead"]):
+        assert [*problems(eval(pattern, NAMES), within=timedelta(hours=1))] == []
 
 
 def test_the_page_has_rows() -> None:
-    counts = [len(list(each.finditer(PAGE))) for each in (ROW, SKIP)]
+    counts = [len(list(regex.finditer(PAGE))) for regex in (ROW, SKIP)]
     assert (*counts, len(list(REFUSED.finditer(ABOUT_REFUSED)))) == (63, 5, 23)
 
 
 def test_the_tests_of_the_page_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS / "examples"))
-    tests = [each for title, each in vars(importlib.import_module("test_cards")).items() if title.startswith("test_")]
+    tests = [test for title, test in vars(importlib.import_module("test_cards")).items() if title.startswith("test_")]
     assert len(tests) == 2
-    for each in tests:
-        each()
+    for test in tests:
+        test()
 
 
 @pytest.mark.parametrize("name", [name for name in vars(cep.Pattern) if not name.startswith("_")])

@@ -1,4 +1,4 @@
-"""Random small patterns over random short lists, against trying everything."""
+"""Random small patterns over random short lists, compared with brute force."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 
 from penstock import cep
 from penstock.cep import skip
-from penstock.cep.engine import Engine
+from penstock.cep.engine import PatternEngine
 from penstock.cep.finding import At
 from penstock.cep.memory import memory_class
 from penstock.cep.pattern import Absent, AllOf, On, Pattern, Repeated
 from penstock.cep.plan import taking
 from penstock.cep.problems import problems
 from penstock.cep.search import Search
-from tests.cep.brute import Brute, Found, Numbered, told
+from tests.cep.brute import Brute, BruteMatch, Numbered, reported
 from tests.cep.letters import BEGIN, Letter, letters
 from tests.cep.overdue import Overdue
 from tests.cep.rows import TooMany, Writer
@@ -34,10 +34,10 @@ from tests.cep.rows import TooMany, Writer
 S = timedelta(seconds=1)
 EVENTS_MAX = 7
 SECOND = 1_000_000
-"""In microseconds: some events come one too early or too late for what is due."""
+"""In microseconds: some events come one too early or too late for a deadline."""
 KINDS = ["a", "b", "ab", "ab", "bc", "abc"]
 Choose = Callable[[Sequence[Any]], Any]
-"""Gives one of several."""
+"""Returns one of several."""
 
 
 def step(name: str, kinds: str, rising: bool) -> On:
@@ -49,7 +49,7 @@ def step(name: str, kinds: str, rising: bool) -> On:
 
 
 class Shapes:
-    """Makes a pattern, each step with a name of its own."""
+    """Generates a pattern in which each step has a different name."""
 
     def __init__(self, choose: Choose) -> None:
         self.choose, self.count = choose, 0
@@ -59,39 +59,40 @@ class Shapes:
         return step(f"s{self.count}", kinds or self.choose(KINDS), self.choose(range(6)) == 0)
 
     def silence(self) -> Pattern:
-        made = cep.absent(self.single(), for_=self.choose(range(1, 5)) * S)
+        silence = cep.absent(self.single(), for_=self.choose(range(1, 5)) * S)
         kind = self.choose(["once", "once", "once", "times", "at_least"])
-        return made if kind == "once" else made.times(2) if kind == "times" else made.at_least(1)
+        return silence if kind == "once" else silence.times(2) if kind == "times" else silence.at_least(1)
 
     def absent(self) -> Pattern:
-        """A part of an `all_of`, with a time or without one."""
+        """Return a part of an `all_of`, with a time or without one."""
         return cep.absent(self.single(), for_=self.choose([None, S, 2 * S, 2 * S, 3 * S]))
 
     def every(self) -> Pattern:
-        made: Pattern = self.single()
+        pattern: Pattern = self.single()
         for _ in range(self.choose([0, 1, 1, 2])):
-            made = made.then(self.single())
-        return cep.every(made.times(2) if self.choose(range(4)) == 0 else made)
+            pattern = pattern.then(self.single())
+        return cep.every(pattern.times(2) if self.choose(range(4)) == 0 else pattern)
 
     def whole(self, depth: int) -> Pattern:
-        """A sequence. What may stand only in some places is drawn more often than it would be by chance."""
+        """Return a sequence. Parts that are allowed only in some places are drawn more often than they would be by
+        chance."""
         rare = ["every", "absent first", "silent first", "absences", "alternatives", "left out", "greedy"]
         kind = self.choose(["any", "any", "any", *rare])
         if kind == "any":
             return self.sequence(depth)
         if kind == "left out":
-            made = self.linked(self.single(), self.left_out())
-            return made if self.choose(range(3)) == 0 else self.linked(made, self.single())
+            pattern = self.linked(self.single(), self.left_out())
+            return pattern if self.choose(range(3)) == 0 else self.linked(pattern, self.single())
         if kind == "greedy":
             return self.greedy_parts()
         if kind == "silent first":
             return self.silent_first(depth)
         if kind == "alternatives":
-            made = self.alternatives()
+            pattern = self.alternatives()
             if self.choose(range(4)):
                 before = self.before_alternatives()
-                made = self.linked(before, made) if self.choose(range(4)) == 0 else before.then(made)
-            return made if self.choose(range(2)) == 0 else self.sequence(depth, made)
+                pattern = self.linked(before, pattern) if self.choose(range(4)) == 0 else before.then(pattern)
+            return pattern if self.choose(range(2)) == 0 else self.sequence(depth, pattern)
         if kind == "every" and self.choose(range(2)) == 0:
             return self.sequence(depth, self.every())
         steps = [self.single() for _ in range(self.choose([1, 1, 2]))]
@@ -101,94 +102,98 @@ class Shapes:
         silent = [self.absent() for _ in range(2)]
         part = self.every() if kind == "every" else cep.all_of(*silent, *steps[1:])
         before = self.single() if self.choose(range(3)) else self.sequence(1)
-        made = before.then(part)
-        return made if self.choose(range(2)) == 0 else self.sequence(depth, made)
+        pattern = before.then(part)
+        return pattern if self.choose(range(2)) == 0 else self.sequence(depth, pattern)
 
     def greedy_parts(self) -> Pattern:
-        """Greedy repetitions, one after the other, and a step that could take what they take."""
-        made = self.greedy() if self.choose(range(2)) == 0 else self.linked(self.single(), self.greedy())
+        """Return greedy repetitions, one after the other, and a step that could take their events."""
+        pattern = self.greedy() if self.choose(range(2)) == 0 else self.linked(self.single(), self.greedy())
         if self.choose(range(2)) == 0:
-            made = self.linked(made, self.greedy().optional())
+            pattern = self.linked(pattern, self.greedy().optional())
         elif self.choose(range(3)) == 0:
-            made = made.not_next(self.single())
-        return self.linked(made, self.single())
+            pattern = pattern.not_next(self.single())
+        return self.linked(pattern, self.single())
 
     def greedy(self) -> Repeated:
-        made = self.single().at_least(1) if self.choose(range(2)) == 0 else self.single().times(1, 2)
-        made = made.consecutive() if self.choose(range(2)) == 0 else made
-        made = made.optional() if self.choose(range(4)) == 0 else made
-        return (self.until(made) if self.choose(range(3)) == 0 else made).greedy()
+        repeated = self.single().at_least(1) if self.choose(range(2)) == 0 else self.single().times(1, 2)
+        repeated = repeated.consecutive() if self.choose(range(2)) == 0 else repeated
+        repeated = repeated.optional() if self.choose(range(4)) == 0 else repeated
+        return (self.until(repeated) if self.choose(range(3)) == 0 else repeated).greedy()
 
     def left_out(self) -> Pattern:
-        """A group whose first parts may be left out, or all of it."""
-        made = self.optional()
+        """Return a group whose first parts, or all parts, may be omitted."""
+        pattern = self.optional()
         for _ in range(self.choose([1, 1, 2])):
-            made = self.linked(made, self.single() if self.choose(range(3)) == 0 else self.optional())
+            pattern = self.linked(pattern, self.single() if self.choose(range(3)) == 0 else self.optional())
         if self.choose(range(4)) == 0:
-            return self.linked(self.optional(), made)
+            return self.linked(self.optional(), pattern)
         if self.choose(range(4)) == 0:
-            return self.linked(made, cep.any_of(self.single(), self.alternative("until")))
-        return made
+            return self.linked(pattern, cep.any_of(self.single(), self.alternative("until")))
+        return pattern
 
     def optional(self) -> Pattern:
-        made = self.single().at_least(1) if self.choose(range(3)) == 0 else self.single()
-        return made.optional().greedy() if self.choose(range(2)) == 0 else made.optional()
+        part = self.single().at_least(1) if self.choose(range(3)) == 0 else self.single()
+        return part.optional().greedy() if self.choose(range(2)) == 0 else part.optional()
 
-    def linked(self, made: Pattern, following: Pattern) -> Pattern:
+    def linked(self, pattern: Pattern, following: Pattern) -> Pattern:
         how = self.choose(["next", "then", "then", "then_any"])
-        linked: Pattern = getattr(made, how)(following)
+        linked: Pattern = getattr(pattern, how)(following)
         return linked
 
     def silent_first(self, depth: int) -> Pattern:
-        """A pattern that begins with silence, alone or with others in an `all_of`."""
+        """Return a pattern that begins with an absence, alone or with others in an `all_of`."""
         silent = [cep.absent(self.single(), for_=self.choose(range(1, 4)) * S) for _ in range(self.choose([1, 1, 2]))]
         steps = [self.single() for _ in range(self.choose(range(3)))]
-        made: Pattern = cep.all_of(*silent, *steps) if len(silent) + len(steps) > 1 else silent[0]
-        return made if self.choose(range(3)) == 0 else self.sequence(depth, made)
+        pattern: Pattern = cep.all_of(*silent, *steps) if len(silent) + len(steps) > 1 else silent[0]
+        return pattern if self.choose(range(3)) == 0 else self.sequence(depth, pattern)
 
     def alternatives(self) -> Pattern:
-        """Parts of which each can be called off, and it alone."""
+        """Return parts that can be called off one by one."""
         if self.choose(range(3)) == 0:
             return cep.any_of(*self.silences())
         kinds = ["silence", "silence", "absent", "until", "step", "any_of"]
-        made = [self.alternative(self.choose(kinds)) for _ in range(2)]
+        alternatives = [self.alternative(self.choose(kinds)) for _ in range(2)]
         if self.choose(range(3)) == 0:
-            made.append(self.alternative(self.choose(["silence", "absent"])))
-        whole = cep.any_of(*made)
+            alternatives.append(self.alternative(self.choose(["silence", "absent"])))
+        whole = cep.any_of(*alternatives)
         kind = self.choose(["once", "once", "once", "times", "until"])
         return whole if kind == "once" else whole.times(2) if kind == "times" else self.until(whole.times(1, 2))
 
     def before_alternatives(self) -> Pattern:
-        """A part that leaves more for the next events to decide, or after which the same is waited for repeatedly."""
+        """Return a part that leaves more for the next events to decide, or after which the same is waited for
+        repeatedly."""
         kind = self.choose(["step", "step", "greedy", "greedy", "silence"])
-        made: Pattern = self.greedy() if kind == "greedy" else self.single()
+        pattern: Pattern = self.greedy() if kind == "greedy" else self.single()
         if kind == "silence":
-            return made.then(cep.absent(self.single(), for_=S).at_least(1))
-        return made.not_next(self.single()) if self.choose(range(3)) == 0 else made
+            return pattern.then(cep.absent(self.single(), for_=S).at_least(1))
+        return pattern.not_next(self.single()) if self.choose(range(3)) == 0 else pattern
 
     def silences(self) -> list[Pattern]:
-        """Absences of different events for different times: when the first is called off, the next is due later."""
+        """Return absences of different events for different times: when the first is called off, the next is due
+        later."""
         kinds, times = self.choose([*permutations("abc")]), self.choose([*permutations(range(2, 5))])
-        made = [cep.absent(self.single(kind), for_=time * S) for kind, time in zip(kinds, times, strict=True)]
-        return [each.then(self.single()) if self.choose(range(3)) == 0 else each for each in made]
+        silences = [cep.absent(self.single(kind), for_=time * S) for kind, time in zip(kinds, times, strict=True)]
+        return [silence.then(self.single()) if self.choose(range(3)) == 0 else silence for silence in silences]
 
     def alternative(self, kind: str) -> Pattern:
-        made: Pattern = self.single()
+        pattern: Pattern = self.single()
         if kind == "silence":
-            made = self.silence()
+            pattern = self.silence()
         elif kind == "absent":
-            made = cep.all_of(made, cep.absent(self.single()), *([self.single()] if self.choose(range(3)) == 0 else ()))
+            pattern = cep.all_of(
+                pattern, cep.absent(self.single()), *([self.single()] if self.choose(range(3)) == 0 else ())
+            )
         elif kind == "until":
-            made = self.until(made.at_least(self.choose([1, 2])))
+            pattern = self.until(pattern.at_least(self.choose([1, 2])))
         elif kind == "any_of":
-            made = self.until(cep.any_of(made, self.alternative(self.choose(["absent", "until"]))).times(1, 2))
-        return made.then(self.single()) if self.choose(range(3)) == 0 else made
+            pattern = self.until(cep.any_of(pattern, self.alternative(self.choose(["absent", "until"]))).times(1, 2))
+        return pattern.then(self.single()) if self.choose(range(3)) == 0 else pattern
 
     def pattern(self, depth: int) -> Pattern:
         if depth and self.choose(range(8)) == 0:
             return self.silence()
-        made = self.shape(depth)
-        return self.repeated(made) if self.choose(range(3)) == 0 else made
+        pattern = self.shape(depth)
+        return self.repeated(pattern) if self.choose(range(3)) == 0 else pattern
 
     def shape(self, depth: int) -> Pattern:
         kind = self.choose(["step", "step", "sequence", "any_of", "all_of"]) if depth else "step"
@@ -203,21 +208,21 @@ class Shapes:
         return self.sequence(depth)
 
     def sequence(self, depth: int, first: Pattern | None = None) -> Pattern:
-        made: Any = self.pattern(depth - 1) if first is None else first
+        pattern: Any = self.pattern(depth - 1) if first is None else first
         for _ in range(self.choose(range(1, 4))):
             how = self.choose(["next", "then", "then", "then_any", "not_next", "not_then", "absent"])
             if how == "absent":
-                made = made.then(self.silence())
+                pattern = pattern.then(self.silence())
             elif how.startswith("not"):
-                made = getattr(made, how)(self.single())
+                pattern = getattr(pattern, how)(self.single())
             else:
-                made = getattr(made, how)(self.pattern(depth - 1))
-        assert isinstance(made, Pattern)
-        return made
+                pattern = getattr(pattern, how)(self.pattern(depth - 1))
+        assert isinstance(pattern, Pattern)
+        return pattern
 
-    def repeated(self, made: Pattern) -> Pattern:
+    def repeated(self, pattern: Pattern) -> Pattern:
         low, more = self.choose(range(1, 3)), self.choose(range(3))
-        plain = made.at_least(low) if more == 2 else made.times(low, low + more)
+        plain = pattern.at_least(low) if more == 2 else pattern.times(low, low + more)
         again: Repeated = self.choose([plain, plain, plain.consecutive(), plain.combinations()])
         again = again.optional() if self.choose(range(4)) == 0 else again
         again = again.greedy() if self.choose(range(4)) == 0 else again
@@ -230,7 +235,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Case:
-    """A pattern, the times that a match may take, and whether there is an index of partial matches."""
+    """A pattern, the time limits of a match, and whether partial matches have an index."""
 
     pattern: Pattern
     within: timedelta | None
@@ -245,14 +250,14 @@ class Case:
 def made_case(choose: Choose) -> Case:
     within, gap = choose([None, 4 * S, 8 * S]), choose([None, None, 2 * S, 4 * S])
     depth = choose([1, 1, 2])
-    made = Shapes(choose).whole(depth)
-    while any(problems(made, within=within, gap=gap)) or not is_short(made, within):
-        made = Shapes(choose).whole(depth)
-    return Case(made, within, gap, choose([False, True]))
+    pattern = Shapes(choose).whole(depth)
+    while any(problems(pattern, within=within, gap=gap)) or not is_short(pattern, within):
+        pattern = Shapes(choose).whole(depth)
+    return Case(pattern, within, gap, choose([False, True]))
 
 
 def is_short(pattern: Pattern, within: timedelta | None) -> bool:
-    """Whether it can be written out in a reasonable number of rows."""
+    """Return whether it expands to a reasonable number of rows."""
     try:
         return len(Writer(EVENTS_MAX, within).rows(pattern)) < 5_000
     except TooMany:
@@ -279,69 +284,72 @@ def lists(draw: Any) -> list[Letter]:
 
 @contextmanager
 def indexed(is_indexed: bool) -> Iterator[None]:
-    """Have even a few partial matches an index, as many have."""
+    """Give even a few partial matches an index, as many have."""
     few = 0 if is_indexed else 16
     with patch("penstock.cep.runs.FEW", few), patch("penstock.cep.engine.FEW", few):
         yield
 
 
 def taken_by(path: tuple[int, ...]) -> list[int]:
-    """The events that steps have taken; a first silence is counted from one that none has."""
+    """Return the events that steps have taken; a first absence is counted from one that none has."""
     return [event for step, event in zip(path[::2], path[1::2], strict=True) if step >= 0]
 
 
 QUICK = settings(max_examples=200, deadline=None, suppress_health_check=list(HealthCheck))
 PAIRS = 20_000
-"""Of the long test. They are drawn without hypothesis, which takes several times as long as the rest."""
+"""Pairs of the long test. They are drawn without hypothesis, which takes several times as long as the rest."""
 TIMED_OUT_EACH = 8
-"""For one pair of so many, partial matches whose time was over are compared too: that takes longer than the rest."""
+"""For one pair in this many, partial matches that timed out are compared too: that takes longer than the rest."""
 
 
-def found_by(matches: list[cep.Match], events: list[Letter]) -> list[Found]:
+def found_by(matches: list[cep.Match], events: list[Letter]) -> list[BruteMatch]:
     numbered = {id(event): place for place, event in enumerate(events)}
-    made = []
-    for each in matches:
-        assert each.began is not None
-        assert each.ended is not None
-        made.append(Found(tuple((name, numbered[id(event)]) for name, event in each.rows), each.began, each.ended))
-    return made
+    hits = []
+    for match in matches:
+        assert match.began is not None
+        assert match.ended is not None
+        hits.append(
+            BruteMatch(tuple((name, numbered[id(event)]) for name, event in match.rows), match.began, match.ended)
+        )
+    return hits
 
 
 def compare(case: Case, events: list[Letter]) -> list[Numbered]:
-    """Returns the matches."""
+    """Compare both results; returns the matches."""
     with indexed(case.is_indexed):
         matches = cep.find(case.pattern, events, **case.times)
     expected = Brute(events, case.within, case.gap).matches(case.pattern)
-    assert Counter(found_by(matches, events)) == Counter(each for _, each in expected), told_of(case, events)
+    assert Counter(found_by(matches, events)) == Counter(match for _, match in expected), told_of(case, events)
     return expected
 
 
 def compare_once(case: Case, events: list[Letter], expected: list[Numbered]) -> None:
-    """`every=False` gives one of those that are complete first."""
+    """Compare with `every=False`, which gives one of the matches that are complete first."""
     with indexed(case.is_indexed):
-        found = found_by(cep.find(case.pattern, events, every=False, **case.times), events)
-    earliest = min((each.ended for _, each in expected), default=None)
-    assert len(found) == min(1, len(expected)), told_of(case, events)
-    assert all(each in [match for _, match in expected] and each.ended == earliest for each in found)
+        hits = found_by(cep.find(case.pattern, events, every=False, **case.times), events)
+    earliest = min((match.ended for _, match in expected), default=None)
+    assert len(hits) == min(1, len(expected)), told_of(case, events)
+    assert all(hit in [match for _, match in expected] and hit.ended == earliest for hit in hits)
 
 
 def compare_timed_out(case: Case, events: list[Letter]) -> bool:
-    """Returns whether there were any. One that has the events of a match does not count: it may be told or not."""
+    """Compare time-outs; returns whether there were any. One with the events of a match is ignored: it may be reported
+    or not."""
     with indexed(case.is_indexed):
         matches = cep.find(case.pattern, events, timed_out=True, **case.times)
-    complete = {each.taken for each in found_by([each for each in matches if not each.timed_out], events)}
-    found = found_by([each for each in matches if each.timed_out], events)
+    complete = {match.taken for match in found_by([match for match in matches if not match.timed_out], events)}
+    hits = found_by([match for match in matches if match.timed_out], events)
     try:
         expected = Overdue(events, case.within, case.gap).timed_out(case.pattern)
     except TooMany:
         return False
-    one, other = (Counter(each for each in several if each.taken not in complete) for several in (found, expected))
+    one, other = (Counter(hit for hit in several if hit.taken not in complete) for several in (hits, expected))
     assert one == other, told_of(case, events)
     return bool(one)
 
 
 def told_of(case: Case, events: list[Letter]) -> str:
-    return f"{[f'{each.text}@{(each.at - BEGIN).total_seconds()}' for each in events]} {case}"
+    return f"{[f'{event.text}@{(event.at - BEGIN).total_seconds()}' for event in events]} {case}"
 
 
 def compare_skipping(case: Case, events: list[Letter], expected: list[Numbered], after: skip.Skip) -> None:
@@ -349,21 +357,61 @@ def compare_skipping(case: Case, events: list[Letter], expected: list[Numbered],
         return  # an `every` at the beginning takes few of them
     with indexed(case.is_indexed):
         matches = cep.find(case.pattern, events, skip=after, **case.times)
-    if after.name is not None and len({(numbers, each.ended) for numbers, each in expected}) < len(expected):
-        return  # which step took an event decides what is skipped, and either of them may be told
-    found = [_unnamed(each) for each in found_by(matches, events)]
-    assert found == [_unnamed(each) for each in told(expected, after)], f"{after} {told_of(case, events)}"
+    if after.name is not None and len({(numbers, match.ended) for numbers, match in expected}) < len(expected):
+        return  # which step took an event decides what is skipped, and either match may be emitted
+    hits = [_unnamed(hit) for hit in found_by(matches, events)]
+    assert hits == [_unnamed(hit) for hit in reported(expected, after)], f"{after} {told_of(case, events)}"
 
 
-def _unnamed(found: Found) -> tuple[Any, ...]:
-    """Which step took an event does not count: of two matches with the same events either may be told."""
-    return [place for _, place in found.taken], found.began, found.ended
+def _unnamed(hit: BruteMatch) -> tuple[Any, ...]:
+    """Return the match without the names of steps: of two matches with the same events either may be emitted."""
+    return [place for _, place in hit.taken], hit.began, hit.ended
 
 
 @QUICK
 @given(cases(), lists())
 def test_find_gives_what_trying_everything_gives(case: Case, events: list[Letter]) -> None:
     compare(case, events)
+
+
+def made_silent_case(choose: Choose) -> Case:
+    """Return a pattern with one absence, which is repeated without a limit."""
+    shapes, within, gap = Shapes(choose), choose([4 * S, 12 * S, 12 * S]), choose([None, None, 6 * S])
+    silence: Any = cep.absent(shapes.single(), for_=choose([S, S, 2 * S])).at_least(choose([1, 1, 2]))
+    pattern = silence
+    if choose(range(3)):
+        pattern = shapes.single().then(cep.any_of(silence, shapes.single()) if choose(range(3)) == 0 else silence)
+    if choose(range(2)):
+        pattern = shapes.linked(pattern, shapes.single())
+    if choose(range(4)) == 0:
+        pattern = getattr(pattern, choose(["not_then", "not_next"]))(shapes.single())
+    return Case(pattern, within, gap, choose([False, True]))
+
+
+@st.composite
+def silent_cases(draw: Any) -> tuple[Case, list[Letter]]:
+    def choose(several: Sequence[Any]) -> Any:
+        return draw(st.sampled_from(several))
+
+    case = made_silent_case(choose)
+    while any(problems(case.pattern, **case.times)):
+        case = made_silent_case(choose)
+    times = [choose(range(7)) for _ in range(choose(range(1, 5)))]
+    words = [f"{choose('aaabbbcd')}{choose(range(4))}@{sum(times[: count + 1])}" for count in range(len(times))]
+    return case, letters(" ".join(words))
+
+
+@QUICK
+@given(silent_cases(), st.integers(1, 4))
+def test_of_the_periods_of_a_repeated_absence_only_the_first_ones_and_the_last_one_of_a_step_count(
+    pair: tuple[Case, list[Letter]], periods: int
+) -> None:
+    case, events = pair
+    with indexed(case.is_indexed):
+        bounds = cep.Bounds(partial=10_000, events=10_000, periods=periods)
+        matches = cep.find(case.pattern, events, bounds=bounds, **case.times)
+    expected = Brute(events, case.within, case.gap, periods).matches(case.pattern)
+    assert Counter(found_by(matches, events)) == Counter(match for _, match in expected), told_of(case, events)
 
 
 def skips(case: Case, choose: Choose) -> list[skip.Skip]:
@@ -378,8 +426,8 @@ def test_skipping_gives_what_trying_everything_and_skipping_gives(
     case: Case, events: list[Letter], data: st.DataObject
 ) -> None:
     matches = compare(case, events)
-    for each in skips(case, lambda several: data.draw(st.sampled_from(several))):
-        compare_skipping(case, events, matches, each)
+    for after in skips(case, lambda several: data.draw(st.sampled_from(several))):
+        compare_skipping(case, events, matches, after)
 
 
 @QUICK
@@ -406,8 +454,8 @@ def test_thousands_of_pairs_give_what_trying_everything_gives() -> None:
         case, events = made_case(choose), made_list(choose)
         matches = compare(case, events)
         counts["with matches"] += bool(matches)
-        for each in skips(case, choose):
-            compare_skipping(case, events, matches, each)
+        for after in skips(case, choose):
+            compare_skipping(case, events, matches, after)
         compare_once(case, events, matches)
         if number % TIMED_OUT_EACH == 0:
             counts["with some timed out"] += compare_timed_out(case, events)
@@ -417,7 +465,7 @@ def test_thousands_of_pairs_give_what_trying_everything_gives() -> None:
     print(f"{PAIRS} pairs: {dict(counts)}")
     assert counts["with some timed out"] > PAIRS / TIMED_OUT_EACH / 4
     wanted = ("On", "Sequence", "Repeated", "AnyOf", "AllOf", "Absent", "Every")
-    least = min(counts[each] for each in (*wanted, "absences without a time", "absences together", "with matches"))
+    least = min(counts[kind] for kind in (*wanted, "absences without a time", "absences together", "with matches"))
     assert least > PAIRS / 20
 
 
@@ -428,7 +476,7 @@ def walk(pattern: Pattern) -> Iterator[Pattern]:
 
 
 def has_two_absences(part: Pattern) -> bool:
-    return isinstance(part, AllOf) and sum(isinstance(each, Absent) for each in part.of) > 1
+    return isinstance(part, AllOf) and sum(isinstance(member, Absent) for member in part.of) > 1
 
 
 @QUICK
@@ -442,13 +490,13 @@ def test_no_more_is_kept_than_may_be_and_no_event_that_nothing_has(
     case: Case, events: list[Letter], after: skip.Skip, full: Any
 ) -> None:
     search = Search(case.pattern, case.within, after, bounds=cep.Bounds(partial=3, events=3, full=full), gap=case.gap)
-    engine, memory = Engine(search, [Letter]), memory_class("Kept", [Letter])()
+    engine, memory = PatternEngine(search, [Letter]), memory_class("Kept", [Letter])()
     lost = 0
     for event in events:
         with indexed(case.is_indexed):
-            found = engine.feed(memory, event, event.at, At(event.at))
-        lost += len(found.lost) if found is not None else 0
+            outcome = engine.feed(memory, event, event.at, At(event.at))
+        lost += len(outcome.lost) if outcome is not None else 0
         kept = [*memory.runs, *memory.complete]
         assert len(kept) <= 3
-        assert set(memory.held_0) == {number for each in kept for number in taken_by(each.path)}
+        assert set(memory.held_0) == {number for run in kept for number in taken_by(run.path)}
     assert memory.lost == lost

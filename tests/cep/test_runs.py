@@ -7,16 +7,16 @@ from unittest.mock import patch
 
 import pytest
 
-from penstock.cep.memory import Run
+from penstock.cep.memory import PartialMatch
 from penstock.cep.runs import SPARE, Runs
 from tests.cep.letters import second
 
 
-def partial(wait: int = 0, past: int = 0, due_s: int = 0, path: tuple[int, ...] = (0, 1)) -> Run:
-    return Run(wait, past, second(0), None, second(due_s) if due_s else None, None, path)
+def partial(wait: int = 0, past: int = 0, due_s: int = 0, path: tuple[int, ...] = (0, 1)) -> PartialMatch:
+    return PartialMatch(wait, past, second(0), None, second(due_s) if due_s else None, None, path)
 
 
-MAKERS: list[Callable[[int], Run]] = [
+MAKERS: list[Callable[[int], PartialMatch]] = [
     lambda number: partial(path=(0, number)),
     lambda number: partial(path=(0, 1, 0, 2 + number)),
     lambda number: partial(wait=number),
@@ -27,10 +27,12 @@ MAKERS: list[Callable[[int], Run]] = [
 
 @pytest.mark.parametrize("few", [0, 16])
 @pytest.mark.parametrize("make", MAKERS)
-def test_the_order_of_age_does_not_depend_on_where_partial_matches_stand(make: Callable[[int], Run], few: int) -> None:
+def test_the_order_of_age_does_not_depend_on_where_partial_matches_stand(
+    make: Callable[[int], PartialMatch], few: int
+) -> None:
     for numbers in (range(8), range(7, -1, -1)):
         with patch("penstock.cep.runs.FEW", few):
-            runs, by_age = Runs(map(make, numbers)), list[Run]()
+            runs, by_age = Runs(map(make, numbers)), list[PartialMatch]()
             while (oldest := runs.oldest()) is not None:
                 runs.drop(oldest)
                 by_age.append(oldest)

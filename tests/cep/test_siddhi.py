@@ -1,7 +1,7 @@
-"""The examples of Siddhi's query guide, one a row: patterns, counting, logical ones, what does not occur, sequences.
+"""The examples of Siddhi's query guide, one a row: patterns, counting, logical ones, absences, sequences.
 
-Letters stand for its streams: `r` is a regulator, `t` a temperature (its number), `k` a room's key. What we do in
-another way on purpose is a table of its own.
+Letters stand for its streams: `r` is a regulator, `t` a temperature (its number), `k` a room's key. Deliberate
+differences are in a separate table.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import pytest
 
 from penstock import cep
 from penstock.cep import skip
-from penstock.errors import DeclarationError
-from tests.cep.letters import Letter, found, on
+from penstock.core.errors import DeclarationError
+from tests.cep.letters import Letter, matches_of, on
 
 S = timedelta(seconds=1)
 a, b, c = on("a"), on("b"), on("c")
@@ -51,13 +51,13 @@ PART: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
     (a.then_any(b), {"every": False}, "a1 b1", ["a1 b1"]),
     (a.then_any(b).then(c), {}, "a b1 b2 c", ["a b1 c", "a b2 c"]),  # `A -> every B -> C`
     (a.then(cep.every(b)).then(c), {}, "a b1 b2 c", ["a b1 c", "a b2 c"]),
-    (a.then_any(b).then(c), {}, "a1 a2 b c", ["a1 b c", "a2 b c"]),  # where Siddhi has that of a1 alone
-    # `A -> B`, where the time of the first A is over: Siddhi waits with that alone, and has no match
+    (a.then_any(b).then(c), {}, "a1 a2 b c", ["a1 b c", "a2 b c"]),  # where Siddhi only has that of a1
+    # `A -> B`, where the first A has timed out: Siddhi waits with that alone, and has no match
     (a.then(b), {"every": False, "within": 5 * S}, "a1@0 a2@4 b@7", ["a2 b"]),
-    # `A<2:3> -> B` without every=False or a skip: each A begins a match of its own
+    # `A<2:3> -> B` without every=False or a skip: each A begins its own match
     (a.times(2, 3).greedy().then(b), {}, "a1 a2 a3 b", ["a1 a2 a3 b", "a2 a3 b"]),
     (a.times(2, 3).greedy().then(b), {"skip": skip.past_last}, "a1 a2 a3 b", ["a1 a2 a3 b"]),
-    # `every (A -> B) -> C`: a new one for each that is complete, and C ends all that wait
+    # `every (A -> B) -> C`: a new one for each complete one, and C ends all that wait
     (cep.every(a.then(b)).then(c), {}, "a1 b1 a2 b2 c1 c2", ["a1 b1 c1", "a2 b2 c1"]),
     (cep.every(a.then(b)).then(c), {}, "a1 b1 a2 c1 b2 c2", ["a1 b1 c1", "a2 b2 c2"]),
     (cep.every(a.then(b)).then(c), {}, "a1 a2 a3 b1 b2 c1", ["a1 b1 c1"]),
@@ -138,15 +138,15 @@ SEQUENCES: list[tuple[cep.Pattern, dict[str, Any], str, list[str]]] = [
 def test_a_pattern_gives_what_the_guide_says(
     pattern: cep.Pattern, options: dict[str, Any], events: str, expected: list[str]
 ) -> None:
-    assert found(pattern, events, **options) == expected
+    assert matches_of(pattern, events, **options) == expected
 
 
 DIFFERENT = [
-    (cep.every(cep.all_of(a, b)), "every takes steps"),  # `every (A and B)`
+    (cep.every(cep.all_of(a, b)), "every takes only steps"),  # `every (A and B)`
 ]
 
 
-@pytest.mark.parametrize(("pattern", "told"), DIFFERENT)
-def test_where_we_differ_on_purpose_it_is_refused(pattern: cep.Pattern, told: str) -> None:
-    with pytest.raises(DeclarationError, match=told):
-        found(pattern, "a b")
+@pytest.mark.parametrize(("pattern", "problem"), DIFFERENT)
+def test_where_we_differ_on_purpose_it_is_refused(pattern: cep.Pattern, problem: str) -> None:
+    with pytest.raises(DeclarationError, match=problem):
+        matches_of(pattern, "a b")

@@ -1,4 +1,4 @@
-"""A server that says what a test tells it to, and time that passes when a client waits."""
+"""A scripted server, and a clock that advances when a client waits."""
 
 from __future__ import annotations
 
@@ -16,23 +16,14 @@ from websockets.datastructures import Headers
 from websockets.http11 import Response
 
 from penstock.client import Timing
-from tests.network import close
+from tests.network import Asked, close
 
 PROBLEM = "application/problem+json"
 
 
 @dataclass
-class Asked:
-    """One request, as the server got it."""
-
-    path: str
-    query: dict[str, str]
-    headers: dict[str, str]
-
-
-@dataclass
 class Answer:
-    """What is answered. `hold`: the connection stays open after it, without a word."""
+    """An answer of the script. `hold`: the connection stays open after it, silent."""
 
     status: int = 200
     body: bytes = b""
@@ -49,7 +40,7 @@ def page(**content: Any) -> Answer:
 def problem(status: int, code: str, **headers: str) -> Answer:
     body = {"status": status, "code": code, "detail": f"it is {code}", "title": "", "type": "about:blank"}
     return Answer(
-        status, json.dumps(body).encode(), PROBLEM, {name.replace("_", "-"): each for name, each in headers.items()}
+        status, json.dumps(body).encode(), PROBLEM, {name.replace("_", "-"): value for name, value in headers.items()}
     )
 
 
@@ -59,7 +50,7 @@ def stream(*events: tuple[str, str, Any], hold: bool = False) -> Answer:
 
 
 class Scripted:
-    """Answers requests in the order of the script, then the last answer for ever. `asked` has what came."""
+    """Answers requests in the order of the script, then repeats the last answer. `asked` has the requests received."""
 
     def __init__(self, *script: Answer) -> None:
         self._script = list(script)
@@ -117,22 +108,22 @@ def _raw(answer: Answer) -> bytes:
 
 @asynccontextmanager
 async def scripted(*script: Answer, tls: ssl.SSLContext | None = None) -> AsyncIterator[Scripted]:
-    found = Scripted(*script)
-    found.scheme = "http" if tls is None else "https"
-    server = await asyncio.start_server(found.accept, "127.0.0.1", 0, ssl=tls)
-    found.port = server.sockets[0].getsockname()[1]
+    gateway = Scripted(*script)
+    gateway.scheme = "http" if tls is None else "https"
+    server = await asyncio.start_server(gateway.accept, "127.0.0.1", 0, ssl=tls)
+    gateway.port = server.sockets[0].getsockname()[1]
     try:
-        yield found
+        yield gateway
     finally:
         await close(server)
-        await found.close()
+        await gateway.close()
 
 
 @asynccontextmanager
 async def websocket(
     talk: Callable[[ServerConnection, int], Awaitable[None]], refuse: Callable[[int], Answer | None] = lambda _: None
 ) -> AsyncIterator[str]:
-    """A WebSocket server: `talk` is called with each connection and its number, `refuse` with the handshake's."""
+    """Run a WebSocket server: `talk` is called with each connection and its number, `refuse` with the handshake's."""
     count = [0, 0]
 
     async def handler(connection: ServerConnection) -> None:

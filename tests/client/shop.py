@@ -13,12 +13,13 @@ from pathlib import Path
 import pyarrow as pa
 import uvloop
 
-from penstock.contracts import Output
-from penstock.runtime.clock import WallClock
-from penstock.runtime.directory import DataDirectory
+from penstock.app.loading import load
+from penstock.core.clock import WallClock
+from penstock.core.contracts import Output
+from penstock.core.settings import from_environment
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.gateway import Gateway
-from penstock.runtime.loading import load
-from penstock.settings import from_environment
 from penstock.store import ViewSpec
 from penstock.store.table import ViewTable
 from tests.harness import ROOT
@@ -27,7 +28,7 @@ SALES = ViewSpec("sales", ("product",), None, None, None, changes_kept=1_000, ch
 
 
 class Shop:
-    """Takes orders; `sell` stands for the engine, and writes rows of the view `sales`."""
+    """Takes orders; `sell` replaces the engine, and writes rows of the view `sales`."""
 
     def __init__(self, folder: Path) -> None:
         directory = DataDirectory(folder)
@@ -66,7 +67,9 @@ def running_shop(folder: Path) -> Iterator[Shop]:
 
 async def serve(folder: str, descriptor: str) -> None:
     app = load(str(ROOT / "docs/examples/shop.py")).app
-    await Gateway(app, DataDirectory(Path(folder)), from_environment()).run(socket.socket(fileno=int(descriptor)))
+    await Gateway(app, EmbeddedStorage(DataDirectory(Path(folder))), from_environment()).run(
+        socket.socket(fileno=int(descriptor))
+    )
 
 
 if __name__ == "__main__":

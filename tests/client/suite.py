@@ -1,4 +1,4 @@
-"""A server of the serve tier on fakes, and a client of it: what the tests of following share."""
+"""Helpers shared by the tests of following: a server of the serve tier on fakes, and a client of it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from penstock.client import Client, Timing
+from penstock.core.settings import Settings
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, description, make_deps, serving
 
 QUICK = Timing(base_s=0.005, cap_s=0.05, wait_s=0.2, call_s=10)

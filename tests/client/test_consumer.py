@@ -1,4 +1,4 @@
-"""The consumer: each message is done once, and what it caused is neither lost nor doubled."""
+"""The consumer: each message is processed once, and its effects are neither lost nor doubled."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 
 from penstock.client import ClientError, Consumer, Events, GaveUp, Intent, Reset, Snapshot, Tx
-from penstock.errors import AlreadyRunning
+from penstock.core.errors import AlreadyRunning
 from tests.client.suite import QUICK, TRANSPORTS, Stage, connected, staged
-from tests.serve.fakes import run, until
+from tests.clocks import until
+from tests.serve.fakes import run
 
 
 async def note(message: Any, tx: Tx) -> None:
-    """Write each number down; a second time would fail."""
+    """Store each number; a second time would fail."""
     tx.execute("CREATE TABLE IF NOT EXISTS seen (n INTEGER PRIMARY KEY)")
     if isinstance(message, Events):
         tx.executemany("INSERT INTO seen VALUES (?)", [(event["n"],) for event in message.events])
@@ -107,14 +108,14 @@ def test_an_effect_is_tried_again_with_the_same_id_until_it_is_made(tmp_path: Pa
             following = client.follow(stream="x", since="earliest")
             consumer = Consumer(following, tmp_path / "c.db", handle, effects={"mail": mail}, timing=QUICK)
             await running(consumer, lambda: len(tries) == 6 and not consumer.pending)
-        assert [each.payload["n"] for each in tries] == [1, 1, 1, 2, 2, 2]
-        assert len({each.id for each in tries}) == 2
+        assert [intent.payload["n"] for intent in tries] == [1, 1, 1, 2, 2, 2]
+        assert len({intent.id for intent in tries}) == 2
 
     run(main())
 
 
 def test_an_effect_that_gives_up_is_kept_aside_and_can_be_made_later(tmp_path: Path) -> None:
-    made: list[str] = []
+    effect_ids: list[str] = []
     willing = [False]
 
     async def handle(message: Any, tx: Tx) -> None:
@@ -124,7 +125,7 @@ def test_an_effect_that_gives_up_is_kept_aside_and_can_be_made_later(tmp_path: P
     async def mail(intent: Intent) -> None:
         if intent.payload["n"] == 1 and not willing[0]:
             raise GaveUp("no such address")
-        made.append(intent.id)
+        effect_ids.append(intent.id)
 
     async def main() -> None:
         async with staged() as stage, connected(stage.port) as client:
@@ -133,12 +134,12 @@ def test_an_effect_that_gives_up_is_kept_aside_and_can_be_made_later(tmp_path: P
             following = client.follow(stream="x", since="earliest")
             async with Consumer(following, tmp_path / "c.db", handle, effects={"mail": mail}) as consumer:
                 task = asyncio.create_task(consumer.run())
-                await until(lambda: len(made) == 1)
+                await until(lambda: len(effect_ids) == 1)
                 [given_up] = await consumer.failed()
                 assert (given_up.payload["n"], given_up.failed) == (1, "no such address")
                 willing[0] = True
                 await consumer.retry(given_up)
-                await until(lambda: made[1:] == [given_up.id])
+                await until(lambda: effect_ids[1:] == [given_up.id])
                 await until(lambda: not consumer.pending)
                 assert await consumer.failed() == []
                 task.cancel()
@@ -204,7 +205,7 @@ def test_one_file_has_one_consumer_of_one_target(tmp_path: Path) -> None:
             async with Consumer(client.follow(stream="x"), tmp_path / "c.db", note):
                 with pytest.raises(AlreadyRunning):
                     await Consumer(client.follow(stream="x"), tmp_path / "c.db", note).__aenter__()
-            with pytest.raises(ClientError, match="is of a consumer of"):
+            with pytest.raises(ClientError, match="belongs to a consumer of"):
                 await Consumer(client.follow(stream="y"), tmp_path / "c.db", note).__aenter__()
             async with Consumer(client.follow(stream="x"), tmp_path / "c.db", note):
                 pass

@@ -1,5 +1,5 @@
 """Programs that are killed at every step, a gateway that is killed, a network that cuts: each event is in the log once,
-is handled once, and has its effect once."""
+is processed once, and has its effect once."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import sqlite3
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 
 import httpx
 import pytest
 
 from tests.client.worker import SEEN, SERVICE, TAKEN
+from tests.clocks import until
 from tests.collect.support import in_loop
 from tests.collect.test_killed import stored
 from tests.gateway import RunningGateway, running_gateway
@@ -31,7 +31,7 @@ CUTS = 5
 
 
 class Worker:
-    """A program that is started again after each kill."""
+    """A program that is restarted after each kill."""
 
     def __init__(self, what: str, port: int, folder: Path, transport: str) -> None:
         self._command = [
@@ -44,12 +44,12 @@ class Worker:
         self._process = subprocess.Popen(self._command, cwd=ROOT, env=environ, stdin=subprocess.PIPE)
 
     async def killed_at(self, trap: str) -> None:
-        """Run until it has ended at a point, as by kill -9."""
+        """Run until it was killed at a failpoint, as by kill -9."""
         self.start(f"{trap}=kill")
         assert await self._ended() == -9, trap
 
     async def finish(self) -> None:
-        """Let it come to an end in good order."""
+        """Let it end normally."""
         assert self._process is not None
         assert self._process.stdin is not None
         self._process.stdin.close()
@@ -72,24 +72,18 @@ def column(path: Path, query: str) -> list[str]:
     connection = sqlite3.connect(path)
     try:
         return [row[0] for row in connection.execute(query)]
-    except sqlite3.OperationalError:  # its table is yet to be made
+    except sqlite3.OperationalError:  # its table does not exist yet
         return []
     finally:
         connection.close()
 
 
-async def until(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.05)
-
-
 async def trouble(gateway: RunningGateway, draw: random.Random, kills: int) -> None:
-    """Kill the gateway some times, a while after it has begun to answer."""
+    """Kill the gateway repeatedly, each time a while after it has begun to answer."""
     async with httpx.AsyncClient() as client:
         for _ in range(kills):
             await client.get(f"http://127.0.0.1:{gateway.port}/v1/health", timeout=DEADLINE_S)
-            await asyncio.sleep(2 * draw.random())
+            await asyncio.sleep(2 * draw.random())  # the moment of the kill is the random part of this test
             await asyncio.to_thread(gateway.kill)
             gateway.start()
 
@@ -108,7 +102,7 @@ async def bad_day(folder: Path, transport: str, way: str, rounds: int) -> None:
         service.execute("CREATE TABLE delivered (id TEXT PRIMARY KEY, name TEXT)")
         service.execute("CREATE TABLE calls (id TEXT)")
     service.close()
-    with running_gateway(folder / "data", PENSTOCK_PAGE_EVENTS="20") as gateway:  # a connection lives for some messages
+    with running_gateway(folder / "data", PENSTOCK_PAGE_EVENTS="20") as gateway:  # a connection lasts a few messages
         proxy = Proxy(lambda: gateway.port, draw, bytes_max=6_000)
         async with listening(proxy):
             producer = Worker("produce", proxy.port, folder, way)
@@ -119,11 +113,13 @@ async def bad_day(folder: Path, transport: str, way: str, rounds: int) -> None:
                     for worker, points in ((producer, PRODUCER), (consumer, CONSUMER))
                 ]
                 await asyncio.gather(trouble(gateway, draw, 3 * rounds), *kills)
-                await until(lambda: proxy.cuts >= CUTS)
+                await until(lambda: proxy.cuts >= CUTS, pause_s=0.05)
                 proxy.calm = True
                 await producer.finish()
                 logged = await asyncio.to_thread(stored, gateway.streams)
-                await until(lambda: set(column(folder / SERVICE, "SELECT name FROM delivered")) == set(logged))
+                await until(
+                    lambda: set(column(folder / SERVICE, "SELECT name FROM delivered")) == set(logged), pause_s=0.05
+                )
                 await consumer.finish()
     taken = (folder / TAKEN).read_text().split()
     print(f"{logged.total()} events, {len(taken)} known to be taken, {proxy.cuts} cuts")

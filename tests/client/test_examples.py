@@ -14,7 +14,8 @@ import pytest
 
 from penstock.client import Client, Timing
 from tests.client.shop import running_shop
-from tests.collect.support import in_loop, until
+from tests.clocks import until
+from tests.collect.support import in_loop
 from tests.harness import ROOT
 from tests.network import close
 
@@ -64,13 +65,13 @@ async def test_a_program_sends_orders(tmp_path: Path) -> None:
         async with asyncio.timeout(60):
             await example("till").main(shop.url, str(tmp_path / "outbox.db"))
         async with Client(shop.url) as client:
-            found = [event async for page in client.events("orders") for event in page.events]
-    assert sorted(event["product"] for event in found) == ["milk", "tea", "tea"]
+            events = [event async for page in client.events("orders") for event in page.events]
+    assert sorted(event["product"] for event in events) == ["milk", "tea", "tea"]
 
 
 @asynccontextmanager
 async def a_carrier(taken: dict[str, bytes]) -> AsyncIterator[str]:
-    """A service that fails the first time it hears a key, and takes each key once."""
+    """A service that fails the first time it receives a key, and accepts each key once."""
     heard: set[str] = set()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -99,7 +100,7 @@ async def test_a_program_packs_and_ships_each_order_once(tmp_path: Path) -> None
     with running_shop(tmp_path / "shop") as shop:
         async with Client(shop.url, timing=Timing(base_s=0.01)) as client, a_carrier(taken) as carrier:
             await client.publish("orders", ORDERS)
-            for count in (3, 4):  # the second time it goes on where it was
+            for count in (3, 4):  # the second time it continues where it was
                 packing = asyncio.create_task(example("packer").main(shop.url, str(file), carrier))
                 await until(lambda: len(taken) == count or packing.done())  # noqa: B023
                 packing.cancel()

@@ -1,4 +1,4 @@
-"""Following a stream or a view: one behaviour on every transport."""
+"""Following a stream or a view: the same behaviour on every transport."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from penstock.client import Change, Client, ClientError, Events, Following, Progress, Reset, ServerError, Snapshot
-from penstock.schema import Event
+from penstock.core.schema import Event
 from tests.client.suite import LIVELY, TRANSPORTS, Stage, connected, staged
+from tests.clocks import until
 from tests.network import Proxy, listening
-from tests.serve.fakes import background, run, until
+from tests.serve.fakes import background, run
 
 TOTAL = 300
 
@@ -40,10 +41,10 @@ def test_a_stream_is_followed_from_now_on_and_each_event_comes_once(transport: A
                 assert isinstance(await anext(messages), Progress)
                 stage.write(3)
                 stage.write(4, 5)
-                found: list[int] = []
-                while len(found) < 3:
-                    found += numbers(await anext(messages))
-        assert found == [3, 4, 5]
+                event_numbers: list[int] = []
+                while len(event_numbers) < 3:
+                    event_numbers += numbers(await anext(messages))
+        assert event_numbers == [3, 4, 5]
 
     run(main())
 
@@ -68,13 +69,13 @@ class Trip(Event):
 
 @on_every_transport
 def test_a_message_that_does_not_fit_its_class_is_not_counted_as_given_out(transport: Any) -> None:
-    """One who goes on with the cursor gets it again, as something that it fits."""
+    """A client that continues from the cursor gets it again, for a class that it fits."""
 
     async def main() -> None:
         async with staged() as stage, connected(stage.port) as client:
             stage.write(7)
             async with client.follow(stream="x", of=Trip, since="earliest", transport=transport) as messages:
-                with pytest.raises(ClientError, match="does not fit Trip"):
+                with pytest.raises(ClientError, match="does not match Trip"):
                     await anext(messages)
                 cursor = messages.cursor
             async with client.follow(stream="x", since=cursor, transport=transport) as messages:
@@ -102,6 +103,7 @@ def test_a_view_is_its_rows_and_then_each_change(transport: Any) -> None:
     run(main())
 
 
+@pytest.mark.usefixtures("dense")
 @on_every_transport
 def test_a_position_that_is_gone_is_told_and_then_what_there_is(transport: Any) -> None:
     async def main() -> None:
@@ -115,9 +117,9 @@ def test_a_position_that_is_gone_is_told_and_then_what_there_is(transport: Any) 
             stage.stream.wake()
             async with client.follow(stream="x", since=cursor, transport=transport) as messages:
                 assert isinstance(await anext(messages), Reset)
-                while isinstance(found := await anext(messages), Progress):
+                while isinstance(message := await anext(messages), Progress):
                     pass
-                assert numbers(found) == [6]
+                assert numbers(message) == [6]
 
     run(main())
 
@@ -138,14 +140,14 @@ def test_what_is_not_there_is_an_error_with_its_code(transport: Any) -> None:
 
 
 async def write(stage: Stage, chance: random.Random, proxy: Proxy) -> None:
-    """Events and versions of the view, while the connections are cut."""
+    """Write events and versions of the view, while the connections are cut."""
     number = 0
     while number < TOTAL:
         count = min(TOTAL - number, chance.randrange(1, 6))
         stage.log.write(chance.randrange(2), *range(number, number + count), at_s=number)
         stage.stream.wake()
-        for each in range(number, number + count):
-            stage.view.put({chance.choice("abcdef"): each}, deletes=chance.choice([[], ["a"]]))
+        for value in range(number, number + count):
+            stage.view.put({chance.choice("abcdef"): value}, deletes=chance.choice([[], ["a"]]))
         number += count
         await asyncio.sleep(chance.random() * 0.01)
     await until(lambda: proxy.cuts >= 5)
@@ -153,11 +155,11 @@ async def write(stage: Stage, chance: random.Random, proxy: Proxy) -> None:
 
 
 async def read_all(client: Client, transport: Any) -> list[int]:
-    found: list[int] = []
+    event_numbers: list[int] = []
     async with client.follow(stream="x", since="earliest", transport=transport) as messages:
-        while len(found) < TOTAL:
-            found += numbers(await anext(messages))
-    return found
+        while len(event_numbers) < TOTAL:
+            event_numbers += numbers(await anext(messages))
+    return event_numbers
 
 
 async def copy(client: Client, transport: Any, stage: Stage, proxy: Proxy) -> list[dict[str, Any]]:
@@ -184,8 +186,8 @@ def test_connections_that_are_cut_at_any_byte_cost_nothing_and_repeat_nothing(tr
                     copying = asyncio.create_task(copy(client, transport, stage, proxy))
                     await until(lambda: proxy.calm)
                     stage.view.put({"z": 1})
-                    for each in reading:
-                        assert sorted(await each) == list(range(TOTAL))
+                    for task in reading:
+                        assert sorted(await task) == list(range(TOTAL))
                     rows = await copying
             assert {row["k"]: row["v"] for row in rows} == {
                 key: int(raw.decode().split('"v": ')[1].rstrip("}")) for key, raw in stage.view.rows.items()
@@ -199,17 +201,17 @@ def test_waiting_for_a_message_may_be_given_up_and_nothing_is_lost(transport: An
     async def main() -> None:
         async with staged() as stage, connected(stage.port) as client:
             async with client.follow(stream="x", transport=transport) as messages:
-                found: list[int] = []
+                event_numbers: list[int] = []
                 tries = written = 0
-                while len(found) < 20:
+                while len(event_numbers) < 20:
                     tries += 1
                     with contextlib.suppress(TimeoutError):
                         async with asyncio.timeout(0.01):
-                            found += numbers(await anext(messages))
+                            event_numbers += numbers(await anext(messages))
                     if written < 20 and messages.cursor is not None:
                         stage.write(written)
                         written += 1
-        assert found == list(range(20))
+        assert event_numbers == list(range(20))
         assert tries > 20
 
     run(main())
@@ -220,7 +222,8 @@ def test_closing_the_client_ends_what_is_followed() -> None:
         async with staged() as stage:
             async with connected(stage.port) as client:
                 waiting = [
-                    asyncio.create_task(to_the_end(client.follow(stream="x", transport=each))) for each in TRANSPORTS
+                    asyncio.create_task(to_the_end(client.follow(stream="x", transport=transport)))
+                    for transport in TRANSPORTS
                 ]
                 await asyncio.sleep(0)
             await asyncio.gather(*waiting)
@@ -261,16 +264,16 @@ def test_a_reader_that_is_slow_does_not_hold_up_the_others_and_holds_a_window_at
                 client.follow(stream="x", since="earliest", transport="websocket") as slow,
                 client.follow(stream="x", since="earliest", transport="websocket") as quick,
             ):
-                found = numbers(await anext(slow))
+                slow_numbers = numbers(await anext(slow))
                 seen: list[int] = []
                 written = 100
                 while len(seen) < 2 * TOTAL:
                     stage.write(*range(written, written + 6))
                     written += 6
                     seen += numbers(await anext(quick))
-                while len(found) < 2 * TOTAL:
-                    found += numbers(await anext(slow))
-        assert found[: 2 * TOTAL] == seen[: 2 * TOTAL] == list(range(2 * TOTAL))
+                while len(slow_numbers) < 2 * TOTAL:
+                    slow_numbers += numbers(await anext(slow))
+        assert slow_numbers[: 2 * TOTAL] == seen[: 2 * TOTAL] == list(range(2 * TOTAL))
 
     run(main())
 
@@ -310,8 +313,8 @@ def test_a_view_of_more_rows_than_a_page_has_is_followed_as_any_other(transport:
                 while not table.rows:
                     await anext(table)
                 assert {row["k"]: row["v"] for row in table.rows} == rows(100)
-            found = await client.rows("x", limit="all")
-            assert (len(found.rows), found.truncated) == (50, False)
+            page = await client.rows("x", limit="all")
+            assert (len(page.rows), page.truncated) == (50, False)
             assert (await client.rows("x", limit=10)).truncated
 
     run(main())
@@ -337,7 +340,7 @@ def test_a_view_that_is_made_anew_empties_the_table(transport: Any) -> None:
 
 @on_every_transport
 def test_pages_and_rows_fit_what_is_followed(transport: Any) -> None:
-    """A cursor of one way is good for every other."""
+    """A cursor from one transport is valid on every other."""
 
     async def main() -> None:
         async with staged() as stage, connected(stage.port) as client:

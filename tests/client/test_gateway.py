@@ -1,4 +1,4 @@
-"""The client and a whole gateway, as a process: filters on every transport, and keys that end."""
+"""The client and a whole gateway, as a process: filters on every transport, and keys that are revoked."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from penstock.access import KeyFile
 from penstock.client import Client, Events, Producer, ServerError, Snapshot, Timing
-from penstock.runtime.directory import DataDirectory
+from penstock.core.access import KeyFile
+from penstock.runtime.embedded.directory import DataDirectory
 from tests.client.shop import running_shop
 from tests.client.suite import TRANSPORTS
 from tests.client.test_examples import ORDERS
 from tests.client.test_following import to_the_end
-from tests.collect.support import in_loop, until
+from tests.clocks import until
+from tests.collect.support import in_loop
 
 QUICK = Timing(base_s=0.01, cap_s=0.2)
 
@@ -28,10 +29,10 @@ async def test_a_filter_is_the_same_on_every_transport(tmp_path: Path) -> None:
             for transport in TRANSPORTS:
                 wish = {"since": "earliest", "where": "product = 'tea'", "select": "order_id AS id"}
                 async with client.follow(stream="orders", transport=transport, **wish) as messages:
-                    while not isinstance(found := await anext(messages), Events):
+                    while not isinstance(message := await anext(messages), Events):
                         pass
-                    assert sorted(event["id"] for event in found.events) == ["o0", "o2"]
-                    assert all(event.keys() == {"id"} for event in found.events)
+                    assert sorted(event["id"] for event in message.events) == ["o0", "o2"]
+                    assert all(event.keys() == {"id"} for event in message.events)
                 async with client.follow(
                     view="sales", where="pieces > 1", select="pieces", transport=transport
                 ) as rows:
@@ -51,9 +52,11 @@ async def test_a_key_that_is_revoked_ends_what_it_opened_and_is_told(tmp_path: P
         _, key = keys.add("reader", ["consume:orders", "produce:orders"])
         async with asyncio.timeout(60), Client(shop.url, key=key, timing=QUICK) as client:
             await client.publish("orders", ORDERS)
-            followed = [client.follow(stream="orders", since="earliest", transport=each) for each in TRANSPORTS]
-            for each in followed:
-                await anext(each)
+            followed = [
+                client.follow(stream="orders", since="earliest", transport=transport) for transport in TRANSPORTS
+            ]
+            for messages in followed:
+                await anext(messages)
             with pytest.raises(ServerError) as raised:
                 await anext(client.follow(view="sales"))
             assert raised.value.code == "forbidden"
@@ -61,9 +64,9 @@ async def test_a_key_that_is_revoked_ends_what_it_opened_and_is_told(tmp_path: P
                 await producer.send(ORDERS[0])
                 await producer.flush()
                 keys.revoke("reader")
-                for each in followed:
+                for messages in followed:
                     with pytest.raises(ServerError) as raised:
-                        await to_the_end(each)
+                        await to_the_end(messages)
                     assert raised.value.code == "unauthorized"
                 await producer.send(ORDERS[1])
                 with pytest.raises(ServerError) as raised:

@@ -1,4 +1,4 @@
-"""Servers, proxies and networks that behave in odd ways, and what a client makes of them. No test waits."""
+"""Servers, proxies and networks that behave oddly, and the client's reaction to them. No test waits."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trustme
 from websockets.asyncio.server import ServerConnection
 
 from penstock.client import Change, Client, ClientError, Events, Progress, ServerError, Snapshot, Unreachable
-from penstock.schema import EpochMillis, Event, Record
+from penstock.core.schema import EpochMillis, Event, Record
 from tests.client.scripted import Answer, Waits, page, problem, scripted, stream, websocket
 from tests.serve.fakes import run
 
@@ -25,13 +25,13 @@ def change(cursor: str, *numbers: int) -> tuple[str, str, Any]:
 
 
 async def first(client: Client, count: int, **wish: Any) -> list[int]:
-    """The first so many events of the stream `x`."""
-    found: list[int] = []
+    """Return the first events of the stream `x`."""
+    event_numbers: list[int] = []
     async with client.follow(stream="x", **wish) as messages:
-        while len(found) < count:
+        while len(event_numbers) < count:
             message = await anext(messages)
-            found += [event["n"] for event in message.events] if isinstance(message, Events) else []
-    return found
+            event_numbers += [event["n"] for event in message.events] if isinstance(message, Events) else []
+    return event_numbers
 
 
 def test_an_event_stream_that_ends_is_asked_for_again_from_the_last_whole_message() -> None:
@@ -41,7 +41,7 @@ def test_an_event_stream_that_ends_is_asked_for_again_from_the_last_whole_messag
         script = [stream(change("c1", 1)), cut, stream(change("c3", 3))]
         async with scripted(*script) as server, Client(server.url, timing=Waits().timing()) as client:
             assert await first(client, 3, since="c0", transport="sse") == [1, 2, 3]
-            assert [each.query for each in server.asked] == [{"since": each} for each in ("c0", "c1", "c2")]
+            assert [request.query for request in server.asked] == [{"since": cursor} for cursor in ("c0", "c1", "c2")]
 
     run(main())
 
@@ -86,14 +86,14 @@ def test_a_redirect_is_not_followed_and_the_key_goes_nowhere_else() -> None:
                     await first(client, 1, transport="websocket")
                 with pytest.raises(ServerError):
                     await client.rows("x")
-                assert all(each.headers["authorization"] == "Bearer k" for each in server.asked)
+                assert all(request.headers["authorization"] == "Bearer k" for request in server.asked)
             assert elsewhere.asked == []
 
     run(main())
 
 
 def test_where_nothing_but_plain_requests_gets_through_a_client_polls() -> None:
-    """A proxy answers a WebSocket's handshake with a page of its own, and event streams too."""
+    """A proxy answers a WebSocket's handshake, and event streams too, with its own page."""
 
     async def main() -> None:
         script = [
@@ -104,20 +104,20 @@ def test_where_nothing_but_plain_requests_gets_through_a_client_polls() -> None:
         ]
         async with scripted(*script) as server, Client(server.url, timing=Waits().timing()) as client:
             assert await first(client, 1) == [1]
-        assert [each.path for each in server.asked] == ["/v1/live", "/v1/streams/x/live", *["/v1/streams/x"] * 2]
-        assert [each.query for each in server.asked[2:]] == [{"since": "latest"}, {"since": "c0", "wait": "30"}]
+        assert [request.path for request in server.asked] == ["/v1/live", "/v1/streams/x/live", *["/v1/streams/x"] * 2]
+        assert [request.query for request in server.asked[2:]] == [{"since": "latest"}, {"since": "c0", "wait": "30"}]
 
     run(main())
 
 
 def test_where_something_makes_a_plain_request_of_a_websockets_a_client_goes_on_by_events() -> None:
-    """The server itself answers then, with a problem, and it is no reason to give up."""
+    """The server itself answers then, with a problem, and that is no reason to give up."""
 
     async def main() -> None:
         script = [problem(426, "upgrade_required"), stream(change("c1", 1))]
         async with scripted(*script) as server, Client(server.url, timing=Waits().timing()) as client:
             assert await first(client, 1, since="c0") == [1]
-        assert [each.path for each in server.asked] == ["/v1/live", "/v1/streams/x/live"]
+        assert [request.path for request in server.asked] == ["/v1/live", "/v1/streams/x/live"]
 
     run(main())
 
@@ -200,8 +200,8 @@ def test_a_change_that_lacks_its_lists_is_asked_for_again(transport: Any, lackin
         await connection.wait_closed()
 
     async def main() -> None:
-        pages = [page(changes=[each], cursor="v2") for each in (lacking, whole)]
-        events = [stream(("change", "v2", each), hold=True) for each in (lacking, whole)]
+        pages = [page(changes=[data], cursor="v2") for data in (lacking, whole)]
+        events = [stream(("change", "v2", data), hold=True) for data in (lacking, whole)]
         async with scripted(*(pages if transport == "poll" else events)) as server, websocket(talk) as url:
             chosen = url if transport == "websocket" else server.url
             async with Client(chosen, timing=Waits().timing()) as client:
@@ -251,7 +251,7 @@ def test_a_websocket_that_is_refused_for_now_is_tried_again_when_the_server_says
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 def test_what_is_refused_for_now_within_a_connection_is_asked_for_when_the_server_says(transport: Any) -> None:
-    """There is no header then: the problem says it."""
+    """There is no header then: the problem has the time."""
     busy = {"status": 503, "code": "busy", "detail": "later", "retry_after_s": 5}
 
     async def talk(connection: ServerConnection, _: int) -> None:
@@ -299,7 +299,7 @@ def test_a_publish_is_tried_again_under_the_same_key_with_the_same_body() -> Non
             receipt = await client.publish("x", b"")
             assert (receipt.duplicates, receipt.cursor, receipt.ack) == (1, "c1", "a")
         assert len(server.asked) == 3
-        assert len({each.headers["idempotency-key"] for each in server.asked}) == 1
+        assert len({request.headers["idempotency-key"] for request in server.asked}) == 1
 
     run(main())
 
@@ -326,7 +326,11 @@ def test_the_key_of_each_connection_is_asked_for_anew() -> None:
         async with scripted(*script) as server:
             async with Client(server.url, key=lambda: next(keys), timing=Waits().timing()) as client:
                 await first(client, 3, since="c0", transport="sse")
-            assert [each.headers["authorization"] for each in server.asked] == ["Bearer a", "Bearer b", "Bearer c"]
+            assert [request.headers["authorization"] for request in server.asked] == [
+                "Bearer a",
+                "Bearer b",
+                "Bearer c",
+            ]
 
     run(main())
 
@@ -346,7 +350,7 @@ def test_a_query_is_followed_by_its_text() -> None:
                     Snapshot([{"one": 1}], "q1"),
                     Snapshot([{"one": 2}], "q2"),
                 ]
-            with pytest.raises(Unreachable, match="not polled"):
+            with pytest.raises(Unreachable, match="cannot be polled"):
                 await anext(client.follow(query="SELECT 1", transport="poll"))
             with pytest.raises(TypeError):
                 client.follow(query="SELECT 1", where="one > 0")
@@ -365,9 +369,9 @@ def test_a_query_is_answered_with_rows_columns_and_cursors() -> None:
     async def main() -> None:
         answer = page(columns=[{"name": "n", "type": "BIGINT"}], rows=[{"n": 1}], cursors={"x": "c1"}, elapsed_ms=3)
         async with scripted(answer) as server, Client(server.url, timing=Waits().timing()) as client:
-            found = await client.query("SELECT n FROM x", limit=5)
-            assert (found.rows, found.cursors, found.truncated) == ([{"n": 1}], {"x": "c1"}, False)
-            assert [(each.name, each.type) for each in found.columns] == [("n", "BIGINT")]
+            table = await client.query("SELECT n FROM x", limit=5)
+            assert (table.rows, table.cursors, table.truncated) == ([{"n": 1}], {"x": "c1"}, False)
+            assert [(column.name, column.type) for column in table.columns] == [("n", "BIGINT")]
             assert server.asked[0].path == "/v1/query"
 
     run(main())
@@ -412,10 +416,10 @@ def test_the_key_is_in_no_log_however_much_is_logged(caplog: pytest.LogCaptureFi
                 async with asyncio.timeout(0.1):
                     await first(client, 1, transport="websocket")
 
-    caplog.set_level(logging.INFO, "websockets.server")  # that is the test's own
+    caplog.set_level(logging.INFO, "websockets.server")  # it belongs to the test
     caplog.set_level(logging.DEBUG)
     run(main())
-    assert "trying again" in caplog.text
+    assert "retrying" in caplog.text
     assert "a-secret-key" not in caplog.text
 
 
@@ -443,5 +447,5 @@ def test_an_event_is_sent_with_its_epochs_as_milliseconds_and_read_back_from_tim
     assert json.loads(encode([trip, {"at": 1}])) == [sent, {"at": 1}]
     served = {"at": "2026-01-01T00:00:00Z", "places": [{"seen": "2026-01-01T00:00:00Z"}], "last": None}
     assert reader(Trip)([served]) == [Trip(at=at, places=[Place(seen=at)])]
-    with pytest.raises(ClientError, match="does not fit Trip"):
+    with pytest.raises(ClientError, match="does not match Trip"):
         reader(Trip)([{"at": 7}])

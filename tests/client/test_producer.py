@@ -1,4 +1,4 @@
-"""The producer: what it has taken arrives once, in order."""
+"""The producer: each accepted message arrives once, in order."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from websockets.asyncio.server import ServerConnection
 from penstock.client import Client, ClientError, OutboxFull, ServerError
 from penstock.client.outbox import Outbox
 from penstock.client.producer import Producer
-from penstock.errors import AlreadyRunning, DiskFull
+from penstock.core.errors import AlreadyRunning, DiskFull
 from tests.client.scripted import websocket
 from tests.client.suite import QUICK, connected
+from tests.clocks import until
 from tests.collect.served import Served, serving
 from tests.collect.support import fix
-from tests.serve.fakes import run, until
+from tests.serve.fakes import run
 
 by_both_ways = pytest.mark.parametrize("transport", ["websocket", "post"])
 
@@ -71,20 +72,20 @@ def test_what_was_taken_while_the_server_was_away_is_sent_by_the_next_producer(t
 @by_both_ways
 def test_an_event_that_does_not_fit_is_kept_and_told_and_blocks_nobody(tmp_path: Path, transport: Any) -> None:
     async def main() -> None:
-        told: list[Any] = []
+        rejections: list[Any] = []
         with serving() as served:
-            async with producing(served, tmp_path, transport=transport, on_rejected=told.append) as producer:
+            async with producing(served, tmp_path, transport=transport, on_rejected=rejections.append) as producer:
                 await producer.send(fix(1))
                 await producer.send({"fix_id": "no more"})
                 await producer.send([fix(2), {"vehicle": 7}])
                 await producer.send(fix(3))
                 await producer.flush(10)
                 kept = await producer.rejected()
-                assert [(each.events, [error["index"] for error in each.errors]) for each in kept] == [
+                assert [(rejection.events, [error["index"] for error in rejection.errors]) for rejection in kept] == [
                     ([{"fix_id": "no more"}], [0]),
                     ([fix(2), {"vehicle": 7}], [1]),
                 ]
-                assert told == kept
+                assert rejections == kept
                 await producer.forget_rejected(kept[0])
                 assert await producer.rejected() == kept[1:]
             assert ids(served) == ["f1", "f2", "f3"]
@@ -229,7 +230,8 @@ def test_those_who_wait_for_room_keep_their_places(tmp_path: Path) -> None:
 
 @by_both_ways
 def test_a_number_is_never_used_twice_though_nothing_is_left_in_the_file(tmp_path: Path, transport: Any) -> None:
-    """Events without an id are known by their numbers: with the same one, a new event would be taken for an old one."""
+    """Events without an id are identified by their numbers: with a reused one, a new event would be treated as an old
+    one."""
 
     async def main() -> None:
         with serving() as served:
@@ -254,7 +256,7 @@ def test_what_a_server_says_that_makes_no_sense_is_told_and_blocks_no_later_try(
         async with websocket(talk) as url, Client(url, timing=QUICK) as client:
             async with Producer(client, "x", tmp_path / "outbox.db") as producer:
                 await producer.send({"a": 1})
-                with suppress(ClientError):  # as long as it has not come to the third
+                with suppress(ClientError):  # until it has reached the third
                     await producer.flush(10)
                 await until(lambda: not producer.pending)
                 assert producer.error is None

@@ -1,5 +1,5 @@
-"""The log is trimmed under readers of every transport, while the gateway is killed and connections are cut: each has
-every event once and in order, or was told `reset` where some are gone."""
+"""The log is trimmed under readers of every transport, while the gateway is killed and connections are cut: each reader
+gets every event once and in order, or a `reset` where some are gone."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ RESET = -1
 
 @dataclass
 class Reader:
-    """What one reader was given, in order: the numbers of events, and `RESET`."""
+    """The deliveries to one reader, in order: the numbers of events, and `RESET`."""
 
     url: str
     transport: Any
@@ -42,7 +42,7 @@ class Reader:
     cursor: str = "earliest"
 
     async def read(self, upto: int) -> None:
-        """Go on from where it stopped, until it has come to an event."""
+        """Continue from where it stopped, until it has reached an event."""
         async with (
             Client(self.url, timing=QUICK) as client,
             client.follow(stream="fixes", since=self.cursor, transport=self.transport) as messages,
@@ -69,7 +69,7 @@ class Sender:
         self.sent = 0
 
     async def send(self, count: int) -> None:
-        await persist(self._client, "POST", "/v1/streams/fixes", [fix(self.sent + each) for each in range(count)])
+        await persist(self._client, "POST", "/v1/streams/fixes", [fix(self.sent + index) for index in range(count)])
         self.sent += count
 
     async def earliest(self) -> int:
@@ -85,7 +85,7 @@ class Sender:
 
 
 def require_no_silent_hole(given: list[int], last: int) -> None:
-    """Each number is one more than that before it, but after a reset, where it may be more."""
+    """Check that each number is one more than the one before it, except after a reset, where it may be higher."""
     assert RESET in given, "some were gone"
     assert given[-1] == last
     before = RESET
@@ -96,11 +96,11 @@ def require_no_silent_hole(given: list[int], last: int) -> None:
 
 
 def hooked(receiver: Receiver) -> list[int]:
-    found: list[int] = []
+    event_numbers: list[int] = []
     for message in receiver.taken.values():
         is_reset = message.json["type"].endswith(".reset")
-        found += [RESET] if is_reset else map(number_of, message.data["events"])
-    return found
+        event_numbers += [RESET] if is_reset else map(number_of, message.data["events"])
+    return event_numbers
 
 
 @pytest.mark.timeout(600)
@@ -130,7 +130,7 @@ async def test_what_is_trimmed_under_a_reader_is_told_on_every_transport(tmp_pat
             down.set()
             while await sender.earliest() < 2 * FEW:
                 await sender.send(ROUND)
-            await trouble(gateway, draw, 1)  # what it had in memory is gone too
+            await trouble(gateway, draw, 1)  # its memory is lost too
             down.clear()
             reading = [asyncio.create_task(reader.read(sender.sent + ROUND - 1)) for reader in readers]
             await asyncio.gather(trouble(gateway, draw, 1), sender.send(ROUND))

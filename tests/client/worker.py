@@ -1,6 +1,6 @@
 """A program that produces or consumes, to be killed: `python -m tests.client.worker WHAT URL FOLDER TRANSPORT`.
 
-It ends by itself, with all in order, when its standard input is closed.
+It ends by itself, in good order, when its standard input is closed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TAKEN, SEEN, SERVICE = "taken.log", "consumer.db", "service.db"
 
 
 async def produce(client: Client, folder: Path, transport: Any, end: asyncio.Event) -> None:
-    """Send notes, each with a name of its own, and write down those that were taken."""
+    """Send notes, each with a unique name, and record those that were accepted."""
     async with Producer(client, "notes", folder / "outbox.db", transport=transport) as producer:
         with open(folder / TAKEN, "ab", buffering=0) as taken:
             while not end.is_set():
@@ -32,7 +32,7 @@ async def produce(client: Client, folder: Path, transport: Any, end: asyncio.Eve
 
 
 async def consume(client: Client, folder: Path, transport: Any, end: asyncio.Event) -> None:
-    """Note each name once, and deliver it to a service that knows a delivery by its id."""
+    """Record each name once, and deliver it to a service that identifies a delivery by its id."""
 
     async def handle(message: object, tx: Tx) -> None:
         tx.execute("CREATE TABLE IF NOT EXISTS seen (name TEXT PRIMARY KEY)")

@@ -1,4 +1,4 @@
-"""A server under attack, with a client beside that is answered all the time, and what attackers do."""
+"""A server under attack, with a well-behaved client that must be answered all the time, and the attacks."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from penstock.collect.edge import Edge
-from penstock.settings import Settings
+from penstock.core.settings import Settings
+from penstock.http.edge import Edge
 from tests.collect.served import Client, Served, request, serving, wait_for
 from tests.collect.support import body, fix
 
@@ -27,13 +27,14 @@ def good(number: int = 1) -> bytes:
 
 def edge_of(served: Served) -> Edge:
     protocol: type = served.server.config.http_protocol_class
-    found: Edge = protocol.edge  # type: ignore[attr-defined]
-    return found
+    edge: Edge = protocol.edge  # type: ignore[attr-defined]
+    return edge
 
 
 @contextmanager
 def attacked(settings: Settings = SHORT) -> Iterator[Served]:
-    """A server, and beside the test a client that is answered all the time. Nothing is left of anyone at the end."""
+    """Run a server, and beside the test a client that must be answered all the time. No connection is left at the
+    end."""
     with serving(settings=settings) as served:
         stop, answers = threading.Event(), list[bytes]()
 
@@ -43,7 +44,7 @@ def attacked(settings: Settings = SHORT) -> Iterator[Served]:
                     while not stop.is_set():
                         client.send(good(len(answers)))
                         if not (answer := client.answer()):
-                            break  # it was idle for too long, since this machine was
+                            break  # it was idle for too long, because this machine was
                         answers.append(answer[:15])
                         stop.wait(0.01)
 
@@ -63,25 +64,25 @@ def attacked(settings: Settings = SHORT) -> Iterator[Served]:
 
 
 def drip(client: Client, piece: bytes) -> bytes:
-    """The answer to a client that sends a piece, again and again, until there is one."""
+    """Return the answer to a client that sends a piece repeatedly until it is answered."""
     client.socket.settimeout(0.02)
-    found = b""
+    answer = b""
     for _ in range(2000):
         try:
             client.socket.sendall(piece)
-            found += client.socket.recv(4096)
-            if b"\r\n\r\n" in found:
+            answer += client.socket.recv(4096)
+            if b"\r\n\r\n" in answer:
                 break
         except TimeoutError:
             continue
         except (BrokenPipeError, ConnectionResetError):
             break
     client.socket.settimeout(10)
-    return found
+    return answer
 
 
 def closed(client: Client) -> bool:
-    """Whether the server ends the connection, whatever it says before."""
+    """Return whether the server closes the connection, whatever it sends before."""
     try:
         while client.socket.recv(65536):
             pass

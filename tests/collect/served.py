@@ -1,6 +1,6 @@
-"""The front door behind a real uvicorn on uvloop, set up as the gateway does it, and a client that sends raw bytes.
+"""The ingestion endpoints behind a real uvicorn on uvloop, set up as in the gateway, and a client that sends raw bytes.
 
-The server runs in a thread of its own, so that a test can block on its sockets.
+The server runs in a separate thread, so that a test can block on its sockets.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ import uvicorn
 import uvloop
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from penstock.access import Gate
 from penstock.collect.http import PREFIX
 from penstock.collect.protocol import post_protocol
 from penstock.collect.publish import SUFFIX, PublishEndpoint
+from penstock.core.access import Gate
+from penstock.core.settings import Settings
+from penstock.http.guard import guarded
 from penstock.runtime.gateway import server_config
-from penstock.runtime.guard import guarded
-from penstock.settings import Settings
-from tests.collect.fakes import DEADLINE_S, MemoryLog
-from tests.collect.support import Rig, opened, until
+from tests.clocks import until
+from tests.collect.support import Rig, opened
+from tests.memory_log import DEADLINE_S, MemoryLog
 
 _DATE = re.compile(rb"\r\ndate: [^\r]+ GMT\r\n")
 
 
 @dataclass
 class Served:
-    """A running server. `asgi` has the method of each request that went the long way, `packets` the sizes of reads."""
+    """A running server. `asgi` has the method of each request on the slow path, `packets` the sizes of reads."""
 
     log: MemoryLog
     port: int = 0
@@ -52,28 +53,28 @@ class Served:
 
     @property
     def pending(self) -> int:
-        return self.rig.door.entrance("fixes").intake.pending_events
+        return self.rig.ingress.stream_ingress("fixes").group_commit.pending_events
 
     @property
     def connections(self) -> list[Any]:
         return list(self.server.server_state.connections)
 
     def strain(self, reason: str | None) -> None:
-        """Make `fixes` shed, or no more."""
+        """Start or stop shedding events of `fixes`."""
 
         async def shed() -> None:
-            self.rig.door.shed("fixes", reason)
+            self.rig.ingress.shed("fixes", reason)
 
         asyncio.run_coroutine_threadsafe(shed(), self.loop).result(DEADLINE_S)
 
     def close_door(self) -> None:
-        asyncio.run_coroutine_threadsafe(self.rig.door.close(), self.loop).result(DEADLINE_S)
+        asyncio.run_coroutine_threadsafe(self.rig.ingress.close(), self.loop).result(DEADLINE_S)
 
     async def answer(self, scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-        """The application: posts to streams as in the gateway, WebSockets that send events, others that say nothing,
+        """Handle a request: posts to streams as in the gateway, WebSockets that send events, silent WebSockets,
         and 405 for the rest."""
         if scope["type"] == "websocket" and scope["path"].endswith(SUFFIX):
-            endpoint = PublishEndpoint(self.rig.door, self.closing, window=self.window)
+            endpoint = PublishEndpoint(self.rig.ingress, self.closing, window=self.window)
             await endpoint(scope["path"].removeprefix(PREFIX).removesuffix(SUFFIX), scope, receive, send)
             return
         if scope["type"] == "websocket":
@@ -88,11 +89,11 @@ class Served:
         await send({"type": "http.response.body", "body": b"no"})
 
     def protocol(self, short: bool, settings: Settings) -> type[HttpToolsProtocol]:
-        base: Any = post_protocol(self.rig.door, settings, self.gate)
+        base: Any = post_protocol(self.rig.ingress, settings, self.gate)
         packets = self.packets
 
         class Observed(base):  # type: ignore[misc]
-            entrances = base.entrances if short else {}
+            stream_ingresses = base.stream_ingresses if short else {}
 
             def data_received(self, data: bytes) -> None:
                 super().data_received(data)
@@ -105,7 +106,8 @@ class Served:
 def serving(
     *, short: bool = True, settings: Settings | None = None, gate: Gate | None = None, **options: Any
 ) -> Iterator[Served]:
-    """A server on a free port of the loopback; with `short` false all goes by ASGI. `fixes` has these options."""
+    """Run a server on a free port of the loopback; with `short` false all requests go by ASGI. `fixes` has these
+    options."""
     chosen, served = settings or Settings(), Served(MemoryLog(), gate=gate or Gate())
     started: Future[None] = Future()
     thread = threading.Thread(target=uvloop.run, args=(_serve(served, short, chosen, options, started),))
@@ -128,7 +130,7 @@ async def _serve(
     served.loop = asyncio.get_running_loop()
     served.loop.set_exception_handler(lambda _, context: served.errors.append(context))
     listener = socket.create_server(("127.0.0.1", 0))
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that a client which does not read soon shows
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)  # so that an unread answer shows soon
     served.port = listener.getsockname()[1]
     application = guarded(served.answer, served.gate)
 
@@ -146,7 +148,7 @@ async def _serve(
 
 
 class Client:
-    """One connection. Answers are returned as they came, without the time in their date."""
+    """One connection. Answers are returned as received, without the time in their date."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -173,7 +175,7 @@ class Client:
                 wait_for(lambda: sum(self._served.packets) >= read + len(packet))  # noqa: B023
 
     def answer(self, *, head_only: bool = False) -> bytes:
-        """The next answer, or what there is of it before the end of the connection."""
+        """Return the next answer, or the part of it received before the end of the connection."""
         lines = []
         while (line := self._reader.readline()) not in (b"\r\n", b""):
             lines.append(line)
@@ -184,21 +186,21 @@ class Client:
         return _DATE.sub(b"\r\ndate: now\r\n", head) + content
 
     def answers(self, count: int) -> list[bytes]:
-        """So many answers, and the end of the connection if the last one announces it."""
-        found = [self.answer() for _ in range(count)]
-        if b"connection: close" in found[-1]:
+        """Return `count` answers, and wait for the end of the connection if the last one announces it."""
+        answers = [self.answer() for _ in range(count)]
+        if b"connection: close" in answers[-1]:
             assert self.is_at_end()
-        return found
+        return answers
 
     def is_at_end(self) -> bool:
-        """Whether the server has closed; waits for that or for another byte."""
+        """Return whether the server has closed; waits for that or for another byte."""
         try:
             return self._reader.read(1) == b""
         except ConnectionResetError:
             return True
 
     def is_silent(self) -> bool:
-        """Whether nothing has come that was not read."""
+        """Return whether everything received was read."""
         self.socket.setblocking(False)
         try:
             return not self._reader.peek(1)
@@ -206,7 +208,7 @@ class Client:
             self.socket.settimeout(DEADLINE_S)
 
     def reset(self) -> None:
-        """Leave as a process does that is killed with bytes unread."""
+        """Disconnect as a process does that is killed with bytes unread."""
         self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self.__exit__()
 
@@ -226,14 +228,14 @@ def request(
     length: int | None = None,
     host: str = "127.0.0.1:8000",
 ) -> bytes:
-    """The bytes of one request. Without a Content-Length if `length` is below 0."""
+    """Return the bytes of one request. Without a Content-Length if `length` is below 0."""
     declared = len(content) if length is None else length
     named = [f"Host: {host}", *headers, *([f"Content-Length: {declared}"] if declared >= 0 else [])]
     return "\r\n".join([line, *named, "", ""]).encode() + content
 
 
 def exchange(served: Served, packets: Sequence[bytes], answers: int) -> list[bytes]:
-    """What a new connection gets for these packets."""
+    """Return the answers that a new connection gets for these packets."""
     with Client(served) as client:
         client.send(*packets)
         return client.answers(answers)

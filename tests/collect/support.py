@@ -1,4 +1,4 @@
-"""What the tests of the front door share: event classes, a door over a log in memory, and a bare ASGI client."""
+"""Helpers shared by the tests of ingestion: event classes, an ingress over a log in memory, and a bare ASGI client."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from typing import Any, ParamSpec
 
 import msgspec
 
-from penstock.access import ANYONE, CALLER
-from penstock.app import App
-from penstock.collect.door import FrontDoor
+from penstock.app.app import App
 from penstock.collect.http import PostEndpoint
-from penstock.contracts import Log, Source, SourceStatus
-from penstock.cursor import AckSigner
-from penstock.errors import PenstockError
-from penstock.schema import Event, Record
-from penstock.settings import Settings
-from tests.collect.fakes import DEADLINE_S, ManualClock, MemoryLog
+from penstock.collect.ingress import Ingress
+from penstock.core.access import ANYONE, CALLER
+from penstock.core.contracts import AdmissionLog, Source, SourceStatus
+from penstock.core.cursor import AckSigner
+from penstock.core.errors import PenstockError
+from penstock.core.schema import Event, Record
+from penstock.core.settings import Settings
+from tests.clocks import ManualClock, until
+from tests.memory_log import DEADLINE_S, MemoryLog
 
 P = ParamSpec("P")
 STALL = bytes(bytearray(b"a part that never comes"))
@@ -55,14 +56,14 @@ class Posted:
 
     events: list[Any]
     key: str | None = None
-    places: list[int] | None = None
+    indexes: list[int] | None = None
 
 
 @dataclass
 class Rig:
-    """A front door, and what it told its owner."""
+    """An ingress, and its calls to its owner."""
 
-    door: FrontDoor
+    ingress: Ingress
     endpoint: PostEndpoint
     clock: ManualClock
     signer: AckSigner
@@ -71,7 +72,7 @@ class Rig:
 
 
 @asynccontextmanager
-async def opened(log: Log, settings: Settings | None = None, **options: Any) -> AsyncIterator[Rig]:
+async def opened(log: AdmissionLog, settings: Settings | None = None, **options: Any) -> AsyncIterator[Rig]:
     """A door with the streams `fixes` (keyed, and with these options), and `raw`; closed at the end."""
     app = App("test")
     app.stream("fixes", Fix, key="vehicle", **options)
@@ -80,23 +81,23 @@ async def opened(log: Log, settings: Settings | None = None, **options: Any) -> 
     fatal: list[PenstockError] = []
     commits: list[str] = []
     signer = AckSigner()
-    door = FrontDoor(app.streams, log, chosen, clock, fatal.append, commits.append, signer)
+    ingress = Ingress(app.streams, log, chosen, clock, fatal.append, commits.append, signer)
     try:
-        yield Rig(door, PostEndpoint(door, chosen), clock, signer, fatal, commits)
+        yield Rig(ingress, PostEndpoint(ingress, chosen), clock, signer, fatal, commits)
     finally:
         if isinstance(log, MemoryLog):
             log.gate.set()
-        await door.close()
+        await ingress.close()
 
 
 @asynccontextmanager
 async def at_work(
     rig: Rig, source: Source, stream: str = "raw", *, connected: bool = False
 ) -> AsyncIterator[SourceStatus]:
-    """A source that runs under the name `feed`, if need be until it is connected; cancelled at the end, as at a
+    """Run a source under the name `feed`, if needed until it is connected; cancelled at the end, as at a
     shutdown."""
     status = SourceStatus()
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
+    task = asyncio.create_task(source.run(rig.ingress.writer_for_source("feed", stream), status))
     try:
         if connected:
             await until(lambda: status.state == "connected" or task.done())
@@ -126,7 +127,7 @@ async def post(
     query: bytes = b"",
     **headers: str,
 ) -> Answer | None:
-    """One request straight to the ASGI callable. Its parts come one by one; at None the client goes away."""
+    """Send one request directly to the ASGI callable, part by part; at None the client disconnects."""
     upcoming: list[bytes | None] = [content] if isinstance(content, bytes) else list(content)
     sent: list[MutableMapping[str, Any]] = []
 
@@ -160,21 +161,14 @@ async def post(
 
 
 async def answered(*args: Any, **named: Any) -> Answer:
-    """`post`, for a client that stays."""
-    found = await post(*args, **named)
-    assert found is not None
-    return found
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    """Wait for a condition, with a deadline."""
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
+    """Call `post` for a client that stays connected."""
+    answer = await post(*args, **named)
+    assert answer is not None
+    return answer
 
 
 def in_loop(test: Callable[P, Coroutine[Any, Any, None]]) -> Callable[P, None]:
-    """Run an async test in an event loop of its own."""
+    """Run an async test in a separate event loop."""
 
     @functools.wraps(test)
     def run(*args: P.args, **named: P.kwargs) -> None:

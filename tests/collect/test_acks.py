@@ -1,4 +1,4 @@
-"""What a request is told of its events: where they stand, and what they caused."""
+"""Acknowledgements: the positions of a request's events, and their results."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.collect.http import PostEndpoint
-from penstock.collect.writer import SPANS_MAX, Target, Writer
-from penstock.contracts import StreamSpec
-from penstock.cursor import MAC_BYTES, Ack, AckSigner, Span
-from penstock.errors import BadParameter, NotFound
-from penstock.schema import Event, event_schema
-from penstock.settings import Settings
-from tests.collect.fakes import ManualClock, MemoryLog
+from penstock.collect.writer import SPANS_MAX, Writer, WriteTarget
+from penstock.core.contracts import StreamSpec
+from penstock.core.cursor import MAC_BYTES, Ack, AckSigner, Span
+from penstock.core.errors import BadParameter, NotFound
+from penstock.core.schema import Event, event_schema
+from penstock.core.settings import Settings
+from tests.clocks import ManualClock
 from tests.collect.support import Answer, Posted, answered, body, fix, in_loop, opened
+from tests.contracts.replies import OpenReplies, RepliesContract
+from tests.memory_log import MemoryLog
 
 
 class Sale(Event, id="sale"):
@@ -34,13 +36,15 @@ SIGNER = AckSigner(KEY)
 
 
 def sold(log: MemoryLog, ack: str | None) -> list[str]:
-    """The sales that an acknowledgement leads to."""
+    """Return the sales that an acknowledgement leads to."""
     if ack is None:
         return []
-    found = SIGNER.read(ack)
-    assert (found.stream, found.generation) == ("sales", log.generation("sales"))
+    acknowledgement = SIGNER.read(ack)
+    assert (acknowledgement.stream, acknowledgement.generation) == ("sales", log.generation("sales"))
     rows = [
-        row for span in found.spans for row in log.rows["sales"][span.partition][span.first : span.first + span.count]
+        row
+        for span in acknowledgement.spans
+        for row in log.rows["sales"][span.partition][span.first : span.first + span.count]
     ]
     return sorted(row["sale"] for row in rows)
 
@@ -51,22 +55,22 @@ SALES = st.builds(lambda sale, shop: Sale(sale=str(sale), shop=shop), st.integer
 @settings(deadline=None)
 @given(st.lists(st.lists(st.lists(SALES, max_size=6), min_size=1, max_size=5), max_size=5))
 def test_an_acknowledgement_leads_to_the_events_of_its_request_and_no_others(groups: list[list[list[Sale]]]) -> None:
-    """Also to those that it repeats, wherever they were taken before."""
+    """This includes the events that it repeats, wherever they were stored before."""
     log = MemoryLog()
     log.declare(StreamSpec("sales", event_schema(Sale), 3, unique_ids=100))
-    writer = Writer(Target("sales", Sale, "shop", 3, SIGNER), log, ManualClock())
+    writer = Writer(WriteTarget("sales", Sale, "shop", 3, SIGNER), log, ManualClock())
     for group in groups:
         commit = writer.commit([Posted(list(request)) for request in group])
         for request, ack, duplicates in zip(group, commit.acks, commit.duplicates, strict=True):
             named = sold(log, ack)
-            assert set(named) == {each.sale for each in request}
+            assert set(named) == {sale.sale for sale in request}
             assert len(set(named)) >= len(request) - duplicates
 
 
 def test_an_acknowledgement_of_events_from_all_over_the_log_is_bounded() -> None:
     log = MemoryLog()
     log.declare(StreamSpec("sales", event_schema(Sale), 1, unique_ids=1000))
-    writer = Writer(Target("sales", Sale, "shop", 1, SIGNER), log, ManualClock())
+    writer = Writer(WriteTarget("sales", Sale, "shop", 1, SIGNER), log, ManualClock())
     writer.commit([Posted([Sale(sale=str(number), shop="a") for number in range(400)])])
     commit = writer.commit([Posted([Sale(sale=str(number), shop="a") for number in range(0, 400, 2)])])
     assert commit.duplicates == [200]
@@ -92,8 +96,8 @@ async def test_events_without_an_id_are_taken_once_under_an_idempotency_key() ->
         again = await answered(rig.endpoint, "raw", b"one\ntwo", idempotency_key="a", **lines)
         other = await answered(rig.endpoint, "raw", b"one\ntwo", idempotency_key="b", **lines)
         without = await answered(rig.endpoint, "raw", b"one\ntwo", **lines)
-        assert [each.json["accepted"] for each in (first, again, other, without)] == [2, 0, 2, 2]
-        assert [each.json["duplicates"] for each in (first, again, other, without)] == [0, 2, 0, 0]
+        assert [answer.json["accepted"] for answer in (first, again, other, without)] == [2, 0, 2, 2]
+        assert [answer.json["duplicates"] for answer in (first, again, other, without)] == [0, 2, 0, 0]
         assert first.json["ack"] == again.json["ack"]
         assert len(log.events("raw")) == 6
 
@@ -114,59 +118,83 @@ async def test_an_idempotency_key_that_is_none_is_refused() -> None:
             assert (answer.status, answer.json["code"]) == (400, "bad_parameter")
 
 
-class Oracle:
-    """Replies that come when they are let."""
+class FakeReplies:
+    """Replies that come once the test lets them be known; they are known at first."""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
-        self.reply_now: dict[str, Any] | None = {"events": [{"approved": True}]}
+        self.known = asyncio.Event()
+        self.known.set()
 
     def require_target(self, stream: str, target: str) -> None:
         if target != "decisions":
-            raise BadParameter(f"no event of {stream} causes one of {target!r}", parameter="reply")
+            raise BadParameter(f"events of {stream} do not lead to {target!r}", parameter="reply")
 
     async def reply(
         self, ack: str, target: str, timeout_s: float, may_read: Callable[[str], bool]
     ) -> dict[str, Any] | None:
         self.asked.append((ack, target))
-        if self.reply_now is None:
-            await asyncio.sleep(timeout_s)
-        return self.reply_now
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.known.wait()
+        except TimeoutError:
+            return None
+        return {"events": [{"approved": True}]}
 
 
-async def asked(oracle: Oracle, query: bytes, content: bytes = body(fix(1))) -> tuple[Answer, int]:
-    """A request with a query, and how many events are in the log then."""
+class FakeRepliesHome:
+    stream, target, ack = "fixes", "decisions", "an acknowledgement"
+
+    def __init__(self) -> None:
+        self.replies = FakeReplies()
+        self.replies.known.clear()
+
+    def answer(self) -> None:
+        self.replies.known.set()
+
+    def close(self) -> None:
+        return
+
+
+class TestFakeReplies(RepliesContract):
+    @pytest.fixture
+    def open_home(self) -> OpenReplies:
+        return FakeRepliesHome
+
+
+async def asked(replies: FakeReplies, query: bytes, content: bytes = body(fix(1))) -> tuple[Answer, int]:
+    """Send a request with a query; returns its answer, and how many events are in the log then."""
     log = MemoryLog()
     async with opened(log) as rig:
-        endpoint = PostEndpoint(rig.door, Settings(), oracle)
+        endpoint = PostEndpoint(rig.ingress, Settings(), replies)
         answer = await answered(endpoint, "fixes", content, query=query)
         return answer, len(log.events("fixes"))
 
 
 @in_loop
 async def test_a_reply_comes_with_the_answer() -> None:
-    oracle = Oracle()
-    answer, taken = await asked(oracle, b"reply=decisions&timeout=5")
+    replies = FakeReplies()
+    answer, taken = await asked(replies, b"reply=decisions&timeout=5")
     assert (answer.status, taken) == (200, 1)
     assert answer.json["reply"] == {"events": [{"approved": True}]}
-    assert oracle.asked == [(answer.json["ack"], "decisions")]
+    assert replies.asked == [(answer.json["ack"], "decisions")]
 
 
 @in_loop
 async def test_without_a_reply_in_time_the_answer_is_504_with_the_acknowledgement() -> None:
-    oracle = Oracle()
-    oracle.reply_now = None
-    answer, taken = await asked(oracle, b"reply=decisions&timeout=0.01")
+    replies = FakeReplies()
+    replies.known.clear()
+    answer, taken = await asked(replies, b"reply=decisions&timeout=0.01")
     assert (answer.status, answer.json["code"], taken) == (504, "no_reply_yet", 1)
     assert answer.json["accepted"] == 1
-    assert oracle.asked == [(answer.json["ack"], "decisions")]
+    assert replies.asked == [(answer.json["ack"], "decisions")]
 
 
 @in_loop
 async def test_a_request_that_caused_nothing_waits_for_no_reply() -> None:
-    oracle = Oracle()
-    answer, _ = await asked(oracle, b"reply=decisions", b"[]")
-    assert (answer.status, answer.json["reply"], oracle.asked) == (200, None, [])
+    replies = FakeReplies()
+    answer, _ = await asked(replies, b"reply=decisions", b"[]")
+    assert (answer.status, answer.json["reply"], replies.asked) == (200, None, [])
 
 
 @in_loop
@@ -182,7 +210,7 @@ async def test_what_cannot_be_waited_for_is_refused_before_anything_is_taken() -
         b"wait=5",
         b"timeout=5",
     ):
-        answer, taken = await asked(Oracle(), query)
+        answer, taken = await asked(FakeReplies(), query)
         assert (answer.status, answer.json["code"], taken) == (400, "bad_parameter", 0), query
 
 
@@ -194,7 +222,7 @@ MADE_UP = [
 
 @pytest.mark.parametrize("raw", MADE_UP)
 def test_what_looks_like_an_acknowledgement_and_names_no_events_is_not_found(raw: bytes) -> None:
-    """Though it has the right signature."""
+    """This holds although it has the right signature."""
     signed = raw + hmac.digest(KEY, raw, "sha256")[:MAC_BYTES]
     with pytest.raises(NotFound):
         SIGNER.read(urlsafe_b64encode(signed).decode().rstrip("="))
@@ -202,7 +230,7 @@ def test_what_looks_like_an_acknowledgement_and_names_no_events_is_not_found(raw
 
 @pytest.mark.parametrize("text", ["", "x", "AAAA", "k6FzB4IACAEA", "x" * 100_000, "\u00e9"])
 def test_what_is_no_acknowledgement_is_not_found(text: str) -> None:
-    with pytest.raises(NotFound, match="is no acknowledgement"):
+    with pytest.raises(NotFound, match="is not an acknowledgement"):
         SIGNER.read(text)
 
 
@@ -213,12 +241,12 @@ def test_an_acknowledgement_is_read_by_those_with_its_key_only() -> None:
     text = SIGNER.sign(GIVEN)
     assert AckSigner(KEY).read(text) == GIVEN
     for other in (AckSigner(KEY + b"."), AckSigner(), AckSigner()):
-        with pytest.raises(NotFound, match="is no acknowledgement"):
+        with pytest.raises(NotFound, match="is not an acknowledgement"):
             other.read(text)
 
 
 def test_an_altered_acknowledgement_is_refused_in_the_words_for_a_malformed_one() -> None:
-    """Whichever character is another, left out or put in, and without its signature."""
+    """This holds for every character replaced, removed or added, and without the signature."""
     text = SIGNER.sign(GIVEN)
     unsigned = urlsafe_b64encode(msgspec.msgpack.encode(GIVEN)).decode().rstrip("=")
     assert text.startswith(unsigned[:-2])
@@ -226,8 +254,10 @@ def test_an_altered_acknowledgement_is_refused_in_the_words_for_a_malformed_one(
         text[:at] + other + text[at + 1 :] for at in range(len(text)) for other in ("A", "B", "", "!", text[at] * 2)
     ]
     altered += [unsigned, text + "=", text + "A", text + "!", " " + text, text[: -4 * MAC_BYTES // 3]]
-    for each in altered:
-        if each != text:
+    for candidate in altered:
+        if candidate != text:
             with pytest.raises(NotFound) as refused:
-                SIGNER.read(each)
-            assert refused.value.message == f"{each[:80]!r} is no acknowledgement; use the `ack` of an answer"
+                SIGNER.read(candidate)
+            assert (
+                refused.value.message == f"{candidate[:80]!r} is not an acknowledgement; use the `ack` from a response"
+            )

@@ -1,4 +1,4 @@
-"""Clocks that are wrong: if a stream says so, an event too far ahead is a dead letter, whatever way it came."""
+"""Wrong clocks: if a stream declares it, an event too far ahead is a dead letter, on every ingestion path."""
 
 from __future__ import annotations
 
@@ -8,21 +8,22 @@ from typing import Any
 import msgspec
 import pytest
 
-from penstock.app import App
+from penstock.app.app import App
 from penstock.collect.decode import BodyDecoder
-from penstock.collect.door import FrontDoor
-from penstock.collect.fitness import Ahead
 from penstock.collect.http import PostEndpoint
-from penstock.schema import EpochMillis, Event
-from penstock.settings import Settings
-from tests.collect.fakes import ManualClock, MemoryLog
+from penstock.collect.ingress import Ingress
+from penstock.collect.validation import Ahead
+from penstock.core.schema import EpochMillis, Event
+from penstock.core.settings import Settings
+from tests.clocks import ManualClock
 from tests.collect.served import Client, request, serving
 from tests.collect.support import Fix, answered, body, fix, in_loop, opened
+from tests.memory_log import MemoryLog
 
 MINUTE = timedelta(minutes=1)
 MOMENT = timedelta(microseconds=1)
 NOW = ManualClock().now()
-REASON = "The time is more than 0:01:00 ahead of the clock here"
+REASON = "The time is more than 0:01:00 ahead of the server's clock"
 BYTES_MAX = 400
 
 
@@ -43,7 +44,8 @@ def dated(number: int, at: datetime) -> dict[str, Any]:
 
 
 def content(form: str, events: list[dict[str, Any]]) -> bytes:
-    """The events in one body. Padded beyond what one event may have, they are decoded one by one from the start."""
+    """Return a body with the events. Padded beyond the limit of one event, they are decoded one by one from the
+    start."""
     if form == "lines":
         return b"\n".join(map(body, events))
     return msgspec.json.encode(events) + (b" " * BYTES_MAX if form == "taken apart" else b"")
@@ -57,30 +59,34 @@ def test_at_the_bound_an_event_is_taken_and_past_it_rejected_in_every_form_of_a_
     [rejection] = decoded.rejections
     assert (rejection.index, rejection.reason, rejection.path) == (1, REASON, "$.at")
     assert rejection.raw == body(events[1])
-    assert decoded.places == [0, 2]
+    assert decoded.indexes == [0, 2]
 
 
 def test_a_single_event_is_held_to_the_bound() -> None:
-    made = decoder(Fix, ManualClock())
-    assert len(made.decode(body(dated(1, NOW + MINUTE))).events) == 1
-    decoded = made.decode(body(dated(1, NOW + MINUTE + MOMENT)))
-    assert (decoded.events, [each.reason for each in decoded.rejections], decoded.malformed) == ((), [REASON], False)
+    fix_decoder = decoder(Fix, ManualClock())
+    assert len(fix_decoder.decode(body(dated(1, NOW + MINUTE))).events) == 1
+    decoded = fix_decoder.decode(body(dated(1, NOW + MINUTE + MOMENT)))
+    assert (decoded.events, [rejection.reason for rejection in decoded.rejections], decoded.malformed) == (
+        (),
+        [REASON],
+        False,
+    )
 
 
 def test_a_time_is_compared_as_the_moment_that_it_is_whatever_its_offset() -> None:
-    """An hour ahead by its clock face, and at the bound in truth; and the other way round."""
-    made, east = decoder(Fix, ManualClock()), "2026-01-01T01:01:00+01:00"
-    assert len(made.decode(body(fix(1) | {"at": east})).events) == 1
-    assert len(made.decode(body(fix(1) | {"at": "2025-12-31T23:01:01-01:00"})).rejections) == 1
+    """One time is an hour ahead by its clock face but at the bound in truth; the other the reverse."""
+    fix_decoder, east = decoder(Fix, ManualClock()), "2026-01-01T01:01:00+01:00"
+    assert len(fix_decoder.decode(body(fix(1) | {"at": east})).events) == 1
+    assert len(fix_decoder.decode(body(fix(1) | {"at": "2025-12-31T23:01:01-01:00"})).rejections) == 1
 
 
 def test_whole_milliseconds_since_1970_are_held_to_the_bound() -> None:
     clock = ManualClock()
-    clock.move(0.0007)  # what is less than a millisecond makes no difference
+    clock.move(0.0007)  # less than a millisecond makes no difference
     last = int((NOW + MINUTE).timestamp() * 1_000)
     decoded = decoder(Beat, clock).decode(body({"at": last}, {"at": last + 1}))
     assert [event.at for event in decoded.events] == [last]
-    assert [each.index for each in decoded.rejections] == [1]
+    assert [rejection.index for rejection in decoded.rejections] == [1]
 
 
 def test_an_event_without_a_time_is_not_ahead() -> None:
@@ -89,10 +95,10 @@ def test_an_event_without_a_time_is_not_ahead() -> None:
 
 def test_each_body_is_held_against_the_time_at_which_it_comes() -> None:
     clock = ManualClock()
-    made, sent = decoder(Fix, clock), body(dated(1, NOW + 2 * MINUTE))
-    assert made.decode(sent).rejections
+    fix_decoder, sent = decoder(Fix, clock), body(dated(1, NOW + 2 * MINUTE))
+    assert fix_decoder.decode(sent).rejections
     clock.move(60)
-    assert made.decode(sent).events
+    assert fix_decoder.decode(sent).events
 
 
 @pytest.mark.parametrize("short", [True, False], ids=["short way", "long way"])
@@ -124,31 +130,31 @@ def test_without_it_any_time_is_taken() -> None:
 async def test_what_a_source_puts_is_held_to_the_bound_and_its_mark_goes_on() -> None:
     log = MemoryLog()
     async with opened(log, ahead=MINUTE) as rig:
-        intake = rig.door.intake_for_source("feed", "fixes")
-        await intake.put(body(dated(1, NOW)), "1")
-        await intake.put(body(dated(2, NOW + 2 * MINUTE)), "2")
-        await intake.settle()
+        group_commit = rig.ingress.writer_for_source("feed", "fixes")
+        await group_commit.put(body(dated(1, NOW)), "1")
+        await group_commit.put(body(dated(2, NOW + 2 * MINUTE)), "2")
+        await group_commit.settle()
         assert [row["fix_id"] for row in log.events("fixes")] == ["f1"]
         assert [row["reason"] for row in log.events("fixes.rejected")] == [REASON]
-        assert intake.mark == "2"
+        assert group_commit.mark == "2"
 
 
 @in_loop
 async def test_a_request_sent_again_once_more_of_it_is_taken_has_each_event_once() -> None:
-    """Events without an id are known by the key of their request, and by their place in it as it came."""
+    """Events without an id are identified by the key of their request, and by their index in it."""
     app, clock, log = App("test"), ManualClock(), MemoryLog()
     app.stream("beats", Beat, ahead=MINUTE)
-    door = FrontDoor(app.streams, log, Settings(), clock, lambda error: None, lambda name: None)
+    ingress = Ingress(app.streams, log, Settings(), clock, lambda error: None, lambda name: None)
     now = int(NOW.timestamp() * 1_000)
     sent = body(*({"at": now + seconds * 1_000} for seconds in (90, 0, 30)))
     try:
-        endpoint = PostEndpoint(door, Settings())
+        endpoint = PostEndpoint(ingress, Settings())
         first = (await answered(endpoint, "beats", sent, idempotency_key="k")).json
         clock.move(60)
         second = (await answered(endpoint, "beats", sent, idempotency_key="k")).json
     finally:
-        await door.close()
-    assert [(each["accepted"], each["duplicates"], each["rejected"]) for each in (first, second)] == [
+        await ingress.close()
+    assert [(answer["accepted"], answer["duplicates"], answer["rejected"]) for answer in (first, second)] == [
         (2, 0, 1),
         (1, 2, 0),
     ]

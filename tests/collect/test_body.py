@@ -11,16 +11,18 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
-from penstock.collect.body import BodyReader, Unfinished
-from penstock.errors import Overloaded
-from tests.collect.support import in_loop, until
+from penstock.core.errors import Overloaded
+from penstock.http.body import BodyReader, Unfinished
+from penstock.http.pending import PendingBytes
+from tests.clocks import until
+from tests.collect.support import in_loop
 
 MIB = 1024 * 1024
 
 
 @in_loop
 async def test_gzip_bodies_that_wait_for_a_thread_are_counted() -> None:
-    """Each came whole with its request, and threads are few: however many are sent, no more than the bound wait."""
+    """Each came complete with its request, and threads are few: however many are sent, no more than the bound wait."""
     body, busy = gzip.compress(os.urandom(MIB)), threading.Event()
 
     async def receive() -> MutableMapping[str, Any]:
@@ -28,15 +30,15 @@ async def test_gzip_bodies_that_wait_for_a_thread_are_counted() -> None:
 
     with ThreadPoolExecutor(1) as threads:
         threads.submit(busy.wait, 60)
-        reader = BodyReader(8 * MIB, 3 * MIB, threads)
+        reader = BodyReader(8 * MIB, PendingBytes(3 * MIB), threads)
         tasks = [asyncio.create_task(reader.read(receive, b"gzip")) for _ in range(6)]
         try:
-            await until(lambda: sum(each.done() for each in tasks) == 4)
-            refused = [each.exception() for each in tasks if each.done()]
-            assert all(isinstance(each, Unfinished) and isinstance(each.error, Overloaded) for each in refused)
+            await until(lambda: sum(task.done() for task in tasks) == 4)
+            refused = [task.exception() for task in tasks if task.done()]
+            assert all(isinstance(error, Unfinished) and isinstance(error.error, Overloaded) for error in refused)
         finally:
             busy.set()
-        assert [len(each.result()) for each in tasks if not await refusal(each)] == [MIB, MIB]
+        assert [len(task.result()) for task in tasks if not await refusal(task)] == [MIB, MIB]
         assert len(await reader.read(receive, b"gzip")) == MIB
 
 
@@ -47,7 +49,7 @@ async def refusal(task: asyncio.Task[bytes]) -> BaseException | None:
 
 @asynccontextmanager
 async def unfinished(reader: BodyReader, who: str, size: int) -> AsyncIterator[asyncio.Task[bytes]]:
-    """A body whose first piece has come, and whose rest does not while in the block."""
+    """Send a body whose first piece has arrived, and whose rest does not arrive while in the block."""
     pieces: list[MutableMapping[str, Any]] = [{"type": "http.request", "body": bytes(size), "more_body": True}]
     waits = asyncio.Event()
 
@@ -67,22 +69,22 @@ async def unfinished(reader: BodyReader, who: str, size: int) -> AsyncIterator[a
 
 
 def is_refused(task: asyncio.Task[bytes]) -> bool:
-    """Whether a body was refused because there is no room for it."""
+    """Return whether a body was refused because there is no room for it."""
     error = task.exception() if task.done() else None
     assert error is None or (isinstance(error, Unfinished) and isinstance(error.error, Overloaded))
     return error is not None
 
 
 async def refused(reader: BodyReader, *bodies: tuple[str, int]) -> list[bool]:
-    """Which of these unfinished bodies are refused, with those before them under way."""
+    """Return which of these unfinished bodies are refused, each with those before it in progress."""
     async with AsyncExitStack() as stack:
-        tasks = [await stack.enter_async_context(unfinished(reader, *each)) for each in bodies]
+        tasks = [await stack.enter_async_context(unfinished(reader, *body)) for body in bodies]
         return [is_refused(task) for task in tasks]
 
 
 @in_loop
 async def test_one_caller_has_half_of_the_room_for_unfinished_bodies_at_most() -> None:
-    reader = BodyReader(8 * MIB, 4 * MIB, no_threads())
+    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), no_threads())
     sent = [("key:ann", MIB), ("key:ann", MIB), ("key:ann", 1), ("key:bob", MIB), ("key:bob", MIB), ("key:cid", 1)]
     assert await refused(reader, *sent) == [False, False, True, False, False, True]
     assert await refused(reader, *sent[:2]) == [False, False], "what is given up is counted no more"
@@ -90,14 +92,14 @@ async def test_one_caller_has_half_of_the_room_for_unfinished_bodies_at_most() -
 
 @in_loop
 async def test_a_caller_may_always_send_one_body() -> None:
-    """Though it is larger than half of the room."""
-    reader = BodyReader(8 * MIB, 4 * MIB, no_threads())
+    """This holds although it is larger than half of the room."""
+    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), no_threads())
     assert await refused(reader, ("key:ann", 3 * MIB), ("key:ann", 1), ("key:bob", MIB)) == [False, True, False]
 
 
 @in_loop
 async def test_where_nobody_is_asked_who_they_are_there_are_no_shares() -> None:
-    reader = BodyReader(8 * MIB, 4 * MIB, no_threads())
+    reader = BodyReader(8 * MIB, PendingBytes(4 * MIB), no_threads())
     assert await refused(reader, ("", 3 * MIB), ("", MIB), ("", 1)) == [False, False, True]
 
 
@@ -110,16 +112,16 @@ async def test_gzip_bodies_that_wait_for_a_thread_count_for_their_caller() -> No
 
     with ThreadPoolExecutor(1) as threads:
         threads.submit(busy.wait, 60)
-        reader = BodyReader(8 * MIB, 5 * MIB, threads)
+        reader = BodyReader(8 * MIB, PendingBytes(5 * MIB), threads)
         tasks = [asyncio.create_task(reader.read(receive, b"gzip", who)) for who in ("ann", "ann", "ann", "bob")]
         try:
             await until(tasks[2].done)
-            assert [is_refused(each) for each in tasks] == [False, False, True, False]
+            assert [is_refused(task) for task in tasks] == [False, False, True, False]
         finally:
             busy.set()
             await asyncio.wait(tasks)
 
 
 def no_threads() -> Executor:
-    """For bodies that are not compressed."""
+    """Refuse all work: bodies that are not compressed need no thread."""
     return Executor()

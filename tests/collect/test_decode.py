@@ -1,4 +1,4 @@
-"""Bodies to events and rejections."""
+"""Decoding of bodies to events and rejections."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.collect.decode import BodyDecoder, Decoded, is_lines
-from penstock.errors import TooLarge
-from penstock.schema import Event, Raw, Record
+from penstock.core.errors import TooLarge
+from penstock.core.schema import Event, Raw, Record
 from tests.collect.support import Fix, body, fix
 
 DECODER = BodyDecoder(Fix, event_bytes_max=4096, events_max=50)
@@ -56,7 +56,7 @@ def test_only_the_content_type_makes_a_body_ndjson() -> None:
 def test_two_objects_in_one_line_are_a_fault_of_that_line() -> None:
     decoded = DECODER.decode(lines(fix(1)) + lines(fix(2)) + b"\n" + lines(fix(3)), lines=True)
     assert names(decoded) == ["f3"]
-    assert [each.index for each in decoded.rejections] == [0]
+    assert [rejection.index for rejection in decoded.rejections] == [0]
 
 
 def test_an_object_over_several_lines_is_not_one_event() -> None:
@@ -96,7 +96,7 @@ FAULTS: dict[str, tuple[bytes, str, str | None]] = {
     ),
     "invalid UTF-8": (body(fix(1)).replace(b"f1", b"\xff\xfe"), "UTF-8", None),
     "too deep": (b'{"x":' + b"[" * 2000 + b"]" * 2000 + b"}", "nested too deeply", None),
-    "too large": (body(fix(1, vehicle="v" * 5000)), "the most is 4096", None),
+    "too large": (body(fix(1, vehicle="v" * 5000)), "the limit is 4096", None),
 }
 
 
@@ -130,7 +130,7 @@ NOT_JSON = {
 def test_what_is_no_json_is_one_dead_letter(name: str) -> None:
     decoded = DECODER.decode(NOT_JSON[name])
     assert decoded.malformed
-    assert [each.raw for each in decoded.rejections] == [NOT_JSON[name]]
+    assert [rejection.raw for rejection in decoded.rejections] == [NOT_JSON[name]]
 
 
 def test_the_last_of_two_equal_keys_wins() -> None:
@@ -140,12 +140,12 @@ def test_the_last_of_two_equal_keys_wins() -> None:
 def test_a_large_event_in_a_larger_array_is_rejected_alone() -> None:
     decoded = DECODER.decode(body(fix(1), fix(2, vehicle="v" * 5000), fix(3)))
     assert names(decoded) == ["f1", "f3"]
-    assert [each.index for each in decoded.rejections] == [1]
+    assert [rejection.index for rejection in decoded.rejections] == [1]
 
 
 @pytest.mark.parametrize("content", [b"[" + b",".join([b"{}"] * 51) + b"]", body(*map(fix, range(51)))])
 def test_too_many_events_refuse_the_body(content: bytes) -> None:
-    with pytest.raises(TooLarge, match="51 events, the most is 50"):
+    with pytest.raises(TooLarge, match="51 events; the limit is 50"):
         DECODER.decode(content)
 
 
@@ -153,7 +153,7 @@ def test_a_raw_stream_takes_any_bytes() -> None:
     assert [event.data for event in RAW.decode(b"\xff{").events] == [b"\xff{"]
     assert [event.data for event in RAW.decode(b"a\r\n\nb\n", lines=True).events] == [b"a", b"b"]
     assert RAW.decode(b"").malformed
-    assert [each.index for each in RAW.decode(b"a\n" + b"b" * 5000, lines=True).rejections] == [1]
+    assert [rejection.index for rejection in RAW.decode(b"a\n" + b"b" * 5000, lines=True).rejections] == [1]
 
 
 def test_a_class_whose_id_may_be_missing_still_needs_one() -> None:
@@ -161,7 +161,7 @@ def test_a_class_whose_id_may_be_missing_still_needs_one() -> None:
         name: str | None = None
 
     decoded = BodyDecoder(Loose, event_bytes_max=100, events_max=5).decode(b'[{}, {"name": "x"}]')
-    assert [each.path for each in decoded.rejections] == ["$.name"]
+    assert [rejection.path for rejection in decoded.rejections] == ["$.name"]
     assert [event.name for event in decoded.events] == ["x"]
 
 
@@ -190,7 +190,7 @@ BODIES = st.one_of(
 def test_any_bytes_are_sorted_out_without_an_exception(content: bytes, as_lines: bool) -> None:
     for decoder in (DECODER, RAW):
         decoded = decoder.decode(content, lines=as_lines)
-        assert len({each.index for each in decoded.rejections}) == len(decoded.rejections)
+        assert len({rejection.index for rejection in decoded.rejections}) == len(decoded.rejections)
         if decoded.malformed:
             assert not decoded.events
             assert len(decoded.rejections) == 1

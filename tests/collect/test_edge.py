@@ -1,4 +1,4 @@
-"""What a connection may cost: clients that drip heads, stall and pile up, with a good one beside them all the time."""
+"""The cost of a connection: clients that drip heads, stall and pile up, beside a good one that must be answered."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from contextlib import ExitStack
 
 import pytest
 
-from penstock.collect import edge as edges
-from penstock.settings import Settings
+from penstock.core.settings import Settings
+from penstock.http import edge as edges
 from tests.collect.attacked import CHUNKED, HEAD, PATIENT, UPGRADE, attacked, closed, drip, edge_of, good
 from tests.collect.served import Client, Served, request, wait_for
 from tests.collect.support import body, fix
@@ -39,10 +39,10 @@ def test_a_head_that_drips_is_answered_and_closed(begun: bytes, piece: bytes) ->
         client.send(begun)
         if begun == good():
             assert client.answer().startswith(b"HTTP/1.1 200")
-        found = drip(client, piece)
-        assert found[:12] in (b"HTTP/1.1 408", b"HTTP/1.1 400", b"HTTP/1.1 431"), found
-        assert b"application/problem+json" in found
-        assert b"connection: close" in found
+        answer = drip(client, piece)
+        assert answer[:12] in (b"HTTP/1.1 408", b"HTTP/1.1 400", b"HTTP/1.1 431"), answer
+        assert b"application/problem+json" in answer
+        assert b"connection: close" in answer
         assert closed(client)
 
 
@@ -136,7 +136,7 @@ def test_one_address_has_its_share_and_another_has_its_own(most: int) -> None:
         wait_for(lambda: len(edge_of(served)) == 5)
         with connect_from(served, "127.0.0.2") as third:
             if most:
-                assert b"127.0.0.2 has 2 connections already" in third.recv(4096)
+                assert b"127.0.0.2 already has 2 connections" in third.recv(4096)
                 assert third.recv(1) == b""
             else:
                 third.sendall(good())
@@ -170,7 +170,7 @@ def test_a_websocket_outlives_the_time_of_an_idle_connection() -> None:
 
 
 def test_many_who_do_harm_at_once_leave_nothing() -> None:
-    """Half heads, stalled bodies, silent ones and floods, a hundred of each."""
+    """Half heads, stalled bodies, silent connections and floods, a hundred of each."""
     kinds: list[Callable[[Client], None]] = [
         lambda client: client.send(b"POST /v1/str"),
         lambda client: client.send(request(b"[", length=100)),

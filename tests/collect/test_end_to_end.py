@@ -1,4 +1,4 @@
-"""The front door with the real log and a real server: sockets, files and processes that are killed."""
+"""Ingestion with the real log and a real server: sockets, files and processes that are killed."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ import pytest
 import uvicorn
 
 from bench import load
-from penstock import failpoints
-from penstock.access import Gate
-from penstock.columns import event_rows
+from penstock.core import failpoints
+from penstock.core.access import Gate
+from penstock.core.columns import event_rows
+from penstock.core.settings import MIB, Settings
+from penstock.http.guard import guarded
 from penstock.queue import EmbeddedLog
-from penstock.runtime.guard import guarded
-from penstock.settings import MIB, Settings
-from tests.collect.support import Rig, body, fix, in_loop, opened, until
+from tests.clocks import until
+from tests.collect.support import Rig, body, fix, in_loop, opened
 
 
 @contextlib.contextmanager
@@ -40,17 +41,17 @@ def log_in(path: Path) -> Iterator[EmbeddedLog]:
 
 
 def stored(log: EmbeddedLog, stream: str) -> list[dict[str, Any]]:
-    """All events of a stream, read back from its file."""
-    found: list[dict[str, Any]] = []
+    """Return all events of a stream, read back from its file."""
+    events: list[dict[str, Any]] = []
     for partition, end in log.ends(stream).items():
         for batch in log.read(stream, partition, 0, end):
-            found += map(msgspec.json.decode, event_rows(batch))
-    return found
+            events += map(msgspec.json.decode, event_rows(batch))
+    return events
 
 
 @contextlib.asynccontextmanager
 async def served(rig: Rig) -> AsyncIterator[int]:
-    """A server on a free port of the loopback; gives the port."""
+    """Run a server on a free port of the loopback; yields the port."""
     listener = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
         guarded(rig.endpoint, Gate()), lifespan="off", log_level="critical", access_log=False, http="httptools"
@@ -75,7 +76,7 @@ async def test_what_was_answered_is_in_the_log_after_a_restart(tmp_path: Path) -
     with log_in(tmp_path) as log:
         async with opened(log) as rig:
             assert sorted(row["fix_id"] for row in stored(log, "fixes")) == sorted(f"f{n}" for n in range(50))
-            again = await rig.door.post("fixes", body([fix(n, f"v{n % 5}") for n in range(50)]))
+            again = await rig.ingress.post("fixes", body([fix(n, f"v{n % 5}") for n in range(50)]))
             assert (again.accepted, again.duplicates) == (0, 50)
 
 
@@ -84,7 +85,7 @@ async def test_an_id_sent_twice_in_one_request_is_stored_once_also_under_another
     with log_in(tmp_path) as log:
         async with opened(log) as rig:
             content = body([fix(1, f"v{n}") for n in range(10)])
-            receipt = await rig.door.post("fixes", content)
+            receipt = await rig.ingress.post("fixes", content)
             assert (receipt.accepted, receipt.duplicates) == (1, 9)
             assert len(stored(log, "fixes")) == 1
 
@@ -93,10 +94,10 @@ async def test_an_id_sent_twice_in_one_request_is_stored_once_also_under_another
 async def test_ticks_dead_letters_and_events_live_side_by_side(tmp_path: Path) -> None:
     with log_in(tmp_path) as log:
         async with opened(log) as rig:
-            await rig.door.post("fixes", body(fix(1), {"bad": True}))
-            await rig.door.tick("fixes")
+            await rig.ingress.post("fixes", body(fix(1), {"bad": True}))
+            await rig.ingress.tick("fixes")
             assert [row["fix_id"] for row in stored(log, "fixes")] == ["f1"]
-            assert sum(log.ends("fixes").values()) == 1 + 2
+            assert log.rows_between("fixes", {}, log.ends("fixes")) == 1 + 2
             (letter,) = stored(log, "fixes.rejected")
             assert letter["reason"] == "Object missing required field `fix_id`"
 
@@ -159,7 +160,7 @@ async def test_many_connections_share_commits_and_lose_nothing(tmp_path: Path) -
             )
             assert (result.requests, result.errors) == (2000, 0)
             assert len({row["fix_id"] for row in stored(log, "fixes")}) == 2000
-            assert rig.door.audits()["fixes"].commits < 1000
+            assert rig.ingress.audits()["fixes"].commits < 1000
 
 
 POST_ONE = """
@@ -180,7 +181,7 @@ asyncio.run(main())
 
 
 def post_one(path: Path, traps: str = "") -> subprocess.CompletedProcess[str]:
-    """Post the same event in a process of its own."""
+    """Post the same event in a separate process."""
     return subprocess.run(
         [sys.executable, "-c", POST_ONE, str(path)],
         env=os.environ | {failpoints.VARIABLE: traps},
@@ -211,8 +212,8 @@ def test_importing_the_package_loads_no_server_and_no_arrow() -> None:
 import sys, penstock.collect
 print([name for name in ("pyarrow", "websockets", "uvicorn", "starlette") if name in sys.modules])
 """
-    found = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert found.stdout.strip() == "[]"
+    process = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert process.stdout.strip() == "[]"
 
 
 def test_no_writer_thread_outlives_its_door() -> None:

@@ -1,52 +1,29 @@
-"""Whatever the decoder accepts, every later step can hold: no event may poison the group it is written with."""
+"""Every later step can store whatever the decoder accepts: no event may poison the group it is written with."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import enum
-from datetime import date, datetime, timedelta
-from decimal import Decimal
+from datetime import date, timedelta
 from typing import Any, Literal
-from uuid import UUID
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.collect.decode import BodyDecoder
-from penstock.collect.writer import Target, Writer
-from penstock.columns import event_rows
-from penstock.contracts import StreamSpec
-from penstock.schema import EpochMillis, Event, Record, event_schema
-from tests.collect.fakes import ManualClock, MemoryLog
+from penstock.collect.writer import Writer, WriteTarget
+from penstock.core.columns import event_rows
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import event_schema
+from tests.clocks import ManualClock
 from tests.collect.support import Posted, answered, body, opened
+from tests.every_type import EveryType, Spot
+from tests.memory_log import MemoryLog
 
 
-class Colour(enum.Enum):
-    RED = "red"
-    BLUE = "blue"
-
-
-class Place(Record):
-    lat: float
-    seen: list[datetime] | None = None
-    costs: dict[str, Decimal] | None = None
-
-
-class Everything(Event, id="name", time="at"):
-    name: str
-    at: datetime
-    number: int
-    share: float
-    flag: bool
-    data: bytes
-    day: date
-    price: Decimal
-    code: UUID
-    colour: Colour
+class Everything(EveryType):
     size: Literal[1, 2]
-    sent: EpochMillis
-    place: Place | None = None
+    place: Spot | None = None
     tags: list[str] | None = None
     counts: dict[str, int] | None = None
 
@@ -87,10 +64,10 @@ def _offset(offset: timedelta) -> str:
 
 
 def _stored(events: list[Any], key: str) -> list[bytes]:
-    """The events written to a log and read back as JSON."""
+    """Return the events as JSON, written to a log and read back."""
     log = MemoryLog()
     log.declare(StreamSpec("all", event_schema(Everything), 3))
-    Writer(Target("all", Everything, key, 3), log, ManualClock()).commit([Posted(events)])
+    Writer(WriteTarget("all", Everything, key, 3), log, ManualClock()).commit([Posted(events)])
     return [
         row
         for partition, end in log.ends("all").items()

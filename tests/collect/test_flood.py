@@ -1,4 +1,4 @@
-"""Bodies that nobody reads, floods around them, and garbage behind good requests."""
+"""Bodies that nobody reads, floods around them, and garbage after good requests."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from penstock.collect import edge as edges
+from penstock.http import edge as edges
 from tests.collect.attacked import CHUNKED, HEAD, PATIENT, SHORT, UPGRADE, attacked, closed, drip, good
 from tests.collect.served import Client, request, wait_for
 from tests.collect.support import body, fix
@@ -34,7 +34,7 @@ def often(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_bodies_in_a_row_are_no_head_however_they_are_cut() -> None:
-    """What is counted as a head, or as chunks, begins with the request."""
+    """The count of a head, or of chunks, begins with the request."""
     events = [fix(number) for number in range(400)]
     sent = request(body(*events)) * 3
     cuts = [len(sent) // 3 - 5, len(sent) // 3 + 20, len(sent) // 3 + 400, 2 * len(sent) // 3 + 2]
@@ -43,7 +43,7 @@ def test_large_bodies_in_a_row_are_no_head_however_they_are_cut() -> None:
         for cut in cuts:
             with Client(served) as client:
                 client.send(sent[:cut], sent[cut:])
-                assert [each[:12] for each in client.answers(3)] == [b"HTTP/1.1 200"] * 3
+                assert [answer[:12] for answer in client.answers(3)] == [b"HTTP/1.1 200"] * 3
 
 
 @pytest.mark.parametrize("line", ["POST /v1/app HTTP/1.1", "GET /v1/app HTTP/1.1"])
@@ -73,22 +73,22 @@ def test_extensions_of_chunks_are_bounded(line: str, flood: bytes) -> None:
     head = CHUNKED.replace(b"POST /v1/streams/fixes HTTP/1.1", line.encode())
     with attacked() as served, Client(served) as client:
         client.send(head)
-        found = drip(client, flood)
-        assert b"HTTP/1.1 431" in found or b"HTTP/1.1 405" in found or b"HTTP/1.1 408" in found, found
+        answer = drip(client, flood)
+        assert b"HTTP/1.1 431" in answer or b"HTTP/1.1 405" in answer or b"HTTP/1.1 408" in answer, answer
         assert closed(client)
 
 
 def test_trailers_are_bounded() -> None:
     with attacked(PATIENT) as served, Client(served) as client:
         client.send(CHUNKED + b"2\r\n{}\r\n0\r\n")
-        found = drip(client, b"X-A: " + b"b" * 1000 + b"\r\n")
-        assert found.startswith(b"HTTP/1.1 431"), found
+        answer = drip(client, b"X-A: " + b"b" * 1000 + b"\r\n")
+        assert answer.startswith(b"HTTP/1.1 431"), answer
         assert closed(client)
 
 
 def test_small_chunks_are_no_flood() -> None:
     content = body(*(fix(number) for number in range(300)))
-    chunks = b"".join(b"1\r\n%c\r\n" % each for each in content)
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in content)
     with attacked(PATIENT) as served, Client(served) as client:
         for at in range(0, len(chunks), 20_000):
             client.send((CHUNKED if not at else b"") + chunks[at : at + 20_000])
@@ -99,7 +99,8 @@ def test_small_chunks_are_no_flood() -> None:
 @pytest.mark.parametrize("before", [1, 2], ids=["after one", "after two"])
 @pytest.mark.parametrize("name", GARBAGE)
 def test_garbage_behind_a_good_request_does_not_cost_its_answer(name: str, before: int) -> None:
-    """Though the good one waits for the disk when the garbage is seen: an answer that overtakes it would be a lie."""
+    """This holds although the good one waits for the disk when the garbage is seen: an answer before that would be
+    false."""
     with attacked() as served, Client(served) as client:
         served.log.gate.clear()
         client.send(b"".join(good(1000 + number) for number in range(before)) + GARBAGE[name])

@@ -1,4 +1,4 @@
-"""Heads that RFC 9112 wants refused, on the short way in and on the long one."""
+"""Heads that RFC 9112 requires to be refused, on the fast path and on the ASGI path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LINE = "POST /v1/streams/fixes HTTP/1.1"
 
 
 def sent(line: str, *headers: str) -> bytes:
-    """One request with an event, which has these headers and no others but its length."""
+    """Return a request with one event, with these headers and no others but its length."""
     return "\r\n".join([line, *headers, f"Content-Length: {len(EVENT)}", "", ""]).encode() + EVENT
 
 
@@ -40,10 +40,11 @@ REFUSED = {
         "Host",
     ),
     "a WebSocket with a body": (
-        sent("GET /v1/live HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket"), 400, "no body",
+        sent("GET /v1/live HTTP/1.1", "Host: localhost", "Connection: Upgrade", "Upgrade: websocket"),
+        400, "not have a body",
     ),
     "a WebSocket with a body in chunks": (
-        chunked("Transfer-Encoding: chunked\nConnection: Upgrade\nUpgrade: websocket"), 400, "no body",
+        chunked("Transfer-Encoding: chunked\nConnection: Upgrade\nUpgrade: websocket"), 400, "not have a body",
     ),
     "a target on another host": (target("http://other.example/v1/streams/fixes"), 400, "other.example"),
     "a target on another port": (target("http://localhost:1/v1/streams/fixes"), 400, "localhost:1"),
@@ -55,22 +56,22 @@ REFUSED = {
     "a coding in a line of its own": (chunked("Transfer-Encoding: gzip\nTransfer-Encoding: chunked"), 501, "gzip"),
     "a coding that hides the length": (chunked("Transfer-Encoding: identity"), 501, "identity"),
     "a coding that is unknown and all there is": (chunked("Transfer-Encoding: squeeze"), 501, "squeeze"),
-    "chunks twice": (chunked("Transfer-Encoding: chunked, chunked"), 400, "not a request"),
-    "chunks inside of something": (chunked("Transfer-Encoding: chunked, gzip"), 400, "not a request"),
+    "chunks twice": (chunked("Transfer-Encoding: chunked, chunked"), 400, "not an HTTP/1.1 request"),
+    "chunks inside of something": (chunked("Transfer-Encoding: chunked, gzip"), 400, "not an HTTP/1.1 request"),
     "chunks in HTTP/1.0": (chunked("Transfer-Encoding: chunked", "1.0"), 400, "HTTP/1.0"),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_a_head_that_the_standard_forbids_is_refused_with_the_reason(name: str) -> None:
-    given, status, told = REFUSED[name]
+    given, status, reason = REFUSED[name]
     with serving() as served, Client(served) as client:
         client.send(given)
         head, _, problem = client.answer().partition(b"\r\n\r\n")
         assert head.startswith(b"HTTP/1.1 %d " % status), head
         assert b"application/problem+json" in head
         assert b"connection: close" in head
-        assert told in json.loads(problem)["detail"]
+        assert reason in json.loads(problem)["detail"]
         assert client.is_at_end()
         assert served.log.admits == []
 

@@ -1,4 +1,4 @@
-"""The endpoint: its answers, its limits, and what a bad client can do to it."""
+"""The endpoint: its answers, its limits, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.collect import http
-from penstock.errors import DiskFull, StorageError
-from penstock.settings import MIB, Settings
+from penstock.core.errors import DiskFull, StorageError
+from penstock.core.settings import MIB, Settings
 from tests.alone import alone
-from tests.collect.fakes import MemoryLog
-from tests.collect.support import STALL, answered, body, fix, in_loop, opened, post, until
+from tests.clocks import until
+from tests.collect.support import STALL, answered, body, fix, in_loop, opened, post
 from tests.collect.test_decode import BODIES
+from tests.memory_log import MemoryLog
 
 PROBLEM = "application/problem+json"
 
@@ -46,7 +47,7 @@ async def test_no_answer_leaves_while_the_disk_is_at_work() -> None:
     async with opened(log) as rig:
         log.gate.clear()
         request = asyncio.create_task(answered(rig.endpoint, "fixes", body(fix(1))))
-        await until(lambda: rig.door.entrance("fixes").intake.pending_events == 1)
+        await until(lambda: rig.ingress.stream_ingress("fixes").group_commit.pending_events == 1)
         assert not request.done()
         log.gate.set()
         assert (await request).status == 200
@@ -74,7 +75,7 @@ async def test_a_request_with_no_good_event_is_422_with_each_path() -> None:
         assert answer.status == 422
         assert answer.headers["content-type"] == PROBLEM
         assert answer.json["code"] == "invalid_events"
-        assert [each["path"] for each in answer.json["errors"]] == ["$.fix_id", "$.venue.lat"]
+        assert [error["path"] for error in answer.json["errors"]] == ["$.fix_id", "$.venue.lat"]
         assert len(log.events("fixes.rejected")) == 2
         assert not log.events("fixes")
 
@@ -127,7 +128,7 @@ async def test_ack_none_answers_202_before_the_disk_and_the_event_still_arrives(
         assert answer.status == 202
         assert (answer.json["accepted"], answer.json["rejected"], answer.json["cursor"]) == (1, 1, None)
         log.gate.set()
-        await rig.door.drain()
+        await rig.ingress.drain()
         assert len(log.events("fixes")) == 1
         assert len(log.events("fixes.rejected")) == 1
 
@@ -248,7 +249,7 @@ async def test_overload_is_429_with_retry_after() -> None:
     async with opened(log, Settings(pending_events_max=1)) as rig:
         log.gate.clear()
         first = asyncio.create_task(answered(rig.endpoint, "fixes", body(fix(1))))
-        await until(lambda: rig.door.entrance("fixes").intake.pending_events == 1)
+        await until(lambda: rig.ingress.stream_ingress("fixes").group_commit.pending_events == 1)
         answer = await answered(rig.endpoint, "fixes", body(fix(2)))
         assert (answer.status, answer.json["code"]) == (429, "overloaded")
         assert 1 <= int(answer.headers["retry-after"]) <= 30
@@ -291,7 +292,7 @@ async def test_a_storage_error_is_500_without_its_details() -> None:
 @in_loop
 async def test_a_door_that_is_closing_answers_503() -> None:
     async with opened(MemoryLog()) as rig:
-        await rig.door.close()
+        await rig.ingress.close()
         answer = await answered(rig.endpoint, "fixes", body(fix(1)))
         assert (answer.status, answer.json["code"]) == (503, "stopping")
         assert "retry-after" in answer.headers
@@ -310,7 +311,7 @@ def test_any_bytes_get_an_answer_whose_figures_add_up(content: bytes, content_ty
             rejected = answer.json.get("rejected", 1)
             assert len(log.events("fixes.rejected")) == rejected
             assert len(log.events("fixes")) == answer.json.get("accepted", 0)
-            tally = rig.door.audits()["fixes"].total()
+            tally = rig.ingress.audits()["fixes"].total()
             assert tally.received == tally.accepted + tally.duplicates + tally.rejected
 
     asyncio.run(send())

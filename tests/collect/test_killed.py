@@ -1,7 +1,7 @@
-"""What was acknowledged is in the log, once: over kill -9 of the gateway, and a network that cuts, delays, truncates.
+"""Acknowledged events are in the log once: over kill -9 of the gateway, and a network that cuts, delays, truncates.
 
-Clients do what clients are told to: they send again whatever was not acknowledged, by the producer and number of a
-message, by `Idempotency-Key`, or by the ids of events.
+Clients follow the documented rules: they resend everything not acknowledged, by the producer and number of a message,
+by `Idempotency-Key`, or by the ids of events.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidMessage
 
-from penstock.columns import event_rows
+from penstock.core.columns import event_rows
 from penstock.queue import EmbeddedLog
 from tests.collect.support import fix, in_loop
 from tests.gateway import RunningGateway, running_gateway
@@ -30,12 +30,12 @@ from tests.network import Proxy, listening
 HEAL_S = 60.0
 RETRY_S = 0.05
 LOST = (OSError, TimeoutError, ConnectionClosed, InvalidHandshake, InvalidMessage, EOFError, httpx.HTTPError)
-"""What a client sees of a connection that breaks, whenever it does."""
+"""The errors that a client may see when a connection breaks."""
 
 
 @dataclass
 class Client:
-    """Sends messages of one to five events, and writes down which of them were acknowledged."""
+    """Sends messages of one to five events, and records which of them were acknowledged."""
 
     name: str
     stream: str
@@ -47,19 +47,19 @@ class Client:
     finish: bool = False
 
     def events(self, seq: int) -> list[dict[str, Any]]:
-        """The events of a message; the same whenever it is sent."""
+        """Return the events of a message; the same whenever it is sent."""
         while len(self.sent) <= seq:
             count = self.draw.randrange(1, 6)
             self.sent.append([f"{self.name}-{len(self.sent)}-{number}" for number in range(count)])
         names = self.sent[seq]
-        return [{"name": each} if self.stream == "notes" else fix(0) | {"fix_id": each} for each in names]
+        return [{"name": name} if self.stream == "notes" else fix(0) | {"fix_id": name} for name in names]
 
     def is_done(self) -> bool:
         return self.finish and self.acknowledged == len(self.sent)
 
 
 class Publisher(Client):
-    """By WebSocket, with so many messages under way."""
+    """Publishes by WebSocket, with several messages in flight."""
 
     window = 20
 
@@ -81,16 +81,16 @@ class Publisher(Client):
                 await connection.send(json.dumps({"seq": following, "events": self.events(following)}))
                 following += 1
             async with asyncio.timeout(5):
-                told = json.loads(await connection.recv())
-            assert told["event"] == "ack", told
-            given = sum(map(len, self.sent[self.acknowledged : told["seq"] + 1]))
-            assert told["accepted"] + told["duplicates"] == given, told
-            self.acknowledged = told["seq"] + 1
+                message = json.loads(await connection.recv())
+            assert message["event"] == "ack", message
+            given = sum(map(len, self.sent[self.acknowledged : message["seq"] + 1]))
+            assert message["accepted"] + message["duplicates"] == given, message
+            self.acknowledged = message["seq"] + 1
             await asyncio.sleep(self.draw.random() * 0.01)
 
 
 class Poster(Client):
-    """By POST, one request at a time."""
+    """Posts one request at a time."""
 
     async def run(self) -> None:
         async with httpx.AsyncClient(timeout=5) as client:
@@ -107,19 +107,19 @@ class Poster(Client):
         with suppress(*LOST):
             answer = await client.post(url, json=events, headers=headers)
             if answer.status_code == 200:
-                told = answer.json()
-                assert told["accepted"] + told["duplicates"] == len(events), told
+                receipt = answer.json()
+                assert receipt["accepted"] + receipt["duplicates"] == len(events), receipt
                 return True
             assert answer.status_code in (429, 503), answer.text
         return False
 
 
 async def trouble(gateway: RunningGateway, draw: random.Random, kills: int, taken: Callable[[], int]) -> None:
-    """Kill it while it takes events, at a random moment, and sometimes while it starts."""
+    """Kill the gateway while it receives events, at a random moment, and sometimes while it starts."""
     for _ in range(kills):
         goal = taken() + draw.choice([0, draw.randrange(1, 200), draw.randrange(1, 200)])
         await wait_until(lambda: taken() >= goal)  # noqa: B023
-        await asyncio.sleep(draw.random() ** 2)
+        await asyncio.sleep(draw.random() ** 2)  # the moment of the kill is the random part of this test
         await asyncio.to_thread(gateway.kill)
         gateway.start()
 
@@ -131,16 +131,16 @@ async def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def stored(streams: Path) -> Counter[str]:
-    """How often each event is in the log."""
-    log, found = EmbeddedLog(streams, read_only=True), Counter[str]()
+    """Return how often each event is in the log."""
+    log, counts = EmbeddedLog(streams, read_only=True), Counter[str]()
     try:
         for stream, name in (("notes", "name"), ("fixes", "fix_id")):
             for partition, end in log.ends(stream).items():
                 for batch in log.read(stream, partition, 0, end):
-                    found.update(json.loads(row)[name] for row in event_rows(batch))
+                    counts.update(json.loads(row)[name] for row in event_rows(batch))
     finally:
         log.close()
-    return found
+    return counts
 
 
 async def bad_day(folder: Path, kills: int) -> None:

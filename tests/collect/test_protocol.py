@@ -1,4 +1,4 @@
-"""The short way in: when it is taken, that it answers as the long way does, and what a bad client can do to it."""
+"""The fast path: when it is used, that it answers as the ASGI path does, and misbehaving clients."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.collect.entrance import LARGE_BODY_BYTES
-from penstock.errors import DiskFull, StorageError, SyncFailed
-from penstock.settings import Settings
-from penstock.shed import Shed
+from penstock.app.shed import Shed
+from penstock.collect.stream_ingress import LARGE_BODY_BYTES
+from penstock.core.errors import DiskFull, StorageError, SyncFailed
+from penstock.core.settings import Settings
 from tests.collect.served import Client, Served, exchange, request, serving, wait_for
 from tests.collect.support import body, fix
 
@@ -29,7 +29,7 @@ _numbers = itertools.count(1)
 
 
 def good(*headers: str) -> bytes:
-    """A request with one new event."""
+    """Return a request with one new event."""
     return request(body(fix(next(_numbers))), *headers)
 
 
@@ -93,9 +93,10 @@ SHORT = {
     "opaque bytes": request(b"\0\xff", line="POST /v1/streams/raw HTTP/1.1"),
     "spaces around": request(b" \r\n" + body(fix(900_009)) + b"\n"),
     "exactly 64 KiB": request(body(fix(900_010)).ljust(LARGE_BODY_BYTES)),
+    "h2c": request(body(fix(910_020)), "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA"),
 }
 IN_PIECES = "exactly 64 KiB"
-"""Larger than a segment of the loopback: a quick server reads the request in two, and then it goes the long way."""
+"""Larger than a segment of the loopback: a quick server reads the request in two pieces, and then it goes by ASGI."""
 HEAD = "POST /v1/streams/fixes%s HTTP/1.1"
 LONG = {
     "JSON said last of two": request(TWO, LINES, JSON),
@@ -131,7 +132,6 @@ LONG = {
     "a foreign host": request(body(fix(910_022)), host="127.0.0.1.example.org"),
     "a page of its own": request(body(fix(910_025)), "Origin: http://127.0.0.1:8000"),
     "a page of another site": request(body(fix(910_026)), "Origin: http://example.org"),
-    "h2c": request(body(fix(910_020)), "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AA"),
 }
 REFUSED = {
     "a whole URL": request(body(fix(910_013)), line="POST http://x/v1/streams/fixes HTTP/1.1"),
@@ -143,7 +143,7 @@ REFUSED = {
     "a negative length": request(body(fix(1)), "Content-Length: -1", length=-1),
     "no HTTP": b"hello\r\n\r\n",
 }
-"""What the parser itself refuses, so that neither way sees it."""
+"""Requests that the parser itself refuses, so that neither path sees them."""
 
 
 @pytest.mark.parametrize("name", [*SHORT, *LONG, *REFUSED])
@@ -158,7 +158,7 @@ def test_both_ways_give_the_same_answer_and_store_the_same(name: str, short: Ser
 
 
 def stored(served: Served) -> Counter[tuple[str, object]]:
-    """Events and dead letters, by stream."""
+    """Return events and dead letters, by stream."""
     return Counter(
         (stream, row.get("fix_id") or row.get("raw") or row.get("data"))
         for stream in served.log.rows
@@ -167,14 +167,14 @@ def stored(served: Served) -> Counter[tuple[str, object]]:
 
 
 def assert_same_stored(short: Served, long: Served, before: tuple[Counter[Any], Counter[Any]]) -> None:
-    """Nothing is left on its way: an event whose sender did not wait would be counted as the next one's."""
+    """Check that nothing is in transit: an event whose sender did not wait would be counted as the next one's."""
     wait_for(lambda: not (short.pending or long.pending))
     wait_for(lambda: stored(short) - before[0] == stored(long) - before[1])
 
 
 def without_cursor(answers: list[bytes]) -> list[bytes]:
-    """Cursor and acknowledgement tell of what others sent before, and the length tells of them."""
-    return [_CURSOR.sub(rb"\1\2\3", each) for each in answers]
+    """Remove cursor and acknowledgement, which depend on earlier requests, and the length, which depends on them."""
+    return [_CURSOR.sub(rb"\1\2\3", answer) for answer in answers]
 
 
 def test_a_head_request_is_answered_alike(short: Served, long: Served) -> None:
@@ -201,25 +201,25 @@ def test_a_websocket_can_be_opened_before_and_after_a_post(short: Served, long: 
     upgrade = ["Connection: Upgrade", "Upgrade: websocket", "Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA=="]
     opening = request(b"", *upgrade, "Sec-WebSocket-Version: 13", line="GET /v1/live HTTP/1.1", length=-1)
     packet = good()
-    found = []
+    answers = []
     for served in (short, long):
-        found += exchange(served, [opening], 1)
+        answers += exchange(served, [opening], 1)
         with Client(served) as client:
             client.send(packet)
-            found += without_cursor(client.answers(1))
+            answers += without_cursor(client.answers(1))
             client.send(opening)
-            found += client.answers(1)
-    assert found[:3] == found[3:]
-    assert [each[:12] for each in found[:3]] == [b"HTTP/1.1 101", b"HTTP/1.1 200", b"HTTP/1.1 101"]
+            answers += client.answers(1)
+    assert answers[:3] == answers[3:]
+    assert [answer[:12] for answer in answers[:3]] == [b"HTTP/1.1 101", b"HTTP/1.1 200", b"HTTP/1.1 101"]
 
 
 def test_a_post_that_asks_for_a_websocket_is_not_taken(short: Served, long: Served) -> None:
     for served in (short, long):
-        received, reads = served.rig.door.audits()["fixes"].total().received, len(served.packets)
+        received, reads = served.rig.ingress.audits()["fixes"].total().received, len(served.packets)
         with Client(served) as client:
             client.send(good(LINES, "Connection: Upgrade", "Upgrade: websocket"))
             wait_for(lambda: len(served.packets) == reads + 1)  # noqa: B023
-            assert served.rig.door.audits()["fixes"].total().received == received
+            assert served.rig.ingress.audits()["fixes"].total().received == received
 
 
 LIMITS = {
@@ -295,7 +295,7 @@ def test_requests_in_one_packet_are_answered_in_order_and_only_the_first_goes_th
     packet = b"".join(request(body([fix(next(_numbers)) for _ in range(size)])) for size in sizes)
     with Client(short) as client:
         client.send(packet)
-        accepted = [int(re.findall(rb'"accepted":(\d+)', each)[0]) for each in client.answers(len(sizes))]
+        accepted = [int(re.findall(rb'"accepted":(\d+)', answer)[0]) for answer in client.answers(len(sizes))]
         assert accepted == sizes
         assert len(short.asgi) - asgi == len(sizes) - 1
         client.send(good())
@@ -335,26 +335,26 @@ FAULTS: dict[str, tuple[Exception, int]] = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_failed_commit_is_told_alike_on_both_ways(name: str) -> None:
     fault, status = FAULTS[name]
-    found = []
+    answers = []
     with serving() as short, serving(short=False) as long:
         for served in (short, long):
             served.log.faults = [fault]
             with Client(served) as client:
                 client.send(good())
-                found.append(client.answer())
+                answers.append(client.answer())
                 client.send(good())
-                found.append(without_cursor([client.answer()])[0])
+                answers.append(without_cursor([client.answer()])[0])
             assert [type(error) for error in served.rig.fatal] == ([SyncFailed] if name == "sync failed" else [])
         assert len(short.asgi) == (name == "sync failed")
-    assert found[:2] == found[2:]
-    assert found[0].startswith(b"HTTP/1.1 %d " % status)
-    assert (b"\r\nretry-after: 5\r\n" in found[0]) == (name == "disk full")
-    assert b"secret" not in found[0]
-    assert found[1].startswith(b"HTTP/1.1 503 " if name == "sync failed" else b"HTTP/1.1 200 ")
+    assert answers[:2] == answers[2:]
+    assert answers[0].startswith(b"HTTP/1.1 %d " % status)
+    assert (b"\r\nretry-after: 5\r\n" in answers[0]) == (name == "disk full")
+    assert b"secret" not in answers[0]
+    assert answers[1].startswith(b"HTTP/1.1 503 " if name == "sync failed" else b"HTTP/1.1 200 ")
 
 
 def test_a_refused_request_is_counted_once_and_told_alike() -> None:
-    found = []
+    answers = []
     with serving(settings=FULL) as short, serving(short=False, settings=FULL) as long:
         for served in (short, long):
             with Client(served) as first, Client(served) as second:
@@ -362,16 +362,16 @@ def test_a_refused_request_is_counted_once_and_told_alike() -> None:
                 first.send(good())
                 wait_for(lambda: served.pending == 1)  # noqa: B023
                 second.send(good())
-                found.append(second.answer())
+                answers.append(second.answer())
                 served.log.gate.set()
                 assert first.answer().startswith(b"HTTP/1.1 200 ")
                 second.send(good())
                 assert second.answer().startswith(b"HTTP/1.1 200 ")
-            tally = served.rig.door.audits()["fixes"].total()
+            tally = served.rig.ingress.audits()["fixes"].total()
             assert (tally.received, tally.accepted, tally.refused) == (2, 2, 1)
         assert len(short.asgi) == 1
-    assert found[0] == found[1]
-    assert found[0].startswith(b"HTTP/1.1 429 ")
+    assert answers[0] == answers[1]
+    assert answers[0].startswith(b"HTTP/1.1 429 ")
 
 
 def test_a_door_that_is_closed_answers_503_on_both_ways() -> None:
@@ -425,11 +425,11 @@ def test_a_client_that_never_reads_is_not_read_from_either_and_finds_all_answers
         while not connection.flow.write_paused:
             client.send(good())
             sent += 1
-            wait_for(lambda: short.rig.door.audits()["fixes"].total().accepted == sent)  # noqa: B023
+            wait_for(lambda: short.rig.ingress.audits()["fixes"].total().accepted == sent)  # noqa: B023
             wait_for(lambda: connection.cycle.response_complete)
         assert short.asgi == []
         client.send(good())
-        wait_for(lambda: short.rig.door.audits()["fixes"].total().accepted == sent + 1)
+        wait_for(lambda: short.rig.ingress.audits()["fixes"].total().accepted == sent + 1)
         client.send(good())
         wait_for(lambda: connection.flow.read_paused)
         assert short.asgi == ["POST"]
@@ -441,7 +441,7 @@ def test_a_client_that_never_reads_is_not_read_from_either_and_finds_all_answers
 
 
 def is_told_to_stop(served: Served) -> bool:
-    return [each.cycle is not None and not each.cycle.keep_alive for each in served.connections] == [True]
+    return [protocol.cycle is not None and not protocol.cycle.keep_alive for protocol in served.connections] == [True]
 
 
 def test_a_stop_lets_a_pending_request_finish_and_closes_its_connection() -> None:
@@ -488,13 +488,14 @@ URGENT = Shed(unless="vehicle = 'ambulance'")
 
 @pytest.mark.parametrize("short", [True, False], ids=["short way", "long way"])
 def test_either_way_sheds_alike_and_says_so(short: bool) -> None:
-    """All of a request may go, or a part, or nothing; a connection goes on after each, with requests behind it too."""
+    """All of a request may be shed, or a part, or nothing; the connection continues after each, also with pipelined
+    requests."""
     urgent, other = fix(920_000, "ambulance"), fix(920_001)
     with serving(short=short, shed=URGENT) as served, Client(served) as client:
         served.strain("is 11 events ahead of till")
         client.send(request(body(other), JSON) + request(body(urgent, other), JSON) + request(body(urgent), JSON))
-        heads, contents = zip(*(each.split(b"\r\n\r\n") for each in client.answers(3)), strict=True)
-        assert {each.split(b"\r\n")[0] for each in heads} == {b"HTTP/1.1 200 OK"}
+        heads, contents = zip(*(answer.split(b"\r\n\r\n") for answer in client.answers(3)), strict=True)
+        assert {head.split(b"\r\n")[0] for head in heads} == {b"HTTP/1.1 200 OK"}
         nothing, part, known = map(msgspec.json.decode, contents)
         assert nothing == {
             "accepted": 0, "duplicates": 0, "rejected": 0, "cursor": None, "errors": [], "ack": None, "shed": 1,
@@ -505,6 +506,6 @@ def test_either_way_sheds_alike_and_says_so(short: bool) -> None:
         served.strain(None)
         client.send(request(body(other), JSON))
         assert msgspec.json.decode(client.answer().split(b"\r\n\r\n")[1])["accepted"] == 1
-        tally = served.rig.door.audits()["fixes"].of("POST")
+        tally = served.rig.ingress.audits()["fixes"].of("POST")
         assert (tally.received, tally.accepted, tally.duplicates, tally.shed) == (5, 2, 1, 2)
         assert len(served.asgi) in ((0, 1, 2) if short else (4,)), "of those that are pipelined, some go the long way"

@@ -1,4 +1,4 @@
-"""The WebSocket of those who send, against a real server, with clients that behave and clients that do not."""
+"""The publish WebSocket, against a real server, with clients that behave and clients that do not."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ import pytest
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from penstock.errors import DiskFull, StorageError
-from penstock.settings import Settings
-from penstock.shed import Shed
+from penstock.app.shed import Shed
+from penstock.core.errors import DiskFull, StorageError
+from penstock.core.settings import Settings
 from tests.collect.served import Served, serving, wait_for
 from tests.collect.support import fix
 
@@ -26,8 +26,8 @@ POLICY, TOO_BIG, RESTART = 1008, 1009, 1012
 
 @pytest.fixture
 def served() -> Iterator[Served]:
-    with serving() as found:
-        yield found
+    with serving() as server:
+        yield server
 
 
 @contextmanager
@@ -53,11 +53,11 @@ def say(connection: ClientConnection, seq: int, *events: Any) -> None:
 
 
 def until_acknowledged(connection: ClientConnection, seq: int) -> list[dict[str, Any]]:
-    """All that is heard until this message is acknowledged."""
-    found = [heard(connection)]
-    while found[-1]["event"] != "ack" or found[-1]["seq"] < seq:
-        found.append(heard(connection))
-    return found
+    """Return all messages received until this message is acknowledged."""
+    messages = [heard(connection)]
+    while messages[-1]["event"] != "ack" or messages[-1]["seq"] < seq:
+        messages.append(heard(connection))
+    return messages
 
 
 def close_code(connection: ClientConnection) -> int:
@@ -79,9 +79,9 @@ def test_events_are_acknowledged_in_order_once_they_are_durable(served: Served) 
         with pytest.raises(TimeoutError):
             connection.recv(timeout=0.2)
         served.log.gate.set()
-        told = until_acknowledged(connection, 14)
-    assert sum(each["accepted"] for each in told) == 20
-    assert [each["seq"] for each in told] == sorted(each["seq"] for each in told)
+        acks = until_acknowledged(connection, 14)
+    assert sum(ack["accepted"] for ack in acks) == 20
+    assert [ack["seq"] for ack in acks] == sorted(ack["seq"] for ack in acks)
     assert ids(served) == [f"f{number}" for number in range(10, 30)]
 
 
@@ -95,9 +95,9 @@ def test_a_rejected_event_is_told_with_its_message_and_the_rest_is_taken(served:
     with publishing(served) as connection:
         say(connection, 1, fix(1), {"fix_id": "x"})
         say(connection, 2, "rubbish")
-        told = until_acknowledged(connection, 2)
-    rejected = [each for each in told if each["event"] == "rejected"]
-    assert [(each["seq"], each["errors"][0]["index"]) for each in rejected] == [(1, 1), (2, 0)]
+        messages = until_acknowledged(connection, 2)
+    rejected = [message for message in messages if message["event"] == "rejected"]
+    assert [(message["seq"], message["errors"][0]["index"]) for message in rejected] == [(1, 1), (2, 0)]
     assert ids(served) == ["f1"]
     assert len(served.log.events("fixes.rejected")) == 2
 
@@ -105,14 +105,14 @@ def test_a_rejected_event_is_told_with_its_message_and_the_rest_is_taken(served:
 def test_an_event_that_is_too_far_ahead_is_told_with_its_message_and_the_rest_is_taken() -> None:
     with serving(ahead=timedelta(hours=11)) as served, publishing(served) as connection:
         say(connection, 1, fix(1), fix(2) | {"at": "2026-01-01T11:00:01Z"}, fix(3))
-        [rejected] = [each for each in until_acknowledged(connection, 1) if each["event"] == "rejected"]
+        [rejected] = [message for message in until_acknowledged(connection, 1) if message["event"] == "rejected"]
         assert rejected["errors"][0]["index"] == 1
         assert "is more than 11:00:00 ahead" in rejected["errors"][0]["reason"]
         assert ids(served) == ["f1", "f3"]
 
 
 def test_a_client_over_the_window_is_not_read(served: Served) -> None:
-    """Nothing piles up: what it sends stays in its own socket, and comes in once there is room."""
+    """Nothing accumulates: the client's messages stay in its own socket, and are read once there is room."""
     served.window = 3
     with publishing(served) as connection:
         served.log.gate.clear()
@@ -128,13 +128,13 @@ def test_a_client_over_the_window_is_not_read(served: Served) -> None:
 
 
 def test_a_producer_that_sends_again_on_another_connection_is_known(served: Served) -> None:
-    """Also for events that have no id: by its name and the number of the message."""
+    """This includes events that have no id: they are identified by the producer and the number of the message."""
     for _ in range(2):
         with publishing(served, "raw", "?producer=meter-7") as connection:
             for seq in range(3):
                 say(connection, seq, {"reading": seq})
-            told = until_acknowledged(connection, 2)
-    assert (sum(each["accepted"] for each in told), sum(each["duplicates"] for each in told)) == (0, 3)
+            acks = until_acknowledged(connection, 2)
+    assert (sum(ack["accepted"] for ack in acks), sum(ack["duplicates"] for ack in acks)) == (0, 3)
     with publishing(served, "raw", "?producer=meter-8") as connection:
         say(connection, 0, {"reading": 0})
         assert until_acknowledged(connection, 0)[-1]["accepted"] == 1
@@ -169,7 +169,7 @@ def test_a_gap_in_the_numbers_is_refused_and_what_was_before_it_is_kept(served: 
         say(connection, 1, fix(1))
         until_acknowledged(connection, 1)
         say(connection, 3, fix(3))
-        assert "must be 2" in heard(connection)["problem"]["detail"]
+        assert "expected 2" in heard(connection)["problem"]["detail"]
     assert ids(served) == ["f1"]
 
 
@@ -224,7 +224,7 @@ Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r
 def test_an_event_before_a_message_that_is_too_large_is_kept_and_nothing_is_logged(
     served: Served, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It becomes durable when its connection has failed already: nobody is there to acknowledge it to."""
+    """It becomes durable after its connection has failed: nobody is left to acknowledge it to."""
     message = json.dumps({"seq": 1, "events": [fix(1)]}).encode()
     with socket.create_connection(("127.0.0.1", served.port), timeout=10) as client:
         client.sendall(OPENING)
@@ -237,7 +237,7 @@ def test_an_event_before_a_message_that_is_too_large_is_kept_and_nothing_is_logg
         served.log.gate.set()
         wait_for(lambda: ids(served) == ["f1"])
         wait_for(lambda: not served.server.server_state.tasks)
-    assert [each.getMessage() for each in caplog.records if each.levelno >= logging.ERROR] == []
+    assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
 def test_a_gateway_that_stops_says_so(served: Served) -> None:
@@ -247,7 +247,7 @@ def test_a_gateway_that_stops_says_so(served: Served) -> None:
 
 
 def test_what_a_producer_sends_is_there_once_though_connections_break(served: Served) -> None:
-    """Connections that end at any moment, and a client that sends again what was not acknowledged."""
+    """Connections end at any moment, and a client resends everything not acknowledged."""
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
@@ -279,4 +279,4 @@ def test_an_acknowledgement_says_how_many_events_were_shed() -> None:
         say(connection, 3, fix(5))
         assert "shed" not in until_acknowledged(connection, 3)[-1]
         assert ids(served) == ["f1", "f5"]
-        assert served.rig.door.audits()["fixes"].of("WS").shed == 3
+        assert served.rig.ingress.audits()["fixes"].of("WS").shed == 3

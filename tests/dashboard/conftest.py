@@ -15,7 +15,7 @@ __all__ = ["browser", "market", "page"]
 
 @dataclass(frozen=True)
 class Running:
-    """A fake app that is being served."""
+    """A running fake app."""
 
     api: FakeApi
     address: str
@@ -23,7 +23,7 @@ class Running:
 
 @pytest.fixture
 def market() -> Iterator[Running]:
-    """The trading app, as it stands at its start; nothing moves unless the test moves it."""
+    """The trading app in its initial state; nothing changes unless the test does it."""
     api = Market(now=datetime(2024, 5, 1, 10, 0, tzinfo=UTC)).api()
     with serving(api) as address:
         yield Running(api, address)

@@ -1,7 +1,7 @@
 """A stand-in for the gateway: the API that the dashboard uses, over data that a test sets, and the dashboard itself.
 
-Everything lives on one event loop in a thread of its own; a test calls the methods of `FakeApi` from outside and each
-returns when its effect is there. Cursors are the number of changes or events seen, as text.
+Everything lives on one event loop in a separate thread; a test calls the methods of `FakeApi` from outside, and each
+returns when its effect is visible. Cursors are the number of changes or events seen, as text.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ class FakeView:
         self.changes.append({"upserts": upserts, "deletes": deletes})
 
     def rebuild(self, rows: list[Row]) -> None:
-        """Start anew with other rows, as a view does when it is made again: earlier cursors mean nothing now."""
+        """Start again with other rows, as a view does when it is recreated: earlier cursors are invalid now."""
         self.rows = {self.identity(row): row for row in rows}
         self.changes.clear()
         self.rebuilt = True
 
 
 class FakeApi:
-    """The state of the fake app. `app` is what `/v1/app` answers."""
+    """The state of the fake app. `app` is the answer of `/v1/app`."""
 
     def __init__(self, app: dict[str, Any], rows: dict[str, list[Row]], events: dict[str, list[Row]]) -> None:
         self.app = app
@@ -73,7 +73,7 @@ class FakeApi:
         self.loop: asyncio.AbstractEventLoop | None = None
 
     def call(self, action: Callable[[], T]) -> T:
-        """Run `action` on the server's loop and wake every follower; returns what it returned."""
+        """Run `action` on the server's loop and wake every follower; returns its result."""
 
         async def run() -> T:
             result = action()
@@ -91,12 +91,12 @@ class FakeApi:
         self.call(lambda: self.streams[stream].extend(events))
 
     def drop(self, *, stay_down: bool = False) -> None:
-        """Break every live connection without a goodbye of the protocol's own; `stay_down` also refuses new ones."""
+        """Break every live connection without a closing handshake; `stay_down` also refuses new ones."""
 
         async def run() -> None:
             self.down = stay_down
-            for each in list(self.sockets):
-                await each.close(1012)
+            for websocket in list(self.sockets):
+                await websocket.close(1012)
 
         assert self.loop is not None
         asyncio.run_coroutine_threadsafe(run(), self.loop).result(START_S_MAX)
@@ -143,10 +143,10 @@ class FakeApi:
         kind, name = request.path_params["kind"], request.path_params["name"]
 
         async def lines() -> AsyncIterator[bytes]:
-            async for each in self._messages(kind.removesuffix("s"), name, request.query_params.get("since")):
-                data = msgspec.json.encode(each["data"]).decode()
-                self.sent.append({**each, "of": name})
-                yield f"event: {each['event']}\nid: {each['cursor']}\ndata: {data}\n\n".encode()
+            async for message in self._messages(kind.removesuffix("s"), name, request.query_params.get("since")):
+                data = msgspec.json.encode(message["data"]).decode()
+                self.sent.append({**message, "of": name})
+                yield f"event: {message['event']}\nid: {message['cursor']}\ndata: {data}\n\n".encode()
 
         return StreamingResponse(lines(), media_type="text/event-stream")
 
@@ -183,20 +183,20 @@ class FakeApi:
         kind = "view" if "view" in message else "stream"
         name = message[kind]
 
-        async def send(each: Message) -> None:
-            await websocket.send_text(msgspec.json.encode({"id": message["id"], **each}).decode())
-            self.sent.append({"id": message["id"], **each, "of": name})
+        async def send(reply: Message) -> None:
+            await websocket.send_text(msgspec.json.encode({"id": message["id"], **reply}).decode())
+            self.sent.append({"id": message["id"], **reply, "of": name})
 
         if name not in (self.views if kind == "view" else self.streams):
             problem = {"status": 404, "code": "not_found", "detail": f"no view or stream is named {name}"}
             await send({"event": "error", "data": problem})
             return
         await send({"event": "subscribed"})
-        async for each in self._messages(kind, name, message.get("since")):
-            await send(each)
+        async for reply in self._messages(kind, name, message.get("since")):
+            await send(reply)
 
     async def _messages(self, kind: str, name: str, since: str | None) -> AsyncIterator[Message]:
-        """What a follower gets, without end."""
+        """Yield the messages to a follower, without end."""
 
         def message(event: str, data: Any) -> Message:
             return {"event": event, "cursor": str(place), "data": data}
@@ -206,7 +206,7 @@ class FakeApi:
         place = len(source) if since is None or since == "latest" else int(since)
         if view is not None and (since is None or view.rebuilt):
             if since is not None:
-                yield message("reset", {"reason": "the view was made anew"})
+                yield message("reset", {"reason": "the view was recreated"})
             yield message("snapshot", {"rows": list(view.rows.values())})
         elif place == len(source):
             yield message("progress", {})
@@ -230,7 +230,7 @@ def _json(value: Any) -> Response:
 
 @contextmanager
 def serving(api: FakeApi, port: int = 0) -> Iterator[str]:
-    """Run the fake on a loopback port; gives its address, and ends it after the block."""
+    """Run the fake on a loopback port while in the block; yields its address."""
     listener = socket.create_server(("127.0.0.1", port))
     config = uvicorn.Config(api.application(), log_level="error", ws="websockets-sansio", timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)

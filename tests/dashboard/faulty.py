@@ -1,4 +1,4 @@
-"""A gateway that can be killed, a bad network before it, and what a page does there."""
+"""A gateway that can be killed, a bad network before it, and a page that uses both."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,8 @@ import httpx
 import pyarrow as pa
 from playwright.sync_api import Page
 
-from penstock.contracts import Output
+from penstock.core.clock import WallClock
+from penstock.core.contracts import Output
 from penstock.store.table import ViewTable
 from tests.gateway import VIEW, RunningGateway, running_gateway
 from tests.network import Proxy, listening
@@ -34,21 +34,13 @@ COMPLETE = """
         seen.errors.length || (seen.notes.length >= count && JSON.stringify(seen.rows) === JSON.stringify(rows))
 """
 BYTES_MAX = 6_000
-"""Of one connection, both ways: room for a message, and not for many."""
+"""Limit of one connection, both ways: room for a few messages only."""
 DEADLINE_S = 60.0
-
-
-class WallClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        return datetime.now(UTC).timestamp()
 
 
 @dataclass
 class World:
-    """`notes` are the names of the events that were acknowledged, in order, `rows` those of the view."""
+    """The shared fixture. `notes` are the names of the acknowledged events, in order, `rows` the rows of the view."""
 
     gateway: RunningGateway
     proxy: Proxy
@@ -61,7 +53,7 @@ class World:
         return f"http://127.0.0.1:{self.proxy.port}"
 
     def append(self, count: int) -> None:
-        """Events go in past the bad network; each is tried until it is acknowledged."""
+        """Send events past the bad network; each is retried until it is acknowledged."""
         with httpx.Client(base_url=f"http://127.0.0.1:{self.gateway.port}", timeout=DEADLINE_S) as client:
             for _ in range(count):
                 name = f"n{len(self.notes)}"
@@ -70,7 +62,7 @@ class World:
                 self.notes.append(name)
 
     def change(self, draw: random.Random, count: int) -> None:
-        """The view changes as the engine would change it."""
+        """Change the view as the engine would."""
         for _ in range(count):
             batch = (self.table.last().batch_id if self.table.last() else -1) + 1  # type: ignore[union-attr]
             names = draw.sample("abcdefghijkl", 3)
@@ -90,11 +82,11 @@ class World:
         self.proxy.calm = calm
 
     def settled(self, page: Page) -> dict[str, Any]:
-        """What the page has seen, once it has everything."""
+        """Return everything that the page has seen, once it is complete."""
         wanted = [[name, self.rows[name]] for name in sorted(self.rows)]
         page.wait_for_function(COMPLETE, arg=[len(self.notes), wanted], timeout=DEADLINE_S * 1000)
-        found: dict[str, Any] = page.evaluate("({...seen, transports: [...seen.transports]})")
-        return found
+        seen: dict[str, Any] = page.evaluate("({...seen, transports: [...seen.transports]})")
+        return seen
 
 
 @contextmanager
@@ -112,7 +104,7 @@ def faulty(folder: Path, draw: random.Random, **environ: str) -> Iterator[World]
 
 @contextmanager
 def _proxied(proxy: Proxy) -> Iterator[Proxy]:
-    """The proxy in a loop and a thread of its own: Playwright has those of the test."""
+    """Run the proxy in a separate loop and thread: Playwright uses those of the test."""
     started: Future[asyncio.Event] = Future()
 
     async def serve() -> None:

@@ -1,4 +1,4 @@
-"""A made-up trading app for the fake API: deterministic, so that every run shows the same figures.
+"""A fictional trading app for the fake API: deterministic, so that every run shows the same figures.
 
 Run it to look at the dashboard: `python -m tests.dashboard.market [PORT]`.
 """
@@ -19,15 +19,15 @@ WINDOW = "struct<start:timestamp,end:timestamp>"
 
 
 def stream(name: str, fields: dict[str, str], **given: Any) -> dict[str, Any]:
-    """A stream of `/v1/app`; what is not given is as for an empty one."""
+    """Return a stream of `/v1/app`; by default the figures are those of an empty one."""
     figures = dict.fromkeys(["events", "end", "rate", "bytes", "accepted", "duplicates", "rejected", "refused"], 0)
     described = {"name": name, "declared": "market.py:12", "key": None, "id": None, "time": None, "partitions": 2}
-    columns = [{"name": each, "type": kind} for each, kind in fields.items()]
+    columns = [{"name": field, "type": kind} for field, kind in fields.items()]
     return {**described, "fields": columns, **figures, "last_event": None, "error": None, **given}
 
 
 def view(name: str, columns: dict[str, str], key: list[str], reads: list[str], **given: Any) -> dict[str, Any]:
-    """A view of `/v1/app`; what is not given is as for one that runs and has nothing to do."""
+    """Return a view of `/v1/app`; by default the figures are those of one that runs and has nothing to do."""
     described = {"name": name, "declared": "market.py:31", "reads": reads, "key": key, "top": None, "by": None}
     figures = {
         "lag": 0,
@@ -39,7 +39,7 @@ def view(name: str, columns: dict[str, str], key: list[str], reads: list[str], *
         "watermark": None,
         "late": 0,
     }
-    listed = [{"name": each, "type": kind} for each, kind in columns.items()]
+    listed = [{"name": column, "type": kind} for column, kind in columns.items()]
     state = {"emit": "change", "kind": "python", "columns": listed, "state": "running", "error": None}
     return {**described, **state, **figures, **given}
 
@@ -87,7 +87,7 @@ FEED = {
 
 
 class Market:
-    """The market's data. `step` moves it on; the order of steps alone decides what it is."""
+    """The market's data. `step` advances it; the order of steps alone determines it."""
 
     def __init__(self, seed: int = SEED, now: datetime | None = None) -> None:
         self.random = random.Random(seed)
@@ -102,7 +102,7 @@ class Market:
 
     def ranked(self) -> list[Row]:
         best = sorted(self.counts, key=lambda symbol: -self.counts[symbol])[:10]
-        return [{"window": self.window(), "symbol": each, "trades": self.counts[each]} for each in best]
+        return [{"window": self.window(), "symbol": symbol, "trades": self.counts[symbol]} for symbol in best]
 
     def minutes(self, symbols: list[str], ago: int = 0) -> list[Row]:
         def row(symbol: str) -> Row:
@@ -111,7 +111,7 @@ class Market:
             return {
                 "symbol": symbol,
                 "window": self.window(ago),
-                **{name: round(each, 4) for name, each in figures.items()},
+                **{name: round(figure, 4) for name, figure in figures.items()},
             }
 
         return [row(symbol) for symbol in symbols]
@@ -125,26 +125,26 @@ class Market:
 
     def api(self) -> FakeApi:
         history = [row for ago in range(4) for row in self.minutes(SYMBOLS, ago)]
-        swings = [{"symbol": each, "swing": round(self.random.gauss(0, 2), 3)} for each in SYMBOLS]
+        swings = [{"symbol": symbol, "swing": round(self.random.gauss(0, 2), 3)} for symbol in SYMBOLS]
         rejected = [{"reason": "Expected `float`, got `str`", "path": "$.price", "raw": "eyJwcmljZSI6ImNoZWFwIn0="}]
         described = app(
             "market",
             [dict(TRADES), dict(QUOTES)],
-            [dict(each) for each in (RANKED, MINUTES, FAILED, SWINGS)],
+            [dict(node) for node in (RANKED, MINUTES, FAILED, SWINGS)],
             [dict(FEED)],
         )
         rows = {"busiest": self.ranked(), "price-by-minute": history, "swings": swings}
         return FakeApi(described, rows, {"trades": [self.trade() for _ in range(20)], "trades.rejected": rejected})
 
     def step(self, api: FakeApi) -> None:
-        """A fraction of a second of trading: some counts and prices move, and trades come in."""
+        """Simulate a fraction of a second of trading: some counts and prices change, and trades come in."""
         for symbol in self.random.sample(SYMBOLS, 4):
             self.counts[symbol] += self.random.randint(1, 160)
             self.prices[symbol] *= self.random.uniform(0.999, 1.001)
         before = {row["symbol"] for row in api.views["busiest"].rows.values()}
         ranked = self.ranked()
         gone = before - {row["symbol"] for row in ranked}
-        api.change("busiest", ranked, [{"window": self.window(), "symbol": each} for each in gone])
+        api.change("busiest", ranked, [{"window": self.window(), "symbol": symbol} for symbol in gone])
         api.change("price-by-minute", self.minutes(self.random.sample(SYMBOLS, 3)))
         api.append("trades", self.trade(), self.trade())
         for node in (*api.app["streams"], *api.app["views"], *api.app["sources"]):

@@ -1,4 +1,4 @@
-"""A web site of somebody else: some files at a port of their own, without the headers of the dashboard."""
+"""Another party's web site: some files on a separate port, without the headers of the dashboard."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ TYPES = {"html": "text/html; charset=utf-8", "js": "text/javascript", "mjs": "te
 
 
 class Site:
-    """Serves the files for the length of a block. `address` is its origin."""
+    """Serves the files while in the block. `address` is its origin."""
 
     def __init__(self, files: Mapping[str, bytes], host: str = "127.0.0.1") -> None:
         self._server = ThreadingHTTPServer((host, 0), _handler(files))
@@ -39,6 +39,6 @@ def _handler(files: Mapping[str, bytes]) -> type[BaseHTTPRequestHandler]:
             self.wfile.write(body or b"")
 
         def log_message(self, format: str, *given: object) -> None:
-            """The tests say what went wrong."""
+            """Log nothing: the tests report failures."""
 
     return Handler

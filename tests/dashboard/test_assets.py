@@ -1,4 +1,4 @@
-"""What the server sends: strict headers, only its own files, nothing that the policy would block."""
+"""The files that the server sends: strict headers, only its own files, nothing that the policy would block."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_answer_carries_the_strict_headers(path: str) -> None:
     ["%2e%2e/__init__.py", "..%2f__init__.py", "/etc/passwd", "vendor/README.md", "vendor/preact.LICENSE", "style", ""],
 )
 def test_only_files_of_the_page_are_served(path: str) -> None:
-    """No path leads out of the folder, and what a browser does not need is not there."""
+    """No path leads out of the folder, and files that a browser does not need are not served."""
     assert get(f"/assets/{path}").status_code == 404
 
 
@@ -75,26 +75,26 @@ def test_every_import_and_link_is_a_file_that_is_served() -> None:
             re.findall(r"""^import [^"]*"([^"]+)";""", asset.body.decode(), re.MULTILINE) if name.endswith("js") else []
         ):
             assert target.startswith("."), f"{name} imports {target}"
-            found = (STATIC / name).parent.joinpath(target).resolve().relative_to(STATIC.resolve())
-            assert found.as_posix() in assets, f"{name} imports {target}"
+            path = (STATIC / name).parent.joinpath(target).resolve().relative_to(STATIC.resolve())
+            assert path.as_posix() in assets, f"{name} imports {target}"
     for target in re.findall(r'(?:href|src)="assets/([^"]+)"', assets["index.html"].body.decode()):
         assert target in assets
 
 
 def test_no_module_turns_text_into_markup_or_code() -> None:
-    """None of the ways by which data could become script is used in our own modules."""
+    """Our own modules use none of the ways by which data could become script."""
     banned = re.compile(r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|dangerously|\beval\(|new Function")
     assert [path.name for path in OWN if banned.search(path.read_text())] == []
 
 
 def test_modules_stay_small() -> None:
-    """No module of the page is longer than a reader can hold."""
+    """No module of the page is too long to read."""
     assert OWN
     assert [path.name for path in OWN if len(path.read_text().splitlines()) > LINES_MAX] == []
 
 
 def test_each_vendored_library_has_its_licence_and_stands_in_the_list() -> None:
-    """Name, version and licence of what is not ours are said beside it."""
+    """Name, version and licence of each library are stated beside it."""
     vendor: Path = STATIC / "vendor"
     listed = (vendor / "README.md").read_text()
     for library in vendor.glob("*.mjs"):

@@ -1,4 +1,4 @@
-"""The browser client in a real browser, at a real gateway: what it promises to the page that uses it."""
+"""The browser client in a real browser, at a real gateway: its guarantees to the page that uses it."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ QUICK = """
         return plainTimeout(go);
     };
 """
-"""Waits take no time, and are in `passed`; patience is as ever."""
+"""Waits take no time, and are in `passed`; time limits are unchanged."""
 FULL = """
     IDBObjectStore.prototype.put = function () {
         this.transaction.abort();
@@ -59,22 +59,22 @@ FULL = """
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
-    """A gateway with some events and rows, for all tests: each has a browser's storage of its own."""
-    with faulty(tmp_path_factory.mktemp("data"), random.Random(1)) as found:
-        found.append(3)
-        found.change(random.Random(1), 3)
-        yield found
+    """Run a gateway with some events and rows, for all tests: each has its own browser storage."""
+    with faulty(tmp_path_factory.mktemp("data"), random.Random(1)) as world:
+        world.append(3)
+        world.change(random.Random(1), 3)
+        yield world
 
 
 @pytest.fixture
 def world(running: World) -> World:
-    """It, on a network that does nothing bad unless the test says so."""
+    """Return it, on a network without faults unless the test adds some."""
     running.proxy.calm = True
     return running
 
 
 def client(page: Page, world: World, script: str, *given: Any) -> Any:
-    """What a script gives that has `penstock`, a new client, and the arguments `given`."""
+    """Return the result of a script that has `penstock`, a new client, and the arguments `given`."""
     if "/v1/health" not in page.url:
         page.goto(f"{world.address}/v1/health")
     opening = "const { connect } = await import('/penstock.js'); const penstock = connect();"
@@ -89,19 +89,19 @@ def test_without_a_websocket_it_goes_by_server_sent_events(page: Page, world: Wo
 
 
 def test_where_event_streams_are_held_back_it_polls(page: Page, world: World) -> None:
-    """Something between keeps an answer until it is whole: the first event does not come in ten seconds."""
+    """A proxy holds back an answer until it is complete: the first event does not come in ten seconds."""
     page.clock.install()
     page.add_init_script(NO_WEBSOCKET + NO_EVENTS)
     world.open(page)
     page.wait_for_function("held.size === 2")
     page.clock.fast_forward(11_000)
     world.append(2)
-    found = world.settled(page)
-    assert (found["transports"], found["notes"]) == (["poll"], world.notes)
+    seen = world.settled(page)
+    assert (seen["transports"], seen["notes"]) == (["poll"], world.notes)
 
 
 def test_it_goes_back_to_a_websocket_when_there_is_one(page: Page, world: World) -> None:
-    """A lesser transport is taken for a minute; then a WebSocket is tried beside it, and takes over."""
+    """A fallback transport is used for a minute; then a WebSocket is tried beside it, and takes over."""
     page.clock.install()
     page.add_init_script(f"window.real = WebSocket; {NO_WEBSOCKET}")
     world.open(page)
@@ -114,7 +114,7 @@ def test_it_goes_back_to_a_websocket_when_there_is_one(page: Page, world: World)
 
 
 def test_what_answers_in_the_place_of_a_gateway_is_not_taken_for_one(page: Page, world: World) -> None:
-    """While the gateway is away, a proxy before it says so: no lesser transport would go through."""
+    """While the gateway is down, a proxy before it answers: no fallback transport would get through."""
     script = """
         const [asked, phases] = [new Set(), []];
         window.fetch = async (address) => {
@@ -131,7 +131,7 @@ def test_what_answers_in_the_place_of_a_gateway_is_not_taken_for_one(page: Page,
 
 
 def test_an_answer_that_was_cut_off_within_its_status_is_asked_for_again(page: Page, world: World) -> None:
-    """Browsers give what came of it as the status: `HTTP/1.1 2` is a 2."""
+    """Browsers report the received part as the status: `HTTP/1.1 2` is a 2."""
     script = """
         const plain = window.fetch;
         let calls = 0;
@@ -159,7 +159,7 @@ def test_an_answer_that_is_no_page_is_asked_for_again(page: Page, world: World) 
 
 
 def test_a_long_page_that_comes_slowly_is_waited_for(page: Page, world: World) -> None:
-    """Two minutes in all, and never half a minute of silence."""
+    """It takes two minutes in all, and never half a minute of silence."""
     page.clock.install()
     script = """
         const pieces = ['{"rows": [{"name": "a"', "}, ", '{"name": "b"}', '], "cursor"', ': "v1"}'];
@@ -204,7 +204,7 @@ def test_a_long_poll_that_does_not_wait_is_asked_for_less_and_less_until_one_wai
 
 
 def test_how_long_it_waits_can_be_said(page: Page, world: World) -> None:
-    """When it follows, and when it sends."""
+    """The time limits can be set for following and for sending."""
     script = """
         const client = connect(undefined, { transports: ["poll"], backoff: { base_ms: 100, cap_ms: 300 } });
         let left = 4;
@@ -267,7 +267,7 @@ def test_an_error_that_is_not_json_is_a_broken_event_stream(page: Page, world: W
 
 
 def test_events_are_sent_once_and_in_order_whatever_breaks(page: Page, world: World) -> None:
-    """Calls that are not answered are made again under the same key; one stream's go one after the other."""
+    """Calls without an answer are repeated with the same key; those of one stream are sent one after the other."""
     page.goto(f"{world.address}/v1/health")
     page.evaluate("async () => { window.client = await import('/penstock.js') }")
     world.proxy.calm = False
@@ -281,7 +281,7 @@ def test_events_are_sent_once_and_in_order_whatever_breaks(page: Page, world: Wo
     page.evaluate(sending)
     world.restart()
     receipts = page.evaluate("sent")
-    assert all(each["accepted"] + each["duplicates"] == 1 for each in receipts)
+    assert all(receipt["accepted"] + receipt["duplicates"] == 1 for receipt in receipts)
     world.proxy.calm = True
     world.notes += [f"p{number}" for number in range(40)]
     script = "return (await penstock.get('v1/streams/notes', { last: 1000 })).events.map(({ name }) => name)"
@@ -315,8 +315,8 @@ def test_what_no_retry_helps_is_told_at_once(page: Page, world: World) -> None:
 
 
 def test_a_slow_page_is_given_one_message_after_the_other(page: Page, world: World) -> None:
-    """The next one waits until the promise of a handler is kept, and no more than the window is sent ahead; what was
-    taken is acknowledged, so that it goes on behind the window."""
+    """The next one waits until the promise of a handler is resolved, and no more than the window is sent ahead;
+    processed messages are acknowledged, so that it continues beyond the window."""
     script = """
         window.order = [];
         let busy = 0;
@@ -338,11 +338,12 @@ def test_a_slow_page_is_given_one_message_after_the_other(page: Page, world: Wor
         world.append(20)
         page.wait_for_function("last => order.at(-1) === last", arg=world.notes[-1])
         order = page.evaluate("order")
-    assert [each for each in order if each != 0] == world.notes[before:]
+    assert [name for name in order if name != 0] == world.notes[before:]
 
 
 def test_a_handler_that_fails_ends_the_subscription_before_the_message(page: Page, world: World) -> None:
-    """It is not moved past what the page could not take: resumed, it gives the same message again."""
+    """It is not moved past the message that the page could not process: when resumed, it gives the same message
+    again."""
     script = """
         const taken = [];
         let failures = 0;
@@ -362,8 +363,8 @@ def test_a_handler_that_fails_ends_the_subscription_before_the_message(page: Pag
         });
         return taken;
     """
-    found = client(page, world, script, len(world.notes) + 2)
-    assert found == ["the page is not ready", None, *world.notes]
+    taken = client(page, world, script, len(world.notes) + 2)
+    assert taken == ["the page is not ready", None, *world.notes]
 
 
 def test_a_subscription_can_be_closed_while_the_connection_is_being_made(page: Page, world: World) -> None:
@@ -377,7 +378,7 @@ def test_a_subscription_can_be_closed_while_the_connection_is_being_made(page: P
 
 
 def test_a_filter_can_be_changed_on_the_way(page: Page, world: World) -> None:
-    """A stream goes on from where it is, a table begins with the rows that fit."""
+    """A stream continues from its position, a table begins with the matching rows."""
     script = """
         const table = penstock.table("latest", { key: ["name"], where: "name = 'a'" });
         const until = (condition) => new Promise((resolve, reject) => {
@@ -390,10 +391,10 @@ def test_a_filter_can_be_changed_on_the_way(page: Page, world: World) -> None:
         await more;
         return [before, table.rows.map(({ name }) => name)];
     """
-    found = sorted(world.rows)
+    names = sorted(world.rows)
     assert client(page, world, script) == [
-        [name for name in found if name == "a"],
-        [name for name in found if name < "d"],
+        [name for name in names if name == "a"],
+        [name for name in names if name < "d"],
     ]
 
 
@@ -404,9 +405,9 @@ def test_a_table_has_its_rows_in_order_and_by_key(page: Page, world: World) -> N
         const rows = table.rows.map(({ name, n }) => [name, n]);
         return [rows, table.get(given[0]), table.get("nobody") ?? null, table.size];
     """
-    rows, found, missing, size = client(page, world, script, min(world.rows))
+    rows, row, missing, size = client(page, world, script, min(world.rows))
     assert rows == [[name, n] for name, n in sorted(world.rows.items(), key=lambda item: (-item[1], item[0]))]
-    assert found == {"name": min(world.rows), "n": world.rows[min(world.rows)]}
+    assert row == {"name": min(world.rows), "n": world.rows[min(world.rows)]}
     assert (missing, size) == (None, len(world.rows))
 
 
@@ -450,9 +451,9 @@ def test_a_page_that_is_loaded_again_shows_what_it_had_without_a_gateway(
     page.evaluate("penstock.close()")
     page.add_init_script(f"{NO_WEBSOCKET} window.fetch = () => Promise.reject(new TypeError('no network'))")
     world.open(page, storage=storage)
-    found = world.settled(page)
-    assert found["kept"] == world.notes
-    assert "live" not in found["states"]
+    seen = world.settled(page)
+    assert seen["kept"] == world.notes
+    assert "live" not in seen["states"]
 
 
 def test_what_was_kept_is_forgotten_when_it_is_said_so(page: Page, world: World) -> None:
@@ -475,7 +476,7 @@ def test_what_was_kept_for_one_is_not_shown_to_another(page: Page, world: World)
 
 
 def test_what_is_kept_follows_a_change_of_the_filter(page: Page, world: World) -> None:
-    """A page that is loaded again with the new filter has its rows, and not those of the one before."""
+    """A page that is reloaded with the new filter has its rows, and not those of the previous one."""
     script = """
         const { storeOf } = await import("/penstock.js");
         const table = penstock.table("latest", { key: ["name"], keep: "filtered" });
@@ -495,8 +496,8 @@ def test_what_is_kept_follows_a_change_of_the_filter(page: Page, world: World) -
 
 
 def test_a_stream_that_is_filtered_anew_keeps_its_place_and_events_of_the_new_filter(page: Page, world: World) -> None:
-    """A page that is loaded again with the new filter goes on from there: nothing is left out, nothing shown that the
-    filter does not let pass."""
+    """A page that is reloaded with the new filter continues from there: nothing is left out, and nothing is shown that
+    the filter excludes."""
     script = """
         const { storeOf } = await import("/penstock.js");
         const kept = async () => {
@@ -529,8 +530,8 @@ def test_a_stream_that_is_filtered_anew_keeps_its_place_and_events_of_the_new_fi
 
 
 def test_two_tabs_with_one_name_do_not_spoil_each_other(browser: Browser, world: World) -> None:
-    """Both follow and keep; one is closed, and the other goes on keeping. At any time there is in the storage what one
-    of them had at one cursor."""
+    """Both follow and store; one is closed, and the other continues to store. At any time the storage has the data of
+    one of them at one cursor."""
     context = browser.new_context()
     first, second = context.new_page(), context.new_page()
     world.open(first)
@@ -555,13 +556,13 @@ def test_two_tabs_with_one_name_do_not_spoil_each_other(browser: Browser, world:
 
 @pytest.mark.parametrize("storage", ["indexeddb", "local"])
 def test_what_is_kept_belongs_to_its_cursor_whatever_two_tabs_do(page: Page, world: World, storage: str) -> None:
-    """At different paces, with pauses, loaded again, in any order."""
+    """The tabs run at different speeds, with pauses and reloads, in any order."""
     assert played(page, world, "tabs.mjs", storage) == []
 
 
 @pytest.mark.parametrize("storage", ["indexeddb", "local"])
 def test_what_is_kept_is_of_its_filter_whenever_that_changes(page: Page, world: World, storage: str) -> None:
-    """While a write is under way, after one that failed, before there is anything of the new one, in any order."""
+    """The filter changes during a write, after a failed one, or before there is data of the new one, in any order."""
     assert played(page, world, "filters.mjs", storage) == []
 
 
@@ -573,7 +574,7 @@ def played(page: Page, world: World, script: str, storage: str) -> Any:
 
 def test_what_changes_while_it_is_written_is_kept_with_its_own_cursor(page: Page, world: World) -> None:
     script = """
-        const { Copy, Keeper } = await import("/penstock.js");
+        const { Copy, Saver } = await import("/penstock.js");
         const copy = new Copy(["k"], 1_000);
         const kept = [];
         let release;
@@ -584,14 +585,14 @@ def test_what_changes_while_it_is_written_is_kept_with_its_own_cursor(page: Page
             kept.push([change.place.cursor, rows.map(([, row]) => row.v)]);
             return true;
         };
-        const keeper = new Keeper({ save }, "name", { whose: "", target: "view" }, copy, () => {});
-        keeper.note("1", copy.take("change", { upserts: [{ k: "a", v: 1 }], deletes: [] }));
-        const writing = keeper.flush();
+        const saver = new Saver({ save }, "name", { whose: "", target: "view" }, copy, () => {});
+        saver.note("1", copy.take("change", { upserts: [{ k: "a", v: 1 }], deletes: [] }));
+        const writing = saver.flush();
         await Promise.resolve();
-        keeper.note("2", copy.take("change", { upserts: [{ k: "b", v: 2 }], deletes: [] }));
+        saver.note("2", copy.take("change", { upserts: [{ k: "b", v: 2 }], deletes: [] }));
         release();
         await writing;
-        await keeper.close();
+        await saver.close();
         return kept;
     """
     assert client(page, world, script) == [["2", [1, 2]], ["2", [1, 2]]]
@@ -605,7 +606,7 @@ def test_a_storage_that_is_full_costs_what_was_to_be_kept_and_nothing_else(page:
     world.append(3)
     assert world.settled(page)["notes"] == world.notes
     page.evaluate("penstock.close()")
-    assert [each for each in warnings if "Penstock cannot keep notes" in each]
+    assert [warning for warning in warnings if "Penstock cannot keep notes" in warning]
     assert len(warnings) == 2, "one for the stream, one for the view"
     world.open(page)
     assert world.settled(page)["kept"] == []

@@ -12,12 +12,11 @@ import pyarrow as pa
 import pytest
 from playwright.sync_api import Page, expect
 
-from penstock.access import Policy
-from penstock.contracts import Output
-from penstock.runtime.loading import load
-from penstock.store import ViewSpec
-from penstock.store.table import ViewTable
-from tests.dashboard.faulty import WallClock
+from penstock.app.loading import load
+from penstock.core.access import Policy
+from penstock.core.clock import WallClock
+from penstock.core.contracts import Output
+from penstock.store import StoredView, ViewSpec
 from tests.dashboard.site import Site
 from tests.harness import ROOT, wait_for
 from tests.runtime.guarded import Running, running
@@ -43,30 +42,30 @@ def test_the_page_in_the_documentation_is_the_file() -> None:
 
 
 @contextmanager
-def shop(folder: Path, *pages: Site) -> Iterator[tuple[Running, ViewTable]]:
+def shop(folder: Path, *pages: Site) -> Iterator[tuple[Running, StoredView]]:
     """The app of the README without Spark: its view has what the test writes."""
     app = load(str(ROOT / "docs/examples/shop.py")).app
     with running(folder, Policy(origins=frozenset(page.address for page in pages)), app=app) as gateway:
-        table = ViewTable(gateway.gateway.directory.view_file("sales"), SALES, clock=WallClock())
+        table = gateway.gateway.storage.view_table(SALES, WallClock())
         try:
             yield gateway, table
         finally:
             table.close()
 
 
-def commit(table: ViewTable, batch: int, **pieces: int) -> None:
+def commit(table: StoredView, batch: int, **pieces: int) -> None:
     columns = {"product": list(pieces), "orders": [1] * len(pieces), "pieces": list(pieces.values())}
     table.commit(Output(batch, str(batch), str(batch + 1), 1, pa.table(columns)))
 
 
 def events(gateway: Running) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = gateway.get("/v1/streams/orders").json()["events"]
-    return found
+    orders: list[dict[str, Any]] = gateway.get("/v1/streams/orders").json()["events"]
+    return orders
 
 
 @pytest.mark.browser
 def test_the_example_shows_the_view_takes_orders_and_survives_a_reload(page: Page, tmp_path: Path) -> None:
-    """On a site of its own that the gateway lists. Without the gateway it still shows what it had."""
+    """It runs on a separate site that the gateway lists. Without the gateway it still shows its stored rows."""
     files = {"shop.html": EXAMPLE.read_bytes()}
     with Site(files) as site:
         with shop(tmp_path, site) as (gateway, table):
@@ -81,7 +80,7 @@ def test_the_example_shows_the_view_takes_orders_and_survives_a_reload(page: Pag
             page.get_by_label("Product").fill("<b>salt</b>")
             page.get_by_role("button", name="Order").click()
             expect(page.locator("output")).to_have_text("ordered")
-            assert [(each["product"], each["pieces"]) for each in events(gateway)] == [("<b>salt</b>", 1)]
+            assert [(order["product"], order["pieces"]) for order in events(gateway)] == [("<b>salt</b>", 1)]
             commit(table, 2, **{"<b>salt</b>": 1})
             expect(page.locator("tbody td").nth(6)).to_have_text("<b>salt</b>")
             assert page.locator("tbody b").count() == 0
@@ -112,5 +111,5 @@ def test_every_piece_of_code_in_the_documentation_runs(page: Page, tmp_path: Pat
         page.on("console", lambda message: errors.append(message.text) if "Penstock" in message.text else None)
         receipt = page.evaluate(f"async () => {{ {begin} {script} {end} }}")
         assert receipt["accepted"] == 1
-        assert [each["order_id"] for each in events(gateway)] == ["1"]
+        assert [order["order_id"] for order in events(gateway)] == ["1"]
     assert errors == []

@@ -1,4 +1,4 @@
-"""A page in a real browser through a bad day: it ends with exactly the right events and rows."""
+"""A page in a real browser under faults: it ends with exactly the right events and rows."""
 
 from __future__ import annotations
 
@@ -21,10 +21,12 @@ ALONE = ("websocket", "sse", "poll")
 ROUNDS = ["kill", "kill", "load", "load", "catch up", "catch up", "catch up", "nothing"]
 
 
-@pytest.mark.parametrize("transport", [*(pytest.param(each, marks=pytest.mark.soak) for each in ALONE), "any"])
+@pytest.mark.parametrize(
+    "transport", [*(pytest.param(transport, marks=pytest.mark.soak) for transport in ALONE), "any"]
+)
 def test_a_page_ends_with_exactly_what_happened_whatever_breaks(transport: str, page: Page, tmp_path: Path) -> None:
-    """Connections are cut at any byte, the gateway is killed with -9, the page is loaded again: nothing is missed,
-    nothing comes twice, and a page that is loaded again shows what it had before it has a connection."""
+    """Connections are cut at any byte, the gateway is killed with -9, the page is reloaded: nothing is missed,
+    nothing comes twice, and a reloaded page shows its stored data before it has a connection."""
     seed = random.randrange(10**6)
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -44,15 +46,15 @@ def test_a_page_ends_with_exactly_what_happened_whatever_breaks(transport: str, 
                 world.open(page, **options)
             if what == "catch up":
                 assert world.settled(page)["notes"] == world.notes
-        while not world.proxy.cuts:  # a bad day is not over before something broke
+        while not world.proxy.cuts:  # go on until something has broken
             world.append(20)
             world.settled(page)
         assert world.settled(page)["errors"] == []
         world.proxy.calm = True
-        page.evaluate("penstock.close()")  # writes down what it has
+        page.evaluate("penstock.close()")  # stores its data
         world.open(page, **options)
-        found = world.settled(page)
-        assert found["notes"] == found["kept"] == world.notes
-        assert found["rows"] == [[name, world.rows[name]] for name in sorted(world.rows)]
-        assert (found["resets"], found["errors"]) == (0, [])
-        assert set(found["transports"]) <= set(TRANSPORTS[transport])
+        seen = world.settled(page)
+        assert seen["notes"] == seen["kept"] == world.notes
+        assert seen["rows"] == [[name, world.rows[name]] for name in sorted(world.rows)]
+        assert (seen["resets"], seen["errors"]) == (0, [])
+        assert set(seen["transports"]) <= set(TRANSPORTS[transport])

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page
 
-from penstock.access import Policy
+from penstock.core.access import Policy
 from penstock.dashboard import load
 from tests.dashboard.site import Site
 from tests.runtime.guarded import Running, running
@@ -42,7 +42,7 @@ USE = """
 
 @contextmanager
 def two_sites(folder: Path, *, listed: bool) -> Iterator[tuple[Site, Running]]:
-    """Another site, which has the client in a file of its own, and a gateway that lists it or not."""
+    """Run another site, which has its own copy of the client, and a gateway that lists it or not."""
     with Site({"page.html": PAGE, "client.js": load()["penstock.js"].body}) as site:
         origins = frozenset({site.address} if listed else {"https://shop.example"})
         with running(folder, Policy(origins=origins)) as gateway:
@@ -51,7 +51,7 @@ def two_sites(folder: Path, *, listed: bool) -> Iterator[tuple[Site, Running]]:
 
 @pytest.mark.parametrize("transport", ["websocket", "sse", "poll"])
 def test_a_listed_site_reads_and_sends_with_a_key(page: Page, tmp_path: Path, transport: str) -> None:
-    """The browser asks first, since there is a key in a header; the key is in no address."""
+    """The browser sends a preflight first, since there is a key in a header; the key is not in any address."""
     addresses: list[str] = []
     page.on("request", lambda request: addresses.append(request.url))
     page.on("websocket", lambda socket: addresses.append(socket.url))
@@ -61,18 +61,18 @@ def test_a_listed_site_reads_and_sends_with_a_key(page: Page, tmp_path: Path, tr
         seen = page.evaluate(USE, [f"http://127.0.0.1:{gateway.port}", key, [transport]])
         assert seen == {"events": [1, 2], "errors": [], "transport": transport}
     assert len(addresses) > 2
-    assert not [each for each in addresses if key in each]
+    assert not [address for address in addresses if key in address]
 
 
 def test_a_listed_site_may_load_the_client_from_the_gateway(page: Page, tmp_path: Path) -> None:
-    """Then the address need not be said: it is where the client came from."""
+    """Then the address need not be given: it is where the client came from."""
     with two_sites(tmp_path, listed=True) as (site, gateway):
         page.goto(f"{site.address}/page.html")
-        found = page.evaluate(
+        answer = page.evaluate(
             "async (module) => (await import(module)).connect().get('v1/streams/a')",
             f"http://127.0.0.1:{gateway.port}/penstock.js",
         )
-        assert found["events"] == []
+        assert answer["events"] == []
 
 
 TRIES = {
@@ -91,7 +91,7 @@ TRIES = {
 
 @pytest.mark.parametrize("what", TRIES)
 def test_a_site_that_is_not_listed_gets_nothing(page: Page, tmp_path: Path, what: str) -> None:
-    """Not even on a gateway without keys. What it sends without asking first, as a form can, is refused."""
+    """This holds even on a gateway without keys. Requests without a preflight, such as a form's, are refused."""
     with two_sites(tmp_path, listed=False) as (site, gateway):
         page.goto(f"{site.address}/page.html")
         script = f"async (address) => {{ try {{ return await {TRIES[what]} }} catch {{ return 'refused' }} }}"

@@ -28,7 +28,7 @@ def vectors() -> dict[str, Any]:
 
 def test_every_file_of_vectors_is_tried() -> None:
     assert vectors().keys() - {"publish"} == TRIED
-    assert all(found["cases"] for found in vectors().values())
+    assert all(file["cases"] for file in vectors().values())
 
 
 def test_the_client_agrees_with_the_vectors_in_node(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ def test_the_client_agrees_with_the_vectors_in_a_browser(page: Page) -> None:
 
 
 def test_a_vector_that_is_not_met_is_told() -> None:
-    """The check itself can fail: of a vector that is wrong, it says so."""
+    """The check itself can fail: it reports a wrong vector."""
     node = packages.find("node")
     if node is None:
         pytest.skip("node is not installed")

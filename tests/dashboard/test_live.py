@@ -1,4 +1,4 @@
-"""The page in a real browser: it shows what changes, and after a break goes on where it was."""
+"""The page in a real browser: it shows changes, and after a break continues where it was."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_bars_move_to_their_new_rank(page: Page, market: Running) -> None:
 
 
 def test_a_new_window_keeps_the_bars_of_the_same_label(page: Page, market: Running) -> None:
-    """When the window moves on, the caption and the values change, and the bar's element stays and can glide."""
+    """When the window advances, the caption and the values change, and the bar's element stays and can glide."""
     page.goto(market.address)
     rows = list(market.api.views["busiest"].rows.values())
     bar = page.locator(".bar", has_text=rows[0]["symbol"])
@@ -80,7 +80,7 @@ def test_a_table_shows_inserts_updates_and_deletes(page: Page) -> None:
 
 
 def test_a_large_view_is_drawn_in_part_and_says_so(page: Page) -> None:
-    """At most some hundreds of rows are drawn, those that come first in the chosen order."""
+    """At most some hundreds of rows are drawn, the first ones in the chosen order."""
     rows = [{"name": f"k{n:05d}", "n": n} for n in range(2_000)]
     api = FakeApi(app("counting", [TICKS], [{**COUNTS, "rows": 2_000}]), {"counts": rows}, {})
     with serving(api) as address:
@@ -119,7 +119,7 @@ def test_rows_that_have_a_time_in_their_key_stand_newest_first(page: Page) -> No
 
 
 def test_the_order_of_a_table_is_kept_by_a_reload(page: Page, market: Running) -> None:
-    """Sorting works by keyboard, tells its state, and stands in the address."""
+    """Sorting works by keyboard, announces its state, and is in the address."""
     page.goto(f"{market.address}/#/views/price-by-minute")
     page.get_by_role("button", name="high").press("Enter")
     expect(page.locator("th", has_text="high")).to_have_attribute("aria-sort", "descending")
@@ -130,7 +130,7 @@ def test_the_order_of_a_table_is_kept_by_a_reload(page: Page, market: Running) -
 
 
 def test_a_view_goes_on_from_its_cursor_after_a_break(page: Page, market: Running) -> None:
-    """While the server is away the rows stay and the page says "reconnecting"; then each change missed comes once."""
+    """While the server is down the rows stay and the page says "reconnecting"; then each missed change comes once."""
     page.goto(f"{market.address}/#/views/price-by-minute?sort=high&dir=desc")
     expect(page.locator("tbody tr")).to_have_count(48)
     api, row = market.api, next(iter(market.api.views["price-by-minute"].rows.values()))
@@ -145,7 +145,7 @@ def test_a_view_goes_on_from_its_cursor_after_a_break(page: Page, market: Runnin
     expect(page.locator("tbody tr").first).to_contain_text("10,003.5")
     expect(connection(page)).to_have_text("live")
     assert api.asked[-1].items() >= {"op": "subscribe", "view": "price-by-minute", "since": "1"}.items()
-    sent = [(each["event"], each["cursor"]) for each in api.sent if each["event"] != "subscribed"]
+    sent = [(message["event"], message["cursor"]) for message in api.sent if message["event"] != "subscribed"]
     assert sent == [("snapshot", "0"), ("change", "1"), ("change", "2"), ("change", "3")]
     assert "sort=high" in page.url
 
@@ -187,7 +187,7 @@ def test_a_position_no_longer_kept_is_answered_by_the_new_snapshot(page: Page) -
 
 
 def test_a_hidden_page_asks_for_nothing_and_catches_up_when_seen(page: Page, market: Running) -> None:
-    """A minute in the background costs no poll and no connection; what changed comes when the page is seen."""
+    """A minute in the background costs no poll and no connection; changes are loaded when the page is visible again."""
     page.clock.install()
     page.goto(f"{market.address}/#/views/price-by-minute?sort=high&dir=desc")
     expect(page.locator("tbody tr")).to_have_count(48)
@@ -201,7 +201,7 @@ def test_a_hidden_page_asks_for_nothing_and_catches_up_when_seen(page: Page, mar
     market.api.change("price-by-minute", [{**row, "high": 10_004.5}])
     set_hidden(page, False)
     expect(page.locator("tbody tr").first).to_contain_text("10,004.5")
-    assert [each["event"] for each in market.api.sent].count("snapshot") == 1
+    assert [message["event"] for message in market.api.sent].count("snapshot") == 1
 
 
 def set_hidden(page: Page, hidden: bool) -> None:
@@ -213,13 +213,13 @@ def set_hidden(page: Page, hidden: bool) -> None:
 
 
 def test_only_views_on_the_screen_are_followed(page: Page) -> None:
-    """Of a page of many views, those far below are not subscribed to until they are scrolled to."""
+    """On a page with many views, those far below are not subscribed to until they are scrolled to."""
     many = [{**MINUTES, "name": f"minutes-{n:02d}"} for n in range(20)]
-    rows = {each["name"]: Market().minutes(["AAPL"] * 8) for each in many}
+    rows = {node["name"]: Market().minutes(["AAPL"] * 8) for node in many}
     api = FakeApi(app("wide", [TRADES], many), rows, {})
     with serving(api) as address:
         page.goto(address)
         expect(page.locator("section.panel").nth(19)).to_contain_text("Loading")
-        assert not any(each.get("view") == "minutes-19" for each in api.asked)
+        assert not any(message.get("view") == "minutes-19" for message in api.asked)
         page.locator("section.panel").nth(19).scroll_into_view_if_needed()
         expect(page.locator("section.panel").nth(19).locator("tbody tr")).not_to_have_count(0)

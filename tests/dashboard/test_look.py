@@ -1,4 +1,4 @@
-"""The page in a real browser: themes, widths, and what it tells someone who has just begun."""
+"""The page in a real browser: themes, widths, and hints for new users."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LIGHTNESS = """() => {
 
 @pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
 def test_the_theme_follows_the_reader_s_choice(page: Page, market: Running, scheme: str, dark: bool) -> None:
-    """A reader who asks for dark gets a dark page, one who asks for light a light one."""
+    """The page is dark or light, as the reader's browser asks for."""
     page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
     page.goto(market.address)
     expect(page.locator(".bar")).to_have_count(10)
@@ -43,7 +43,7 @@ def test_no_width_scrolls_sideways(page: Page, market: Running, width: int, hash
 
 
 def test_the_pipe_shows_every_node_its_figures_and_its_lines(page: Page, market: Running) -> None:
-    """Sources, streams and views stand in the picture with their rates, and a line for each that reads another."""
+    """Sources, streams and views are in the picture with their rates, and a line for each that reads another."""
     page.goto(market.address)
     pipe = page.get_by_role("navigation", name="The pipe")
     expect(pipe.locator(".card strong")).to_have_text(
@@ -64,10 +64,12 @@ def test_a_failed_view_says_why_and_where(page: Page, market: Running) -> None:
 
 
 def test_a_handler_stands_between_its_streams_and_opens_on_its_failures_and_what_it_fills(page: Page) -> None:
-    """Its card has its figures; the streams that it fills are read, not posted to."""
+    """Its card has its figures; its output streams are read, not posted to."""
     fixes = stream("fixes", {"fix": "int"}, end=5, events=5, rate=3.0)
     alerts = stream("geofence", {"vehicle": "str"}, end=1, events=1, handler="geofence")
-    failed, quiet = (stream(f"geofence.{each}", {"error": "str"}, handler="geofence") for each in ("failed", "quiet"))
+    failed, quiet = (
+        stream(f"geofence.{suffix}", {"error": "str"}, handler="geofence") for suffix in ("failed", "quiet")
+    )
     figures = {"keys": 1_234, "emitted": 1, "failed": 2, "lag": 0, "rate": 3.0, "batch_ms": 40, "error": None}
     handler = {"name": "geofence", "declared": "fleet.py:9", "reads": ["fixes"], "state": "running", **figures}
     described = app(
@@ -108,12 +110,12 @@ def test_nothing_is_promised_of_a_stream_that_has_failed(page: Page) -> None:
     one = view("speeds", {"fix": "bigint"}, ["fix"], ["fixes"], state="starting")
     with serving(FakeApi({**app("fleet", [broken], [one]), "state": "starting"}, {}, {})) as address:
         page.goto(address)
-        expect(page.locator(".notice")).to_have_text("Spark is starting, which takes some seconds.")
+        expect(page.locator(".notice")).to_have_text("Spark is starting, which takes a few seconds.")
         expect(page.locator(".panel .empty")).to_have_text("No rows: the stream fixes has failed.")
 
 
 def test_dead_letters_are_a_click_away(page: Page, market: Running) -> None:
-    """From a stream's card, by keyboard alone, to what was rejected, why, and what was sent."""
+    """From a stream's card the keyboard alone leads to the rejected data, the reason, and the bytes sent."""
     page.goto(market.address)
     page.locator("a.card", has_text="rejected").press("Enter")
     page.get_by_role("link", name="Rejected (3)").press("Enter")
@@ -122,7 +124,8 @@ def test_dead_letters_are_a_click_away(page: Page, market: Running) -> None:
 
 
 def test_an_event_s_id_is_shown_as_it_is_and_its_time_as_a_time(page: Page) -> None:
-    """A number that identifies is not grouped like one that counts; a time is told by its value if not by its type."""
+    """A number that identifies is not grouped like one that counts; a time is recognised by its value if not by its
+    type."""
     given = stream("fixes", {"speed": "float", "at": "Annotated", "fix": "int"}, id="fix", end=1, events=1, accepted=1)
     event: dict[str, Any] = {"speed": 1234.5, "at": "2024-05-01T10:00:00.123Z", "fix": 1234567}
     with serving(FakeApi(app("fleet", [given], []), {}, {"fixes": [event]})) as address:
@@ -173,7 +176,7 @@ def test_an_app_that_starts_says_that_nothing_is_lost(page: Page) -> None:
     starting = [{**RANKED, "state": "starting", "rows": 0}]
     with serving(FakeApi(app("young", [EMPTY], starting, state="starting"), {}, {})) as address:
         page.goto(address)
-        expect(page.locator(".notice")).to_have_text(re.compile("Spark is starting.*Events posted meanwhile are kept"))
+        expect(page.locator(".notice")).to_have_text(re.compile("Spark is starting.*Events posted until then are kept"))
 
 
 def test_a_reader_who_wants_no_motion_gets_none(browser: Browser, market: Running) -> None:
@@ -190,7 +193,7 @@ def test_a_reader_who_wants_no_motion_gets_none(browser: Browser, market: Runnin
 
 
 def test_a_stream_that_is_held_and_sheds_says_both_and_why(page: Page) -> None:
-    """The card has a mark for each, the stream's page a sentence for each and the counts."""
+    """The card has a mark for each; the stream's page has a sentence for each, and the counts."""
     reason = "is 4100 events ahead of slow, and at most %d are allowed"
     way = {"source": "POST", "accepted": 120, "shed": 1080, "durable_ms_mean": 4.0}
     strained = stream(
@@ -209,8 +212,10 @@ def test_a_stream_that_is_held_and_sheds_says_both_and_why(page: Page) -> None:
         page.goto(f"{at}/#/streams/readings")
         panel = page.locator("section.panel")
         expect(panel.locator("h2 .strain")).to_have_text(["held", "shedding"])
-        expect(panel.locator(".strained").nth(0)).to_contain_text("Takes no events just now: it is 4100 events ahead")
-        expect(panel.locator(".strained").nth(1)).to_contain_text("Gives events up, as it is declared, since")
+        expect(panel.locator(".strained").nth(0)).to_contain_text(
+            "Accepts no events at the moment: it is 4100 events ahead"
+        )
+        expect(panel.locator(".strained").nth(1)).to_contain_text("Shedding events, as declared, since")
         expect(panel.locator(".strained").nth(1)).to_contain_text("at most 2000 are allowed")
         expect(panel).to_contain_text("120 accepted, 1,080 shed, durable in 4 ms")
         page.goto(f"{at}/#/streams/calm")

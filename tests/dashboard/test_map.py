@@ -48,7 +48,7 @@ def tip(page: Page) -> Locator:
 
 
 def point_at(page: Page, x: float) -> None:
-    """Move the pointer to a place on the middle line; a negative `x` counts from the right."""
+    """Move the pointer to a point on the middle line; a negative `x` counts from the right."""
     canvas(page).scroll_into_view_if_needed()
     box = canvas(page).bounding_box()
     assert box is not None
@@ -61,7 +61,7 @@ def finds(page: Page, x: float, vehicle: str) -> None:
     """Wait until pointing there shows the row of a vehicle: the frame may be gliding."""
     for _ in range(50):
         point_at(page, x)
-        page.wait_for_timeout(50)
+        page.wait_for_timeout(50)  # between two looks at the same condition
         if vehicle in (tip(page).inner_text() if tip(page).count() else ""):
             return
     raise AssertionError(f"{vehicle} is not at {x}")
@@ -83,7 +83,7 @@ def test_only_a_view_with_a_numeric_lat_and_lon_has_a_map(page: Page) -> None:
 
 
 def test_pointing_at_a_place_shows_its_row(page: Page) -> None:
-    """The frame is laid around the points: the western one stands at the left margin, the eastern one at the right."""
+    """The frame encloses the points: the western one is at the left margin, the eastern one at the right."""
     with fleet([position("west", 50, 8), position("east", 50, 9, "off route")]) as running:
         page.goto(f"{running.address}/#/views/positions")
         expect(canvas(page)).to_be_visible()
@@ -118,16 +118,16 @@ def test_points_are_counted_by_state_and_rows_without_a_place_are_told_of(page: 
     with fleet([*rows, *lost]) as running:
         page.goto(f"{running.address}/#/views/positions")
         expect(page.get_by_label("Points by standing").locator("li")).to_have_text(["off route 1", "on route 2"])
-        expect(page.locator(".map figcaption")).to_contain_text("3 rows without a place on the globe")
+        expect(page.locator(".map figcaption")).to_contain_text("3 rows without a valid position")
         running.api.change("positions", [position("a", 50, 8, "speeding")], [{"vehicle": "d"}])
         expect(page.get_by_label("Points by standing").locator("li")).to_have_text(
             ["off route 1", "on route 1", "speeding 1"]
         )
-        expect(page.locator(".map figcaption")).to_contain_text("2 rows without a place on the globe")
+        expect(page.locator(".map figcaption")).to_contain_text("2 rows without a valid position")
 
 
 def test_a_view_about_the_same_rows_is_drawn_on_their_map_and_can_be_hidden(page: Page) -> None:
-    """Alerts have the vehicle, which is the key of the positions, and places: they are the crosses."""
+    """Alerts have the vehicle, which is the key of the positions, and places: they are drawn as crosses."""
     alert = {"alert": 7, "vehicle": "west", "kind": "speeding", "lat": 50.0, "lon": 8.5}
     with fleet([position("west", 50, 8), position("east", 50, 9)], [alert]) as running:
         page.goto(running.address)
@@ -154,7 +154,7 @@ def test_the_frame_stays_while_points_move_in_it_and_follows_one_that_leaves(pag
 
 
 def test_ten_thousand_points_that_move_are_drawn_at_most_once_a_frame(page: Page) -> None:
-    """However fast the changes come; and what is drawn is what came last."""
+    """This holds however fast the changes come; and the last change is the one drawn."""
     towns = Towns(10_000)
     api = towns.api()
     page.add_init_script(COUNT)
@@ -176,10 +176,10 @@ def test_the_map_follows_the_theme_also_while_it_is_shown(page: Page, scheme: An
         page.emulate_media(color_scheme=scheme)
         page.goto(f"{running.address}/#/views/positions")
         expect(canvas(page)).to_be_visible()
-        for each in (scheme, other):
-            page.emulate_media(color_scheme=each)
+        for theme in (scheme, other):
+            page.emulate_media(color_scheme=theme)
             page.wait_for_function(
-                f"dark => ({CORNER})(document.querySelector('.map canvas'))[0] < 128 === dark", arg=each == "dark"
+                f"dark => ({CORNER})(document.querySelector('.map canvas'))[0] < 128 === dark", arg=theme == "dark"
             )
 
 
@@ -220,8 +220,8 @@ def test_lines_stand_at_round_degrees_and_the_bar_has_a_round_length(page: Page,
     page.goto(market.address)
     frame = "{ lat: 0, lon: 179.95, scale: 1000 }"
     lines = asked(page, "graticule", f"m.graticule({frame}, {{ width: 400, height: 250 }})")
-    assert [each["text"] for each in lines["across"]] == ["0.1°S", "0.0°", "0.1°N"]
-    assert [each["text"] for each in lines["down"]] == ["179.8°E", "179.9°E", "180.0°E", "179.9°W"]
+    assert [line["text"] for line in lines["across"]] == ["0.1°S", "0.0°", "0.1°N"]
+    assert [line["text"] for line in lines["down"]] == ["179.8°E", "179.9°E", "180.0°E", "179.9°W"]
     assert asked(page, "graticule", f"m.scaleBar({frame})") == {
         "pixels": pytest.approx(89.93, abs=0.1),
         "text": "10 km",
@@ -237,7 +237,7 @@ def test_a_column_of_few_texts_is_the_state_and_one_of_many_is_not(page: Page, m
 
 
 def test_a_view_without_columns_yet_has_no_map_and_no_error(page: Page) -> None:
-    """While the engine starts, the first rows tell what there is."""
+    """While the engine starts, the first rows determine the columns."""
     seen = watch(page)
     bare = view("positions", {}, ["vehicle"], ["fixes"])
     api = FakeApi(app("young", [stream("fixes", {"vehicle": "string"})], [bare]), {}, {})

@@ -18,10 +18,10 @@ from starlette.applications import Starlette
 from starlette.types import Receive, Scope, Send
 
 from penstock import dashboard
-from penstock.access import ANYONE, CALLER
+from penstock.core.access import ANYONE, CALLER
+from penstock.http.problems import exception_handlers
+from penstock.http.protocol import OPTIONS, BoundedWebSocket
 from penstock.serve.http import routes
-from penstock.serve.problems import exception_handlers
-from penstock.serve.protocol import OPTIONS, BoundedWebSocket
 from tests.dashboard.market import app, stream, view
 from tests.dashboard.test_safety import HOSTILE, watch
 from tests.serve.fakes import FakeLog
@@ -53,9 +53,9 @@ class Served:
 
 @contextmanager
 def serving() -> Iterator[Served]:
-    """The gateway's routes and the dashboard's, with a stream `readings` and a view `by-key`."""
+    """Serve the gateway's routes and the dashboard's, with a stream `readings` and a view `by-key`."""
     listener = socket.create_server(("127.0.0.1", 0))
-    ready, made, stopped = threading.Event(), list[Served](), list[Callable[[], object]]()
+    ready, gateways, stopped = threading.Event(), list[Served](), list[Callable[[], object]]()
 
     async def main() -> None:
         log, rows = FakeLog(1), Typed()
@@ -79,7 +79,7 @@ def serving() -> Iterator[Served]:
                 server.should_exit = True
 
             stopped.append(lambda: loop.call_soon_threadsafe(stop))
-            made.append(Served(f"http://127.0.0.1:{listener.getsockname()[1]}", loop, rows))
+            gateways.append(Served(f"http://127.0.0.1:{listener.getsockname()[1]}", loop, rows))
             ready.set()
             await server._serve([listener])
 
@@ -87,10 +87,10 @@ def serving() -> Iterator[Served]:
     thread.start()
     try:
         assert ready.wait(START_S_MAX)
-        yield made[0]
+        yield gateways[0]
     finally:
-        for each in stopped:
-            each()
+        for callback in stopped:
+            callback()
         thread.join(START_S_MAX)
         listener.close()
 
@@ -110,7 +110,7 @@ def write(page: Page, sql: str) -> None:
 
 
 def test_a_query_is_written_run_with_the_keyboard_and_answered(page: Page, asked: Served) -> None:
-    """From the overview by its link; the count and the time are told, and a reload asks again."""
+    """It is reached from the overview by its link; the count and the time are shown, and a reload runs it again."""
     seen = watch(page)
     page.goto(asked.address)
     page.get_by_role("link", name="Query").click()
@@ -127,7 +127,7 @@ def test_a_query_is_written_run_with_the_keyboard_and_answered(page: Page, asked
 
 
 def test_what_is_wrong_is_marked_where_it_stands(page: Page, asked: Served) -> None:
-    """The word is marked in the text and selected, the error is said aloud, and typing takes the mark away."""
+    """The word is marked in the text and selected, the error is announced, and typing removes the mark."""
     page.goto(f"{asked.address}/#/query")
     write(page, "SELECT n,\n  spead\nFROM readings")
     page.get_by_role("button", name="Run").click()
@@ -151,7 +151,7 @@ def test_what_is_wrong_is_marked_where_it_stands(page: Page, asked: Served) -> N
 
 
 def test_a_query_that_is_kept_live_follows_its_view(page: Page, asked: Served) -> None:
-    """Its answer changes with the view, rows that changed flash, and it stops when it is told to."""
+    """Its answer changes with the view, changed rows flash, and it stops on request."""
     page.goto(f"{asked.address}/#/query")
     write(page, 'SELECT sum(v) AS total FROM "by-key"')
     toggle = page.get_by_role("button", name="Keep live")
@@ -171,7 +171,7 @@ def test_a_query_that_is_kept_live_follows_its_view(page: Page, asked: Served) -
 def test_examples_are_of_the_apps_own_views_and_streams_and_each_is_answered(page: Page, asked: Served) -> None:
     page.goto(f"{asked.address}/#/query")
     examples = page.get_by_label("Examples").get_by_role("button")
-    expect(examples).to_have_text(["rows of by-key", "latest of readings", "readings a minute"])
+    expect(examples).to_have_text(["rows of by-key", "latest events from readings", "readings per minute"])
     for index in range(3):
         examples.nth(index).click()
         expect(page.locator(".told")).to_contain_text("rows in" if index < 2 else "row in")
@@ -189,7 +189,7 @@ def test_hostile_values_and_texts_are_shown_as_text(page: Page, asked: Served) -
     write(page, "SELECT <img src=x onerror=alert(1)>")
     page.keyboard.press("Control+Enter")
     expect(page.get_by_role("alert")).to_be_visible()
-    assert (seen.dialogs, [each for each in seen.errors if "400" not in each]) == ([], [])
+    assert (seen.dialogs, [error for error in seen.errors if "400" not in error]) == ([], [])
     assert page.evaluate("window.violations") == []
     assert page.locator("main img, main b").count() == 0
 

@@ -1,4 +1,4 @@
-"""The page in a real browser, fed with hostile data: it is shown as text and nothing else happens."""
+"""The page in a real browser with hostile data: it is shown as text and nothing else happens."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ WATCH = """
 
 @dataclass
 class Seen:
-    """What a page did that it should not have."""
+    """The forbidden things that a page did."""
 
     dialogs: list[str] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
@@ -47,9 +47,9 @@ class Seen:
 def watch(page: Page) -> Seen:
     seen = Seen()
 
-    def dialog(each: object) -> None:
-        seen.dialogs.append(str(each))
-        each.dismiss()  # type: ignore[attr-defined]
+    def dialog(popup: object) -> None:
+        seen.dialogs.append(str(popup))
+        popup.dismiss()  # type: ignore[attr-defined]
 
     page.add_init_script(WATCH)
     page.on("dialog", dialog)
@@ -84,7 +84,7 @@ def hostile_api() -> FakeApi:
         declared="d" * 300,
     )
     feed = {**FEED, "name": LINK, "address": LINK + "x" * 500, "into": IMAGE, "error": IMAGE, "state": IMAGE}
-    letters = [{"reason": each, "path": each, "raw": each} for each in HOSTILE]
+    letters = [{"reason": text, "path": text, "raw": text} for text in HOSTILE]
     described = app(IMAGE + "z" * 200, [taken], [ranked, wide], [feed], version=SCRIPT)
     return FakeApi(described, {SCRIPT: rows, wide["name"]: rows}, {IMAGE: rows, f"{IMAGE}.rejected": letters})
 
@@ -114,7 +114,7 @@ PLACES = {
 
 @pytest.mark.parametrize("place", PLACES)
 def test_hostile_text_is_shown_as_text(page: Page, hostile: Running, place: str) -> None:
-    """No dialog, no violation of the policy, no error, no element made of data; on every part of the page."""
+    """No dialog, no violation of the policy, no error, no element created from data; on every part of the page."""
     seen = watch(page)
     hash, shown, count = PLACES[place]
     page.goto(f"{hostile.address}/{hash}")
@@ -137,7 +137,7 @@ def test_hostile_text_never_makes_a_phone_scroll_sideways(page: Page, hostile: R
     "hash", ["#/views/%E0%A4%A", "#/constructor/x", "#/streams/__proto__", "#/views/x?sort=%00&dir=<b>"]
 )
 def test_a_strange_address_is_answered_in_words(page: Page, market: Running, hash: str) -> None:
-    """A hash that names nothing shows the overview or says that there is no such thing."""
+    """A hash that names nothing shows the overview or a message that there is no such thing."""
     seen = watch(page)
     page.goto(f"{market.address}/{hash}")
     expect(page.locator("main")).to_contain_text("busiest" if "constructor" in hash else "This app has no")
@@ -145,7 +145,8 @@ def test_a_strange_address_is_answered_in_words(page: Page, market: Running, has
 
 
 def test_a_hostile_refusal_is_shown_as_text(page: Page) -> None:
-    """What the server says of a view that it does not give, and of a key that it does not take."""
+    """Hostile are the server's messages about a view that it does not serve, and about a key that it does not
+    accept."""
     named = view(IMAGE, {"name": "string"}, ["name"], ["orders"])
     api = FakeApi(app("shop", [stream("orders", {"name": "string"}, end=1)], [named]), {}, {})
     del api.views[IMAGE]
@@ -163,7 +164,7 @@ def test_a_hostile_refusal_is_shown_as_text(page: Page) -> None:
 
 
 def test_no_request_leaves_the_origin(page: Page, market: Running) -> None:
-    """Looking at everything asks only the server that the page came from."""
+    """Viewing everything sends requests only to the server that the page came from."""
     seen = watch(page)
     for hash, shown in [
         ("#/", ".bar"),
@@ -177,7 +178,7 @@ def test_no_request_leaves_the_origin(page: Page, market: Running) -> None:
 
 
 def test_the_policy_stops_a_script_that_came_in_all_the_same(page: Page, market: Running) -> None:
-    """Were markup ever made of data, the browser itself would refuse: the test above would see it."""
+    """If markup were ever created from data, the browser itself would refuse: the test above would notice."""
     seen = watch(page)
     page.goto(market.address)
     expect(page.locator(".bar")).to_have_count(10)

@@ -14,7 +14,7 @@ KEY = "penstock_0123456789abcdef"
 def test_a_key_opens_the_page_for_this_tab_and_no_longer_than_wanted(page: Page, market: Running) -> None:
     market.api.key = KEY
     page.goto(market.address)
-    form = page.get_by_role("heading", name="This app asks for a key")
+    form = page.get_by_role("heading", name="This app requires a key")
     expect(form).to_be_visible()
     expect(page.get_by_role("alert")).to_have_count(0)
     page.get_by_label("Key or token").fill("penstock_wrong")
@@ -46,8 +46,8 @@ def test_a_key_that_is_revoked_shows_nothing_any_more(page: Page, market: Runnin
 
 
 def test_with_another_key_it_goes_by_websocket_again(page: Page, market: Running) -> None:
-    """A WebSocket that is refused looks like one that does not get through: the page tries what else there is, and that
-    tells it why. It does not stay with that."""
+    """A refused WebSocket looks like one that does not get through: the page tries other transports, and their answer
+    tells it why. It does not stay with them."""
     market.api.key = KEY
     page.goto(market.address)
     page.get_by_label("Key or token").fill(KEY)
@@ -67,4 +67,4 @@ def test_what_cannot_be_sent_is_said_at_once(page: Page, market: Running) -> Non
     page.goto(market.address)
     page.get_by_label("Key or token").fill("two words")
     page.keyboard.press("Enter")
-    expect(page.get_by_role("alert")).to_contain_text("no spaces")
+    expect(page.get_by_role("alert")).to_contain_text("without spaces")

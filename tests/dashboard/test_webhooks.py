@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from penstock.access import Policy
+from penstock.core.access import Policy
 from tests.dashboard.fake_api import FakeApi, serving
 from tests.dashboard.market import app, stream
 from tests.dashboard.test_safety import HOSTILE, watch
@@ -26,16 +26,16 @@ def shown(page: Page, gateway: Running, hash: str = "#/webhooks") -> Locator:
 
 
 def test_without_a_webhook_the_page_says_how_to_make_one(page: Page, gateway: Running) -> None:
-    found = watch(page)
+    seen = watch(page)
     panel = shown(page, gateway, "#/query")
     page.get_by_role("link", name="Webhooks").click()
     expect(panel.locator(".snippet pre")).to_contain_text("/v1/webhooks -H")
     expect(panel.locator(".snippet pre")).to_contain_text('"stream":"a"')
-    assert found.errors == []
+    assert seen.errors == []
 
 
 def test_the_page_tells_how_each_webhook_is_doing(page: Page, gateway: Running, receiver: Receiver) -> None:
-    found = watch(page)
+    seen = watch(page)
     with asking(gateway) as ask:
         registered(ask, receiver, name="to the shop")
         panel = shown(page, gateway)
@@ -50,7 +50,7 @@ def test_the_page_tells_how_each_webhook_is_doing(page: Page, gateway: Running, 
         hook.get_by_role("link", name="to the shop").click()
         expect(panel.locator(".facts")).to_contain_text("/a/secret-path")  # its owner sees the whole address
         expect(panel).to_contain_text("No dead letters")
-    assert found.errors == []
+    assert seen.errors == []
 
 
 def test_its_owner_pauses_a_webhook_and_lets_it_go_on(page: Page, gateway: Running, receiver: Receiver) -> None:
@@ -80,7 +80,7 @@ def test_dead_letters_are_shown_with_their_reason_and_sent_again(
         panel.get_by_role("link", name="failing").click()
         letters = panel.locator(".letters li")
         expect(letters).to_have_count(3)
-        expect(letters.first).to_contain_text("it answered 500 after 3 attempts")
+        expect(letters.first).to_contain_text("the receiver returned 500 after 3 attempts")
         expect(letters.first.locator("pre")).to_contain_text('"n":0')
         receiver.status = 200
         letters.nth(1).get_by_role("button", name="send again").click()
@@ -97,12 +97,12 @@ def test_a_webhook_that_waits_for_its_challenge_says_what_came_instead(
 ) -> None:
     receiver.willing = False
     with asking(gateway) as ask:
-        told = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)
-        receiver.secrets.append(told["secret"])
-        wait_for(lambda: ask("GET", f"/{told['id']}")["reason"])
+        webhook = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)
+        receiver.secrets.append(webhook["secret"])
+        wait_for(lambda: ask("GET", f"/{webhook['id']}")["reason"])
         hook = shown(page, gateway).locator(".hook")
         expect(hook.locator(".tag")).to_have_text("pending")
-        expect(hook.locator(".failure")).to_have_text(ask("GET", f"/{told['id']}")["reason"])
+        expect(hook.locator(".failure")).to_have_text(ask("GET", f"/{webhook['id']}")["reason"])
         receiver.willing = True
         hook.get_by_role("button", name="verify").click()
         expect(hook.locator(".tag")).to_have_text("active")
@@ -132,16 +132,16 @@ def test_hostile_and_long_texts_are_text_and_fit(page: Page, width: int) -> None
     described = app("x", [stream("a", {"k": "string"}, end=1)], [])
     described["webhooks"] = [hook(f"wh_{number}", text) for number, text in enumerate(HOSTILE)]
     with serving(FakeApi(described, {}, {})) as address:
-        found = watch(page)
+        seen = watch(page)
         page.goto(f"{address}/#/webhooks")
         expect(page.locator(".hook")).to_have_count(len(HOSTILE))
         assert page.evaluate("document.documentElement.scrollWidth") == width
-    assert (found.dialogs, len(found.hosts)) == ([], 1)
+    assert (seen.dialogs, len(seen.hosts)) == ([], 1)
     assert page.evaluate("violations") == []
 
 
 def hook(name: str, text: str) -> dict[str, Any]:
-    """A webhook of `/v1/app` with a text wherever there may be one."""
+    """Return a webhook of `/v1/app` with a text in every place that may have one."""
     figures = dict.fromkeys(["pending", "retrying", "lag", "delivered", "failures", "dead", "forgotten"], 1)
     times = dict.fromkeys(["last_success", "last_error", "last_error_at"], text)
     words = {"label": text, "of": text or "a", "kind": "stream", "address": text, "state": "stopped", "reason": text}

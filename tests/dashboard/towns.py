@@ -1,4 +1,4 @@
-"""A made-up fleet for the fake API: vehicles on a map, and alerts where they happened.
+"""A fictional fleet for the fake API: vehicles on a map, and alerts where they happened.
 
 Run it to look at the map: `python -m tests.dashboard.towns [PORT [VEHICLES]]`.
 """
@@ -32,7 +32,7 @@ ALERTS = view(
 
 
 class Towns:
-    """Vehicles that wander; the order of steps alone decides where they are."""
+    """Vehicles that move at random; the order of steps alone determines where they are."""
 
     def __init__(self, vehicles: int, seed: int = SEED) -> None:
         self.random = random.Random(seed)
@@ -62,10 +62,10 @@ class Towns:
         return FakeApi(described, {"positions": self.rows(), "alerts": alerts}, {})
 
     def step(self, api: FakeApi, count: int) -> None:
-        """Some vehicles move a little."""
+        """Move some vehicles a little."""
         moved = self.random.sample(list(self.places), min(count, len(self.places)))
         for vehicle in moved:
-            self.places[vehicle] = [each + self.random.gauss(0, 0.0005) for each in self.places[vehicle]]
+            self.places[vehicle] = [degrees + self.random.gauss(0, 0.0005) for degrees in self.places[vehicle]]
         api.change("positions", [self.row(vehicle) for vehicle in moved])
 
 

@@ -1,5 +1,5 @@
-"""Views on views with real files: the views at the bottom are written by a test, the derived ones by the engine's
-parts, and what they must have is asked of another database."""
+"""Views on views with real files: the base views are written by a test, the derived ones by the engine's parts, and the
+expected rows come from another database."""
 
 from __future__ import annotations
 
@@ -16,24 +16,27 @@ import msgspec
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from penstock import App, Event, failpoints
-from penstock.columns import event_rows
-from penstock.contracts import Output
-from penstock.declared import View
-from penstock.graph import derived, derived_levels
+from penstock import App, Event
+from penstock.app.declared import View
+from penstock.app.graph import derived, derived_levels
+from penstock.core import failpoints
+from penstock.core.columns import event_rows
+from penstock.core.contracts import Output
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
 from penstock.runtime.changes import ChangePublisher
-from penstock.runtime.derivation import Derivation, DerivedView, Query, Root
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.derivation import Derivation, DerivedQuery, DerivedView, Root
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.views import open_reader, view_spec
-from penstock.settings import Settings
-from penstock.store import ViewTable
-from tests.store.support import ManualClock
+from penstock.store import ViewReader, ViewTable
+from tests.clocks import ManualClock
+from tests.store.support import START
 
 COLUMNS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 KEYS = [f"{letter}{number}" for letter in "abc" for number in range(3)]
 Rows = dict[str, int | None]
-MakeQuery = Callable[[View], Query]
+MakeQuery = Callable[[View], DerivedQuery]
 
 
 class Item(Event):
@@ -43,7 +46,7 @@ class Item(Event):
 
 @dataclass(frozen=True)
 class Layer:
-    """A derived view: a query in which {0} and {1} stand for what it reads, and how many rows it serves."""
+    """A derived view: a query in which {0} and {1} stand for its inputs, and the number of rows it serves."""
 
     query: str
     reads: tuple[int, ...]
@@ -52,7 +55,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Step:
-    """What happens to a view at the bottom: rows are set and deleted, time passes; or the process dies at a point."""
+    """A change of a base view: rows are set and deleted, time passes; or the process dies at a point."""
 
     root: int
     sets: Rows = field(default_factory=dict)
@@ -81,20 +84,20 @@ QUERIES = {
     ),
 }
 BY_ROW = re.compile(r"SELECT k, [^()]+ FROM v\d+( WHERE [^()]+)?")
-"""Queries that make each row of one row with the same key."""
+"""Queries that compute each row from one row with the same key."""
 POINTS = ("derived.before_commit", "derived.after_commit", "changes.after_append")
 VALUES = st.none() | st.integers(-3, 5)
 
 
 @st.composite
 def layers(draw: st.DrawFn, roots: int = 2, most: int = 4) -> list[Layer]:
-    """Derived views, each on views before it: chains, and ways that part and meet."""
-    made: list[Layer] = []
+    """Return derived views, each on views before it: chains, and paths that split and join."""
+    layers: list[Layer] = []
     for number in range(draw(st.integers(1, most))):
         count = draw(st.sampled_from([1, 1, 2]))
         reads = tuple(draw(st.integers(0, roots + number - 1)) for _ in range(count))
-        made.append(Layer(draw(st.sampled_from(QUERIES[count])), reads, draw(st.sampled_from([None, None, None, 2]))))
-    return made
+        layers.append(Layer(draw(st.sampled_from(QUERIES[count])), reads, draw(st.sampled_from([None, None, None, 2]))))
+    return layers
 
 
 STEPS = st.lists(
@@ -111,15 +114,15 @@ STEPS = st.lists(
 )
 
 
-def layered_app(made: Sequence[Layer], top: int | None = None) -> App:
-    """Two views at the bottom, v0 and v1, and the derived views above them. `top` is that of the first."""
+def layered_app(layers: Sequence[Layer], top: int | None = None) -> App:
+    """Return an app with two base views, v0 and v1, and the derived views above them. `top` is that of the first."""
     app = App("layers")
     app.stream("items", Item, key="k")
     by = None if top is None else "n"
     app.sql("v0", "SELECT k, n FROM items", key="k", keep=timedelta(minutes=2), top=top, by=by)
     app.sql("v1", "SELECT k, n FROM items", key="k")
-    for number, layer in enumerate(made, 2):
-        query = layer.query.format(*(f"v{each}" for each in layer.reads))
+    for number, layer in enumerate(layers, 2):
+        query = layer.query.format(*(f"v{index}" for index in layer.reads))
         app.sql(f"v{number}", query, key="k", top=layer.top, by=None if layer.top is None else "n")
     return app
 
@@ -128,23 +131,23 @@ class InDuck:
     """A view's query, run by DuckDB."""
 
     def __init__(self, view: View, connection: Any) -> None:
-        self.view, self.connection = view, connection.cursor()  # views may be computed side by side
+        self.view, self.connection = view, connection.cursor()  # views may be computed in parallel
         self.by_row = BY_ROW.fullmatch(view.query or "") is not None
 
     def compute(self, inputs: Sequence[pa.Table]) -> pa.Table:
         for name, table in zip(self.view.reads, inputs, strict=True):
             self.connection.register(name, table)
-        found = self.connection.sql(self.view.query).to_arrow_table()
-        return found.select(["k", "n"]).cast(COLUMNS)
+        rows = self.connection.sql(self.view.query).to_arrow_table()
+        return rows.select(["k", "n"]).cast(COLUMNS)
 
 
 class Layers:
-    """The views of an app in a folder: files, streams of changes, and the derivation, which can be started again."""
+    """The views of an app in a folder: files, streams of changes, and the derivation, which can be restarted."""
 
     def __init__(self, root: Path, app: App, make_query: MakeQuery | None = None) -> None:
         self.app, self.duck = app, duckdb.connect(config={"threads": 1})
         self.make_query = make_query or partial(InDuck, connection=self.duck)
-        self.clock, self.settings = ManualClock(), Settings()
+        self.clock, self.settings = ManualClock(START), Settings()
         self.directory = DataDirectory(root)
         self.directory.make()
         self.batches = {"v0": 0, "v1": 0}
@@ -161,26 +164,28 @@ class Layers:
             path, spec = self.directory.view_file(view.name), view_spec(view, self.settings)
             table = self.tables[view.name] = ViewTable(path, spec, clock=self.clock)
             table.describe(COLUMNS)
-            reader = open_reader(view, self.directory, self.settings)
+            reader = open_reader(view, EmbeddedStorage(self.directory), self.settings)
             assert reader is not None
             self.publishers[view.name] = ChangePublisher(view, COLUMNS, reader, self.log)
             self.publishers[view.name].publish()
         bottom = [view for view in self.app.views if view.name in self.batches]
         above = derived(self.app)
-        roots = [Root(each, partial(open_reader, each, self.directory, self.settings)) for each in bottom]
+        roots = [
+            Root(view, partial(open_reader, view, EmbeddedStorage(self.directory), self.settings)) for view in bottom
+        ]
         self.derivation = Derivation(derived_levels(self.app), roots, lambda name: False)
         for view in above:
             query = self.make_query(view)
-            made = query, self.tables[view.name], self.epoch, self.publishers[view.name]
-            self.derivation.add(DerivedView(view, *made, longest_s=1, by_row=query.by_row))  # type: ignore[attr-defined]
+            arguments = query, self.tables[view.name], self.epoch, self.publishers[view.name]
+            self.derivation.add(DerivedView(view, *arguments, longest_s=1, by_row=query.by_row))  # type: ignore[attr-defined]
 
     def close(self) -> None:
-        """Let go of everything, for good."""
+        """Close everything for good."""
         self.duck.close()
         self.end()
 
     def end(self) -> None:
-        """End, as a process does that dies: nothing is remembered."""
+        """End as a process does that dies: its memory is lost."""
         self.derivation.stop()
         for publisher in self.publishers.values():
             publisher.close()
@@ -189,7 +194,7 @@ class Layers:
         self.log.close()
 
     def take(self, step: Step) -> None:
-        """Do a step, and bring the derived views up to date, whatever happens on the way."""
+        """Apply a step, and bring the derived views up to date, whatever happens meanwhile."""
         self.clock.time += timedelta(minutes=step.minutes)
         name = f"v{step.root}"
         self._commit(name, step)
@@ -210,40 +215,40 @@ class Layers:
         rows = pa.Table.from_pylist([{"k": key, "n": value} for key, value in step.sets.items()], schema=COLUMNS)
         gone = pa.table({"k": pa.array([key for key in step.deletes if key not in step.sets], pa.string())})
         number = self.batches[name]
-        start, end = (msgspec.json.encode([{f"items/{name[1:]}": each}]).decode() for each in (number, number + 1))
+        start, end = (msgspec.json.encode([{f"items/{name[1:]}": offset}]).decode() for offset in (number, number + 1))
         self.tables[name].commit(Output(number, start, end, self.epoch, rows, gone))
         self.batches[name] = number + 1
         self.publishers[name].publish()
 
     def served(self, name: str) -> Rows:
-        """What a reader of the view's file finds."""
-        view = next(each for each in self.app.views if each.name == name)
-        reader = open_reader(view, self.directory, self.settings)
-        assert reader is not None
-        found = reader.load()
+        """Return the rows that a reader of the view's file finds."""
+        view = next(view for view in self.app.views if view.name == name)
+        reader = ViewReader(self.directory.view_file(name), view_spec(view, self.settings))
+        snapshot = reader.load()
         reader.close()
-        assert found is not None
-        return _folded({"upserts": [msgspec.json.decode(row) for row in found.rows.in_order()], "deletes": []}, {})
+        assert snapshot is not None
+        return _folded({"upserts": [msgspec.json.decode(row) for row in snapshot.rows.in_order()], "deletes": []}, {})
 
-    def told(self, name: str) -> Rows:
-        """What one has who follows the stream of the view's changes."""
-        return told(self.log, f"{name}.changes")
+    def followed(self, name: str) -> Rows:
+        """Return the rows of a client that follows the stream of the view's changes."""
+        return changes_in(self.log, f"{name}.changes")
 
     def expected(self) -> dict[str, Rows]:
-        """What each derived view must have, by its query on the rows of the views at the bottom."""
+        """Return the expected rows of each derived view, by its query on the rows of the base views."""
         return expected(self.app, {name: self.served(name) for name in self.batches}, self.duck)
 
     def require_right(self) -> None:
-        """Each derived view has what its query gives, its stream of changes leads there, and nothing has failed."""
+        """Check that each derived view has the rows of its query, its stream of changes leads there, and nothing has
+        failed."""
         for name, rows in self.expected().items():
             state = self.derivation.views[name]
             assert (state.state, state.error) == ("running", "")
             assert self.served(name) == rows, name
         for view in self.app.views:
-            assert self.told(view.name) == self.served(view.name), view.name
+            assert self.followed(view.name) == self.served(view.name), view.name
 
 
-def told(log: EmbeddedLog, stream: str) -> Rows:
+def changes_in(log: EmbeddedLog, stream: str) -> Rows:
     """The rows that the changes in a stream lead to."""
     rows: Rows = {}
     for batch in log.read(stream, 0, 0, log.ends(stream)[0]):
@@ -256,12 +261,12 @@ def told(log: EmbeddedLog, stream: str) -> Rows:
 
 
 def expected(app: App, roots: Mapping[str, Rows], duck: Any) -> dict[str, Rows]:
-    """What each derived view must have, given the rows of the views at the bottom."""
+    """Return the expected rows of each derived view, given the rows of the base views."""
     known = dict(roots)
     for view in derived(app):
         tables = [
-            pa.table({"k": list(known[each]), "n": pa.array(known[each].values(), pa.int64())}, schema=COLUMNS)
-            for each in view.reads
+            pa.table({"k": list(known[name]), "n": pa.array(known[name].values(), pa.int64())}, schema=COLUMNS)
+            for name in view.reads
         ]
         rows = {row["k"]: row["n"] for row in InDuck(view, duck).compute(tables).to_pylist()}
         known[view.name] = rows if view.top is None else _best(rows, view.top)
@@ -269,7 +274,7 @@ def expected(app: App, roots: Mapping[str, Rows], duck: Any) -> dict[str, Rows]:
 
 
 def _best(rows: Rows, top: int) -> Rows:
-    """The rows with the highest n; of the same n those with the lower key, and null last."""
+    """Return the rows with the highest n; of equal n those with the lower key, and null last."""
     order = sorted(rows, key=lambda key: ((-rows[key] if rows[key] is not None else 1 << 60), f'{{"k":"{key}"}}'))  # type: ignore[operator]
     return {key: rows[key] for key in order[:top]}
 

@@ -1,4 +1,4 @@
-"""Random views on views in an app that runs, of which a process dies at each point that it passes."""
+"""Random views on views in a running app, in which a process dies at each point that it passes."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import httpx
 import pytest
 
 from penstock import App
-from penstock.graph import derived
+from penstock.app.graph import derived
 from penstock.queue import EmbeddedLog
-from tests.derived.layers import QUERIES, Rows, expected, told
+from tests.derived.layers import QUERIES, Rows, changes_in, expected
 from tests.harness import RunningApp, running, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -26,12 +26,14 @@ POINTS = (
     "handler.before_delta", "handler.after_delta", "handler.after_append",
     "queue.before_commit", "queue.after_commit",
 )  # fmt: skip
-"""Those of the engine and its workers, and of the streams, which the gateway writes too. Those of a rebuild, such as
-checkpoint.*, are not passed."""
+"""The failpoints of the engine, its workers, and the streams, which the gateway writes too.
+
+Those of a rebuild, such as checkpoint.*, are not passed.
+"""
 KEYS = [f"{letter}{number}" for letter in "abc" for number in range(3)]
 LAYERS = 6
 SENT_FIRST = 10
-"""Times that events are sent without waiting for the views: they come in few passes."""
+"""The number of times that events are sent without waiting for the views: they are processed in few passes."""
 SENT_MOST = 60
 RIGHT_S = 240.0
 APP = """
@@ -71,11 +73,11 @@ def v1(sum: Sum, event: Item, ctx: Context):
 
 
 def app_text(random: Random) -> str:
-    """An app with random derived views, and a view that reads the changes of all of them."""
+    """Return an app with random derived views, and a view that reads the changes of all of them."""
     lines = []
     for number in range(2, 2 + LAYERS):
         reads = [random.randrange(number) for _ in range(random.choice([1, 1, 2]))]
-        query = random.choice(QUERIES[len(reads)]).format(*(f"v{each}" for each in reads))
+        query = random.choice(QUERIES[len(reads)]).format(*(f"v{index}" for index in reads))
         top = random.choice([None, None, None, 2])
         lines.append(f"app.sql('v{number}', {query!r}, key='k', top={top}, by={top and 'n'!r})\n")
     changes = " UNION ALL ".join(f"SELECT k FROM `v{number}.changes`" for number in range(2 + LAYERS))
@@ -85,7 +87,7 @@ def app_text(random: Random) -> str:
 
 
 class Items:
-    """The running app, the events that it was sent, and what its views must have."""
+    """The running app, the events sent to it, and the expected rows of its views."""
 
     def __init__(self, app: RunningApp, declared: App) -> None:
         self.app, self.declared = app, declared
@@ -94,7 +96,7 @@ class Items:
         self._ids = count()
 
     def send(self, events: list[tuple[str, int]]) -> None:
-        """Until they are taken: the gateway may die on the way, and an event with a known id counts once."""
+        """Retry until they are accepted: the gateway may die meanwhile, and an event with a known id counts once."""
         listed = [{"id": str(next(self._ids)), "k": key, "n": n} for key, n in events]
         wait_for(lambda: self._taken(listed), RIGHT_S, "an answer to events")
         for key, n in events:
@@ -111,10 +113,11 @@ class Items:
         return {name: {row["k"]: row["n"] for row in self.app.view(name)} for name in self.names}
 
     def is_right(self) -> bool:
-        """Whether v1 has all events, v0 some of the sums, and each derived view what its query gives on these."""
+        """Return whether v1 has all events, v0 some of the sums, and each derived view the result of its query on
+        these."""
         try:
             before, rows = self.rows(), self.rows()
-        except (httpx.TransportError, KeyError):  # the gateway is dead, or has just begun
+        except (httpx.TransportError, KeyError):  # the gateway is dead, or has just started
             return False
         with duckdb.connect() as duck:
             above = expected(self.declared, {name: rows[name] for name in ("v0", "v1")}, duck)
@@ -122,7 +125,7 @@ class Items:
             before == rows
             and rows["v1"] == {key: n for key, n in self.sums.items() if n >= 0}
             and rows["v0"].items() <= self.sums.items()
-            and all(rows[name] == each for name, each in above.items())
+            and all(rows[name] == expected_rows for name, expected_rows in above.items())
         )
 
 
@@ -148,5 +151,5 @@ def test_derived_views_are_right_whenever_a_process_dies(tmp_path: Path, point: 
         rows = items.rows()
         assert app.stop() == 0
     log = EmbeddedLog(tmp_path / "data/streams", read_only=True)
-    assert {name: told(log, f"{name}.changes") for name in items.names} == rows
+    assert {name: changes_in(log, f"{name}.changes") for name in items.names} == rows
     log.close()

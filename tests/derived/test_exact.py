@@ -1,4 +1,4 @@
-"""Values that JSON cannot say go through views, their files and their changes as they are."""
+"""Values that JSON cannot express pass through views, their files and their changes unchanged."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ import pyarrow as pa
 import pytest
 
 from penstock import App
-from penstock.contracts import LedgerEntry, Output
-from penstock.declared import View
-from penstock.errors import Damaged
+from penstock.app.declared import View
+from penstock.core.contracts import LedgerEntry, Output
+from penstock.core.errors import Damaged
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
 from penstock.runtime.changes import ChangePublisher
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.views import open_reader, open_table
-from penstock.settings import Settings
 from penstock.store import ViewTable, layout
 from tests.derived.layers import Item
 
@@ -43,12 +44,14 @@ class One:
         self.open()
 
     def open(self) -> None:
-        self.table: ViewTable = open_table(self.view, self.directory, Settings())
+        table = open_table(self.view, EmbeddedStorage(self.directory), Settings())
+        assert isinstance(table, ViewTable)
+        self.table = table
         self.table.describe(COLUMNS)
-        reader = open_reader(self.view, self.directory, Settings())
+        reader = open_reader(self.view, EmbeddedStorage(self.directory), Settings())
         assert reader is not None
         self.reader = reader
-        again = open_reader(self.view, self.directory, Settings())
+        again = open_reader(self.view, EmbeddedStorage(self.directory), Settings())
         assert again is not None
         self.publisher = ChangePublisher(self.view, COLUMNS, again, self.log)
 
@@ -62,17 +65,19 @@ class One:
         return pa.Table.from_pylist(listed, COLUMNS)
 
     def commit(self, *rows: Row, gone: Sequence[str] = ()) -> None:
-        start, end = (msgspec.json.encode([{"items/0": each}]).decode() for each in (self.batches, self.batches + 1))
+        start, end = (
+            msgspec.json.encode([{"items/0": offset}]).decode() for offset in (self.batches, self.batches + 1)
+        )
         deleted = pa.table({"k": pa.array(gone, pa.string())})
         self.table.commit(Output(self.batches, start, end, 1, self.rows(*rows), deleted))
         self.batches += 1
 
     def served(self) -> dict[str, str]:
-        found = self.reader.table()
-        assert found is not None
-        return {row["k"]: repr((row["x"], row["l"][0])) for row in found.table.to_pylist()}
+        snapshot = self.reader.table()
+        assert snapshot is not None
+        return {row["k"]: repr((row["x"], row["l"][0])) for row in snapshot.table.to_pylist()}
 
-    def told(self) -> list[tuple[str, str, str]]:
+    def reported(self) -> list[tuple[str, str, str]]:
         self.publisher.publish()
         batches = self.log.read("v.changes", 0, 0, self.log.ends("v.changes")[0])
         return [(row["_change"], row["k"], repr(row["x"])) for batch in batches for row in batch.to_pylist()]
@@ -87,12 +92,12 @@ def test_nan_and_infinity_are_read_back_as_they_were_written(tmp_path: Path, top
     one.close()
     one.open()
     assert one.served() == expected
-    assert sorted(one.told()) == [("snapshot", "a", "nan"), ("snapshot", "bb", "1.5"), ("snapshot", "ccc", "-inf")]
+    assert sorted(one.reported()) == [("snapshot", "a", "nan"), ("snapshot", "bb", "1.5"), ("snapshot", "ccc", "-inf")]
     one.commit(("a", None), gone=["ccc"])
     assert one.served() == {"a": "(None, None)", "bb": "(1.5, 1.5)"}
-    assert one.told()[3:] == [("upsert", "a", "None"), ("delete", "ccc", "None")]
+    assert one.reported()[3:] == [("upsert", "a", "None"), ("delete", "ccc", "None")]
     one.commit(("a", math.inf))
-    assert one.told()[5:] == [("upsert", "a", "inf")]
+    assert one.reported()[5:] == [("upsert", "a", "inf")]
     one.close()
 
 

@@ -1,4 +1,4 @@
-"""An event is late for a view of streams, never for a view of views."""
+"""An event can be late for a view of streams, never for a view of views."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from penstock import App, Event
-from penstock.contracts import StreamSpec
-from penstock.event_shape import event_spec
+from penstock.core.contracts import StreamSpec
+from penstock.core.event_shape import event_spec
 from tests.runtime.guarded import running
 
 
@@ -18,7 +18,7 @@ class Transfer(Event, time="at"):
 
 
 def bank() -> App:
-    """A view for which events can be late, and views above it."""
+    """Return an app with a view for which events can be late, and views above it."""
     app = App("bank")
     app.stream("transfers", Transfer, key="account", late_after=timedelta(seconds=10))
     app.sql("balances", "SELECT account, sum(amount) AS balance FROM transfers GROUP BY account", key="account")
@@ -31,9 +31,9 @@ def test_a_derived_view_has_no_stream_of_late_events(tmp_path: Path) -> None:
     with running(tmp_path, app=(app := bank())) as gateway:
         for stream in app.late.values():  # as the engine does
             gateway.gateway.log.declare(StreamSpec.of(stream.name, event_spec(stream.event), 1))
-        told = gateway.get("/v1/app").json()
-        assert [each["name"] for each in told["views"]] == ["balances", "rich", "richest"]
-        assert [each["name"] for each in told["streams"]] == ["transfers", "balances.late"]
+        description = gateway.get("/v1/app").json()
+        assert [view["name"] for view in description["views"]] == ["balances", "rich", "richest"]
+        assert [stream["name"] for stream in description["streams"]] == ["transfers", "balances.late"]
         assert gateway.get("/v1/streams/balances.late").status_code == 200
         for name in ("rich.late", "richest.late"):
             answer = gateway.get(f"/v1/streams/{name}")

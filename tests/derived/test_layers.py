@@ -59,8 +59,11 @@ def test_the_ledger_has_the_generation_and_version_of_each_input_and_how_far_the
         entry = ledger(bank.directory.view_file(name))
         assert entry is not None
         view = bank.derivation.views[name].view
-        inputs = {each: (bank.tables[each].generation, bank.tables[each].version) for each in view.reads}
-        assert {each: tuple(stamp) for each, stamp in entry.inputs.items()} == inputs
+        inputs = {
+            input_name: (bank.tables[input_name].generation, bank.tables[input_name].version)
+            for input_name in view.reads
+        }
+        assert {input_name: tuple(stamp) for input_name, stamp in entry.inputs.items()} == inputs
         assert entry.end == '[{"items/0":2}]'
     bank.close()
 
@@ -114,7 +117,7 @@ def after_both(both: threading.Barrier, compute: Callable[..., pa.Table], inputs
 def test_a_view_that_cannot_be_written_has_failed_until_it_can(bank: Layers) -> None:
     bank.take(Step(0, {"a": 150}))
     bank.tables["v2"]._connection.execute("PRAGMA query_only = ON")
-    bank.take(Step(0, {}))  # no row changes, and how far the log was read is to be noted
+    bank.take(Step(0, {}))  # no row changes, but the position in the log is recorded
     assert bank.derivation.views["v2"].state == "failed"
     assert "readonly" in bank.derivation.views["v2"].error
     bank.tables["v2"]._connection.execute("PRAGMA query_only = OFF")
@@ -145,9 +148,9 @@ def test_a_query_that_gives_two_rows_of_a_key_fails_and_names_it_and_those_above
     views = layers.derivation.views
     assert views["v2"].state == views["v3"].state == "failed"
     place = f"{views['v2'].view.where}: "
-    assert views["v2"].error.startswith(f'{place}view v2: its query gives 2 rows with the key {{"k":"a"}}')
-    assert views["v3"].error == f"{place}view v3: it waits for v2, which failed"
-    assert layers.served("v2") == {"a": 1, "b": 2}  # of the last time that it could be computed
+    assert views["v2"].error.startswith(f'{place}view v2: its query returns 2 rows with the key {{"k":"a"}}')
+    assert views["v3"].error == f"{place}view v3: it is waiting for v2, which failed"
+    assert layers.served("v2") == {"a": 1, "b": 2}  # the rows of the last time that it could be computed
     layers.take(Step(0, deletes=["a1"]))
     layers.require_right()
     layers.close()
@@ -159,16 +162,16 @@ def test_a_process_that_was_overtaken_writes_nothing(bank: Layers, tmp_path: Pat
     other.batches, other.epoch = dict(bank.batches), 5
     other.take(Step(0, {"a": 170}))
     bank.derivation.update()
-    assert "was written by another process" in bank.derivation.views["v2"].error
+    assert "was changed by another process" in bank.derivation.views["v2"].error
     assert other.served("v2") == {"a": 170}
     other.close()
     bank.close()
 
 
-def take(made: list[Layer], steps: list[Step]) -> None:
-    """Each step on files in memory: a power cut is another test's."""
+def take(layers: list[Layer], steps: list[Step]) -> None:
+    """Apply each step on files in memory: power cuts are tested elsewhere."""
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
-        views = Layers(Path(folder), layered_app(made, top=None if len(made) % 2 else 3))
+        views = Layers(Path(folder), layered_app(layers, top=None if len(layers) % 2 else 3))
         try:
             for step in steps:
                 views.take(step)
@@ -179,12 +182,12 @@ def take(made: list[Layer], steps: list[Step]) -> None:
 
 @settings(deadline=None, max_examples=40)
 @given(layers(), STEPS)
-def test_random_views_on_views_equal_their_queries(made: list[Layer], steps: list[Step]) -> None:
-    take(made, steps)
+def test_random_views_on_views_equal_their_queries(layers: list[Layer], steps: list[Step]) -> None:
+    take(layers, steps)
 
 
 @pytest.mark.soak
 @settings(deadline=None, max_examples=2_000)
 @given(layers(most=7), STEPS)
-def test_many_random_views_on_views_equal_their_queries(made: list[Layer], steps: list[Step]) -> None:
-    take(made, steps)
+def test_many_random_views_on_views_equal_their_queries(layers: list[Layer], steps: list[Step]) -> None:
+    take(layers, steps)

@@ -1,4 +1,4 @@
-"""One pass over derived views: the rows that it sees while the views at the bottom change, and those it computes."""
+"""One pass over derived views: the rows it reads while the base views change, and the rows it computes."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import msgspec
 import pyarrow as pa
 
 from penstock import App
-from penstock.contracts import Output
-from penstock.runtime.derivation import DerivedView, Query
+from penstock.core.contracts import Output
+from penstock.runtime.derivation import DerivedQuery, DerivedView
 from tests.derived.layers import COLUMNS, Item, Layer, Layers, Step, layered_app
 from tests.harness import wait_for
 
@@ -21,12 +21,12 @@ DEADLINE_S = 60.0
 
 
 class Around:
-    """A query, and what happens before and after its first computation."""
+    """A query, and the actions before and after its first computation."""
 
     def __init__(
         self, view: DerivedView, *, before: Callable[[], object] = int, after: Callable[[], object] = int
     ) -> None:
-        self.query: Query = view._query
+        self.query: DerivedQuery = view._query
         self.before, self.after, self.count = before, after, 0
         view._query = self
 
@@ -35,9 +35,9 @@ class Around:
         if self.count > 1:
             return self.query.compute(inputs)
         self.before()
-        found = self.query.compute(inputs)
+        table = self.query.compute(inputs)
         self.after()
-        return found
+        return table
 
 
 def test_a_root_that_changes_between_two_levels_of_a_pass_is_seen_by_the_next_pass_only(tmp_path: Path) -> None:
@@ -66,7 +66,7 @@ def test_all_versions_of_a_root_that_come_during_a_pass_make_one_version_above(t
         begun.set()
         go_on.wait(DEADLINE_S)
 
-    made = Around(layers.derivation.views["v2"], before=wait)
+    around = Around(layers.derivation.views["v2"], before=wait)
     layers._commit("v0", Step(0, {"a": 2}))
     layers.derivation.start()
     assert begun.wait(DEADLINE_S)
@@ -76,14 +76,14 @@ def test_all_versions_of_a_root_that_come_during_a_pass_make_one_version_above(t
     go_on.set()
     wait_for(lambda: layers.served("v2") == {"all": 9} and layers.served("v3") == {"a": 9}, DEADLINE_S, "the last rows")
     layers.derivation.stop()
-    assert made.count == 2, "the pass under way, and one for all that came meanwhile"
+    assert around.count == 2, "the pass under way, and one for all that came meanwhile"
     assert (layers.tables["v2"].version, layers.tables["v3"].version) == (before[0] + 2, before[1] + 2)
     layers.require_right()
     layers.close()
 
 
 def keyed_by_two() -> App:
-    """A view with two columns as its key, and one above it with the first of them."""
+    """Return a view with two columns as its key, and one above it with the first of them."""
     app = App("layers")
     app.stream("items", Item, key="k")
     app.sql("v0", "SELECT k, n FROM items", key=["k", "n"])
@@ -96,10 +96,10 @@ def test_a_view_with_part_of_the_key_below_is_computed_from_all_rows(tmp_path: P
     layers = Layers(tmp_path, keyed_by_two())
     rows = [{"k": "a", "n": 1}, {"k": "a", "n": 2}]
     for number, (sets, gone) in enumerate([(rows[:1], []), (rows[1:], rows[:1]), ([], rows[1:])]):
-        start, end = (msgspec.json.encode([{"items/0": each}]).decode() for each in (number, number + 1))
-        tables = (pa.Table.from_pylist(each, COLUMNS) for each in (sets, gone))
+        start, end = (msgspec.json.encode([{"items/0": offset}]).decode() for offset in (number, number + 1))
+        tables = (pa.Table.from_pylist(records, COLUMNS) for records in (sets, gone))
         layers.tables["v0"].commit(Output(number, start, end, 1, *tables))
         layers.derivation.update()
         assert layers.derivation.views["v2"].error == ""
-        assert layers.served("v2") == {each["k"]: each["n"] for each in sets}
+        assert layers.served("v2") == {row["k"]: row["n"] for row in sets}
     layers.close()

@@ -1,10 +1,10 @@
-"""A derived view is the same on the same rows: whenever it is computed, and in whatever order the rows have come."""
+"""A derived view is the same on the same rows, whenever it is computed and in whatever order the rows arrived."""
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from penstock import App
 from penstock.analyze.deriving import BATCH_ROWS, Derived
-from penstock.declared import View
-from penstock.errors import ViewError
+from penstock.app.declared import View
+from penstock.core.errors import ViewError
 from tests.derived.layers import COLUMNS, Item, Layer, Layers, Rows, Step, layered_app
 from tests.derived.test_spark import built, view_of
 
@@ -27,7 +27,7 @@ LIMIT, CONSTANT, ROWS = (
     r"OVER \(ROWS ...\) without",
 )
 REFUSED = {
-    "SELECT k, n, date 'today' AS d FROM v0": r"has date 'today', for which Spark puts the time",
+    "SELECT k, n, date 'today' AS d FROM v0": r"has date 'today', which Spark replaces with the time",
     "SELECT k, n FROM v0 WHERE TIMESTAMP /* of */ ' Now ' > '2020-01-01'": r"has TIMESTAMP ' Now '",
     'SELECT k, timestamp_ntz"yesterday" AS d FROM v0': "has timestamp_ntz 'yesterday'",
     "SELECT k, n FROM v0 WHERE n > (SELECT day(date 'tomorrow'))": "has date 'tomorrow'",
@@ -57,11 +57,11 @@ ACCEPTED = (
 )
 
 
-@pytest.mark.parametrize(("query", "told"), REFUSED.items())
+@pytest.mark.parametrize(("query", "message"), REFUSED.items())
 def test_a_query_that_depends_on_time_chance_or_the_order_of_rows_is_refused(
-    spark: SparkSession, query: str, told: str
+    spark: SparkSession, query: str, message: str
 ) -> None:
-    with pytest.raises(ViewError, match=told):
+    with pytest.raises(ViewError, match=message):
         Derived(spark, view_of(query)).columns([COLUMNS])
 
 
@@ -71,7 +71,7 @@ def test_a_query_that_depends_on_its_rows_alone_is_not_refused(spark: SparkSessi
 
 
 def functions() -> Iterator[tuple[View, str | None]]:
-    """Views in Python, each with why it is refused."""
+    """Yield views in Python, each with the reason why it is refused."""
     app = App("derived")
     app.stream("items", Item, key="k")
     app.sql("v0", "SELECT k, n FROM items", key="k")
@@ -94,25 +94,85 @@ def functions() -> Iterator[tuple[View, str | None]]:
 
     @app.view("first", reads="v0", key="k")
     def first(rows: DataFrame) -> DataFrame:
-        """The first two, and not those of date 'today'."""
-        return rows.orderBy("n").select("k", F.transform(F.array("n"), lambda each: each + 1)).limit(2)
+        """Take the first two rows, without those of date 'today'."""
+        return rows.orderBy("n").select("k", F.transform(F.array("n"), lambda number: number + 1)).limit(2)
 
+    def dated(word: str, rows: DataFrame) -> DataFrame:
+        return rows.selectExpr("k", f"date '{word}' AS n", "date 'today' AS d")
+
+    yield app.view("dated", reads="v0", key="k")(partial(dated, "epoch")), "has date 'today'"
     yield today, "has date 'today'"
-    yield counter, "its function gives another query each time that it is called"
+    yield counter, "its function returns a different query on each call"
     yield sample, "takes a sample"
     yield some, LIMIT
     yield first, None
 
 
-@pytest.mark.parametrize(("view", "told"), [*functions()])
+@pytest.mark.parametrize(("view", "message"), [*functions()])
 def test_a_function_that_depends_on_time_chance_or_the_order_of_rows_is_refused(
-    spark: SparkSession, view: View, told: str | None
+    spark: SparkSession, view: View, message: str | None
 ) -> None:
-    if told is None:
+    if message is None:
         Derived(spark, view).columns([COLUMNS])
     else:
-        with pytest.raises(ViewError, match=told):
+        with pytest.raises(ViewError, match=message):
             Derived(spark, view).columns([COLUMNS])
+
+
+def problems(spark: SparkSession, query: Callable[[DataFrame], DataFrame]) -> list[str]:
+    """Return the reasons why a view of a view is refused."""
+    app = App("derived")
+    app.stream("items", Item, key="k")
+    app.sql("v0", "SELECT k, n FROM items", key="k")
+    return Derived(spark, app.view("v", reads="v0", key="k")(query)).check([COLUMNS])[1]
+
+
+def session(rows: DataFrame) -> SparkSession:
+    return rows.sparkSession
+
+
+def joined(other: Callable[[DataFrame], DataFrame]) -> Callable[[DataFrame], DataFrame]:
+    def query(rows: DataFrame) -> DataFrame:
+        return rows.join(other(rows), "k")
+
+    return query
+
+
+def test_data_outside_the_inputs_of_a_derived_view_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    path = tmp_path / "weights.csv"
+    path.write_text("k,w\na,1\n")
+    spark.read.csv(str(path), header=True).createOrReplaceGlobalTempView("weights")
+    others: dict[str, Callable[[DataFrame], DataFrame]] = {
+        "csv data": lambda rows: session(rows).read.csv(str(path), header=True),
+        "text data": lambda rows: session(rows).read.text(str(path)).selectExpr("value AS k"),
+        "an RDD of other data": lambda rows: (
+            session(rows).sparkContext.textFile(str(path)).map(lambda line: (line,)).toDF(["k"])
+        ),
+        "csv data ": lambda rows: session(rows).table("global_temp.weights"),
+    }
+    for name, other in others.items():
+        (problem,) = problems(spark, joined(other))
+        assert f"its query reads {name.strip()}, which is not one of its inputs" in problem
+    (problem,) = problems(spark, lambda rows: rows.where(f"n > (SELECT count(*) FROM csv.`{path}`)"))
+    assert "its query reads csv data" in problem
+
+
+LARGE = {"k": [f"k{number}" for number in range(20_000)]}
+
+
+def test_rows_in_the_app_can_be_joined_in_a_derived_view(spark: SparkSession) -> None:
+    frames: list[Callable[[DataFrame], DataFrame]] = [
+        lambda rows: session(rows).createDataFrame([("a", 1)], "k string, w int"),
+        lambda rows: session(rows).createDataFrame(pa.table({"k": ["a"], "w": [1]})),
+        lambda rows: session(rows).createDataFrame(pa.table(LARGE)),
+        lambda rows: session(rows).createDataFrame([], "k string"),
+        lambda rows: session(rows).range(3).selectExpr("CAST(id AS STRING) AS k"),
+        lambda rows: session(rows).sql("SELECT * FROM VALUES ('a', 1) AS t(k, w)"),
+        lambda rows: session(rows).sql("WITH a AS (SELECT 'a' AS k) SELECT k FROM a"),
+        lambda rows: session(rows).sql("SELECT col AS k FROM explode(array('a', 'b'))"),
+    ]
+    for frame in frames:
+        assert problems(spark, joined(frame)) == []
 
 
 TIES = (
@@ -137,29 +197,29 @@ def test_ties_are_decided_alike_whatever_happened_to_the_rows_and_after_a_restar
     rows: Rows = {f"{letter}{number}": 7 * number + ord(letter) for number in range(5) for letter in "abc"}
     app = layered_app([*ABOVE, *(Layer(query, (0,)) for query in TIES)])
     names = [f"v{number}" for number in range(2, 2 + len(ABOVE) + len(TIES))]
-    found = []
+    runs = []
     for number, order in enumerate((sorted(rows), random.sample(sorted(rows), len(rows)))):
         layers = Layers(tmp_path / str(number), app, partial(built, spark))
         half = len(order) // 2 * number
         layers.take(Step(0, {key: rows[key] for key in order[half:]} | {"gone": 3}))
         layers.take(Step(0, {key: rows[key] for key in order[:half]}, deletes=["gone"]))
-        found.append({name: layers.served(name) for name in names})
+        runs.append({name: layers.served(name) for name in names})
         versions = {name: layers.tables[name].version for name in names}
         layers.end()
         layers.open()
         layers.derivation.update()
-        assert {name: layers.served(name) for name in names} == found[-1]
+        assert {name: layers.served(name) for name in names} == runs[-1]
         assert {name: layers.tables[name].version for name in names} == versions
         layers.close()
-    assert found[0] == found[1]
+    assert runs[0] == runs[1]
 
 
 @pytest.mark.parametrize("query", TIES[:-1])
 def test_the_first_computation_decides_ties_as_later_ones_do(spark: SparkSession, query: str) -> None:
-    """Of more rows than Java reads at a time."""
+    """This holds for more rows than Java reads at a time."""
     rows = list(range(2 * BATCH_ROWS + 500))
     random.shuffle(rows)
     table = pa.table({"k": [f"{'abc'[row % 3]}{row}" for row in rows], "n": rows}, COLUMNS)
-    made = Derived(spark, view_of(query.format("v0")))
-    first, later = (made.compute([table]).sort_by("k") for _ in range(2))
+    derived = Derived(spark, view_of(query.format("v0")))
+    first, later = (derived.compute([table]).sort_by("k") for _ in range(2))
     assert first.equals(later)

@@ -1,4 +1,4 @@
-"""Views on views in an app that runs: right through crashes, acknowledged and followed as other views are."""
+"""Views on views in a running app: correct through crashes, acknowledged and followed like other views."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BANK = Path(__file__).parent.parent.parent / "docs/examples/balances.py"
 
 
 class Bank:
-    """The app of the documentation, and what its views must have."""
+    """The app of the documentation, and the expected rows of its views."""
 
     def __init__(self, app: RunningApp) -> None:
         self.app = app
@@ -25,7 +25,7 @@ class Bank:
         self._numbers = count()
 
     def send(self, moves: list[tuple[str, int]], **parameters: Any) -> dict[str, Any]:
-        events = [{"transfer_id": str(next(self._numbers)), "account": each, "amount": by} for each, by in moves]
+        events = [{"transfer_id": str(next(self._numbers)), "account": account, "amount": by} for account, by in moves]
         answer = self.app.post("transfers", events, params=parameters).json()
         assert answer["accepted"] == len(moves), answer
         for account, amount in moves:
@@ -39,17 +39,17 @@ class Bank:
         return (
             self._column("balances", "balance") == self.balances
             and self._column("rich", "balance") == rich
-            and [each["total"] for each in self.app.view("totals")] == [total]
+            and [row["total"] for row in self.app.view("totals")] == [total]
             and (not total or self._column("shares", "share") == pytest.approx(shares))
         )
 
     def _column(self, view: str, name: str) -> dict[str, Any]:
-        return {each["account"]: each[name] for each in self.app.view(view)}
+        return {row["account"]: row[name] for row in self.app.view(view)}
 
 
 @pytest.fixture(scope="module")
 def bank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bank]:
-    """Its engine dies once, between a derived view and those above it."""
+    """Run the app; its engine dies once, between a derived view and those above it."""
     data = tmp_path_factory.mktemp("bank") / "data"
     mark = data.parent / "died"
     with running(BANK, data, PENSTOCK_FAILPOINTS=f"derived.after_commit@6=kill:{mark}") as app:
@@ -63,18 +63,18 @@ def test_a_row_that_no_longer_passes_leaves_and_a_sum_counts_each_row_once(bank:
     bank.send([("a", -100)])
     wait_for(bank.is_right, 120, "rows that follow, through a crash")
     assert bank.app.view("rich") == []
-    assert [each["total"] for each in bank.app.view("totals")] == [60]
+    assert [row["total"] for row in bank.app.view("totals")] == [60]
 
 
 def test_a_request_gets_the_row_of_a_derived_view_and_its_acknowledgement_tells_of_all_of_them(bank: Bank) -> None:
     answer = bank.send([("c", 500)], reply="rich", timeout=60)
     assert answer["reply"] == {"rows": [{"account": "c", "balance": 500}]}
 
-    def told() -> dict[str, Any]:
+    def reported() -> dict[str, Any]:
         return dict(httpx.get(f"{bank.app.url}/v1/acks/{answer['ack']}").json())
 
-    wait_for(lambda: all(each["done"] for each in told()["processed"]), 60, "all of them")
-    assert sorted(each["view"] for each in told()["processed"]) == ["balances", "rich", "shares", "totals"]
+    wait_for(lambda: all(node["done"] for node in reported()["processed"]), 60, "all of them")
+    assert sorted(node["view"] for node in reported()["processed"]) == ["balances", "rich", "shares", "totals"]
     refused = bank.app.post("transfers", [], params={"reply": "moves"})
     assert (refused.status_code, refused.json()["code"]) == (400, "bad_parameter"), "it reads rich.changes"
 
@@ -82,23 +82,23 @@ def test_a_request_gets_the_row_of_a_derived_view_and_its_acknowledgement_tells_
 def test_each_change_is_in_the_stream_of_changes_once_and_deletes_are_among_them(bank: Bank) -> None:
     wait_for(bank.is_right, 60, "the rows")
     page = httpx.get(f"{bank.app.url}/v1/streams/rich.changes", params={"since": "earliest"}).json()
-    told = [(each["_change"], each["account"], each["balance"]) for each in page["events"]]
-    assert told == [("upsert", "a", 150), ("delete", "a", None), ("upsert", "c", 500)]
-    versions = [each["_version"] for each in page["events"]]
+    changes = [(event["_change"], event["account"], event["balance"]) for event in page["events"]]
+    assert changes == [("upsert", "a", 150), ("delete", "a", None), ("upsert", "c", 500)]
+    versions = [event["_version"] for event in page["events"]]
     assert versions == sorted(set(versions))
     wait_for(lambda: bank.app.view("moves") == [{"account": "a", "updates": 1}, {"account": "c", "updates": 1}], 60)
 
 
 def test_lag_and_health_tell_of_derived_views(bank: Bank) -> None:
     def views() -> dict[str, dict[str, Any]]:
-        return {each["name"]: each for each in bank.app.describe()["views"]}
+        return {view["name"]: view for view in bank.app.describe()["views"]}
 
-    wait_for(lambda: all(each["lag"] == 0 for each in views().values()), 60, "no lag")
-    told = views()
-    assert {name: each["derived"] for name, each in told.items()} == {
+    wait_for(lambda: all(view["lag"] == 0 for view in views().values()), 60, "no lag")
+    figures = views()
+    assert {name: view["derived"] for name, view in figures.items()} == {
         "balances": False, "rich": True, "totals": True, "shares": True, "moves": False,
     }  # fmt: skip
-    assert told["shares"]["reads"] == ["balances", "totals"]
-    assert [each["name"] for each in told["shares"]["columns"]] == ["account", "share"]
-    assert told["rich"]["watermark"] is None
+    assert figures["shares"]["reads"] == ["balances", "totals"]
+    assert [column["name"] for column in figures["shares"]["columns"]] == ["account", "share"]
+    assert figures["rich"]["watermark"] is None
     assert bank.app.health()["ready"]

@@ -1,4 +1,4 @@
-"""Values go through Spark, a view's file and back as they are."""
+"""Values pass through Spark, a view's file and back unchanged."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from penstock import App
 from penstock.analyze.deriving import Derived
-from penstock.contracts import LedgerEntry
-from penstock.runtime.directory import DataDirectory
+from penstock.core.contracts import LedgerEntry
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.views import open_reader, open_table
-from penstock.settings import Settings
 from tests.derived.layers import Item
 
 pytestmark = pytest.mark.spark
@@ -38,7 +39,7 @@ COLUMNS = pa.schema(
 )
 FIRST, LAST = datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC)
 ODD = datetime(1582, 10, 10, 1, 2, 3, 4, tzinfo=UTC)
-"""A day that other calendars do not have."""
+"""A day that does not exist in other calendars."""
 
 
 def inside(f: float | None, d: str | None, t: datetime | None) -> dict[str, Any]:
@@ -81,26 +82,26 @@ def test_a_derived_view_has_the_values_of_what_it_reads_exactly(
     app.stream("items", Item, key="k")
     app.sql("v0", "SELECT k, n FROM items", key="k")
     view = app.sql("v", query, key="k")
-    made = Derived(spark, view)
-    assert made.columns([COLUMNS]) == COLUMNS
-    found = made.compute([table])
-    assert shown(found) == shown(table)
+    derived = Derived(spark, view)
+    assert derived.columns([COLUMNS]) == COLUMNS
+    derived_table = derived.compute([table])
+    assert shown(derived_table) == shown(table)
 
     directory = DataDirectory(tmp_path)
     directory.make()
-    stored = open_table(view, directory, Settings())
-    stored.describe(found.schema)
-    stored.assign(found, LedgerEntry(0, "[]", "[]", 1))
-    reader = open_reader(view, directory, Settings())
+    stored = open_table(view, EmbeddedStorage(directory), Settings())
+    stored.describe(derived_table.schema)
+    stored.assign(derived_table, LedgerEntry(0, "[]", "[]", 1))
+    reader = open_reader(view, EmbeddedStorage(directory), Settings())
     assert reader is not None
     served = reader.table()
     assert served is not None
     assert shown(served.table) == shown(table)
-    assert shown(made.compute([served.table])) == shown(table), "as the input of the next view"
+    assert shown(derived.compute([served.table])) == shown(table), "as the input of the next view"
     reader.close()
     stored.close()
 
 
 def shown(table: pa.Table) -> list[str]:
-    """Rows as texts, in which NaN equals NaN and -0.0 is not 0.0."""
+    """Return rows as texts, in which NaN equals NaN and -0.0 is not 0.0."""
     return sorted(repr(row) for row in table.to_pylist())

@@ -1,4 +1,4 @@
-"""The app of the end-to-end tests: each event is counted by key, so a lost or doubled one shows."""
+"""The app of the end-to-end tests: each event is counted by key, so that a lost or doubled one shows."""
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F

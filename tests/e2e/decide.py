@@ -1,4 +1,4 @@
-"""Payments that are decided on: what a request may wait for."""
+"""Payments with decisions: results that a request may wait for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Alarm(Event):
 
 
 class Tip(Event):
-    """Has no id: only the request that brings it can be told from others."""
+    """An event without an id: only the request that brings it can be identified."""
 
     card: str
     cents: int

@@ -1,4 +1,4 @@
-"""A producer and a reader that behave as good clients do, and write down what they saw, outside the system."""
+"""A producer and a reader that behave as good clients do, and record what they saw, outside the system."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 
-from penstock.cursor import ViewCursor, decode
+from penstock.core.cursor import ViewCursor, decode
 from tests.beside import Beside
 
 PAGES = 20
@@ -21,7 +21,7 @@ RETRY_S = 0.1
 
 @dataclass
 class Producer(Beside):
-    """Posts batches until each is acknowledged; what has an unknown outcome is sent again with the same ids."""
+    """Posts batches until each is acknowledged; those with an unknown outcome are resent with the same ids."""
 
     url: Callable[[], str]
     seed: int
@@ -56,9 +56,9 @@ class Producer(Beside):
             with contextlib.suppress(httpx.HTTPError):
                 answer = client.post(f"{self.url()}/v1/streams/hits", content=body, headers=headers)
                 if answer.status_code == 200:
-                    told = answer.json()
-                    assert told["accepted"] + told["duplicates"] == len(events), told
-                    self.duplicates += told["duplicates"]
+                    receipt = answer.json()
+                    assert receipt["accepted"] + receipt["duplicates"] == len(events), receipt
+                    self.duplicates += receipt["duplicates"]
                     self.acknowledged += len(events)
                     self.expected.update(event["page"] for event in events)
                     return
@@ -68,7 +68,7 @@ class Producer(Beside):
 
 @dataclass
 class Reader(Beside):
-    """Follows a view by server-sent events, comes back with its last cursor, and folds what it gets."""
+    """Follows a view by server-sent events, reconnects with its last cursor, and applies what it gets."""
 
     url: Callable[[], str]
     view: str

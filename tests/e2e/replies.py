@@ -1,4 +1,4 @@
-"""Clients that wait for replies and ask again until they have one, over a bad network."""
+"""Clients that wait for replies and retry until they have one, over a bad network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RETRY_S = 0.05
 
 @dataclass
 class Asker(ABC):
-    """One card, one request after the other, so that each reply is known before."""
+    """One card, one request after the other, so that each reply is known in advance."""
 
     card: str
     port: int
@@ -44,18 +44,18 @@ class Asker(ABC):
 
     @abstractmethod
     async def ask(self, client: httpx.AsyncClient) -> httpx.Response:
-        """Send the request that is not answered yet, for the first time or again."""
+        """Send the unanswered request, for the first time or again."""
 
     @abstractmethod
     def right(self) -> dict[str, Any]:
-        """The event that it must be answered with."""
+        """Return the event with which it must be answered."""
 
     def url(self, stream: str, reply: str) -> str:
         return f"http://127.0.0.1:{self.port}/v1/streams/{stream}?reply={reply}&timeout=10"
 
 
 class Payer(Asker):
-    """Known by the id of the event."""
+    """Identified by the id of the event."""
 
     amount = 30
 
@@ -69,7 +69,7 @@ class Payer(Asker):
 
 
 class Tipper(Asker):
-    """Known by the key of the request."""
+    """Identified by the key of the request."""
 
     async def ask(self, client: httpx.AsyncClient) -> httpx.Response:
         key = {"idempotency-key": f"{self.card}-{self.answered}"}

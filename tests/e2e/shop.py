@@ -42,5 +42,5 @@ app.sql("large", "SELECT city, n FROM cities WHERE n >= 3", key="city")
 
 @app.view("fragile", reads=notes, key="text")
 def fragile(notes: DataFrame) -> DataFrame:
-    """Fails on a note that is not a number: one view's trouble must stay its own."""
+    """Fail on a note that is not a number: one view's error must not affect others."""
     return notes.select(notes["data"].cast("string").alias("text"), notes["data"].cast("string").cast("int").alias("n"))

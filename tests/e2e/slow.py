@@ -1,4 +1,4 @@
-"""Handlers that take their time: one of a stream that is held for it, one of a stream that sheds."""
+"""Slow handlers: one of a stream that is held for it, one of a stream that sheds."""
 
 from __future__ import annotations
 

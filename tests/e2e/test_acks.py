@@ -1,4 +1,4 @@
-"""Requests that wait for what their events cause, and acknowledgements that tell of it later."""
+"""Requests that wait for the results of their events, and acknowledgements by which results are looked up later."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.columns import event_rows
+from penstock.core.columns import event_rows
 from penstock.queue import EmbeddedLog
 from tests.e2e import decide
 from tests.e2e.replies import Asker, Payer, Tipper
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
-    """Its gateway may be killed as soon as it is back, and is back at once."""
+    """Run the app; its gateway may be killed as soon as it is back, and is back at once."""
     data = tmp_path_factory.mktemp("decide") / "data"
     with running(Path(decide.__file__), data, PENSTOCK_RESTART_BACKOFF_MAX_S="0.5") as app:
         yield app.ready()
@@ -40,19 +40,19 @@ def paid(app: RunningApp, *payments: dict[str, Any], reply: str = "decisions", t
     return app.post("payments", list(payments), params={"reply": reply, "timeout": timeout})
 
 
-def told(app: RunningApp, ack: str) -> dict[str, Any]:
+def ack_status(app: RunningApp, ack: str) -> dict[str, Any]:
     answer = httpx.get(f"{app.url}/v1/acks/{ack}")
     assert answer.status_code == 200, answer.text
     return dict(answer.json())
 
 
 def test_each_of_many_requests_at_once_gets_the_decision_on_its_own_payment(shop: RunningApp) -> None:
-    """All for the same card, so that many are taken in one commit."""
+    """All are for the same card, so that many are in one commit."""
     names = [f"many-{number}" for number in range(60)]
     with ThreadPoolExecutor(20) as threads:
         answers = list(threads.map(lambda name: paid(shop, payment(name, "one", 5)), names))
     replies = [answer.json()["reply"]["events"] for answer in answers]
-    assert [[each["payment"] for each in reply] for reply in replies] == [[name] for name in names]
+    assert [[event["payment"] for event in reply] for reply in replies] == [[name] for name in names]
     assert sum(reply[0]["approved"] for reply in replies) == 20
 
 
@@ -66,7 +66,7 @@ def test_a_payment_that_is_sent_again_gets_the_same_reply(shop: RunningApp) -> N
 def test_several_events_have_several_replies(shop: RunningApp) -> None:
     given = [payment(f"several-{number}", f"card-{number}", 1) for number in range(8)]
     reply = paid(shop, *given).json()["reply"]
-    assert sorted(each["payment"] for each in reply["events"]) == sorted(each["payment"] for each in given)
+    assert sorted(event["payment"] for event in reply["events"]) == sorted(event["payment"] for event in given)
 
 
 def test_a_reply_may_be_the_row_of_a_view(shop: RunningApp) -> None:
@@ -88,7 +88,7 @@ def test_a_reply_may_come_from_a_handler_behind_a_handler(shop: RunningApp) -> N
 def test_an_event_that_the_handler_fails_on_is_answered_with_that(shop: RunningApp) -> None:
     reply = paid(shop, payment("bad", "five", -1)).json()["reply"]
     assert reply["events"] == []
-    assert [each["error"] for each in reply["failed"]] == ["ValueError: a payment of less than nothing"]
+    assert [failure["error"] for failure in reply["failed"]] == ["ValueError: a payment of less than nothing"]
 
 
 def test_a_reply_that_takes_too_long_can_be_fetched_later(shop: RunningApp) -> None:
@@ -97,26 +97,26 @@ def test_a_reply_that_takes_too_long_can_be_fetched_later(shop: RunningApp) -> N
     ack = answer.json()["ack"]
 
     def decided() -> Any:
-        handlers = [each for each in told(shop, ack)["processed"] if each.get("handler") == "decisions"]
+        handlers = [node for node in ack_status(shop, ack)["processed"] if node.get("handler") == "decisions"]
         return handlers[0]["done"] and handlers[0]
 
-    found = wait_for(decided, 30, "the decision")
-    assert found["output"] == {"decisions": [{"payment": "late", "card": "six", "approved": True}]}
+    processed = wait_for(decided, 30, "the decision")
+    assert processed["output"] == {"decisions": [{"payment": "late", "card": "six", "approved": True}]}
 
 
 def test_an_acknowledgement_tells_who_has_taken_its_events_and_when(shop: RunningApp) -> None:
     ack = paid(shop, payment("trace", "seven", 500), reply="alarms").json()["ack"]
-    wait_for(lambda: all(each["done"] for each in told(shop, ack)["processed"]), 30, "everyone to be done")
-    found = told(shop, ack)
-    assert (found["stream"], found["events"]) == ("payments", 1)
-    nodes = {each.get("handler") or each["view"]: each for each in found["processed"]}
-    assert {name: each["of"] for name, each in nodes.items()} == {
+    wait_for(lambda: all(node["done"] for node in ack_status(shop, ack)["processed"]), 30, "everyone to be done")
+    status = ack_status(shop, ack)
+    assert (status["stream"], status["events"]) == ("payments", 1)
+    nodes = {node.get("handler") or node["view"]: node for node in status["processed"]}
+    assert {name: node["of"] for name, node in nodes.items()} == {
         "decisions": "payments",
         "offered": "payments",
         "sizes": "payments",
         "alarms": "decisions",
     }
-    assert all(each["at"] > found["logged"] for each in nodes.values())
+    assert all(node["at"] > status["logged"] for node in nodes.values())
     assert nodes["alarms"]["output"] == {"alarms": [{"card": "seven", "refused": 1}]}
     assert "output" not in nodes["sizes"]
 
@@ -126,7 +126,7 @@ def test_an_acknowledgement_tells_who_has_taken_its_events_and_when(shop: Runnin
     [
         ("nothing", "name a view that reads payments"),
         ("payments", "name a view that reads payments"),
-        ("sizes", "is kept by size, which is no field of payments"),
+        ("sizes", "has the key size, but payments has no such field"),
     ],
 )
 def test_what_no_event_can_cause_is_refused(shop: RunningApp, reply: str, problem: str) -> None:
@@ -141,7 +141,7 @@ def test_an_acknowledgement_of_elsewhere_is_not_found(shop: RunningApp) -> None:
 
 
 async def bad_day(app: RunningApp, kills: int) -> None:
-    """Clients that ask again until they are answered, while the gateway is killed and the network is bad."""
+    """Run clients that retry until they are answered, while the gateway is killed and the network is bad."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     draw = random.Random(seed)
@@ -151,9 +151,9 @@ async def bad_day(app: RunningApp, kills: int) -> None:
         askers: list[Asker] = [kind(card, proxy.port) for kind in (Payer, Tipper) for card in cards]
         asking = asyncio.gather(*(asker.run() for asker in askers))
         for _ in range(kills):
-            goal = sum(each.answered for each in askers) + draw.randrange(1, 8)
+            goal = sum(asker.answered for asker in askers) + draw.randrange(1, 8)
             async with asyncio.timeout(60):
-                while sum(each.answered for each in askers) < goal or not app.kill("gateway"):
+                while sum(asker.answered for asker in askers) < goal or not app.kill("gateway"):
                     await asyncio.sleep(draw.random() * 0.2)  # the moment of the kill is the random part of this test
         async with asyncio.timeout(60):
             while not proxy.cuts:
@@ -163,27 +163,29 @@ async def bad_day(app: RunningApp, kills: int) -> None:
             asker.finish = True
         async with asyncio.timeout(60):
             await asking
-    print(f"{sum(each.answered for each in askers)} answers, {sum(each.tries for each in askers)} tries, {kills} kills")
+    answers, tries = sum(asker.answered for asker in askers), sum(asker.tries for asker in askers)
+    print(f"{answers} answers, {tries} tries, {kills} kills")
     logged = logged_by_card(app, "payments") + logged_by_card(app, "tips")
-    expected = sum((Counter({each.card: each.answered}) for each in askers), Counter[str]())
+    expected = sum((Counter({asker.card: asker.answered}) for asker in askers), Counter[str]())
     assert {card: count for card, count in logged.items() if card in cards} == expected
     app.ready()
 
 
 def logged_by_card(app: RunningApp, stream: str) -> Counter[str]:
-    """How many events of a stream are in the log."""
-    log, found = EmbeddedLog(app.data / "streams", read_only=True), Counter[str]()
+    """Return how many events of a stream are in the log."""
+    log, count = EmbeddedLog(app.data / "streams", read_only=True), Counter[str]()
     try:
         for partition, end in log.ends(stream).items():
             for batch in log.read(stream, partition, 0, end):
-                found.update(json.loads(row)["card"] for row in event_rows(batch))
+                count.update(json.loads(row)["card"] for row in event_rows(batch))
     finally:
         log.close()
-    return found
+    return count
 
 
 def test_every_reply_is_the_right_one_though_the_gateway_is_killed(shop: RunningApp) -> None:
-    """And every event is taken once: some are known by their id, others by the `Idempotency-Key` of their request."""
+    """And every event is stored once: some are identified by their id, others by the `Idempotency-Key` of their
+    request."""
     asyncio.run(bad_day(shop, 4))
 
 
@@ -195,10 +197,10 @@ def test_every_reply_is_the_right_one_over_many_kills(shop: RunningApp) -> None:
 
 def test_acknowledgements_outlive_a_restart(shop: RunningApp) -> None:
     ack = paid(shop, payment("before", "nine", 1)).json()["ack"]
-    before = told(shop, ack)
+    before = ack_status(shop, ack)
     assert shop.stop() == 0
     shop.start()
-    assert told(shop, ack)["processed"][0] == before["processed"][0]
+    assert ack_status(shop, ack)["processed"][0] == before["processed"][0]
     again = paid(shop, payment("before", "nine", 1)).json()
     assert (again["duplicates"], again["ack"]) == (1, ack)
     assert again["reply"]["events"][0]["payment"] == "before"

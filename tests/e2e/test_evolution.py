@@ -1,5 +1,5 @@
 """An event class that changes under stored events, as a user meets it: every reader has old events as the new class,
-and what cannot be read so is refused before anything starts."""
+and a change that does not allow that is refused before anything starts."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ import httpx
 import pytest
 from websockets.sync.client import connect
 
-from penstock.failpoints import VARIABLE
-from penstock.runtime.directory import DataDirectory
+from penstock.app.loading import load
+from penstock.core.failpoints import VARIABLE
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.events import event_problems
-from penstock.runtime.loading import load
 from tests.harness import ROOT, RunningApp, running, wait_for
 
 EXAMPLES = ROOT / "docs/examples"
@@ -37,15 +38,15 @@ def command(name: str, file: Path, data: Path, *more: str) -> subprocess.Complet
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory in which the first version of the app has run."""
-    made = tmp_path_factory.mktemp("orders") / "data"
-    with running(ONE, made) as app:
+    """Return a data directory in which the first version of the app has run."""
+    data = tmp_path_factory.mktemp("orders") / "data"
+    with running(ONE, data) as app:
         app.ready()
         assert app.post("orders", OLD).status_code == 200
         wait_for(lambda: state(app, "milestones", "c1") == {"orders": 12}, what="the handler to have read all")
         wait_for(lambda: sum(row["n"] for row in app.view("busiest")) == 24, what="the view to have read all")
         assert app.stop() == 0
-    return made
+    return data
 
 
 def state(app: RunningApp, handler: str, key: str) -> Any:
@@ -54,14 +55,14 @@ def state(app: RunningApp, handler: str, key: str) -> Any:
 
 
 def live(app: RunningApp, count: int) -> list[dict[str, Any]]:
-    """The events of the stream by WebSocket, from the first on."""
-    found: list[dict[str, Any]] = []
+    """Return the events of the stream by WebSocket, from the first on."""
+    events: list[dict[str, Any]] = []
     with connect(f"{app.url.replace('http', 'ws')}/v1/live") as socket:
         socket.send(json.dumps({"op": "subscribe", "id": "a", "stream": "orders", "since": "earliest"}))
-        while len(found) < count:
+        while len(events) < count:
             message = json.loads(socket.recv(timeout=60))
-            found += message["data"]["events"] if message["event"] == "change" else []
-    return found
+            events += message["data"]["events"] if message["event"] == "change" else []
+    return events
 
 
 def by_id(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -70,13 +71,13 @@ def by_id(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def written(data: Path) -> dict[Path, bytes]:
-    """What each file has, but for those by which the readers of SQLite know of each other."""
-    files = {each: each.read_bytes() for each in data.rglob("*") if each.is_file() and each.suffix != ".db-shm"}
-    return {each: content for each, content in files.items() if content}
+    """Return the content of each file, except those by which the readers of SQLite know of each other."""
+    files = {path: path.read_bytes() for path in data.rglob("*") if path.is_file() and path.suffix != ".db-shm"}
+    return {path: content for path, content in files.items() if content}
 
 
 EDITS = {
-    "renamed": ([("    text: str\n", "    body: str\n")], "its events have a field 'text' and Order has not"),
+    "renamed": ([("    text: str\n", "    body: str\n")], "its events have a field 'text' and Order does not"),
     "required": ([("    text: str\n", "    text: str\n    currency: str\n")], "Order.currency is new"),
     "type": ([("    cents: int\n", "    cents: float\n")], "Order.cents was int and is float"),
     "optional": ([("    note: str | None = None\n", '    note: str = ""\n')], "Order.note was str | null and is str"),
@@ -86,7 +87,7 @@ EDITS = {
 @pytest.mark.spark
 @pytest.mark.parametrize("edit", EDITS)
 def test_a_change_that_events_cannot_follow_is_refused_at_the_start(data: Path, tmp_path: Path, edit: str) -> None:
-    """It was served as null, or took no event at all, once; and said that it was ready."""
+    """Once it was served as null, or accepted no event at all, and reported that it was ready."""
     edits, says = EDITS[edit]
     text = ONE.read_text()
     for old, new in edits:
@@ -94,25 +95,26 @@ def test_a_change_that_events_cannot_follow_is_refused_at_the_start(data: Path, 
         text = text.replace(old, new)
     file = tmp_path / "orders.py"
     file.write_text(text)
-    line = next(number for number, each in enumerate(text.splitlines(), 1) if "app.stream(" in each)
+    line = next(number for number, source_line in enumerate(text.splitlines(), 1) if "app.stream(" in source_line)
     before = written(data)
-    made = command("run", file, data, "--port", "0")
-    assert made.returncode == 1
-    assert f"{file}:{line}: stream orders: incompatible: {says}" in made.stderr
-    assert "ready" not in made.stdout
+    run = command("run", file, data, "--port", "0")
+    assert run.returncode == 1
+    assert f"{file}:{line}: stream orders: incompatible: {says}" in run.stderr
+    assert "ready" not in run.stdout
     assert written(data) == before
-    assert [each.partition(": ")[2] for each in event_problems(load(str(file)).app, DataDirectory(data))] == [
-        line.partition(": ")[2].replace("incompatible: ", "") for line in made.stderr.splitlines()
-    ]
+    assert [
+        problem.partition(": ")[2]
+        for problem in event_problems(load(str(file)).app, EmbeddedStorage(DataDirectory(data)))
+    ] == [line.partition(": ")[2].replace("incompatible: ", "") for line in run.stderr.splitlines()]
 
 
 @pytest.mark.spark
 def test_every_reader_has_old_events_as_the_new_class(data: Path, tmp_path: Path) -> None:
-    """By the API on every transport, in queries and filters, in views and handlers, whose workers migrate; also if the
+    """By the API on every transport, in queries and filters, in views and handlers, whose workers migrate; even if the
     gateway is killed while it declares the new version."""
     marker = tmp_path / "killed"
     refused = command("run", TWO, data, "--port", "0")
-    assert "view busiest: incompatible: the stored events of orders are read as another version" in refused.stderr
+    assert "view busiest: incompatible: the stored events of orders are read as a different version" in refused.stderr
     assert command("purge", TWO, data, "busiest", "--yes").returncode == 0
     with running(TWO, data, **{VARIABLE: f"queue.before_commit=kill:{marker}"}) as app:
         app.ready()
@@ -142,14 +144,14 @@ def test_every_reader_has_old_events_as_the_new_class(data: Path, tmp_path: Path
         assert float(state(app, "accounts", "c1")["spent"]) == sum(range(1, 24, 2)) / 10
         wait_for(lambda: state(app, "milestones", "c0") == {"orders": 13}, what="a handler that was there before")
         assert app.stop() == 0
-    events = {"milestones": 1, "accounts": 25}
-    for handler, count in events.items():
+    events = {"milestones": "1 event", "accounts": "25 events"}
+    for handler, read in events.items():
         verified = command("replay", TWO, data, "--handler", handler, "--verify")
-        assert f"{handler}: {count} events" in verified.stdout, verified.stderr
+        assert f"{handler}: {read}," in verified.stdout, verified.stderr
         assert "bit for bit" in verified.stdout, verified.stderr
     older = command("run", ONE, data, "--port", "0")
     assert older.returncode == 1
     assert (
-        "stream orders: incompatible: its events are of version 2 and Order is version 1: run the newer code"
+        "stream orders: incompatible: its events have version 2, but Order is version 1: run the newer code"
         in older.stderr
     )

@@ -1,4 +1,4 @@
-"""Nothing lost, nothing twice, while processes are killed: at random moments, and at every named point."""
+"""Nothing is lost or doubled while processes are killed: at random moments, and at every failpoint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINTS = {
     "engine.before_commit": 2,
     "ledger.after_commit": 3,
 }
-"""The failpoints, and at which time each is reached the process dies: once each, over all restarts. The engine starts
+"""The failpoints, and the count at which the process dies at each: once each, over all restarts. The engine starts
 for ten seconds, so it dies at the others in the handlers' test."""
 
 
@@ -35,7 +35,7 @@ def counted(app: RunningApp) -> dict[str, int]:
 
 
 def require_exactly_once(app: RunningApp, producer: Producer, reader: Reader) -> None:
-    """Every acknowledged event is counted once, and the reader saw every change once, in order."""
+    """Check that every acknowledged event is counted once, and that the reader saw every change once, in order."""
     producer.finish.set()
     producer.join(60)
     assert not producer.is_alive()
@@ -89,5 +89,5 @@ def test_a_kill_at_every_failpoint_loses_and_doubles_nothing(tmp_path: Path) -> 
             wait_for(lambda: all(mark.exists() for mark in marks.values()), 180, "every failpoint to be reached")
             app.ready()
             require_exactly_once(app, producer, reader)
-        restarts = {name: each["restarts"] for name, each in app.describe()["processes"].items()}
+        restarts = {name: process["restarts"] for name, process in app.describe()["processes"].items()}
         assert restarts == {"gateway": 5, "engine": 2}

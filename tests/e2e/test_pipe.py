@@ -1,12 +1,15 @@
-"""The whole pipe as a user meets it: from POST to every way of reading, and what it answers to rubbish."""
+"""The whole system as a user meets it: from POST to every way of reading, and its answers to invalid requests."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import os
+import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ from bench.running import descendants
 from tests.harness import ROOT, START_S, RunningApp, begun, running, wait_for
 
 APP = Path(__file__).parent / "shop.py"
-STOPPED = "penstock: stopping: finishing the work under way\npenstock: stopped\n"
+STOPPED = "penstock: stopping: finishing the work in progress\npenstock: stopped\n"
 pytestmark = pytest.mark.spark
 
 
@@ -54,8 +57,8 @@ def test_a_window_is_shown_once_it_is_complete(shop: RunningApp) -> None:
 
 def test_a_duplicate_is_acknowledged_and_not_taken(shop: RunningApp) -> None:
     shop.post("orders", order(70))
-    told = shop.post("orders", order(70)).json()
-    assert (told["accepted"], told["duplicates"]) == (0, 1)
+    receipt = shop.post("orders", order(70)).json()
+    assert (receipt["accepted"], receipt["duplicates"]) == (0, 1)
 
 
 def test_a_stream_is_read_in_pages_by_cursor(shop: RunningApp) -> None:
@@ -63,7 +66,9 @@ def test_a_stream_is_read_in_pages_by_cursor(shop: RunningApp) -> None:
     shop.post("orders", [order(number) for number in range(100, 110)])
     first = httpx.get(f"{shop.url}/v1/streams/orders", params={"since": here, "limit": 4}).json()
     rest = httpx.get(f"{shop.url}/v1/streams/orders", params={"since": first["cursor"], "limit": 100}).json()
-    assert [each["order"] for each in first["events"] + rest["events"]] == [f"o{number}" for number in range(100, 110)]
+    assert [event["order"] for event in first["events"] + rest["events"]] == [
+        f"o{number}" for number in range(100, 110)
+    ]
 
 
 def test_two_subscriptions_share_one_socket(shop: RunningApp) -> None:
@@ -136,8 +141,8 @@ def test_a_bad_read_gets_a_problem_with_a_code(shop: RunningApp, path: str, stat
 
 def test_a_restart_restores_the_views_and_keeps_the_cursors(shop: RunningApp) -> None:
     def cakes(number: int) -> list[dict[str, Any]]:
-        """Dear ones, so that they rank first."""
-        return [order(9_000 + each, "cake") for each in range(number)]
+        """Return expensive ones, so that they rank first."""
+        return [order(9_000 + index, "cake") for index in range(number)]
 
     shop.post("orders", cakes(5))
     best = {"product": "cake", "orders": 5, "total": 45_010.0}
@@ -175,7 +180,7 @@ def test_a_second_instance_is_refused_with_the_pid_of_the_first(shop: RunningApp
 
 
 def test_every_open_port_is_on_loopback(shop: RunningApp) -> None:
-    """What the app's processes listen on, read from the kernel: nothing is reachable from outside."""
+    """The ports of the app's processes, read from the kernel: nothing is reachable from outside."""
     assert shop.process is not None
     sockets = set()
     for pid in [shop.process.pid, *descendants(shop.process.pid)]:
@@ -203,8 +208,26 @@ def is_loopback(address: str) -> bool:
     return text == "::1" or text.startswith(("127.", "::ffff:127."))
 
 
+def test_a_restart_right_after_a_kill_of_the_supervisor_waits_for_its_children(shop: RunningApp) -> None:
+    gateway, supervisor = shop.pid("gateway"), shop.process
+    assert gateway is not None
+    assert supervisor is not None
+    assert supervisor.stdout is not None
+    os.kill(gateway, signal.SIGSTOP)  # it cannot notice yet that the supervisor has ended
+    supervisor.kill()
+    supervisor.wait()
+    supervisor.stdout.close()
+    restart = threading.Thread(target=shop.begin)
+    restart.start()
+    said = f"process {supervisor.pid} has ended, but its children have not; waiting up to"
+    wait_for(lambda: said in shop.output, START_S, "the message about the children")
+    os.kill(gateway, signal.SIGCONT)
+    restart.join(START_S)
+    assert shop.health()["state"] in ("starting", "ready", "degraded")
+
+
 def test_a_stop_before_anything_has_begun_is_in_good_order(tmp_path: Path) -> None:
-    """Gateway and engine are there, and have not come to the point where they listen to signals."""
+    """Gateway and engine exist, and have not yet installed their signal handlers."""
     with begun(APP, tmp_path / "data") as app:
         wait_for(lambda: app.pid("engine"), START_S, "an engine")
         assert app.stop() == 0
@@ -214,4 +237,4 @@ def test_a_stop_before_anything_has_begun_is_in_good_order(tmp_path: Path) -> No
 def test_a_stop_while_spark_starts_is_in_good_order(tmp_path: Path) -> None:
     with running(APP, tmp_path / "data") as app:
         assert app.stop() == 0
-        assert app.output.endswith(STOPPED)  # before that it may say what it is at
+        assert app.output.endswith(STOPPED)  # before that it may log what it is doing

@@ -1,4 +1,4 @@
-"""What is wrong is seen: on the console, in `/v1/health` and in the dashboard, and for as long as it is wrong."""
+"""Problems are visible on the console, in `/v1/health` and in the dashboard, for as long as they last."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TROUBLED = ROOT / "tests/e2e/troubled.py"
 
 
 def problems(app: RunningApp) -> dict[str, Any]:
-    return {f"{each['kind']} {each['name']}": each for each in app.health()["problems"]}
+    return {f"{problem['kind']} {problem['name']}": problem for problem in app.health()["problems"]}
 
 
 def test_what_fails_is_seen_and_stays_to_be_seen(tmp_path: Path, page: Page) -> None:
@@ -30,7 +30,7 @@ def test_what_fails_is_seen_and_stays_to_be_seen(tmp_path: Path, page: Page) -> 
         app.post("orders", [{"order": "1", "customer": "ann", "amount": 10}])
         wait_for(lambda: app.view("shares"), what="the first row", timeout_s=START_S)
         wait_for(lambda: app.health()["state"] == "degraded", what="the app to be up", timeout_s=START_S)
-        assert app.health()["ready"]  # what runs is served; someone should look at it
+        assert app.health()["ready"]  # everything that runs is served; someone should look at it
 
         app.post("orders", [{"order": "2", "customer": "ann", "amount": -10}])
         wait_for(
@@ -46,7 +46,7 @@ def test_what_fails_is_seen_and_stays_to_be_seen(tmp_path: Path, page: Page) -> 
         page.get_by_role("button", name="show").click()
         expect(page.get_by_label("State of ann")).to_contain_text('"orders": 1')
 
-        app.post("orders", [{"order": "3", "customer": "bob", "amount": 0}])  # which stays: the view cannot go on
+        app.post("orders", [{"order": "3", "customer": "bob", "amount": 0}])  # which stays: the view cannot continue
         wait_for(lambda: "view shares" in problems(app), what="the view's failure to be seen", timeout_s=START_S)
         levels = [problems(app).get("view shares", {}).get("level") for _ in range(40)]
         assert None not in levels  # not for a moment between two tries

@@ -1,4 +1,4 @@
-"""A view rebuilt while its app runs, under load, and what clients see; and kill -9 at every point of it."""
+"""A view rebuilt while its app runs, under load, as clients see it; and kill -9 at every point of the rebuild."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.soak]
 
 
 def edited(folder: Path) -> Path:
-    """The app with the smallest number of each page in place of the sum."""
+    """Return the app with the smallest number of each page in place of the sum."""
     text, old = FIRST.read_text(), 'F.sum("number")'
     assert old in text
     path = folder / "second.py"
@@ -57,7 +57,7 @@ class Load(Producer):
 
 
 class Watcher(Beside):
-    """Asks for the view all the time; every answer must have rows, and as many hits as any before it."""
+    """Queries the view all the time; every answer must have rows, and as many hits as any before it."""
 
     def __init__(self, app: RunningApp) -> None:
         super().__init__("watcher")
@@ -96,9 +96,9 @@ def test_a_view_is_rebuilt_under_load_and_clients_start_over_without_a_gap(tmp_p
         ):
             wait_for(lambda: sum(load.expected.values()) > 2_000 and reader.versions, 60, "the old code to be at work")
             assert watcher.most > 0
-            made = rebuild(second, tmp_path / "data", "--view", "pages")
-            assert made.returncode == 0, made.stderr
-            assert "took over" in made.stdout
+            rebuilt = rebuild(second, tmp_path / "data", "--view", "pages")
+            assert rebuilt.returncode == 0, rebuilt.stderr
+            assert "the app has switched to the rebuild" in rebuilt.stdout
             wait_for(lambda: reader.events["reset"], 60, "the reader to be told to start over")
             load.finish.set()
             load.join(60)
@@ -125,8 +125,8 @@ def test_kill_9_at_every_point_of_a_rebuild_is_made_up_for(tmp_path: Path) -> No
         assert app.stop() == 0
     killed = rebuild(second, data, "--view", "pages", PENSTOCK_FAILPOINTS="rebuild.before_mark=kill")
     assert killed.returncode == -signal.SIGKILL
-    made = rebuild(second, data, "--view", "pages")
-    assert f"the next `penstock run {second} --data {data}` takes it over" in made.stdout, made.stderr
+    rebuilt = rebuild(second, data, "--view", "pages")
+    assert f"the next `penstock run {second} --data {data}` switches to the rebuild" in rebuilt.stdout, rebuilt.stderr
     marks = {name: tmp_path / f"{name}.reached" for name in POINTS}
     setting = ";".join(f"{name}=kill:{mark}" for name, mark in marks.items())
     with running(second, data, PENSTOCK_FAILPOINTS=setting) as app:

@@ -1,5 +1,5 @@
-"""An app with everything that can go wrong: a handler that fails on some events, a view that fails on some, and a
-source that is not there."""
+"""An app with every kind of error: a handler that fails on some events, a view that fails on some, and a source that is
+not there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A stand-in for the app's front door, for the payer: two streams in memory, over real HTTP.
+"""A stand-in for the app's API, for the payer: two streams in memory, over real HTTP.
 
-It answers as the app does: what has an id that was seen before is a duplicate.
+It answers as the app does: an event with a known id is a duplicate.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Moment = Callable[[str], None]
 
 
 class Door:
-    """The streams. `moment` is told when an attempt has arrived, is kept, and was answered."""
+    """The streams. `moment` is called when an attempt has arrived, is stored, and was answered."""
 
     def __init__(self, payments: list[dict[str, Any]], moment: Moment = lambda name: None) -> None:
         self.streams: dict[str, list[dict[str, Any]]] = {"royalties.Payment": payments, "attempts": []}
@@ -29,7 +29,7 @@ class Door:
     def add(self, attempt: dict[str, Any]) -> bool:
         with self._lock:
             attempts = self.streams["attempts"]
-            known = any(each["attempt_id"] == attempt["attempt_id"] for each in attempts)
+            known = any(earlier["attempt_id"] == attempt["attempt_id"] for earlier in attempts)
             if not known:
                 attempts.append(attempt)
             return not known
@@ -59,7 +59,7 @@ class _Keeper(BaseHTTPRequestHandler):
             self.end_headers()
             self.wfile.write(json.dumps(body).encode())
         except OSError:
-            self.close_connection = True  # whoever asked was killed
+            self.close_connection = True  # the sender was killed
 
     def log_message(self, format: str, *args: Any) -> None:
         pass

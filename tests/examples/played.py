@@ -30,7 +30,7 @@ def messages(
 
 
 def events(demo: str, count: int, **options: Any) -> list[Any]:
-    """What the front door makes of so many messages: one that is sent twice counts once."""
+    """Return the events that the gateway would store of `count` messages: one that is sent twice counts once."""
     cls: Any = CLASSES[demo]
-    made = [msgspec.convert(each.event, cls) for each in messages(demo, count, **options)]
-    return list({getattr(each, cls.__id_field__): each for each in made}.values())
+    events = [msgspec.convert(message.event, cls) for message in messages(demo, count, **options)]
+    return list({getattr(event, cls.__id_field__): event for event in events}.values())

@@ -1,4 +1,4 @@
-"""Running a demo as a newcomer does: as a script, until Ctrl-C."""
+"""Running a demo as a new user does: as a script, until Ctrl-C."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEADLINE_S = 2 * START_S
 
 @contextmanager
 def demo(name: str, folder: Path, *options: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """A demo and its address for the length of a block; then the Ctrl-C of a terminal, and its end."""
+    """Run a demo while in the block, yielding its address; then send the Ctrl-C of a terminal, and wait for its end."""
     command = [sys.executable, f"examples/{name}.py", "--data", str(folder / "data"), "--port", "0", *options]
     environ = os.environ | {"PENSTOCK_DRAIN_S": f"{DRAIN_S:.0f}"}
     with subprocess.Popen(
@@ -27,9 +27,9 @@ def demo(name: str, folder: Path, *options: str) -> Iterator[tuple[subprocess.Po
     ) as process:
         assert process.stdout is not None
         try:
-            found = re.search(r"http://\S+:\d+", process.stdout.readline())
-            assert found
-            yield process, found.group()
+            match = re.search(r"http://\S+:\d+", process.stdout.readline())
+            assert match
+            yield process, match.group()
         finally:
             os.killpg(process.pid, signal.SIGINT)
             process.wait(STOP_S)

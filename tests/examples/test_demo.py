@@ -1,4 +1,4 @@
-"""What `make run` starts, as a newcomer sees it."""
+"""The demo that `make run` starts, as a new user sees it."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ import pytest
 from tests.harness import ANSWER_S, DRAIN_S, ROOT, START_S, wait_for
 
 ROWS_S = 2 * START_S
-"""Spark's start, and the first window's close after it."""
+"""Spark's start, and the end of the first window."""
 STOP_S = DRAIN_S + 30.0
 
 
 @pytest.mark.spark
 def test_the_demo_shows_all_its_views_and_stops_in_good_order(tmp_path: Path) -> None:
-    """Ctrl-C in a terminal reaches the whole group of processes, so that is what is sent."""
+    """Ctrl-C in a terminal reaches the whole process group, so the test sends it to the group."""
     command = [sys.executable, "examples/rsvps.py", "--data", str(tmp_path / "data"), "--port", "0"]
     environ = {name: value for name, value in os.environ.items() if name != "RSVP_FEED"}
     environ["PENSTOCK_DRAIN_S"] = f"{DRAIN_S:.0f}"
@@ -32,11 +32,11 @@ def test_the_demo_shows_all_its_views_and_stops_in_good_order(tmp_path: Path) ->
     ) as demo:
         assert demo.stdout is not None
         try:
-            found = re.search(r"http://\S+:\d+", demo.stdout.readline())
-            assert found
+            match = re.search(r"http://\S+:\d+", demo.stdout.readline())
+            assert match
             for view in ("top-topics", "countries", "cities"):
-                wait_for(partial(_rows, found.group(), view), ROWS_S, f"a row of {view}")
-            [feed] = _ask(f"{found.group()}/v1/app")["sources"]
+                wait_for(partial(_rows, match.group(), view), ROWS_S, f"a row of {view}")
+            [feed] = _ask(f"{match.group()}/v1/app")["sources"]
             assert feed["state"] == "connected"
         finally:
             os.killpg(demo.pid, signal.SIGINT)

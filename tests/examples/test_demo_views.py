@@ -1,4 +1,4 @@
-"""What Spark makes of the demos' events: in one file, so that its start is paid for once."""
+"""The Spark views of the demos, in one file, so that Spark starts only once."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def at(second: float) -> datetime:
 
 
 def test_the_ranking_has_the_last_word_on_each_symbol() -> None:
-    def told(symbol: str, number: int, fall: float, largest: float) -> dict[str, Any]:
+    def fall_row(symbol: str, number: int, fall: float, largest: float) -> dict[str, Any]:
         prices = {"price": 90.0 + number, "peak": 100.0, "began": NOON, "ended": NOON}
         return {"symbol": symbol, "number": number, "at": at(number), "fall": fall, "largest": largest, **prices}
 
-    given = [told("OAK", 2, 10.004, 20.0), told("OAK", 1, 20.0, 20.0), told("ELM", 1, 0.0, 0.0)]
-    found = drawdown.app.preview(drawdown.ranking, given).collect()
-    rows = {row.symbol: (row.largest_fall, row.fall_now, row.price) for row in found}
+    given = [fall_row("OAK", 2, 10.004, 20.0), fall_row("OAK", 1, 20.0, 20.0), fall_row("ELM", 1, 0.0, 0.0)]
+    records = drawdown.app.preview(drawdown.ranking, given).collect()
+    rows = {row.symbol: (row.largest_fall, row.fall_now, row.price) for row in records}
     assert rows == {"OAK": (20.0, 10.0, 92.0), "ELM": (0.0, 0.0, 91.0)}
 
 
@@ -34,8 +34,8 @@ def test_the_average_speed_of_a_segment_is_that_of_its_fifteen_seconds() -> None
         return {"report_id": f"{second}", "at": at(second), "vehicle": "v", "speed": speed, **where}
 
     given = [report(1, "a", 80.0), report(2, "a", 60.0), report(3, "b", 10.0), report(15, "a", 50.0)]
-    found = traffic.app.preview(traffic.speeds, given).collect()
-    rows = {(row.segment, row.window.start.second): (row.speed, row.state, row.reports) for row in found}
+    records = traffic.app.preview(traffic.speeds, given).collect()
+    rows = {(row.segment, row.window.start.second): (row.speed, row.state, row.reports) for row in records}
     assert rows == {("a", 0): (70.0, "flowing", 2), ("b", 0): (10.0, "slow", 1), ("a", 15): (50.0, "dense", 1)}
 
 
@@ -44,8 +44,8 @@ def test_a_road_is_as_its_latest_average_says() -> None:
         window = {"start": at(second - 15), "end": at(second)}
         return {"window": window, "segment": "a", "speed": 1.0, "state": state, "reports": 1, **PLACE}
 
-    found = traffic.app.preview(traffic.roads, [average(30, "slow"), average(15, "flowing")]).collect()
-    assert [(row.segment, row.state, row.lat, row.lon) for row in found] == [("a", "slow", 50.0, 8.0)]
+    rows = traffic.app.preview(traffic.roads, [average(30, "slow"), average(15, "flowing")]).collect()
+    assert [(row.segment, row.state, row.lat, row.lon) for row in rows] == [("a", "slow", 50.0, 8.0)]
 
 
 PLACE = {"latitude": 50.0, "longitude": 8.0}
@@ -56,8 +56,8 @@ def test_addresses_are_told_by_their_failures_and_minutes_have_all_attempts() ->
         return {"attempt_id": f"{number}", "at": at(number), "address": address, "user": user, "success": success}
 
     given = [attempt(1, "a", "x", False), attempt(2, "a", "y", False), attempt(3, "b", "x", True)]
-    found = logins.app.preview(logins.addresses, given).collect()
-    assert [(row.address, row.failures, row.users) for row in found] == [("a", 2, 2)]
+    rows = logins.app.preview(logins.addresses, given).collect()
+    assert [(row.address, row.failures, row.users) for row in rows] == [("a", 2, 2)]
     [minute] = logins.app.preview(logins.minutes, given).collect()
     assert (minute.attempts, minute.failures, minute.addresses) == (3, 2, 2)
 

@@ -1,4 +1,4 @@
-"""Falls of stocks: what the handler says of a symbol and what the pattern tells, held against brute force."""
+"""Drawdowns: the output of the handler and the matches of the pattern, compared with brute force."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from examples.drawdown import Drawdown, Slide, Trade, app, drawdown, slides
-from penstock.graph import check
+from penstock.app.graph import check
 from penstock.testing import CRASH, Result, run
 from tests.examples.played import events
 
@@ -26,7 +26,7 @@ def followed(*items: Any) -> Result:
 
 
 def falls(result: Result) -> list[tuple[float, float]]:
-    return [(round(each.fall, 6), round(each.largest, 6)) for each in result.emitted(drawdown)]
+    return [(round(event.fall, 6), round(event.largest, 6)) for event in result.emitted(drawdown)]
 
 
 def test_the_app_is_sound() -> None:
@@ -34,8 +34,8 @@ def test_the_app_is_sound() -> None:
 
 
 def test_the_fall_is_from_the_highest_price_so_far_and_the_largest_one_stays() -> None:
-    """Each trade with the fall in percent now, and the largest until now."""
-    told = [
+    """Each trade with its current fall in percent, and the largest so far."""
+    expected = [
         (100, 0, 0),
         (90, 10, 10),
         (95, 5, 10),
@@ -44,22 +44,22 @@ def test_the_fall_is_from_the_highest_price_so_far_and_the_largest_one_stays() -
         (150, 25, 25),
         (180, 10, 25),
     ]
-    result = followed(*(trade(second, float(price)) for second, (price, _, _) in enumerate(told)))
-    assert falls(result) == [(fall, largest) for _, fall, largest in told]
+    result = followed(*(trade(second, float(price)) for second, (price, _, _) in enumerate(expected)))
+    assert falls(result) == [(fall, largest) for _, fall, largest in expected]
     last = result.emitted(drawdown)[-1]
     assert (last.began, last.ended) == (NOON + timedelta(seconds=3), NOON + timedelta(seconds=5))
 
 
 def test_symbols_do_not_touch_each_other() -> None:
     result = followed(trade(0, 100.0), trade(1, 50.0, "ELM"), trade(2, 100.0))
-    assert [each.fall for each in result.emitted(drawdown)] == [0, 0, 0]
+    assert [event.fall for event in result.emitted(drawdown)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("price", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_price_that_is_none_is_a_failure_and_no_fall(price: float) -> None:
     result = followed(trade(0, 100.0), trade(1, price), trade(2, 99.0))
     assert falls(result) == [(0, 0), (1, 1)]
-    assert [each.error.partition(":")[0] for each in result.failed(drawdown)] == ["ValueError"]
+    assert [failure.error.partition(":")[0] for failure in result.failed(drawdown)] == ["ValueError"]
 
 
 def test_a_trade_that_is_older_than_the_last_one_is_counted_and_changes_nothing() -> None:
@@ -87,32 +87,33 @@ SLIDES: dict[str, tuple[list[tuple[float, float]], list[tuple[float, float]]]] =
     "not if it took long": ([(0, 100), (301, 89)], []),
     "not for less": ([(0, 100), (10, 90.5), (20, 100)], []),
 }
-"""What happens, as (second, price), and what is told, as (second of the peak, second of the fall)."""
+"""The trades as (second, price), and the slides as (second of the peak, second of the fall)."""
 
 
-@pytest.mark.parametrize(("given", "told"), SLIDES.values(), ids=SLIDES.keys())
-def test_a_slide_is(given: list[tuple[float, float]], told: list[tuple[float, float]]) -> None:
+@pytest.mark.parametrize(("given", "expected"), SLIDES.values(), ids=SLIDES.keys())
+def test_a_slide_is(given: list[tuple[float, float]], expected: list[tuple[float, float]]) -> None:
     result = followed(*(trade(second, float(price)) for second, price in given))
-    found = result.emitted(slides)
+    slide_events = result.emitted(slides)
     assert [
-        ((each.at - NOON).total_seconds() - each.seconds, (each.at - NOON).total_seconds()) for each in found
-    ] == told
+        ((slide.at - NOON).total_seconds() - slide.seconds, (slide.at - NOON).total_seconds()) for slide in slide_events
+    ] == expected
 
 
 def naive_slides(given: list[Drawdown]) -> list[Slide]:
-    """By looking back from each trade: the first so far below its peak, if the last trade at the peak is recent."""
-    found = []
+    """Return the slides by looking back from each trade: the first far enough below its peak, if the last trade at the
+    peak is recent."""
+    slides = []
     for place, low in enumerate(given):
         peak = max(index for index in range(place + 1) if given[index].fall == 0)
         between = given[peak + 1 : place]
-        if low.fall >= 10 and all(each.fall < 10 for each in between):
+        if low.fall >= 10 and all(event.fall < 10 for event in between):
             seconds = (low.at - given[peak].at).total_seconds()
             if seconds <= 300:
                 price = given[peak].price
-                found.append(
+                slides.append(
                     Slide(symbol=low.symbol, at=low.at, peak=price, price=low.price, fall=low.fall, seconds=seconds)
                 )
-    return found
+    return slides
 
 
 @settings(max_examples=50)
@@ -134,6 +135,6 @@ def test_slides_are_those_that_looking_back_finds_whatever_crashes(given: list[t
 def test_the_play_has_slides_bad_prices_and_late_trades() -> None:
     result = followed(*events("drawdown", 4_000))
     assert len(result.emitted(slides)) >= 3
-    assert len({each.symbol for each in result.emitted(drawdown)}) == 12
+    assert len({event.symbol for event in result.emitted(drawdown)}) == 12
     assert result.failed(drawdown)
-    assert sum(each.stale for each in result.states(drawdown).values())
+    assert sum(state.stale for state in result.states(drawdown).values())

@@ -1,4 +1,4 @@
-"""The fleet: what the handler says of a vehicle, whatever happens; and the same of a whole fleet on Spark."""
+"""The fleet: the handler's output for a vehicle, whatever happens; and the same for a whole fleet on Spark."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 from examples.client import Client
 from examples.driving.play import CENTRE, DEGREE_M, UNKNOWN_EVERY, WIDTH_M, Message, drive, routes
 from examples.fleet import Fix, Point, Position, Refused, Return, Route, Vehicle, Violation, app, geofence, metres_off
-from penstock.graph import check
+from penstock.app.graph import check
 from penstock.testing import CRASH, LATE, TICK, Result, run, tick
 from tests.examples.stage import DEADLINE_S, demo
 from tests.harness import wait_for
@@ -29,7 +29,7 @@ FIXES = 1_500
 
 
 def fix(number: int, lat: float = 0.0, lon: float = 0.5, speed: float = 50.0, **more: Any) -> Fix:
-    """The fix of second `number`; the equator is the route."""
+    """Return the fix of second `number`; the equator is the route."""
     at = more.pop("at", NOON + timedelta(seconds=number))
     return Fix(fix_id=str(number), at=at, vehicle=more.get("vehicle", "v"), lat=lat, lon=lon, speed=speed)
 
@@ -43,7 +43,7 @@ def emitted(result: Result, cls: type) -> list[Any]:
 
 
 def alerts(result: Result) -> list[tuple[str, str]]:
-    return [(each.fix_id, each.kind) for each in emitted(result, Violation)]
+    return [(violation.fix_id, violation.kind) for violation in emitted(result, Violation)]
 
 
 def test_the_app_is_sound() -> None:
@@ -71,8 +71,8 @@ def test_the_distance_to_a_line_is_that_to_its_nearest_point(
 def test_leaving_the_route_is_told_once_and_so_is_coming_back() -> None:
     result = watched(fix(1), fix(2, lat=0.01), fix(3, lat=0.02), fix(4, lat=0.001), fix(5))
     assert alerts(result) == [("2", "left the route")]
-    assert [(each.fix_id, each.away_s) for each in emitted(result, Return)] == [("4", 2.0)]
-    assert [each.standing for each in emitted(result, Position)] == [
+    assert [(event.fix_id, event.away_s) for event in emitted(result, Return)] == [("4", 2.0)]
+    assert [position.standing for position in emitted(result, Position)] == [
         "on route", "off route", "off route", "on route", "on route",
     ]  # fmt: skip
 
@@ -85,7 +85,7 @@ def test_speeding_is_told_when_it_begins() -> None:
 def test_a_fix_that_cannot_be_is_counted_and_moves_nothing() -> None:
     rubbish = [fix(2, lat=90.1), fix(3, lon=-180.1), fix(4, speed=-1.0), fix(5, lat=float("nan")), fix(6, at=NOON)]
     result = watched(fix(1, lon=0.25), *rubbish)
-    assert Counter(each.reason for each in emitted(result, Refused)) == {
+    assert Counter(refusal.reason for refusal in emitted(result, Refused)) == {
         "no place on the globe": 3,
         "negative speed": 1,
         "older than the last one": 1,
@@ -99,7 +99,7 @@ def test_a_vehicle_without_a_route_is_told_of_once_and_its_fixes_are_counted() -
     result = watched(fix(1, lat=9.0, speed=200), fix(2), given=())
     assert alerts(result) == [("1", "no route")]
     assert result.states(geofence)["v"].unknown == 2
-    assert {each.standing for each in emitted(result, Position)} == {"no route"}
+    assert {position.standing for position in emitted(result, Position)} == {"no route"}
 
 
 def test_a_new_route_replaces_the_old_one_and_one_that_is_none_does_not() -> None:
@@ -107,13 +107,13 @@ def test_a_new_route_replaces_the_old_one_and_one_that_is_none_does_not() -> Non
     nowhere = Route(route_id="x", vehicle="v", corridor=[Point(lat=0.0, lon=0.0)], width_m=1_000)
     result = watched(fix(1), given=(ROUTE, north, nowhere))
     assert alerts(result) == [("1", "left the route")]
-    assert [each.error for each in result.failed(geofence)] == [
+    assert [failure.error for failure in result.failed(geofence)] == [
         "ValueError: a route is a line through at least two places on the globe"
     ]
 
 
 def test_a_crash_a_pause_and_a_late_fix_change_no_alert() -> None:
-    """What runs again gives the same; a fix that took long to come is as good as any if it is the newest."""
+    """Events that run again give the same; a fix that arrives late is valid if it is the newest."""
     calm = watched(fix(1), fix(2, lat=0.01), fix(3, lat=0.02), fix(4, speed=99))
     rough = watched(fix(1), CRASH, fix(2, lat=0.01), CRASH, TICK, fix(3, lat=0.02), LATE, fix(4, speed=99), CRASH)
     for cls in (Position, Violation, Return, Refused):
@@ -122,7 +122,7 @@ def test_a_crash_a_pause_and_a_late_fix_change_no_alert() -> None:
 
 
 def played(seed: int = 1, start: datetime = NOON, count: int = FIXES, rate: float = 20.0) -> list[Message]:
-    """The fixes of more than a minute."""
+    """Return the fixes of more than a minute."""
     return list(itertools.islice(drive(seed, start, VEHICLES, rate), count))
 
 
@@ -134,19 +134,19 @@ def test_the_same_seed_gives_the_same_fleet_and_another_one_another() -> None:
 
 def test_a_fleet_that_sets_off_later_uses_no_id_again() -> None:
     later = itertools.islice(drive(1, NOON + timedelta(hours=1), VEHICLES, 20.0), FIXES)
-    assert {each.fix["fix_id"] for each in played()}.isdisjoint(each.fix["fix_id"] for each in later)
+    assert {message.fix["fix_id"] for message in played()}.isdisjoint(message.fix["fix_id"] for message in later)
 
 
 def test_fixes_come_in_order_at_about_the_rate_asked_for() -> None:
     messages = played(count=2_000, rate=100.0)
-    assert messages == sorted(messages, key=lambda each: each.at)
+    assert messages == sorted(messages, key=lambda message: message.at)
     assert 18 < (messages[-1].at - NOON).total_seconds() < 22
 
 
 def test_most_of_the_fleet_does_as_told() -> None:
-    """Nine in ten have a route and keep to it; each kind of trouble comes, and is rare."""
-    result = fleet_in_python(routes(1, VEHICLES), [each.fix for each in played()])
-    standings = Counter(each.standing for each in emitted(result, Position))
+    """Nine in ten have a route and keep to it; each kind of violation happens, and is rare."""
+    result = fleet_in_python(routes(1, VEHICLES), [message.fix for message in played()])
+    standings = Counter(position.standing for position in emitted(result, Position))
     assert standings["on route"] > 0.7 * FIXES
     assert 0 < standings["no route"] <= 1.2 * FIXES / UNKNOWN_EVERY
     assert {kind for _, kind in alerts(result)} == {"left the route", "speeding", "no route"}
@@ -161,15 +161,15 @@ def test_routes_are_in_one_town() -> None:
 
 
 def fleet_in_python(given: list[dict[str, Any]], sent: list[dict[str, Any]]) -> Result:
-    """What the handler does with a fleet in plain Python. A fix that is sent twice counts once."""
-    unique = {each["fix_id"]: msgspec.convert(each, Fix) for each in sent}
-    known = [msgspec.convert(each, Route) for each in given]
+    """Return the handler's result for a fleet in plain Python. A fix that is sent twice counts once."""
+    unique = {fix["fix_id"]: msgspec.convert(fix, Fix) for fix in sent}
+    known = [msgspec.convert(route, Route) for route in given]
     return run(app, {"routes": known, "fixes": [AFTER_ROUTES, *unique.values()]})
 
 
 @pytest.mark.spark
 def test_the_demo_gives_exactly_the_alerts_and_counts_of_plain_python(tmp_path: Path) -> None:
-    """The script, as a newcomer starts it, until it has sent its fixes; then the same events without Spark."""
+    """The script runs, as a new user starts it, until it has sent its fixes; then the same events run without Spark."""
     with demo("fleet", tmp_path, "--rate", "400", f"--vehicles={VEHICLES}", f"--fixes={FIXES}") as (process, address):
         client = Client(address, threading.Event())
         wait_for(lambda: sent_to(client) == FIXES, DEADLINE_S, "the last fix")
@@ -192,23 +192,23 @@ def digest_of(client: Client) -> str:
 
 
 def events_of(client: Client, cls: type) -> list[Any]:
-    return [msgspec.convert(each, cls) for each in client.read(f"geofence.{cls.__name__}")[0]]
+    return [msgspec.convert(event, cls) for event in client.read(f"geofence.{cls.__name__}")[0]]
 
 
 def in_order(events: list[Any]) -> list[Any]:
-    """Of each vehicle in order; which vehicle is first differs from run to run."""
-    return sorted(events, key=lambda each: each.vehicle)
+    """Sort by vehicle; which vehicle is first differs from run to run."""
+    return sorted(events, key=lambda event: event.vehicle)
 
 
 def rows_of(client: Client) -> tuple[Any, ...]:
-    """What the views say: how each vehicle stands, the alerts, and how many fixes have a speed."""
+    """Return the rows of the views: the status of each vehicle, the alerts, and how many fixes have a speed."""
     standings = {row["vehicle"]: row["standing"] for row in client.view("positions")}
     kinds = Counter(row["kind"] for row in client.view("alerts"))
     return standings, kinds, sum(row["fixes"] for row in client.view("speeds"))
 
 
 def rows_expected(result: Result) -> tuple[Any, ...]:
-    standings = {each.vehicle: each.standing for each in emitted(result, Position)}
+    standings = {position.vehicle: position.standing for position in emitted(result, Position)}
     kinds = Counter(kind for _, kind in alerts(result))
-    lost = sum(each.reason != "negative speed" for each in emitted(result, Refused))
+    lost = sum(refusal.reason != "negative speed" for refusal in emitted(result, Refused))
     return standings, kinds, len(emitted(result, Position)) + lost

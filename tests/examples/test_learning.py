@@ -1,4 +1,4 @@
-"""Learning online: what is written down of a model is all of it, to the bit; it learns, and again after a drift."""
+"""Online learning: the stored state of a model is complete, to the bit; it learns, and learns again after a drift."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from river.preprocessing import StandardScaler
 
 from examples.learning import AGGRESSIVENESS, FEATURES, LOOK_EVERY, WATCHED_MAX, Delivery, Guess, Model, app, lateness
 from examples.playing.parcels import DEPOTS, is_late
-from penstock.errors import DeclarationError
-from penstock.graph import check
-from penstock.machine import Machine
-from penstock.purity import impurities
-from penstock.runtime.loading import load
+from penstock.app.graph import check
+from penstock.app.loading import load
+from penstock.core.errors import DeclarationError
+from penstock.handlers.machine import Machine
+from penstock.handlers.purity import impurities
 from penstock.testing import CRASH, Result, run
 from tests.examples.played import events
 
 NOON = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SLOWLY = 15.0
-"""Deliveries a second, so that a depot's world changes before the detector has more than it keeps."""
+"""Deliveries a second, so that the regime of a depot changes before the detector is full."""
 
 
 def learnt(*items: Any, **options: Any) -> Result:
@@ -34,15 +34,15 @@ def learnt(*items: Any, **options: Any) -> Result:
 
 
 def guesses(result: Result, depot: str | None = None) -> list[Guess]:
-    return [each for each in result.emitted("lateness.Guess") if depot in (None, each.depot)]
+    return [guess for guess in result.emitted("lateness.Guess") if depot in (None, guess.depot)]
 
 
 def drifts(result: Result) -> list[tuple[str, int]]:
-    return [(each.depot, each.number) for each in result.emitted("lateness.Drift")]
+    return [(drift.depot, drift.number) for drift in result.emitted("lateness.Drift")]
 
 
 class Live:
-    """The same model as river keeps it in memory: made once, never written down."""
+    """The same model as river keeps it in memory: created once, never serialised."""
 
     def __init__(self) -> None:
         self.begin()
@@ -52,7 +52,7 @@ class Live:
         self.detector, self.errors = ADWIN(clock=LOOK_EVERY), [0.0]
 
     def chance(self, delivery: Delivery) -> tuple[float, bool]:
-        """What it says of a delivery before it learns from it, and whether that makes it begin anew."""
+        """Return its prediction before it learns from a delivery, and whether the delivery resets it."""
         given = {name: float(getattr(delivery, name)) for name in FEATURES}
         self.scaler.learn_one(given)
         scaled = self.scaler.transform_one(given)
@@ -76,15 +76,15 @@ class Live:
 
 
 def live(given: list[Delivery]) -> tuple[list[float], list[tuple[str, int]]]:
-    models = {depot: Live() for depot in {each.depot for each in given}}
+    models = {depot: Live() for depot in {delivery.depot for delivery in given}}
     counts = dict.fromkeys(models, 0)
-    chances, found = [], []
-    for each in given:
-        counts[each.depot] += 1
-        chance, changed = models[each.depot].chance(each)
+    chances, drifts = [], []
+    for delivery in given:
+        counts[delivery.depot] += 1
+        chance, changed = models[delivery.depot].chance(delivery)
         chances.append(chance)
-        found += [(each.depot, counts[each.depot])] if changed else []
-    return chances, found
+        drifts += [(delivery.depot, counts[delivery.depot])] if changed else []
+    return chances, drifts
 
 
 def test_the_app_is_sound_and_deterministic_as_far_as_reading_tells() -> None:
@@ -93,11 +93,11 @@ def test_the_app_is_sound_and_deterministic_as_far_as_reading_tells() -> None:
 
 
 def test_a_model_that_is_written_down_after_each_delivery_is_the_one_that_river_keeps_in_memory() -> None:
-    """Bit for bit, through several drifts: what is kept is all that there is to a model."""
+    """They are equal bit for bit, through several drifts: the stored state is the whole model."""
     given = events("learning", 4_500, rate=SLOWLY)
     result = learnt(*given, batch_events=1)
     chances, changed = live(given)
-    assert [each.chance for each in guesses(result)] == chances
+    assert [guess.chance for guess in guesses(result)] == chances
     assert drifts(result) == changed
     assert len(changed) >= 3
 
@@ -125,10 +125,10 @@ def test_where_it_is_cut_crashed_and_written_down_changes_nothing(
     given: list[Delivery], batch: int, crash: int, shards: int
 ) -> None:
     calm = learnt(*given)
-    assert [each.chance for each in guesses(calm)] == live(given)[0]
+    assert [guess.chance for guess in guesses(calm)] == live(given)[0]
     rough = learnt(*given[:crash], CRASH, *given[crash:], batch_events=batch, shards=shards)
-    order = {each.delivery_id: place for place, each in enumerate(given)}
-    assert sorted(guesses(rough), key=lambda each: order[each.delivery_id]) == guesses(calm)
+    order = {delivery.delivery_id: place for place, delivery in enumerate(given)}
+    assert sorted(guesses(rough), key=lambda guess: order[guess.delivery_id]) == guesses(calm)
     assert rough.digest(lateness) == calm.digest(lateness)
 
 
@@ -139,17 +139,18 @@ def test_state_that_is_encoded_and_decoded_is_the_same_to_the_last_bit(given: li
     for model in learnt(*given).states(lateness).values():
         again = msgspec.msgpack.decode(msgspec.msgpack.encode(model), type=Model)
         assert again == model
-        assert [each.hex() for each in again.weights] == [each.hex() for each in model.weights]
+        assert [weight.hex() for weight in again.weights] == [weight.hex() for weight in model.weights]
     assert codec.decode(None).state == Model()
 
 
 def test_it_learns_fails_when_the_world_changes_and_comes_back() -> None:
-    """The share of right guesses: before the first drift of a depot, in the hundred that led to it, and after it."""
+    """Compares the share of correct predictions: before the first drift of a depot, in the hundred before it, and after
+    it."""
     result = learnt(*events("learning", 9_000))
     first = dict(reversed(drifts(result)))
     assert set(first) == set(DEPOTS)
     for depot, number in first.items():
-        right = [each.right for each in guesses(result, depot)]
+        right = [guess.right for guess in guesses(result, depot)]
         assert share(right[number - 300 : number - 100]) > 0.85
         assert share(right[number - 50 : number]) < 0.75
         assert share(right[number + 50 : number + 250]) > 0.85
@@ -160,13 +161,13 @@ def share(right: list[bool]) -> float:
 
 
 def steady(count: int) -> list[Delivery]:
-    """A depot whose world does not change."""
-    made = [each for each in events("learning", 4 * count) if each.depot == DEPOTS[0]][:count]
-    late = [is_late(0, each.distance_km, each.parcels, each.rain) for each in made]
-    return [told(each, truth) for each, truth in zip(made, late, strict=True)]
+    """Return deliveries of a depot whose regime does not change."""
+    deliveries = [delivery for delivery in events("learning", 4 * count) if delivery.depot == DEPOTS[0]][:count]
+    late = [is_late(0, delivery.distance_km, delivery.parcels, delivery.rain) for delivery in deliveries]
+    return [labelled(delivery, truth) for delivery, truth in zip(deliveries, late, strict=True)]
 
 
-def told(delivery: Any, late: bool) -> Delivery:
+def labelled(delivery: Any, late: bool) -> Delivery:
     """The same delivery, with another outcome."""
     return Delivery(**{**msgspec.structs.asdict(delivery), "late": late})
 
@@ -180,10 +181,10 @@ def test_a_world_that_stays_the_same_is_no_drift_and_what_is_kept_is_bounded() -
 
 
 def test_a_model_that_becomes_better_goes_on() -> None:
-    """Its errors change too, but for the better: nothing is to be forgotten then."""
-    made = steady(600)
-    lies = [told(each, number % 2 == 0) for number, each in enumerate(made[:300])]
-    result = learnt(*lies, *made[300:])
+    """Its errors change too, but for the better: then nothing must be forgotten."""
+    deliveries = steady(600)
+    lies = [labelled(delivery, number % 2 == 0) for number, delivery in enumerate(deliveries[:300])]
+    result = learnt(*lies, *deliveries[300:])
     assert drifts(result) == []
     [model] = result.states(lateness).values()
     assert model.seen == 600
@@ -197,8 +198,11 @@ def test_without_river_the_app_says_which_extra_to_install(monkeypatch: pytest.M
 
 
 def test_deliveries_of_the_play_change_their_world_every_two_minutes() -> None:
-    given = [each for each in events("learning", 9_000) if each.depot == DEPOTS[0]]
-    agree = [(each.at, each.late == is_late(0, each.distance_km, each.parcels, each.rain)) for each in given]
+    given = [delivery for delivery in events("learning", 9_000) if delivery.depot == DEPOTS[0]]
+    agree = [
+        (delivery.at, delivery.late == is_late(0, delivery.distance_km, delivery.parcels, delivery.rain))
+        for delivery in given
+    ]
     first = [right for at, right in agree if at < NOON + timedelta(seconds=119)]
     second = [right for at, right in agree if NOON + timedelta(seconds=120) < at]
     assert share(first) > 0.9

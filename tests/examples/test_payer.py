@@ -1,4 +1,4 @@
-"""The payer between a front door and a service that fails, killed at every moment that matters: it pays once."""
+"""The payer between an API and a service that fails, killed at every relevant moment: it pays once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.harness import ROOT, wait_for
 
 DEADLINE_S = 60.0
 UNHURRIED_S = 5.0
-"""An order that ran out, since the machine had no time for it, would be sent again."""
+"""An order that expired because the machine was slow would be sent again."""
 SEED = 1
 MOMENTS = [
     "sending arrived", "sending kept", "sending answered",
@@ -38,7 +38,7 @@ def payments(count: int) -> list[dict[str, Any]]:
 
 
 class Scene:
-    """The payer as a process, between a front door and a service that are threads here."""
+    """The payer as a process, between an API and a service that are threads here."""
 
     def __init__(self, folder: Path, due: int, seed: int, kill: Callable[[str], bool], valid_s: float = 0.5) -> None:
         self.bank = Bank(folder / "book", seed, self._reach)
@@ -51,7 +51,7 @@ class Scene:
         self.kills = 0
 
     def _reach(self, moment: str) -> None:
-        """Kill the payer, if this is the moment. It is waiting for an answer, so it does nothing else meanwhile."""
+        """Kill the payer at the chosen moment. It is waiting for an answer, so it does nothing else meanwhile."""
         with self._guard:
             if self._process is not None and self._kill(moment):
                 self._process.kill()
@@ -61,7 +61,7 @@ class Scene:
 
     @contextmanager
     def playing(self) -> Iterator[None]:
-        """The payer is there for the length of a block: one that was killed is started again."""
+        """Run the payer while in the block: one that was killed is restarted."""
         ended = threading.Event()
         with front.serving(self.door) as app, banking.serving(self.bank) as bank:
             options = ["--to", app, "--bank", bank, "--lock", str(self._lock), "--valid", str(self._valid_s)]
@@ -83,28 +83,28 @@ class Scene:
                 self._end()
 
     def _end(self) -> None:
-        """As the demo does: its input is closed. From here on it is not killed any more; it may just have been."""
+        """Close its input, as the demo does. From here on it is not killed any more; it may just have been."""
         with self._guard:
             process, self._process = self._process, None
         if process is not None:
             assert _close(process) == 0
 
     def paid(self) -> list[str]:
-        return [each["payment_id"] for each in self.door.streams["attempts"] if each["phase"] == "paid"]
+        return [attempt["payment_id"] for attempt in self.door.streams["attempts"] if attempt["phase"] == "paid"]
 
     def waits_for_lock(self) -> bool:
-        """Whether the kernel lists the payer among those that wait for a lock."""
+        """Return whether the kernel lists the payer among those that wait for a lock."""
         waiting = [line.split() for line in Path("/proc/locks").read_text().splitlines() if "->" in line]
         return self._process is not None and any(str(self._process.pid) in words for words in waiting)
 
     def play(self) -> None:
-        """Run until every payment is told to be paid."""
+        """Run until every payment is reported as paid."""
         due = self.door.streams["royalties.Payment"]
         with self.playing():
             wait_for(lambda: len(self.paid()) >= len(due), DEADLINE_S, f"{len(due)} payments ({len(self.paid())})")
-        made = Counter((each["memo"], each["to"], each["cents"]) for each in self.bank.transfers)
-        assert made == Counter((each["payment_id"], each["author"], each["cents"]) for each in due)
-        assert sorted(self.paid()) == sorted(each["payment_id"] for each in due)
+        transfers = Counter((transfer["memo"], transfer["to"], transfer["cents"]) for transfer in self.bank.transfers)
+        assert transfers == Counter((payment["payment_id"], payment["author"], payment["cents"]) for payment in due)
+        assert sorted(self.paid()) == sorted(payment["payment_id"] for payment in due)
 
 
 def _close(process: subprocess.Popen[bytes]) -> int:
@@ -121,7 +121,7 @@ def faultless(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("faultless")
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_a_payer_that_is_killed_at_any_moment_pays_once(tmp_path: Path, moment: str) -> None:
-    """Once at this moment, with nothing else going wrong."""
+    """It is killed once at this moment, and nothing else goes wrong."""
     scene: Scene
     scene = Scene(tmp_path, due=2, seed=1, kill=lambda reached: reached == moment and scene.kills == 0)
     scene.play()
@@ -134,13 +134,13 @@ def test_a_payment_is_made_once_whatever_the_service_does(tmp_path: Path, monkey
     monkeypatch.setattr(Bank, "fault", lambda self: next(faults, "none"))
     scene = Scene(tmp_path, due=len(FAULTS), seed=1, kill=lambda moment: False, valid_s=UNHURRIED_S)
     scene.play()
-    words = Counter(each["phase"] for each in scene.door.streams["attempts"])
+    words = Counter(attempt["phase"] for attempt in scene.door.streams["attempts"])
     again = 3  # only busy, "fails before" and "breaks before" did nothing, and are ordered again
     assert words == {"sending": len(FAULTS) + again, "not paid": again, "paid": len(FAULTS)}
 
 
 def test_faults_and_kills_together_pay_each_payment_once(tmp_path: Path) -> None:
-    """Two in five orders go wrong, and the payer is killed again and again at moments of chance."""
+    """Two in five orders go wrong, and the payer is killed repeatedly at random moments."""
     chance = Random(SEED)
     scene = Scene(tmp_path, due=12, seed=SEED, kill=lambda moment: chance.random() < 0.1)
     scene.play()
@@ -160,7 +160,7 @@ def test_what_was_paid_is_not_even_asked_about_again(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("faultless")
 def test_what_another_payer_has_announced_meanwhile_is_not_sent(tmp_path: Path) -> None:
-    """The answer that it is a duplicate says so, though this payer has not read it: the statement decides."""
+    """It learns of it by the answer that its attempt is a duplicate, which it had not read: the statement decides."""
     scene: Scene
 
     def another(moment: str) -> bool:
@@ -193,7 +193,7 @@ def order(to: str, cents: int, memo: str, valid_s: float = 60.0) -> dict[str, An
 
 
 def test_the_service_does_twice_what_it_is_told_twice_and_nothing_too_late(tmp_path: Path) -> None:
-    """So that the tests above mean something."""
+    """Otherwise the tests above would prove nothing."""
     bank = Bank(tmp_path / "book", seed=1)
     assert [bank.transfer(order("C. Dorn", 5, "C. Dorn/1", valid_s)) for valid_s in (60, 60, -1)] == [True, True, False]
     assert len(Bank(tmp_path / "book", seed=1).statement("C. Dorn/1")) == 2

@@ -1,4 +1,4 @@
-"""The demo's messages: what they look like, and that they can be relied on in tests."""
+"""The demo's messages: their form, and properties that tests rely on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import msgspec
 
 from examples.feed.play import Message, play
 from examples.rsvps import Rsvp
-from penstock.schema import wire_class
+from penstock.core.schema import wire_class
 
 START = datetime(2024, 5, 1, 12, tzinfo=UTC)
 _decode = msgspec.json.Decoder(wire_class(Rsvp)).decode
@@ -22,14 +22,14 @@ def take(count: int, *, seed: int = 1, start: datetime = START, rate: float = 50
 
 
 def sound(messages: list[Message]) -> list[Any]:
-    """The messages that are RSVPs, decoded as the front door decodes them."""
-    found = []
+    """Return the messages that are valid RSVPs, decoded as the gateway decodes them."""
+    rsvps = []
     for message in messages:
         try:
-            found.append(_decode(message.text))
+            rsvps.append(_decode(message.text))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             continue
-    return found
+    return rsvps
 
 
 def test_the_same_seed_and_start_give_the_same_messages() -> None:
@@ -43,7 +43,7 @@ def test_another_seed_gives_another_world() -> None:
 
 
 def test_another_start_moves_times_and_ids_and_nothing_else() -> None:
-    """A feed that is started again goes on with new RSVPs: none may look like a duplicate of an earlier one."""
+    """A feed that is restarted continues with new RSVPs: none may look like a duplicate of an earlier one."""
     hour = timedelta(hours=1)
     now, later = sound(take(1_000)), sound(take(1_000, start=START + hour))
     assert {b.mtime - a.mtime for a, b in zip(now, later, strict=True)} == {hour // timedelta(milliseconds=1)}
@@ -59,7 +59,7 @@ def test_messages_come_in_order_at_about_the_rate_asked_for() -> None:
 
 
 def test_answers_reach_the_feed_soon_enough_not_to_be_late() -> None:
-    """The app takes events up to ten seconds behind the newest; a message sent again is at most some seconds old."""
+    """The app accepts events up to ten seconds behind the newest; a resent message is at most some seconds old."""
     for message in take(20_000):
         for rsvp in sound([message]):
             behind_ms = message.at.timestamp() * 1000 - rsvp.mtime

@@ -1,4 +1,4 @@
-"""The plays of the demos: the same for the same seed, in order, at their rate, and with no id used again."""
+"""The plays of the demos: the same for the same seed, in order, at their rate, and without reused ids."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ def test_the_same_seed_and_start_give_the_same_messages_and_another_seed_others(
 
 @ANY
 def test_messages_come_in_order_at_about_the_rate_asked_for(demo: str) -> None:
-    made = messages(demo, 4_000, rate=100)
-    assert made == sorted(made, key=lambda message: message.at)
-    taken_s = (made[-1].at - START).total_seconds()
+    play = messages(demo, 4_000, rate=100)
+    assert play == sorted(play, key=lambda message: message.at)
+    taken_s = (play[-1].at - START).total_seconds()
     assert 30 < taken_s < 45
 
 
 @ANY
 def test_a_play_that_begins_later_uses_no_id_again(demo: str) -> None:
-    ids = [{getattr(each, CLASSES[demo].__id_field__ or "") for each in events(demo, 500, start=at)} for at in BEGINS]
+    ids = [{getattr(event, CLASSES[demo].__id_field__ or "") for event in events(demo, 500, start=at)} for at in BEGINS]
     assert ids[0].isdisjoint(ids[1])
 
 
@@ -49,7 +49,7 @@ def test_event_times_are_those_of_sending_or_a_little_before(demo: str) -> None:
 
 
 class Door(Client):
-    """Takes what is posted."""
+    """A client that records the posted events."""
 
     def __init__(self) -> None:
         self.posted: list[tuple[str, list[Any]]] = []
@@ -64,7 +64,7 @@ def test_what_is_due_is_sent_together_and_all_of_it_is_sent(capsys: pytest.Captu
     door = Door()
     send(door, threading.Event(), "trades", past)
     assert [len(sent) for _, sent in door.posted] == [5_000, 5_000, 2_000]
-    assert [each["number"] for _, sent in door.posted for each in sent] == list(range(12_000))
+    assert [event["number"] for _, sent in door.posted for event in sent] == list(range(12_000))
     assert "12,000 events sent to trades, and that was all" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""The royalties: what the handler says is due and paid; and the whole demo, with its payer killed on the way."""
+"""The royalties: due and paid amounts of the handler; and the whole demo, with its payer killed meanwhile."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from examples.client import Client
 from examples.paying.books import cents, differences, earned, money, reconciliation, settled
 from examples.paying.sales import Message, sell
 from examples.royalties import PAID_AFTER, Attempt, Balance, Payment, Sale, app, royalties
-from penstock.graph import check
+from penstock.app.graph import check
 from penstock.testing import CRASH, LATE, TICK, Result, run, tick
 from tests.examples.stage import demo
 
@@ -33,12 +33,12 @@ def attempt(phase: Any, number: int = 1, payment: str = "dorn/1") -> Attempt:
 
 
 def played(sold: list[Any], tried: list[Any] | None = None) -> Result:
-    """Sales, then what the payer says of what is due: it comes after all of them."""
+    """Run sales, then the payer's reports about due payments: all of them come after the sales."""
     return run(app, {"sales": sold, "attempts": [tick(timedelta(minutes=1)), *(tried or [])]})
 
 
 def due(result: Result) -> list[tuple[str, int]]:
-    return [(each.payment_id, each.cents) for each in result.emitted(f"royalties.{Payment.__name__}")]
+    return [(payment.payment_id, payment.cents) for payment in result.emitted(f"royalties.{Payment.__name__}")]
 
 
 def last(result: Result) -> tuple[int, int, int, int, int]:
@@ -89,7 +89,7 @@ def test_a_payment_is_due_then_sending_then_paid_or_due_again(phases: list[str],
 def test_a_payer_that_says_what_cannot_be_changes_nothing(phases: list[str]) -> None:
     tried = [attempt(phase, number) for number, phase in enumerate(phases)]
     result = played([sale(1), PAYDAY], tried)
-    assert [each.error for each in result.failed(royalties)] == [
+    assert [failure.error for failure in result.failed(royalties)] == [
         f"ValueError: payment dorn/1 cannot be {phases[-1]!r} now"
     ]
     assert last(result) == last(played([sale(1), PAYDAY], tried[:-1]))
@@ -101,8 +101,8 @@ def messages(seed: int, start: datetime = NOON) -> list[Message]:
 
 def test_the_same_seed_gives_the_same_sales_and_later_ones_have_other_ids() -> None:
     assert messages(3) == messages(3) != messages(4)
-    later = {each.sale["sale_id"] for each in messages(3, NOON + timedelta(hours=1))}
-    assert later.isdisjoint(each.sale["sale_id"] for each in messages(3))
+    later = {message.sale["sale_id"] for message in messages(3, NOON + timedelta(hours=1))}
+    assert later.isdisjoint(message.sale["sale_id"] for message in messages(3))
 
 
 AUTHORS = [{"author": "dorn", "earned": "1.20", "paid": "1.20"}, {"author": "hale", "earned": "0.05", "paid": "0.05"}]
@@ -110,7 +110,7 @@ TRANSFERS = [{"to": "dorn", "cents": 120, "memo": "dorn/1"}, {"to": "hale", "cen
 
 
 @pytest.mark.parametrize(
-    ("transfers", "found"),
+    ("transfers", "expected"),
     [
         (TRANSFERS, []),
         (TRANSFERS[:1], ["hale earned 0.05 and got 0.00"]),
@@ -118,9 +118,9 @@ TRANSFERS = [{"to": "dorn", "cents": 120, "memo": "dorn/1"}, {"to": "hale", "cen
         ([*TRANSFERS, {"to": "x", "cents": 7, "memo": "x/1"}], ["x earned nothing and got 0.07"]),
     ],
 )
-def test_books_that_differ_are_told_apart(transfers: list[dict[str, Any]], found: list[str]) -> None:
-    assert differences(AUTHORS, transfers) == found
-    assert reconciliation(AUTHORS, transfers).endswith(found[-1] if found else "no payment was made twice")
+def test_books_that_differ_are_told_apart(transfers: list[dict[str, Any]], expected: list[str]) -> None:
+    assert differences(AUTHORS, transfers) == expected
+    assert reconciliation(AUTHORS, transfers).endswith(expected[-1] if expected else "no payment was made twice")
 
 
 def test_books_are_settled_when_all_sales_are_counted_and_paid() -> None:
@@ -135,7 +135,7 @@ def test_books_are_settled_when_all_sales_are_counted_and_paid() -> None:
 @pytest.mark.soak
 @pytest.mark.spark
 def test_the_demo_pays_every_author_what_was_earned_and_nothing_twice(tmp_path: Path) -> None:
-    """With a service that fails and a payer that is killed each second; told by both books, and by the log."""
+    """The service fails and the payer is killed each second; the result is checked in both books, and in the log."""
     with demo("royalties", tmp_path, "--sales", "120", "--rate", "40", "--kill-every", "1.5") as (process, address):
         assert process.stdout is not None
         said = list(itertools.takewhile(lambda line: "Ctrl-C ends" not in line, process.stdout))
@@ -145,6 +145,6 @@ def test_the_demo_pays_every_author_what_was_earned_and_nothing_twice(tmp_path: 
         assert {row["author"]: cents(row["paid"]) for row in rows} == earned(client.read("sales")[0])
         assert {(row["outstanding"], row["due"], row["sending"]) for row in rows} == {("0.00", "0.00", "0.00")}
         assert client.read("royalties.failed")[0] == []
-        paid = [each["payment_id"] for each in client.read("attempts")[0] if each["phase"] == "paid"]
-        assert sorted(paid) == sorted(each["payment_id"] for each in client.read("royalties.Payment")[0])
+        paid = [attempt["payment_id"] for attempt in client.read("attempts")[0] if attempt["phase"] == "paid"]
+        assert sorted(paid) == sorted(payment["payment_id"] for payment in client.read("royalties.Payment")[0])
     assert process.returncode == 0

@@ -1,4 +1,4 @@
-"""The demo's app: sound as declared, and its views right on small lists."""
+"""The demo's app: valid as declared, and its views correct on small lists."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ import pyarrow as pa
 import pytest
 
 from examples import rsvps
+from penstock.app.graph import check
 from penstock.collect.decode import BodyDecoder
-from penstock.filters import compiled
-from penstock.graph import check
-from penstock.schema import event_schema
+from penstock.core.filters import compiled
+from penstock.core.schema import event_schema
 
 NOON_MS = 1_714_564_800_000  # 2024-05-01 12:00 UTC
 
@@ -70,7 +70,7 @@ def test_the_rsvps_on_a_topic_are_found_by_a_filter() -> None:
     where = "exists(group.group_topics, t -> t.urlkey = 'go')"
     sent = [rsvp(1), rsvp(2, topics=("Chess", "Go"))]
     schema = event_schema(rsvps.Rsvp)
-    group = pa.array([each["group"] for each in sent], schema.field("group").type)
+    group = pa.array([event["group"] for event in sent], schema.field("group").type)
     batch = pa.RecordBatch.from_arrays([group], names=["group"])
     assert compiled(schema, where, None).mask(batch).to_pylist() == [False, True]
 
@@ -78,19 +78,19 @@ def test_the_rsvps_on_a_topic_are_found_by_a_filter() -> None:
 @pytest.mark.spark
 def test_a_topic_counts_in_every_window_that_covers_it() -> None:
     """Five minutes by ten seconds is thirty windows; each topic of a group counts."""
-    found = rows(rsvps.top_topics, [rsvp(1, topics=("Chess", "Go")), rsvp(2, topics=("Chess",), after_s=9)])
-    assert {row["window"].end - row["window"].start for row in found} == {timedelta(minutes=5)}
-    by_topic = {name: [row["rsvps"] for row in found if row["topic"] == name] for name in ("Chess", "Go")}
+    top_topics = rows(rsvps.top_topics, [rsvp(1, topics=("Chess", "Go")), rsvp(2, topics=("Chess",), after_s=9)])
+    assert {row["window"].end - row["window"].start for row in top_topics} == {timedelta(minutes=5)}
+    by_topic = {name: [row["rsvps"] for row in top_topics if row["topic"] == name] for name in ("Chess", "Go")}
     assert by_topic == {"Chess": [2] * 30, "Go": [1] * 30}
 
 
 @pytest.mark.spark
 def test_countries_count_all_answers_and_those_that_are_yes() -> None:
-    found = rows(
+    countries = rows(
         rsvps.countries,
         [rsvp(1), rsvp(2, response="no"), rsvp(3, city="Paris", country="fr")],
     )
-    assert sorted(found, key=lambda row: str(row["country"])) == [
+    assert sorted(countries, key=lambda row: str(row["country"])) == [
         {"country": "de", "rsvps": 2, "yes": 1},
         {"country": "fr", "rsvps": 1, "yes": 1},
     ]
@@ -98,7 +98,7 @@ def test_countries_count_all_answers_and_those_that_are_yes() -> None:
 
 @pytest.mark.spark
 def test_cities_of_the_same_name_in_two_countries_are_two() -> None:
-    found = rows(
+    cities = rows(
         rsvps.cities,
         [
             rsvp(1, city="London", country="gb"),
@@ -106,7 +106,7 @@ def test_cities_of_the_same_name_in_two_countries_are_two() -> None:
             rsvp(3, city="London", country="ca", response="no"),
         ],
     )
-    assert sorted(found, key=lambda row: str(row["country"])) == [
+    assert sorted(cities, key=lambda row: str(row["country"])) == [
         {"city": "London", "country": "ca", "yes": 0, "no": 1, "ratio": 0.0},
         {"city": "London", "country": "gb", "yes": 1, "no": 1, "ratio": 0.5},
     ]

@@ -1,4 +1,4 @@
-"""Traffic: the mean of the last reports, and jams, which are told once when they begin and once when they are over."""
+"""Traffic: the mean of the last reports, and jams, reported once when they begin and once when they are over."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from examples.traffic import JAM_MAX, MEAN_OF, Flow, Report, app, congestion, flow, jam, jams
 from penstock import cep
-from penstock.graph import check
+from penstock.app.graph import check
 from penstock.testing import CRASH, Result, run, tick
 from tests.examples.played import events
 
@@ -44,18 +44,18 @@ def test_the_app_is_sound() -> None:
 
 def test_the_flow_is_the_mean_of_the_last_ten_reports_once_there_are_ten() -> None:
     result = reported(*(report(second, 10.0 * second) for second in range(12)))
-    assert [(each.speed, each.part) for each in result.emitted(flow)] == [(45, 0.45), (55, 0.55), (65, 0.65)]
+    assert [(event.speed, event.part) for event in result.emitted(flow)] == [(45, 0.45), (55, 0.55), (65, 0.65)]
     assert len(result.states(flow)["ring-1"].speeds) == MEAN_OF
 
 
 def test_a_report_that_is_older_than_the_last_one_is_left_out_of_the_mean_and_counted() -> None:
     result = reported(*(report(second, 50.0) for second in range(10)), report(3, 100.0, number=1), report(10, 50.0))
-    assert [each.speed for each in result.emitted(flow)] == [50, 50]
+    assert [event.speed for event in result.emitted(flow)] == [50, 50]
     assert result.states(flow)["ring-1"].stale == 1
 
 
 def flows(text: str) -> list[Flow]:
-    """A flow each second, as a letter; a dash is a second without."""
+    """Return a flow each second, given as letters; a dash is a second without."""
     return [
         Flow(
             segment="ring-1", at=NOON + timedelta(seconds=second), speed=PARTS[letter], part=PARTS[letter], lat=0, lon=0
@@ -79,25 +79,25 @@ JAMS = {
 }
 
 
-@pytest.mark.parametrize(("text", "told"), JAMS.values(), ids=JAMS.keys())
-def test_a_jam_is(text: str, told: list[int]) -> None:
-    found = cep.find(jam, flows(text), within=JAM_MAX)
-    assert [(each["slow"].at - NOON).total_seconds() for each in found] == told
+@pytest.mark.parametrize(("text", "expected"), JAMS.values(), ids=JAMS.keys())
+def test_a_jam_is(text: str, expected: list[int]) -> None:
+    matches = cep.find(jam, flows(text), within=JAM_MAX)
+    assert [(match["slow"].at - NOON).total_seconds() for match in matches] == expected
 
 
 def naive(given: list[Flow]) -> list[datetime]:
-    """When it slowed down: each slow one that is the first since it flowed, if none flows less than 15 s after it."""
-    found = []
+    """Return when it slowed down: each slow one that is the first since it flowed, if none flows for the next 15 s."""
+    times = []
     armed = False
-    for place, each in enumerate(given):
-        if each.part >= 0.6:
+    for place, event in enumerate(given):
+        if event.part >= 0.6:
             armed = True
-        elif each.part < 0.4 and armed:
+        elif event.part < 0.4 and armed:
             armed = False
-            until = each.at + timedelta(seconds=15)
+            until = event.at + timedelta(seconds=15)
             if not any(later.part >= 0.6 and later.at < until for later in given[place + 1 :]):
-                found.append(each.at)
-    return found
+                times.append(event.at)
+    return times
 
 
 letters = st.lists(st.sampled_from("fms-"), max_size=80).map("".join)
@@ -107,12 +107,12 @@ stretches = st.lists(st.tuples(st.sampled_from("fms-"), st.integers(1, 20)), max
 @settings(max_examples=50)
 @given(st.one_of(letters, stretches.map(lambda given: "".join(letter * count for letter, count in given))))
 def test_jams_are_those_that_looking_ahead_finds(text: str) -> None:
-    found = cep.find(jam, flows(text), within=JAM_MAX)
-    assert [each["slow"].at for each in found] == naive(flows(text))
+    matches = cep.find(jam, flows(text), within=JAM_MAX)
+    assert [match["slow"].at for match in matches] == naive(flows(text))
 
 
 def day(*stretches: tuple[float, int]) -> list[Report]:
-    """A report each second: of each speed so many."""
+    """Return a report each second, with `count` reports of each speed."""
     speeds = [speed for speed, count in stretches for _ in range(count)]
     return [report(second, speed) for second, speed in enumerate(speeds)]
 
@@ -126,9 +126,9 @@ def test_one_jam_is_told_once_when_it_stays_and_once_when_it_is_over_whatever_cr
     assert (over.began, over.at) == (begun.at, NOON + timedelta(seconds=86))
     assert over.seconds == 60
     rough = reported(*given[:30], CRASH, *given[30:50], CRASH, *given[50:], LONG, CRASH)
-    for each in (flow, congestion, jams):
-        assert rough.emitted(each) == calm.emitted(each)
-        assert rough.digest(each) == calm.digest(each)
+    for handler in (flow, congestion, jams):
+        assert rough.emitted(handler) == calm.emitted(handler)
+        assert rough.digest(handler) == calm.digest(handler)
 
 
 def test_one_vehicle_that_slips_through_neither_ends_a_jam_nor_begins_another() -> None:
@@ -140,8 +140,8 @@ def test_one_vehicle_that_slips_through_neither_ends_a_jam_nor_begins_another() 
 def test_segments_do_not_touch_each_other() -> None:
     jammed = day((90.0, 20), (10.0, 40))
     free = [report(second, 90.0, "ring-2") for second in range(60)]
-    both = [each for pair in zip(jammed, free, strict=True) for each in pair]
-    assert [each.segment for each in reported(*both, LONG).emitted(congestion)] == ["ring-1"]
+    both = [event for pair in zip(jammed, free, strict=True) for event in pair]
+    assert [event.segment for event in reported(*both, LONG).emitted(congestion)] == ["ring-1"]
 
 
 def test_the_play_has_jams_and_nothing_is_missed() -> None:

@@ -1,7 +1,7 @@
-"""Expressions with what they mean, in plain Python: a text of SQL beside a function of one row.
+"""Expressions with their meaning in plain Python: a text of SQL beside a function of one row.
 
-Written from docs/filters.md, not from the compiler: the test holds the two against each other. A row is a dict; NULL is
-None. Every part of an expression stands in parentheses; how strongly operators bind is tested by examples.
+Written from docs/filters.md, not from the compiler: the tests compare the two. A row is a dict; NULL is
+None. Every part of an expression is in parentheses; operator precedence is tested by examples.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ class Expr:
 
 def column(kind: str, path: str) -> Expr:
     def value(row: dict[str, Any]) -> Any:
-        found: Any = row
+        field: Any = row
         for name in path.split("."):
-            found = None if found is None else found.get(name)
-        return found
+            field = None if field is None else field.get(name)
+        return field
 
     return Expr(kind, path, value)
 
@@ -50,11 +50,11 @@ def null(kind: str) -> Expr:
 
 
 def strict(kind: str, sql: str, function: Callable[..., Any], *parts: Expr) -> Expr:
-    """NULL if a part is."""
+    """Return an expression that is NULL if a part is."""
 
     def value(row: dict[str, Any]) -> Any:
         values = [part.value(row) for part in parts]
-        return None if None in [each if each is None else 0 for each in values] else function(*values)
+        return None if None in [operand if operand is None else 0 for operand in values] else function(*values)
 
     return Expr(
         kind, sql.format(*(part.sql if isinstance(part.written, str) else f"({part.sql})" for part in parts)), value
@@ -73,7 +73,7 @@ def finite(value: float) -> float | None:
 
 
 def real(expr: Expr) -> Expr:
-    """Any number as a float."""
+    """Convert any number to a float."""
     return Expr("real", expr.sql, lambda row: None if (v := expr.value(row)) is None else float(v), expr.written)
 
 
@@ -116,9 +116,9 @@ def greatest(values: Sequence[Any]) -> Any:
 
 
 def extreme(values: Sequence[Any], choose: Callable[[Any], Any]) -> Any:
-    """NULL is passed over, and so is what is no number."""
-    there = [each for each in values if each is not None]
-    numbers = [each for each in there if not (isinstance(each, float) and math.isnan(each))]
+    """Return the extreme value, ignoring NULL and values that are not numbers."""
+    there = [value for value in values if value is not None]
+    numbers = [value for value in there if not (isinstance(value, float) and math.isnan(value))]
     return choose(numbers) if numbers else there[0] if there else None
 
 
@@ -150,16 +150,16 @@ def negated(value: bool | None) -> bool | None:
 
 
 def concatenated(*values: str) -> str | None:
-    made = "".join(values)
-    return made if len(made.encode()) <= TEXT_BYTES_MAX else None
+    text = "".join(values)
+    return text if len(text.encode()) <= TEXT_BYTES_MAX else None
 
 
 def like(text: str, pattern: str, escape: str = "\\") -> bool:
-    """Letter by letter, by what may be reached of the pattern."""
+    """Match letter by letter, by the set of reachable positions in the pattern."""
     parts: list[tuple[str, bool]] = []
     letters = iter(pattern)
-    for each in letters:
-        parts.append((next(letters), False) if each == escape else (each, each in "%_"))
+    for character in letters:
+        parts.append((next(letters), False) if character == escape else (character, character in "%_"))
     reached = _over(parts, {0})
     for letter in text:
         after: set[int] = set()
@@ -175,13 +175,13 @@ def like(text: str, pattern: str, escape: str = "\\") -> bool:
 
 
 def _over(parts: list[tuple[str, bool]], places: set[int]) -> set[int]:
-    found = set(places)
+    all_places = set(places)
     for place in sorted(places):
         here = place
         while here < len(parts) and parts[here] == ("%", True):
             here += 1
-            found.add(here)
-    return found
+            all_places.add(here)
+    return all_places
 
 
 # time
@@ -215,5 +215,5 @@ def truncated(unit: str, value: Any) -> Any:
 
 
 def day_of_week(value: date) -> int:
-    """1 is Sunday."""
+    """Return the day of the week; 1 is Sunday."""
     return value.isoweekday() % 7 + 1

@@ -1,4 +1,4 @@
-"""`claim('name')`: what is known of a reader, compared and never read as text of the language."""
+"""`claim('name')`: claims of a reader are compared, and never parsed as text of the language."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import BadExpression
-from penstock.filters import compiled
+from penstock.core.errors import BadExpression
+from penstock.core.filters import compiled
 
 SCHEMA = pa.schema([("owner", pa.string()), ("n", pa.int64()), ("open", pa.bool_()), ("hidden", pa.list_(pa.string()))])
 ROWS = pa.RecordBatch.from_pylist(
@@ -24,7 +24,7 @@ ROWS = pa.RecordBatch.from_pylist(
 
 
 def seen(where: str, claims: dict[str, Any]) -> list[int]:
-    """The numbers of the rows that are seen."""
+    """Return the numbers of the visible rows."""
     mask = compiled(SCHEMA, where, None, claims=claims).mask(ROWS).to_pylist()
     return [row for row, shown in enumerate(mask) if shown]
 
@@ -62,7 +62,7 @@ def seen(where: str, claims: dict[str, Any]) -> list[int]:
     ],
 )
 def test_a_claim_stands_for_its_value(where: str, claims: dict[str, Any], expected: list[int]) -> None:
-    """One that is missing or no plain value is NULL, and nothing is equal to it; a list stands behind IN."""
+    """A claim that is missing or has no plain value is NULL, and nothing equals it; a list is allowed after IN."""
     assert seen(where, claims) == expected
 
 
@@ -90,7 +90,7 @@ def test_a_claim_is_named_by_a_text(where: str) -> None:
 
 
 def test_filters_with_other_claims_are_others() -> None:
-    """They are shared by those with the same claims, and by no one else."""
+    """They are shared by readers with the same claims, and by no one else."""
     ann, bob = ({"sub": name, "more": [1, 2]} for name in ("ann", "bob"))
     assert compiled(SCHEMA, "owner = claim('sub')", None, claims=ann) is compiled(
         SCHEMA, "owner = claim('sub')", None, claims=dict(reversed(ann.items()))

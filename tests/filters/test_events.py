@@ -1,4 +1,4 @@
-"""Filters on events as the front door has them: each type of a field is compared by its meaning."""
+"""Filters on decoded events: each type of a field is compared by its meaning."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from uuid import UUID
 
 import pytest
 
-from penstock.columns import some_columns
-from penstock.errors import BadExpression
-from penstock.filters import compiled
-from penstock.schema import EpochMillis, Event, Record, event_schema, wire_class
+from penstock.core.columns import some_columns
+from penstock.core.errors import BadExpression
+from penstock.core.filters import compiled
+from penstock.core.schema import EpochMillis, Event, Record, event_schema, wire_class
 
 
 class Colour(enum.Enum):
@@ -113,20 +113,20 @@ def test_a_condition_that_looks_at_no_field_has_an_answer_for_each_event(text: s
 @pytest.mark.parametrize(
     ("text", "says", "position"),
     [
-        ("at = '2024-05-01'", "'2024-05-01' is no time; write '2024-05-01T12:00:00Z'", 5),
-        ("at = '2024-05-01T12:00:00'", "is no time", 5),
-        ("day = 'May'", "'May' is no date; write '2024-05-01'", 6),
+        ("at = '2024-05-01'", "'2024-05-01' is not a time; write '2024-05-01T12:00:00Z'", 5),
+        ("at = '2024-05-01T12:00:00'", "is not a time", 5),
+        ("day = 'May'", "'May' is not a date; write '2024-05-01'", 6),
         ("unit = 1", "unit (text) cannot be compared with 1 (a number)", 7),
         ("price > unit", "price (a number) cannot be compared with unit (text)", 8),
         ("unit < price", "unit (text) cannot be compared with price (a number)", 7),
-        ("place = 1", "place (fields) cannot be compared", 0),
+        ("place = 1", "place (a struct) cannot be compared", 0),
         ("tags = 'a'", "tags (a list) cannot be compared", 0),
         ("raw = 'a'", "raw (bytes) cannot be compared with 'a' (text)", 6),
-        ('unit = "s"', "text stands in 'single quotes'", 7),
-        ("level", "level is no condition: compare it with something", 0),
+        ('unit = "s"', "text is written in 'single quotes'", 7),
+        ("level", "level is not a condition: compare it with a value", 0),
         ("place.lt = 1", "there is no field 'lt'; did you mean lat?", 6),
-        ("unit + 1 = 2", "unit (text) cannot be computed with by +", 0),
-        ("at + 1 > at", "at (a time) cannot be computed with by +", 0),
+        ("unit + 1 = 2", "unit (text) cannot be used with +", 0),
+        ("at + 1 > at", "at (a time) cannot be used with +", 0),
         ("lower(level) = 'a'", "lower does not take level (a number)", 6),
         ("lowr(unit) = 'a'", "there is no function 'lowr'; did you mean lower?", 0),
         ("substr(unit) = 'a'", "substr takes 2 to 3 values, not 1", 0),
@@ -134,10 +134,10 @@ def test_a_condition_that_looks_at_no_field_has_an_answer_for_each_event(text: s
         ("date_trunc('fortnight', at) = at", "date_trunc takes one of 'second'", 11),
         ("date_trunc('hour', day) = day", "date_trunc takes one of 'day'", 11),
         ("at > day", "at (a time) cannot be compared with day (a date)", 5),
-        ("day + INTERVAL '1 hour' > day", "a date is moved by an INTERVAL of whole days", 15),
-        ("round(ratio, 99) = 1", "round takes how many digits to keep, a number from 0 to 15", 13),
-        ("at < INTERVAL 'soon'", "'soon' is no interval; write '90 minutes'", 14),
-        ("contains(tags, level)", "contains takes a value here that is written", 15),
+        ("day + INTERVAL '1 hour' > day", "only whole days can be added to or subtracted from a date", 15),
+        ("round(ratio, 99) = 1", "round takes the number of digits to keep, from 0 to 15", 13),
+        ("at < INTERVAL 'soon'", "'soon' is not an interval; write '90 minutes'", 14),
+        ("contains(tags, level)", "contains takes a literal value here", 15),
     ],
 )
 def test_a_mistake_is_told_in_words_with_its_place(text: str, says: str, position: int) -> None:

@@ -1,4 +1,4 @@
-"""`exists(list, name -> condition)`: whether an element of a list is such, by the rules of SQL's three values."""
+"""`exists(list, name -> condition)`: whether an element of a list meets it, in SQL's three-valued logic."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import BadExpression
-from penstock.filters import compiled
-from penstock.filters.limits import CALLS_MAX, SLICE_ROWS
+from penstock.core.errors import BadExpression
+from penstock.core.filters import compiled
+from penstock.core.filters.limits import CALLS_MAX, SLICE_ROWS
 
 TOPIC = pa.struct([("urlkey", pa.string()), ("rank", pa.int64()), ("words", pa.list_(pa.string()))])
 SCHEMA = pa.schema(
@@ -36,9 +36,9 @@ BATCH = pa.RecordBatch.from_pylist(
 
 
 def values(expression: str, batch: pa.RecordBatch = BATCH) -> list[Any]:
-    """What an expression gives for each row."""
-    made: list[Any] = compiled(SCHEMA, None, f"{expression} AS x").project(batch).column("x").to_pylist()
-    return made
+    """Return the value of an expression for each row."""
+    column: list[Any] = compiled(SCHEMA, None, f"{expression} AS x").project(batch).column("x").to_pylist()
+    return column
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_long_lists_are_looked_at_in_slices_and_agree_with_python() -> None:
         numbers.insert(drawn.randrange(len(numbers) + 1), drawn.choice([None, 4]))  # type: ignore[arg-type]
     schema = pa.schema([("numbers", pa.list_(pa.int64()))])
     batch = pa.RecordBatch.from_arrays([pa.array(lists, pa.list_(pa.int64()))], schema=schema)
-    made = compiled(schema, None, "exists(numbers, n -> n * 2 > 6) AS x").project(batch).column("x").to_pylist()
-    assert made == [True if 4 in each else None if None in each else False for each in lists]
-    assert set(made) == {True, False, None}
+    column = compiled(schema, None, "exists(numbers, n -> n * 2 > 6) AS x").project(batch).column("x").to_pylist()
+    assert column == [True if 4 in numbers else None if None in numbers else False for numbers in lists]
+    assert set(column) == {True, False, None}
 
 
 def test_a_claim_stands_in_the_condition_and_one_that_is_missing_hides_the_row() -> None:
@@ -92,24 +92,24 @@ def test_a_claim_stands_in_the_condition_and_one_that_is_missing_hides_the_row()
 
 
 @pytest.mark.parametrize(
-    ("where", "told", "position"),
+    ("where", "message", "position"),
     [
-        ("exists(n, t -> t = 1)", "n (a number) is no list", 7),
+        ("exists(n, t -> t = 1)", "n (a number) is not a list", 7),
         ("exists(topics)", "exists takes a list and a condition", 0),
         ("exists(topics, n = 1)", "exists takes a list and a condition", 0),
         ("exists(topics, (t, i) -> i = 1)", "one name", 16),
-        ("exists(topics, t -> t)", "is no condition", 20),
+        ("exists(topics, t -> t)", "is not a condition", 20),
         ("exists(topics, t -> t.urlkye = 'x')", "did you mean urlkey?", 22),
         ("exists(topics, t -> urlkey = 'x')", "write t.urlkey", 20),
-        ("exists(tags, t -> n = 1)", "only t can be named", 18),
-        ("lower(t -> t = 1) = 'x'", "stands in exists only", 6),
+        ("exists(tags, t -> n = 1)", "only the element, t, and its fields can be used", 18),
+        ("lower(t -> t = 1) = 'x'", "is allowed only in exists", 6),
         ("topics -> 'x'", "not allowed", 0),
     ],
 )
-def test_what_is_wrong_with_it_is_told(where: str, told: str, position: int) -> None:
+def test_what_is_wrong_with_it_is_told(where: str, message: str, position: int) -> None:
     with pytest.raises(BadExpression) as error:
         compiled(SCHEMA, where, None)
-    assert told in error.value.message
+    assert message in error.value.message
     assert error.value.position == position
 
 

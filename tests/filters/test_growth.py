@@ -1,44 +1,44 @@
-"""What a filter may make of a row is bounded, whatever it is asked for; and large batches are looked at in slices."""
+"""The output of a filter for a row is bounded, whatever the filter; and large batches are processed in slices."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
-from penstock.filters import compiled
-from penstock.filters.limits import NAMES_MAX, ROW_BYTES_MAX, SLICE_ROWS, TEXT_BYTES_MAX
+from penstock.core.filters import compiled
+from penstock.core.filters.limits import NAMES_MAX, ROW_BYTES_MAX, SLICE_ROWS, TEXT_BYTES_MAX
 
 SCHEMA = pa.schema([("s", pa.string()), ("n", pa.int64()), ("tags", pa.list_(pa.string()))])
 LONG = "ab" * (TEXT_BYTES_MAX // 4)
 
 
-def made(select: str, *texts: str | None) -> list[str | None]:
+def selected(select: str, *texts: str | None) -> list[str | None]:
     batch = pa.RecordBatch.from_pylist([{"s": text} for text in texts], SCHEMA)
     return list(compiled(SCHEMA, None, f"{select} AS made").project(batch).column(0).to_pylist())
 
 
 @pytest.mark.parametrize("select", ["s || s", "concat(s, s)", "concat('', s, s)"])
 def test_a_text_that_becomes_too_long_is_null_and_no_other(select: str) -> None:
-    assert made(select, LONG, LONG + "c", "c", None) == [LONG * 2, None, "cc", None]
+    assert selected(select, LONG, LONG + "c", "c", None) == [LONG * 2, None, "cc", None]
 
 
 def test_a_replacement_that_becomes_too_long_is_null_and_no_other() -> None:
-    assert made("replace(s, 'a', 'xyz')", LONG, LONG[2:], "b" * 9_000, "ba", None) == [
+    assert selected("replace(s, 'a', 'xyz')", LONG, LONG[2:], "b" * 9_000, "ba", None) == [
         LONG.replace("a", "xyz"),
         LONG[2:].replace("a", "xyz"),
         "b" * 9_000,
         "bxyz",
         None,
     ]
-    assert made("replace(s, 'a', 'vwxyz')", LONG, "ba") == [None, "bvwxyz"]
+    assert selected("replace(s, 'a', 'vwxyz')", LONG, "ba") == [None, "bvwxyz"]
 
 
 def test_doubling_again_and_again_ends_at_the_limit() -> None:
     text = "s"
     for _ in range(4):
         text = f"concat({text}, {text})"
-    assert made(text, "a" * 257) == [None]
-    assert made(text, "a" * 256) == ["a" * TEXT_BYTES_MAX]
+    assert selected(text, "a" * 257) == [None]
+    assert selected(text, "a" * 256) == ["a" * TEXT_BYTES_MAX]
 
 
 def test_the_texts_of_a_row_are_bounded_together() -> None:

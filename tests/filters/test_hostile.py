@@ -1,4 +1,4 @@
-"""What a stranger may try: it is refused with a sentence and a position, quickly, and nothing else happens."""
+"""Hostile filters: each is refused with a sentence and a position, quickly, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import BadExpression
-from penstock.filters import Filter, compiled
-from penstock.filters.limits import (
+from penstock.core.errors import BadExpression
+from penstock.core.filters import Filter, compiled
+from penstock.core.filters.limits import (
     CALLS_MAX,
     DEPTH_MAX,
     IN_MAX,
@@ -253,12 +253,12 @@ _words = st.lists(st.sampled_from(_WORDS.split(" ")), max_size=40)
 def test_any_text_is_a_filter_or_refused(text: str) -> None:
     batch = pa.RecordBatch.from_pylist([{}, {"a": 1, "s": "x", "f": True}], SCHEMA)
     for where, select in ((text, None), (None, text)):
-        found = _filter_or_position(where, select)
-        if isinstance(found, Filter):
-            assert len(found.mask(batch)) == found.project(batch).num_rows == 2
+        outcome = _filter_or_position(where, select)
+        if isinstance(outcome, Filter):
+            assert len(outcome.mask(batch)) == outcome.project(batch).num_rows == 2
         else:
-            assert found is not None
-            assert 0 <= found <= len(text)
+            assert outcome is not None
+            assert 0 <= outcome <= len(text)
 
 
 def _filter_or_position(where: str | None, select: str | None) -> Filter | int | None:
@@ -269,7 +269,7 @@ def _filter_or_position(where: str | None, select: str | None) -> Filter | int |
 
 
 def test_as_much_as_is_allowed_is_allowed() -> None:
-    """Each limit is reached by a text that still passes."""
+    """Each limit is reached by a text that is still accepted."""
     for text in (
         " OR ".join(["f"] * LEVELS_MAX),
         "(" * DEPTH_MAX + "f" + ")" * DEPTH_MAX,

@@ -1,4 +1,4 @@
-"""What an expression means: an expression, rows, and what it gives for each of them."""
+"""The meaning of expressions: an expression, rows, and its value for each of them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import BadExpression
-from penstock.filters import compiled
+from penstock.core.errors import BadExpression
+from penstock.core.filters import compiled
 
 SCHEMA = pa.schema(
     [
@@ -129,9 +129,9 @@ def test_a_column_of_nulls_is_null_everywhere() -> None:
 
 @pytest.mark.parametrize("select", ["ratio AS number", "number + 1 AS number", "flag, place.lat AS number"])
 def test_nothing_else_is_called_like_the_key(select: str) -> None:
-    """Rows of a view are told apart by their keys, and deletes name them."""
+    """Rows of a view are distinguished by their keys, and deletes name them."""
     assert compiled(SCHEMA, None, "number AS number, word", key=["number"]).schema.names == ["number", "word"]
-    with pytest.raises(BadExpression, match="'number' is of the key") as refusal:
+    with pytest.raises(BadExpression, match="'number' is a key column") as refusal:
         compiled(SCHEMA, None, select, key=["number"])
     assert (refusal.value.part, refusal.value.position) == ("select", select.index("number", len(select) - 6))
 

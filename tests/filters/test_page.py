@@ -1,4 +1,4 @@
-"""docs/filters.md: each of its examples gives what it says, and it leaves out no function and no limit."""
+"""docs/filters.md: each of its examples gives the documented value, and it lists every function and every limit."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.columns import json_rows
-from penstock.errors import BadExpression
-from penstock.filters import Filter, compiled, limits
-from penstock.filters.compiler import FUNCTIONS
+from penstock.core.columns import json_rows
+from penstock.core.errors import BadExpression
+from penstock.core.filters import Filter, compiled, limits
+from penstock.core.filters.compiler import FUNCTIONS
 
 PAGE = (Path(__file__).parents[2] / "docs/filters.md").read_text()
 ZONED = pa.timestamp("us", "UTC")
@@ -46,35 +46,35 @@ def _column(value: Any, kind: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(kind) or pa.types.is_date(kind):
         return pa.array([value]).cast(kind)
     if pa.types.is_struct(kind):
-        return pa.StructArray.from_arrays([_column(value[each.name], each.type) for each in kind], fields=list(kind))
+        return pa.StructArray.from_arrays([_column(value[field.name], field.type) for field in kind], fields=list(kind))
     return pa.array([list(value.items()) if pa.types.is_map(kind) else value], kind)
 
 
 def cells(line: str) -> list[str]:
-    return [each.strip().replace("\\|", "|") for each in re.split(r"(?<!\\)\|", line)[1:-1]]
+    return [cell.strip().replace("\\|", "|") for cell in re.split(r"(?<!\\)\|", line)[1:-1]]
 
 
 def examples() -> list[tuple[str, str]]:
-    """Each expression of a table with a column "gives", and what stands there."""
-    found, place = [], None
+    """Return each expression of a table with a column "gives", and its documented value."""
+    pairs, place = [], None
     for line in PAGE.splitlines():
         if not line.startswith("|"):
             place = None
         elif place is None:
             place = cells(line).index("gives") if "gives" in cells(line) else -1
         elif place > 0 and not line.startswith("|---"):
-            found.append((cells(line)[0].strip("`"), cells(line)[place].strip("`")))
-    return found
+            pairs.append((cells(line)[0].strip("`"), cells(line)[place].strip("`")))
+    return pairs
 
 
 @pytest.mark.parametrize(("expression", "gives"), examples())
 def test_an_example_gives_what_the_page_says(expression: str, gives: str) -> None:
-    found = json.loads(json_rows(compiled(SCHEMA, None, f"{expression} AS it").project(row()))[0])["it"]
+    value = json.loads(json_rows(compiled(SCHEMA, None, f"{expression} AS it").project(row()))[0])["it"]
     wanted = json.loads(gives)
     if isinstance(wanted, float):
-        assert found == pytest.approx(wanted, abs=0.1 if wanted > 1_000 else 1e-12)
-    assert type(found) is type(wanted)
-    assert isinstance(wanted, float) or found == wanted
+        assert value == pytest.approx(wanted, abs=0.1 if wanted > 1_000 else 1e-12)
+    assert type(value) is type(wanted)
+    assert isinstance(wanted, float) or value == wanted
 
 
 @pytest.mark.parametrize("where", [text for text, gives in examples() if gives in ("true", "false")])
@@ -108,7 +108,7 @@ def test_every_function_is_on_the_page() -> None:
 
 def test_every_limit_is_on_the_page() -> None:
     section = PAGE.split("## Limits")[1]
-    shown = {int(each) for each in re.findall(r"\d+", section)}
+    shown = {int(number) for number in re.findall(r"\d+", section)}
     for name, value in vars(limits).items():
         if isinstance(value, int) and name != "SLICE_ROWS":
             assert value in shown, name

@@ -12,8 +12,8 @@ import pyarrow as pa
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 
-from penstock.errors import BadExpression
-from penstock.filters import Filter, compiled
+from penstock.core.errors import BadExpression
+from penstock.core.filters import Filter, compiled
 from tests.filters import naive
 from tests.filters.naive import Expr, column, literal, null, real, strict
 
@@ -49,7 +49,7 @@ _rows = st.fixed_dictionaries(
         "a": _maybe(_wholes), "b": _maybe(_wholes), "small": _maybe(st.integers(-128, 127)), "x": _maybe(_floats),
         "y": _maybe(_floats), "single": _maybe(st.floats(width=32)), "d": _maybe(_decimals), "e": _maybe(_cents),
         "s": _maybe(_texts), "t": _maybe(_texts), "f": _maybe(st.booleans()), "g": _maybe(st.booleans()),
-        "at": _maybe(_times), "seen": _maybe(_near.map(lambda each: each.replace(microsecond=5_000))),
+        "at": _maybe(_times), "seen": _maybe(_near.map(lambda moment: moment.replace(microsecond=5_000))),
         "day": _maybe(_days), "tags": _maybe(st.lists(_maybe(_letters), max_size=3)),
         "nums": _maybe(st.lists(_maybe(st.integers(-3, 3)), max_size=3)),
         "attrs": _maybe(st.dictionaries(st.sampled_from(["k", "é", ""]), _maybe(_floats), max_size=3)),
@@ -84,20 +84,20 @@ def _attribute(name: str) -> Expr:
 _indexes = st.sampled_from([1, 2, 3, -1, -2])
 _leaf_wholes = st.one_of(
     st.sampled_from([column("whole", name) for name in ("a", "b", "small", "place.inner.n")]),
-    _wholes.map(lambda each: literal("whole", each)),
-    _indexes.map(lambda each: _element("whole", "nums", each)),
+    _wholes.map(lambda number: literal("whole", number)),
+    _indexes.map(lambda index: _element("whole", "nums", index)),
     st.just(null("whole")),
     st.just(column("whole", "none")),
 )
 _leaf_reals = st.one_of(
     st.sampled_from([column("real", name) for name in ("x", "y", "single", "place.lat")]),
     st.sampled_from(["k", "é", "q"]).map(_attribute),
-    st.sampled_from([0.0, 0.5, -2.5, 1e300]).map(lambda each: literal("real", each)),
+    st.sampled_from([0.0, 0.5, -2.5, 1e300]).map(lambda number: literal("real", number)),
 )
 _leaf_texts = st.one_of(
     st.sampled_from([column("text", name) for name in ("s", "t", "place.inner.name")]),
-    _letters.map(lambda each: literal("text", each)),
-    _indexes.map(lambda each: _element("text", "tags", each)),
+    _letters.map(lambda text: literal("text", text)),
+    _indexes.map(lambda index: _element("text", "tags", index)),
     _indexes.map(_stop),
     st.just(null("text")),
 )
@@ -106,7 +106,7 @@ _leaf_days = st.just(column("date", "day"))
 
 
 def _same(function: str, pick: Any) -> Any:
-    """coalesce, least and greatest: of values of one kind."""
+    """Return coalesce, least and greatest of values of one kind."""
 
     def build(parts: list[Expr]) -> Expr:
         sql = f"{function}({', '.join(part.sql for part in parts)})"
@@ -116,13 +116,13 @@ def _same(function: str, pick: Any) -> Any:
 
 
 def _first(values: list[Any]) -> Any:
-    return next((each for each in values if each is not None), None)
+    return next((value for value in values if value is not None), None)
 
 
 def _null_if(one: Expr, other: Expr) -> Expr:
     def value(row: dict[str, Any]) -> Any:
-        found = one.value(row)
-        return None if naive.compared("=", found, other.value(row)) else found
+        this = one.value(row)
+        return None if naive.compared("=", this, other.value(row)) else this
 
     return Expr(one.kind, f"nullif({one.sql}, {other.sql})", value)
 
@@ -223,8 +223,8 @@ def _substr(text: Expr, start: int, count: int | None) -> Expr:
 
 def _replaced(text: Expr, old: str, new: str) -> Expr:
     def function(value: str) -> str | None:
-        made = value.replace(old, new)
-        return made if len(made.encode()) <= max(naive.TEXT_BYTES_MAX, len(value.encode())) else None
+        text = value.replace(old, new)
+        return text if len(text.encode()) <= max(naive.TEXT_BYTES_MAX, len(value.encode())) else None
 
     return strict("text", f"replace({{}}, {literal('text', old).sql}, {literal('text', new).sql})", function, text)
 
@@ -255,7 +255,7 @@ def _more_times(inner: st.SearchStrategy[Expr]) -> st.SearchStrategy[Expr]:
 times = st.recursive(_leaf_times, _more_times, max_leaves=3)
 decimals = st.sampled_from([column("decimal", "d"), column("decimal", "e")])
 _written_times = _times.map(
-    lambda each: Expr("time", f"'{each.isoformat().replace('+00:00', 'Z')}'", lambda row: each, each)
+    lambda moment: Expr("time", f"'{moment.isoformat().replace('+00:00', 'Z')}'", lambda row: moment, moment)
 )
 _signs = st.sampled_from(list(naive.COMPARE))
 
@@ -267,17 +267,19 @@ def _compared(sign: str, one: Expr, other: Expr) -> Expr:
 
 def _among(one: Expr, others: list[Expr], negate: bool) -> Expr:
     def value(row: dict[str, Any]) -> Any:
-        found = naive.any_of([naive.compared("=", one.value(row), each.value(row)) for each in others])
-        return naive.negated(found) if negate else found
+        truth = naive.any_of([naive.compared("=", one.value(row), expression.value(row)) for expression in others])
+        return naive.negated(truth) if negate else truth
 
-    return Expr("truth", f"({one.sql}) {'NOT ' * negate}IN ({', '.join(each.sql for each in others)})", value)
+    return Expr(
+        "truth", f"({one.sql}) {'NOT ' * negate}IN ({', '.join(expression.sql for expression in others)})", value
+    )
 
 
 def _between(one: Expr, low: Expr, high: Expr, negate: bool) -> Expr:
     def value(row: dict[str, Any]) -> Any:
         this = one.value(row)
-        found = naive.all_of([naive.compared(">=", this, low.value(row)), naive.compared("<=", this, high.value(row))])
-        return naive.negated(found) if negate else found
+        truth = naive.all_of([naive.compared(">=", this, low.value(row)), naive.compared("<=", this, high.value(row))])
+        return naive.negated(truth) if negate else truth
 
     return Expr("truth", f"({one.sql}) {'NOT ' * negate}BETWEEN ({low.sql}) AND ({high.sql})", value)
 
@@ -298,7 +300,7 @@ def _comparisons(one: st.SearchStrategy[Expr], other: st.SearchStrategy[Expr]) -
 
 _patterns = st.text("aAb%_é\n", max_size=6) | st.sampled_from(["a%", "%b", "%a%", "", "%", "a\\%b", "_%_", "%\\_%"])
 _exact = st.sampled_from(["0.5", "-2.5", "2", "1e18", "-1e19", "1e40", "0.1"]).map(
-    lambda each: Expr("decimal", each, lambda row: Decimal(each), Decimal(each))
+    lambda digits: Expr("decimal", digits, lambda row: Decimal(digits), Decimal(digits))
 )
 
 
@@ -323,8 +325,8 @@ def _has(what: str | None) -> Expr:
 _leaf_truths = st.one_of(
     st.sampled_from([column("truth", "f"), column("truth", "g"), literal("truth", True), null("truth")]),
     _comparisons(wholes, wholes),
-    _comparisons(wholes.filter(lambda each: each.written is None), _exact),
-    _comparisons(wholes.map(real), reals.filter(lambda each: each.written is None)),
+    _comparisons(wholes.filter(lambda expression: expression.written is None), _exact),
+    _comparisons(wholes.map(real), reals.filter(lambda expression: expression.written is None)),
     _comparisons(reals, reals),
     _comparisons(decimals, decimals | _exact | _leaf_wholes),
     _comparisons(decimals.map(real), st.sampled_from([column("real", "x"), column("real", "single")])),
@@ -334,7 +336,7 @@ _leaf_truths = st.one_of(
     _tested("starts_with", str.startswith),
     _tested("ends_with", str.endswith),
     _tested("contains", operator.contains),
-    (st.none() | _letters.filter(lambda each: "{" not in each)).map(_has),
+    (st.none() | _letters.filter(lambda text: "{" not in text)).map(_has),
 )
 
 
@@ -359,7 +361,7 @@ conditions = st.recursive(_leaf_truths, _more_truths, max_leaves=5)
 
 
 def filtered(where: str | None, select: str | None) -> Filter:
-    """The filter. Expressions that are larger than allowed are not looked at; any other refusal is a fault."""
+    """Return the filter. Expressions above the size limits are skipped; any other refusal is a failure."""
     try:
         return compiled(SCHEMA, where, select)
     except BadExpression as refusal:
@@ -369,7 +371,7 @@ def filtered(where: str | None, select: str | None) -> Filter:
 
 
 def batch_of(rows: list[dict[str, Any]], before: int) -> pa.RecordBatch:
-    """The rows as a slice of a larger batch: a part that forgets about offsets reads the rows of others."""
+    """Return the rows as a slice of a larger batch: code that forgets about offsets reads the rows of others."""
     batch = pa.RecordBatch.from_pylist([*rows[:before], *rows, *rows[:1]], SCHEMA)
     return batch.slice(before, len(rows))
 
@@ -381,24 +383,24 @@ def test_a_condition_holds_where_a_plain_evaluation_says_so(
 ) -> None:
     batch = batch_of(rows, min(before, len(rows)))
     wanted = [condition.value(row) is True for row in rows]
-    found = filtered(condition.sql, None).mask(batch)
-    assert found.null_count == 0
-    assert found.to_pylist() == wanted
+    mask = filtered(condition.sql, None).mask(batch)
+    assert mask.null_count == 0
+    assert mask.to_pylist() == wanted
 
 
 @settings(max_examples=150, deadline=None)
 @given(
-    made=wholes | reals | texts | times | conditions,
+    expression=wholes | reals | texts | times | conditions,
     rows=st.lists(_rows, max_size=5),
     before=st.integers(0, 3),
 )
-def test_a_column_is_what_a_plain_evaluation_says(made: Expr, rows: list[dict[str, Any]], before: int) -> None:
+def test_a_column_is_what_a_plain_evaluation_says(expression: Expr, rows: list[dict[str, Any]], before: int) -> None:
     batch = batch_of(rows, min(before, len(rows)))
-    chosen = filtered(None, f"{made.sql} AS made")
-    found = chosen.project(batch)
-    assert found.schema == chosen.schema
-    for value, row in zip(found.column(0).to_pylist(), rows, strict=True):
-        wanted = made.value(row)
+    chosen = filtered(None, f"{expression.sql} AS made")
+    projection = chosen.project(batch)
+    assert projection.schema == chosen.schema
+    for value, row in zip(projection.column(0).to_pylist(), rows, strict=True):
+        wanted = expression.value(row)
         assert _equal(value, wanted), f"{value!r} is not {wanted!r}"
 
 
@@ -414,11 +416,13 @@ _degrees = st.floats(-90, 90)
 @given(_degrees, _degrees, _degrees, _degrees)
 def test_a_distance_is_that_of_the_formula(lat: float, lon: float, other_lat: float, other_lon: float) -> None:
     schema = pa.schema([(name, pa.float64()) for name in "abcd"])
-    batch = pa.RecordBatch.from_arrays([pa.array([each]) for each in (lat, lon, other_lat, other_lon)], schema=schema)
-    found = compiled(schema, None, "distance(a, b, c, d) AS m").project(batch).column(0)[0].as_py()
+    batch = pa.RecordBatch.from_arrays(
+        [pa.array([degrees]) for degrees in (lat, lon, other_lat, other_lon)], schema=schema
+    )
+    distance = compiled(schema, None, "distance(a, b, c, d) AS m").project(batch).column(0)[0].as_py()
     wanted = naive.metres(lat, lon, other_lat, other_lon)
     assert wanted is not None
-    assert math.isclose(found, wanted, rel_tol=1e-9, abs_tol=1e-3)
+    assert math.isclose(distance, wanted, rel_tol=1e-9, abs_tol=1e-3)
 
 
 @settings(max_examples=100, deadline=None)
@@ -427,8 +431,8 @@ def test_dates_are_truncated_and_moved(day: date | None, unit: str, days: int) -
     schema = pa.schema([("day", pa.date32())])
     batch = pa.RecordBatch.from_pylist([{"day": day}], schema)
     text = f"date_trunc('{unit}', day) AS cut, day + INTERVAL '{days}' DAY AS moved"
-    found = compiled(schema, None, text).project(batch).to_pylist()[0]
+    row = compiled(schema, None, text).project(batch).to_pylist()[0]
     moved = None if day is None else day.toordinal() + days
     inside = moved is not None and date.min.toordinal() <= moved <= date.max.toordinal()
-    assert found["cut"] == (None if day is None else naive.truncated(unit, day))
-    assert found["moved"] == (date.fromordinal(moved) if inside and moved is not None else None)
+    assert row["cut"] == (None if day is None else naive.truncated(unit, day))
+    assert row["moved"] == (date.fromordinal(moved) if inside and moved is not None else None)

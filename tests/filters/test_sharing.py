@@ -1,4 +1,4 @@
-"""Filters are shared: the same texts give the same object, and the number of those remembered is bounded."""
+"""Filters are shared: the same texts give the same object, and the number of cached filters is bounded."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.errors import BadExpression
-from penstock.filters import compiled, filter
-from penstock.filters.limits import CACHE_FILTERS
+from penstock.core.errors import BadExpression
+from penstock.core.filters import compiled, filter
+from penstock.core.filters.limits import CACHE_FILTERS
 
 SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
 BATCH = pa.RecordBatch.from_pylist([{"a": 1, "s": "x"}, {"a": 2}], SCHEMA)
@@ -34,8 +34,8 @@ def test_a_column_of_another_type_gives_another() -> None:
 
 def test_threads_that_ask_at_the_same_time_get_one_object() -> None:
     with ThreadPoolExecutor(8) as pool:
-        found = list(pool.map(lambda _: compiled(SCHEMA, "a = 17 OR s = 'threads'", None), range(64)))
-    assert len(set(found)) == 1
+        filters = list(pool.map(lambda _: compiled(SCHEMA, "a = 17 OR s = 'threads'", None), range(64)))
+    assert len(set(filters)) == 1
 
 
 def test_what_is_forgotten_goes_on_working_and_what_is_used_is_kept() -> None:
@@ -61,7 +61,7 @@ def limited(claims: dict[str, Any]) -> filter.Filter:
 
 
 def test_readers_of_whom_the_same_is_known_share_a_filter() -> None:
-    """As far as the condition asks: each has a name of its own, and some tokens a number."""
+    """Only claims that the condition uses matter: each reader has a name, and some tokens a number."""
     one = limited({"groups": ["x"], "sub": "ann", "sid": 1})
     assert one is limited({"groups": ["x"], "sub": "bob", "sid": 2})
     assert one is not limited({"groups": ["y"], "sub": "ann", "sid": 1})
@@ -70,8 +70,8 @@ def test_readers_of_whom_the_same_is_known_share_a_filter() -> None:
 @pytest.mark.parametrize("pair", [(1, "1"), (1, True), (1, 1.0), (["x"], "x"), (["x", "y"], ["x, y"]), (None, "None")])
 def test_readers_of_whom_different_things_are_known_do_not(pair: tuple[Any, Any]) -> None:
     one, other = ({"groups": value} for value in pair)
-    found = [compiled(SCHEMA, "claim('groups') IS NULL", None, claims=each) for each in (one, other)]
-    assert found[0] is not found[1]
+    filters = [compiled(SCHEMA, "claim('groups') IS NULL", None, claims=claims) for claims in (one, other)]
+    assert filters[0] is not filters[1]
 
 
 @pytest.mark.parametrize("value", ["\ud800", ["\ud800"]])

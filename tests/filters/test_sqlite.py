@@ -1,4 +1,4 @@
-"""What a condition means, held against SQLite: comparisons, IN, BETWEEN, NULL, AND, OR, NOT, and how they bind."""
+"""The meaning of conditions, compared with SQLite: comparisons, IN, BETWEEN, NULL, AND, OR, NOT, and precedence."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.filters import compiled
+from penstock.core.filters import compiled
 
 SCHEMA = pa.schema(
     [("a", pa.int64()), ("b", pa.int64()), ("x", pa.float64()), ("s", pa.string()), ("t", pa.string()),
@@ -50,11 +50,11 @@ def _comparisons(operands: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
     negated = st.sampled_from(["", "NOT "])
     return st.one_of(
         st.tuples(operands, _signs, operands).map(" ".join),
-        st.tuples(operands, negated, several).map(lambda each: f"{each[0]} {each[1]}IN ({each[2]})"),
+        st.tuples(operands, negated, several).map(lambda parts: f"{parts[0]} {parts[1]}IN ({parts[2]})"),
         st.tuples(operands, negated, operands, operands).map(
-            lambda each: f"{each[0]} {each[1]}BETWEEN {each[2]} AND {each[3]}"
+            lambda parts: f"{parts[0]} {parts[1]}BETWEEN {parts[2]} AND {parts[3]}"
         ),
-        st.tuples(operands, negated).map(lambda each: f"{each[0]} IS {each[1]}NULL"),
+        st.tuples(operands, negated).map(lambda parts: f"{parts[0]} IS {parts[1]}NULL"),
     )
 
 
@@ -63,9 +63,9 @@ conditions = st.recursive(
     _leaves,
     lambda inner: st.one_of(
         st.tuples(inner, st.sampled_from([" AND ", " OR "]), inner).map("".join),
-        inner.map(lambda each: f"NOT {each}"),
-        inner.map(lambda each: f"NOT ({each})"),
-        inner.map(lambda each: f"({each})"),
+        inner.map(lambda condition: f"NOT {condition}"),
+        inner.map(lambda condition: f"NOT ({condition})"),
+        inner.map(lambda condition: f"({condition})"),
     ),
     max_leaves=8,
 )

@@ -1,14 +1,14 @@
-"""Edits of the shop: what each does to the data that there is."""
+"""Edits of the shop, and the effect of each on the existing data."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from penstock.fingerprints.verdicts import Kind
+from penstock.app.fingerprints.verdicts import VerdictKind
 from tests.fingerprints.shop import Edit
 
-SAME: Mapping[str, tuple[Kind, str]] = {}
+SAME: Mapping[str, tuple[VerdictKind, str]] = {}
 BEST = '"SELECT shop, max(amount) AS best, count(*) AS n FROM orders GROUP BY shop"'
 HOURS = 'rows.groupBy("shop", F.window("at", "1 hour")).agg(F.sum("amount").alias("total"))'
 LARGE = 'rows.where(F.col("amount") > LIMIT * rates.FACTOR).select("oid", "amount")'
@@ -16,37 +16,38 @@ LARGE = 'rows.where(F.col("amount") > LIMIT * rates.FACTOR).select("oid", "amoun
 
 @dataclass(frozen=True)
 class Row:
-    """`expected` has the verdict of each declaration that is not unchanged, with a part of its reason. `watch` is a
-    view that goes on, whose rows must be those of a fresh run of the new code."""
+    """An edit. `expected` has the verdict of each changed declaration, with a part of its reason. `watch` is a
+    view that continues, whose rows must be those of a fresh run of the new code."""
 
     name: str
     edits: Sequence[Edit]
-    expected: Mapping[str, tuple[Kind, str]] = field(default_factory=dict)
+    expected: Mapping[str, tuple[VerdictKind, str]] = field(default_factory=dict)
     watch: str | None = None
     rates: Sequence[Edit] = ()
 
     @property
     def refused(self) -> bool:
-        return any(kind is Kind.incompatible for kind, _ in self.expected.values())
+        return any(kind is VerdictKind.incompatible for kind, _ in self.expected.values())
 
     @property
     def rebuilt(self) -> tuple[str, ...]:
-        """The views that `penstock rebuild` makes again: those that are refused, unless their stream is too."""
-        refused = [name for name, (kind, _) in self.expected.items() if kind is Kind.incompatible]
+        """The views that `penstock rebuild` rebuilds: the refused ones, unless their stream is refused too."""
+        refused = [name for name, (kind, _) in self.expected.items() if kind is VerdictKind.incompatible]
         return () if "orders" in refused else tuple(name for name in refused if name != "tell")
 
     @property
     def watched(self) -> tuple[str, ...]:
-        """Of an app that starts, a view in any case: the one that costs least, unless another is given."""
+        """The watched views; of an app that starts, always at least one: the cheapest, unless another is
+        given."""
         return (self.watch,) if self.watch is not None else () if self.refused else ("large",)
 
 
-def no(name: str, reason: str) -> Mapping[str, tuple[Kind, str]]:
-    return {name: (Kind.incompatible, reason)}
+def no(name: str, reason: str) -> Mapping[str, tuple[VerdictKind, str]]:
+    return {name: (VerdictKind.incompatible, reason)}
 
 
-def yes(name: str, reason: str) -> Mapping[str, tuple[Kind, str]]:
-    return {name: (Kind.compatible, reason)}
+def yes(name: str, reason: str) -> Mapping[str, tuple[VerdictKind, str]]:
+    return {name: (VerdictKind.compatible, reason)}
 
 
 def new_sql(text: str) -> Edit:
@@ -163,11 +164,17 @@ COMPATIBLE = [
         yes("tell", "its code has changed"),
     ),
     Row("a constant of a handler", [("STEP = 1", "STEP = 5")], yes("tell", "its code has changed")),
+    Row(
+        "a method of a state",
+        [("return self.count", "return 2 * self.count")],
+        yes("tell", "the code in the class Seen has changed"),
+    ),
+    Row("a default of a state", [("count: int = 0", "count: int = 7")], yes("tell", "a different default for count")),
     Row("a field of a state", [("count: int = 0", "count: int = 0\n    last: str = ''")], yes("tell", "carried over")),
     Row(
         "a class that a handler emits",
         [("class Told(Event):\n", "class Told(Event):\n    why: str = ''\n")],
-        yes("tell", "what it emits"),
+        yes("tell", "from now on, it emits different events"),
     ),
     Row(
         "a key that is renamed",
@@ -183,14 +190,14 @@ COMPATIBLE = [
         {
             **yes("orders", "its field shop is now store"),
             **yes("tell", "its code has changed"),
-            **dict.fromkeys(("best", "hours"), (Kind.incompatible, "its query has changed")),
+            **dict.fromkeys(("best", "hours"), (VerdictKind.incompatible, "its query has changed")),
         },
         watch="large",
     ),
     Row(
         "the id of a stream",
         [('Event, id="oid", time', "Event, time")],
-        yes("orders", "its id was 'oid' and it has none now"),
+        yes("orders", "its id was 'oid', and now it has no id"),
     ),
     Row("the id of a stream without events", [('Event, id="rid"', "Event")], SAME),
     Row(
@@ -201,25 +208,29 @@ COMPATIBLE = [
                 'app.sql("all", "SELECT shop, count(*) AS n FROM orders GROUP BY shop", key="shop")\napp.feed("small"',
             )
         ],
-        {"all": (Kind.new, "")},
+        {"all": (VerdictKind.new, "")},
         watch="best",
     ),
-    Row("a new stream", [("LIMIT = 10", 'more = app.stream("more", Refund)\nLIMIT = 10')], {"more": (Kind.new, "")}),
+    Row(
+        "a new stream",
+        [("LIMIT = 10", 'more = app.stream("more", Refund)\nLIMIT = 10')],
+        {"more": (VerdictKind.new, "")},
+    ),
     Row(
         "a removed view",
         [(f'app.sql("best", {BEST}, key="shop")\n', ""), ('app.feed("small", of="best", where="best < 20")\n', "")],
-        {"best": (Kind.removed, "no longer declared")},
+        {"best": (VerdictKind.removed, "no longer declared")},
         watch="hours",
     ),
     Row(
         "a removed handler",
         [("@app.handler(", "app2 = App('other')\n\n\n@app2.handler(")],
-        {"tell": (Kind.removed, "no longer declared")},
+        {"tell": (VerdictKind.removed, "no longer declared")},
     ),
     Row(
         "a removed stream",
         [('refunds = app.stream("refunds", Refund, key="shop")\n', "")],
-        {"refunds": (Kind.removed, "no longer declared")},
+        {"refunds": (VerdictKind.removed, "no longer declared")},
     ),
 ]
 
@@ -241,7 +252,7 @@ INCOMPATIBLE = [
     Row(
         "reordered aggregates",
         [("max(amount) AS best, count(*) AS n", "count(*) AS n, max(amount) AS best")],
-        no("best", "in another order"),
+        no("best", "in a different order"),
     ),
     Row("an alias of a column", [("AS n FROM", "AS number FROM")], no("best", "its columns were")),
     Row(
@@ -279,11 +290,16 @@ INCOMPATIBLE = [
     Row(
         "late_after",
         [("late_after=timedelta(minutes=2)", "late_after=timedelta(minutes=5)")],
-        no("hours", "120 s behind by at, now 300 s"),
+        no("hours", "late_after of orders, which was 120 s by the field at and is 300 s"),
         watch="best",
     ),
     Row("the body of a UDF", [("int(amount * factor", "int(2 * amount * factor")], no("gross", "a Python function")),
     Row("a closure constant", [("gross_by(3)", "gross_by(4)")], no("gross", "a Python function")),
+    Row(
+        "one of two constants that a UDF uses already",
+        [("else HIGH", "else LOW")],
+        no("gross", "a Python function"),
+    ),
     Row("a default of a helper", [("extra=1", "extra=2")], no("gross", "a Python function")),
     Row("an imported constant", [], no("gross", "a Python function"), rates=[("VAT = 2", "VAT = 3")]),
     Row(
@@ -298,11 +314,11 @@ INCOMPATIBLE = [
         "the type of a used field",
         [("shop: str\n    amount: int\n    note", "shop: str\n    amount: float\n    note")],
         {
-            "orders": (Kind.incompatible, "raise the version"),
-            "best": (Kind.incompatible, "orders.amount was long and is double"),
-            "hours": (Kind.incompatible, "orders.amount"),
-            "gross": (Kind.incompatible, "orders.amount"),
-            "large": (Kind.incompatible, "orders.amount"),
+            "orders": (VerdictKind.incompatible, "raise the version"),
+            "best": (VerdictKind.incompatible, "orders.amount was long and is double"),
+            "hours": (VerdictKind.incompatible, "orders.amount"),
+            "gross": (VerdictKind.incompatible, "orders.amount"),
+            "large": (VerdictKind.incompatible, "orders.amount"),
         },
     ),
     Row(
@@ -334,9 +350,9 @@ INCOMPATIBLE = [
             ),
         ],
         {
-            **yes("orders", "its events are now of version 2"),
-            **yes("tell", "the stored events of orders are read as something else"),
-            **dict.fromkeys(("best", "hours", "gross", "large"), (Kind.incompatible, "another version")),
+            **yes("orders", "its events now have version 2"),
+            **yes("tell", "the stored events of orders are read differently"),
+            **dict.fromkeys(("best", "hours", "gross", "large"), (VerdictKind.incompatible, "a different version")),
         },
     ),
     Row(
@@ -351,7 +367,9 @@ INCOMPATIBLE = [
         ],
         {
             **no("orders", "renamed={'amount': 'price'}"),
-            **dict.fromkeys(("best", "hours", "gross"), (Kind.undecided, "its query is compared once the events of")),
+            **dict.fromkeys(
+                ("best", "hours", "gross"), (VerdictKind.undecided, "its query is compared once the events of")
+            ),
             **no("large", "by was amount and is price"),
         },
     ),
@@ -370,20 +388,20 @@ INCOMPATIBLE = [
             ),
         ],
         {
-            **yes("orders", "its events are now of version 2"),
-            **yes("tell", "the stored events of orders are read as something else"),
-            **dict.fromkeys(("best", "hours", "gross", "large"), (Kind.incompatible, "another version")),
+            **yes("orders", "its events now have version 2"),
+            **yes("tell", "the stored events of orders are read differently"),
+            **dict.fromkeys(("best", "hours", "gross", "large"), (VerdictKind.incompatible, "a different version")),
         },
     ),
     Row(
         "the key of a stream",
         [('Order, key="shop"', 'Order, key="oid"')],
-        no("orders", "its key was 'shop' and is 'oid', and stored events are placed by it"),
+        no("orders", "its key was 'shop' and is 'oid', but stored events are partitioned by the old one"),
     ),
     Row(
         "the partitions of a stream",
         [('Order, key="shop"', 'Order, key="shop", partitions=4')],
-        no("orders", "its partitions was 2 and is 4, and stored events are placed by it"),
+        no("orders", "its number of partitions was 2 and is 4, but stored events are partitioned by the old one"),
     ),
     Row(
         "the key of a handler",
@@ -400,7 +418,7 @@ INCOMPATIBLE = [
         [
             ("count: int = 0", "count: str = ''"),
             ("state.count += STEP", "state.count += 'x'"),
-            ("count=state.count", "count=len(state.count)"),
+            ("count=state.told()", "count=len(state.count)"),
         ],
         no("tell", "raise the version"),
     ),

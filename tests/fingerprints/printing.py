@@ -7,23 +7,29 @@ import sys
 
 import msgspec
 
-from penstock.fingerprints.declared import handler_functions, handler_print, stream_print, view_print
-from penstock.runtime.loading import load
-from penstock.settings import Settings
+from penstock.app.fingerprints.declared import handler_functions, handler_print, stream_print, view_print
+from penstock.app.loading import load
+from penstock.core.settings import Settings
 
 
 def main(targets: list[str]) -> None:
-    found = {}
+    prints = {}
     for target in targets:
         app = load(target).app
         streams = (*app.streams, *app.outputs)
-        found[target] = {
-            "streams": {each.name: msgspec.to_builtins(stream_print(each, Settings(), {})) for each in app.streams},
-            "views": {each.name: msgspec.to_builtins(view_print(app, each)) for each in app.queries},
-            "handlers": {each.name: msgspec.to_builtins(handler_print(each, streams)) for each in app.handlers},
-            "opaque": [handler_functions(each).opaque for each in app.handlers if handler_functions(each).opaque],
+        prints[target] = {
+            "streams": {
+                stream.name: msgspec.to_builtins(stream_print(stream, Settings(), {})) for stream in app.streams
+            },
+            "views": {view.name: msgspec.to_builtins(view_print(app, view)) for view in app.queries},
+            "handlers": {
+                handler.name: msgspec.to_builtins(handler_print(handler, streams)) for handler in app.handlers
+            },
+            "opaque": [
+                handler_functions(handler).opaque for handler in app.handlers if handler_functions(handler).opaque
+            ],
         }
-    print(json.dumps(found, sort_keys=True))
+    print(json.dumps(prints, sort_keys=True))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""A data directory as an app would have left it, made by hand in a moment: for tests without Spark."""
+"""A data directory as an app would have left it, built by hand in a moment: for tests without Spark."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock import App
-from penstock.columns import to_batch
-from penstock.contracts import StreamSpec
-from penstock.event_shape import event_spec
-from penstock.evolution import shape_of
-from penstock.fingerprints.stored import PlanPrint
-from penstock.graph import order
+from penstock.app.fingerprints.stored import PlanPrint
+from penstock.app.graph import order
+from penstock.app.loading import load
+from penstock.core.columns import to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.event_shape import event_spec
+from penstock.core.settings import Settings
+from penstock.core.shapes import shape_of
 from penstock.queue import EmbeddedLog
 from penstock.runtime.comparison import Comparison
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.loading import load
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.views import open_table
-from penstock.settings import Settings
 from tests.fingerprints.handled import handle_a_batch
 
 APP = """
@@ -46,8 +47,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PLAN = PlanPrint("a plan", (), {"shop": "string", "best": "bigint"}, {"orders": {"shop": "string"}}, {})
 
 
-def write(folder: Path, *edits: tuple[str, str]) -> Path:
-    text = APP
+def write(folder: Path, *edits: tuple[str, str], text: str = APP) -> Path:
     for old, new in edits:
         assert old in text, old
         text = text.replace(old, new)
@@ -62,11 +62,11 @@ def loaded(file: Path) -> App:
 
 
 def compare(file: Path, directory: DataDirectory) -> Comparison:
-    return Comparison(loaded(file), str(file), directory, Settings())
+    return Comparison(loaded(file), str(file), EmbeddedStorage(directory), Settings())
 
 
 def stock(file: Path, root: Path, *, record: bool = True) -> DataDirectory:
-    """A directory in which every declaration has data. The plan of each view is `PLAN`."""
+    """Return a directory in which every declaration has data. The plan of each view is `PLAN`."""
     directory = DataDirectory(root)
     directory.make()
     comparison = compare(file, directory)
@@ -84,7 +84,7 @@ def stock(file: Path, root: Path, *, record: bool = True) -> DataDirectory:
             comparison.require(node, lambda: PLAN)
             comparison.record(node)
     for view in app.queries:
-        open_table(view, directory, Settings()).close()
+        open_table(view, EmbeddedStorage(directory), Settings()).close()
         offsets = directory.checkpoint(view.name) / "offsets"
         offsets.mkdir(parents=True)
         (offsets / "0").write_text("v1\n{}\n{}")

@@ -1,4 +1,4 @@
-"""A small app as text to be edited, data that it has made, and its views run on that data without the whole app."""
+"""A small app as editable text, data that it has produced, and its views run on that data without the whole app."""
 
 from __future__ import annotations
 
@@ -20,33 +20,35 @@ from pyspark.sql.types import StructType
 
 from penstock import App
 from penstock.analyze.check import EmptyLog
+from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.fetching import fetch
 from penstock.analyze.frames import build, inputs
-from penstock.analyze.planning import plan_print
+from penstock.analyze.plan_print import plan_print
 from penstock.analyze.plans import plans_of
 from penstock.analyze.pruning import prune
-from penstock.analyze.query import Query
 from penstock.analyze.source import read_stream, register
-from penstock.columns import to_batch
-from penstock.contracts import Output, StreamSpec
-from penstock.declared import Handler, View
-from penstock.event_shape import event_spec
+from penstock.analyze.streaming_query import SparkQuery
+from penstock.app.declared import Handler, View
+from penstock.app.loading import LoadedApp, load
+from penstock.core.clock import WallClock
+from penstock.core.columns import to_batch
+from penstock.core.contracts import Output, StreamSpec
+from penstock.core.event_shape import event_spec
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.runtime.clock import WallClock
 from penstock.runtime.comparison import Comparison, Plans
-from penstock.runtime.directory import DataDirectory, take
+from penstock.runtime.embedded.directory import DataDirectory, take
+from penstock.runtime.embedded.handler import ShardOpener
+from penstock.runtime.embedded.storage import EmbeddedStorage, open_storage
 from penstock.runtime.engine import Engine
 from penstock.runtime.events import event_classes, stored_origins
-from penstock.runtime.loading import Loaded, load
 from penstock.runtime.purge import Purge
 from penstock.runtime.rebuild import Rebuild
-from penstock.runtime.states import ShardOpener
-from penstock.settings import Settings
 from penstock.store import ViewSpec, ViewTable, read_handled
 from tests.handlers.pipe import HandlerPipe
 
 FIRST, ALL = range(12), range(24)
-"""The orders that a shop has at first, and all that it gets."""
+"""The orders that a shop has at first, and all its orders."""
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 SETTINGS = Settings(partitions=2, disk_reserve_bytes=0)
 
@@ -80,6 +82,7 @@ orders = app.stream("orders", Order, key="shop", late_after=timedelta(minutes=2)
 refunds = app.stream("refunds", Refund, key="shop")
 
 LIMIT = 10
+LOW, HIGH = 0, 100
 
 app.sql("best", "SELECT shop, max(amount) AS best, count(*) AS n FROM orders GROUP BY shop", key="shop")
 
@@ -91,7 +94,7 @@ def hours(rows):
 
 def gross_by(factor, extra=1):
     def gross_of(amount):
-        return int(amount * factor + VAT + extra)
+        return int(amount * factor + VAT + extra) if LOW <= amount <= HIGH else HIGH
 
     return F.udf(gross_of, "long", useArrow=False)
 
@@ -109,6 +112,9 @@ def large(rows):
 class Seen(State):
     count: int = 0
 
+    def told(self):
+        return self.count
+
 
 class Told(Event):
     shop: str
@@ -121,7 +127,7 @@ STEP = 1
 @app.handler("tell", reads=orders, key="shop", state=Seen, emits=Told)
 def tell(state, order, ctx):
     state.count += STEP
-    yield Told(shop=order.shop, count=state.count)
+    yield Told(shop=order.shop, count=state.told())
 
 
 app.feed("small", of="best", where="best < 20")
@@ -135,7 +141,7 @@ Edit = tuple[str, str]
 
 
 def write_app(folder: Path, edits: Sequence[Edit] = (), rates: Sequence[Edit] = ()) -> Path:
-    """The app's file, edited; its neighbour `rates.py` stands beside it. An edit whose text is not there fails."""
+    """Write the app's file, edited, and its neighbour `rates.py`. An edit whose text does not occur fails."""
     folder.mkdir(parents=True)
     for name, text, changes in (("app.py", APP, edits), ("rates.py", RATES, rates)):
         edited = text
@@ -151,17 +157,17 @@ def load_app(file: Path) -> App:
     return _load(file).app
 
 
-def _load(file: Path) -> Loaded:
+def _load(file: Path) -> LoadedApp:
     for name in ("rates", "penstock_app_app"):
         sys.modules.pop(name, None)
-    sys.path[:] = [each for each in sys.path if not (Path(each) / "rates.py").exists()]
+    sys.path[:] = [path for path in sys.path if not (Path(path) / "rates.py").exists()]
     loaded = load(str(file))
     cloudpickle.register_pickle_by_value(loaded.module)  # type: ignore[no-untyped-call]
     return loaded
 
 
 def some_orders(app: App, numbers: Iterable[int]) -> list[Any]:
-    """Orders as the app's class has them, whatever its fields are called there."""
+    """Return orders of the app's class, whatever its fields are called there."""
     order = next(stream.event for stream in app.streams if stream.name == "orders")
     return [
         order(**{name: _value(name, number) for name in order.__struct_fields__ if name != "source"})
@@ -199,10 +205,10 @@ def fill(app: App, streams: Path, numbers: range, sequence: int) -> None:
 
 
 def run_view(spark: SparkSession, app: App, view: View, streams: Path, directory: DataDirectory) -> list[Any]:
-    """Run a view over all of a log, from where its checkpoint stands, as the engine does; gives its rows."""
+    """Run a view over all of a log, from its checkpoint on, as the engine does; returns its rows."""
     register(spark, EmbeddedLogOpener(streams, event_classes(app)))
     table = ViewTable(directory.view_file(view.name), _spec(view), clock=WallClock())
-    query = Query(view, directory.checkpoint(view.name), table, 1)
+    query = SparkQuery(view, Checkpoint(directory.checkpoint(view.name)), table, 1)
 
     def read(stream: str, schema: StructType) -> DataFrame:
         return read_stream(spark, stream, schema, rows_max=1000, wait_s=0.01)
@@ -219,7 +225,8 @@ def run_view(spark: SparkSession, app: App, view: View, streams: Path, directory
 
 
 def fresh_rows(app: App, view: View, numbers: range, folder: Path) -> list[Any]:
-    """The rows of a fresh run of a view over some orders: its query as a batch, kept as the engine keeps them."""
+    """Return the rows of a fresh run of a view over some orders: its query as a batch, stored as the engine stores
+    them."""
     table = fetch(app.preview(view, some_orders(app, numbers)))
     kept = ViewTable(folder / "fresh.db", _spec(view), clock=WallClock())
     kept.commit(Output(0, "[]", "[]", 1, table))
@@ -231,20 +238,20 @@ def rebuild(spark: SparkSession, file: Path, directory: DataDirectory, name: str
     """Prepare a view or handler of an edited file, as `penstock rebuild` does."""
     loaded = _load(file)
     nodes: list[View | Handler] = [*loaded.app.queries, *loaded.app.handlers]
-    node = next(each for each in nodes if each.name == name)
-    made = Rebuild(loaded, str(file), directory.root, SETTINGS, [node])
-    made._spark = spark
+    node = next(node for node in nodes if node.name == name)
+    work = Rebuild(loaded, str(file), open_storage(directory.root), SETTINGS, [node])
+    work._spark = spark
     try:
-        made.prepare(lambda _: None, lambda _: None, kept=False)
+        work.prepare(lambda _: None, lambda _: None, kept=False)
     finally:
-        made.log.close()
+        work.log.close()
 
 
 def engine_rows(spark: SparkSession, file: Path, directory: DataDirectory, view: str) -> list[Any]:
-    """The rows of a view once the engine, which runs nothing else, has read everything that there is."""
+    """Return the rows of a view once the engine, which runs nothing else, has read everything."""
     app = load_app(file)
     owned = take(directory, app.name)
-    engine = Engine(app, str(file), directory, SETTINGS, owned.epoch)
+    engine = Engine(app, str(file), EmbeddedStorage(directory), SETTINGS, owned.epoch)
     engine.spark = spark
     try:
         engine._start(view_of(app, view), True)
@@ -255,20 +262,20 @@ def engine_rows(spark: SparkSession, file: Path, directory: DataDirectory, view:
         runner.query.query.processAllAvailable()
     finally:
         engine._stop(1)
-        os.close(owned.descriptor)
+        os.close(*owned.inherit)
     return _rows(directory.view_file(view))
 
 
 def purge(file: Path, directory: DataDirectory, command: str) -> None:
-    """Remove what a printed command removes: `penstock purge FILE NAMES --data DIR --yes`."""
+    """Run a printed command: `penstock purge FILE NAMES --data DIR --yes`."""
     names = command.removeprefix(f"penstock purge {file} ").partition(" --data")[0].split()
-    found = Purge(compare(file, load_app(file), directory), str(file))
-    found.require_purgeable(names)
-    found.run(names, lambda _: None)
+    work = Purge(compare(file, load_app(file), directory), str(file))
+    work.require_purgeable(names)
+    work.run(names, lambda _: None)
 
 
 def run_handler(spark: SparkSession, file: Path, directory: DataDirectory) -> tuple[int, set[str]]:
-    """Run the handler over everything that there is; gives the digest of its state, and its keys."""
+    """Run the handler over all events; returns the digest of its state, and its keys."""
     app = load_app(file)
     handler = app.handlers[0]
     pipe = HandlerPipe(spark, directory.root, app, file)
@@ -279,12 +286,12 @@ def run_handler(spark: SparkSession, file: Path, directory: DataDirectory) -> tu
     handled = read_handled(directory.handler_ledger(handler.name))
     assert handled is not None
     opened = ShardOpener(directory, handler.name)
-    shards = [opened(handled.generation, number).load(each.version) for number, each in handled.shards.items()]
+    shards = [opened(handled.generation, number).load(shard.version) for number, shard in handled.shards.items()]
     return sum(shard.digest for shard in shards), {key for shard in shards for key in shard.records}
 
 
 def new_shop(file: Path, root: Path) -> DataDirectory:
-    """A data directory that has all orders as an edited file has them, and nothing that was made of them."""
+    """Return a data directory that has all orders as the edited file declares them, and no output."""
     directory = DataDirectory(root)
     directory.make()
     fill(load_app(file), directory.streams, ALL, 1)
@@ -302,28 +309,28 @@ def _rows(file: Path) -> list[Any]:
 
 
 def view_of(app: App, name: str) -> View:
-    return next(each for each in app.queries if each.name == name)
+    return next(view for view in app.queries if view.name == name)
 
 
 def compare(file: Path, app: App, directory: DataDirectory) -> Comparison:
-    return Comparison(app, str(file), directory, Settings())
+    return Comparison(app, str(file), EmbeddedStorage(directory), Settings())
 
 
 def spark_plans(spark: SparkSession, app: App, directory: DataDirectory, views: Sequence[str]) -> Plans:
-    """What the process beside `penstock run` makes, in the session that there is."""
+    """Compute the plans that a process beside `penstock run` computes, in the existing session."""
     register(spark, EmptyLog)
-    return plans_of(spark, app, views, stored_origins(app, directory))
+    return plans_of(spark, app, views, stored_origins(app, EmbeddedStorage(directory)))
 
 
 @dataclass(frozen=True)
 class Shop:
-    """Data that the app has made: `directory` has it as it was stopped, `longer` is the log with more events."""
+    """Data that the app has produced: `directory` as of its stop, `longer` is the log with more events."""
 
     directory: DataDirectory
     longer: Path
 
     def copy(self, to: Path, view: str) -> DataDirectory:
-        """The state and rows of one view, to be continued."""
+        """Copy the state and rows of one view, to be continued."""
         directory = DataDirectory(to)
         directory.make()
         shutil.copytree(self.directory.checkpoint(view), directory.checkpoint(view))
@@ -331,7 +338,7 @@ class Shop:
         return directory
 
     def whole_copy(self, to: Path) -> DataDirectory:
-        """All that the app has made, with the events that it has not seen."""
+        """Copy all output of the app, with the events that it has not seen."""
         shutil.copytree(self.directory.root, to)
         shutil.rmtree(DataDirectory(to).streams)
         shutil.copytree(self.longer, DataDirectory(to).streams)
@@ -339,7 +346,7 @@ class Shop:
 
 
 def make_shop(spark: SparkSession, root: Path) -> Shop:
-    """Run the app, as it is, on some orders, and record it as the engine does."""
+    """Run the unedited app on some orders, and record it as the engine does."""
     file = write_app(root / "code")
     app = load_app(file)
     directory = DataDirectory(root / "data")

@@ -1,4 +1,4 @@
-"""The stored streams of views' changes against the views as they are declared, without Spark."""
+"""The stored streams of views' changes compared with the declared views, without Spark."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock.columns import change_schema
-from penstock.contracts import StreamSpec
-from penstock.errors import ViewError
-from penstock.fingerprints.stored import PlanPrint
-from penstock.fingerprints.verdicts import Kind, Verdict
+from penstock.app.fingerprints.stored import PlanPrint
+from penstock.app.fingerprints.verdicts import Verdict, VerdictKind
+from penstock.core.columns import change_schema
+from penstock.core.contracts import StreamSpec
+from penstock.core.errors import ViewError
 from penstock.queue import EmbeddedLog
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.nextview import NextView, PreparedView
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.next_view import EmbeddedNextView
 from penstock.runtime.plans import decided
+from penstock.runtime.storage import PreparedView
 from tests.fingerprints.shelf import PLAN, compare, loaded, stock, write
 
 COLUMNS = pa.schema([("shop", pa.string()), ("best", pa.int64())])
@@ -29,7 +30,7 @@ DOUBLE = msgspec.structs.replace(PLAN, types={"shop": "string", "best": "double"
 
 
 def stocked(tmp_path: Path, read: tuple[str, str], view: str) -> DataDirectory:
-    """The data of an app in which the changes of a view are read."""
+    """Return the data of an app in which the changes of a view are read."""
     data = stock(write(tmp_path, read), tmp_path / "data")
     log = EmbeddedLog(data.streams)
     log.declare(StreamSpec(f"{view}.changes", change_schema(COLUMNS), 1))
@@ -38,9 +39,9 @@ def stocked(tmp_path: Path, read: tuple[str, str], view: str) -> DataDirectory:
 
 
 def judged(file: Path, data: DataDirectory, plan: PlanPrint) -> dict[str, Verdict]:
-    """What `penstock plan` finds; each plan that it asks for is this one."""
+    """Return the verdicts of `penstock plan`; each plan that it asks for is this one."""
     verdicts = decided(compare(file, data), lambda _: None, lambda _, names: dict.fromkeys(names, plan))
-    return {each.name: each for each in verdicts}
+    return {verdict.name: verdict for verdict in verdicts}
 
 
 EDITS = {
@@ -55,20 +56,20 @@ def test_another_type_of_a_derived_view_whose_changes_are_stored_is_refused(
 ) -> None:
     data = stocked(tmp_path, READS_RICH, "rich")
     file = write(tmp_path, READS_RICH, edit)
-    assert compare(file, data).of_view(loaded(file).queries[1]).kind is Kind.undecided
-    found = judged(file, data, DOUBLE)["rich"]
-    assert found.kind is Kind.incompatible
-    assert found.reason == "its column best is now double, and stored events of rich.changes have it as int64"
-    assert found.advice == "Give it another name, or remove what it has, with what was computed from its changes"
-    assert found.command == f"penstock purge {file} rich moves --data {data.root} --yes"
+    assert compare(file, data).of_view(loaded(file).queries[1]).kind is VerdictKind.undecided
+    verdict = judged(file, data, DOUBLE)["rich"]
+    assert verdict.kind is VerdictKind.incompatible
+    assert verdict.reason == "its column best is now double, but int64 in stored events of rich.changes"
+    assert verdict.advice == "Give it another name, or delete its data and everything computed from its changes"
+    assert verdict.command == f"penstock purge {file} rich moves --data {data.root} --yes"
     same = judged(file, data, SAME)["rich"].kind
-    assert same is (Kind.compatible if edit is EDITS["its text"] else Kind.unchanged)
+    assert same is (VerdictKind.compatible if edit is EDITS["its text"] else VerdictKind.unchanged)
 
 
 def test_without_stored_changes_a_derived_view_may_have_other_types(tmp_path: Path) -> None:
     data = stock(write(tmp_path), tmp_path / "data")
     file = write(tmp_path, EDITS["its text"])
-    assert judged(file, data, DOUBLE)["rich"].kind is Kind.compatible
+    assert judged(file, data, DOUBLE)["rich"].kind is VerdictKind.compatible
 
 
 def test_the_engine_refuses_another_type_of_a_derived_view_too(tmp_path: Path) -> None:
@@ -77,20 +78,20 @@ def test_the_engine_refuses_another_type_of_a_derived_view_too(tmp_path: Path) -
     rich = comparison.app.queries[1]
     with pytest.raises(ViewError, match="view rich: incompatible: its column best is now double"):
         comparison.require(rich, lambda: DOUBLE)
-    assert comparison.require(rich, lambda: SAME).kind is Kind.compatible
+    assert comparison.require(rich, lambda: SAME).kind is VerdictKind.compatible
     comparison.record(rich)
-    assert comparison.require(rich, lambda: pytest.fail("it is known")).kind is Kind.unchanged
+    assert comparison.require(rich, lambda: pytest.fail("it is known")).kind is VerdictKind.unchanged
 
 
 def test_another_type_is_refused_before_and_after_a_view_is_rebuilt(tmp_path: Path) -> None:
     data = stocked(tmp_path, READS_BEST, "best")
     file = write(tmp_path, READS_BEST, ("max(amount)", "avg(amount)"))
     changed = msgspec.structs.replace(DOUBLE, query="another plan")
-    reason = "its column best is now double, and stored events of best.changes have it as int64"
+    reason = "its column best is now double, but int64 in stored events of best.changes"
     assert judged(file, data, changed)["best"].reason == reason
     comparison = compare(file, data)
     best = comparison.app.queries[0]
-    next_view = NextView(data, "best")
+    next_view = EmbeddedNextView(data, "best")
     next_view.begin()
     next_view.mark(PreparedView("one", "[]", comparison.view_print(best, changed)))
     assert judged(file, data, changed)["best"].reason == reason
@@ -103,16 +104,16 @@ def test_another_key_is_refused_while_there_is_a_stream_of_changes(tmp_path: Pat
     data = stocked(tmp_path, READS_BEST, "best")
     edit = ('GROUP BY shop", key="shop")\napp.sql("rich"', 'GROUP BY shop", key=["shop", "best"])\napp.sql("rich"')
     file = write(tmp_path, READS_BEST, edit)
-    found = judged(file, data, SAME)["best"]
-    assert found.kind is Kind.incompatible
-    assert found.reason == "its key was shop and is shop, best, and those who read best.changes go by the former"
-    assert found.command == f"penstock purge {file} best rich moves --data {data.root} --yes"
+    verdict = judged(file, data, SAME)["best"]
+    assert verdict.kind is VerdictKind.incompatible
+    assert verdict.reason == "its key was shop and is shop, best, but readers of best.changes use the old key"
+    assert verdict.command == f"penstock purge {file} best rich moves --data {data.root} --yes"
     (data.streams / "best.changes.db").unlink()
     assert str(judged(file, data, SAME)["best"].command).startswith("penstock rebuild ")
 
 
 def test_another_type_in_the_rows_of_a_window_is_refused(tmp_path: Path) -> None:
-    made = """
+    window = """
 import datetime
 from penstock import windows
 
@@ -122,13 +123,13 @@ app.window(
 )
 """
     ending = "    state.count += 1\n"
-    data = stock(write(tmp_path, (ending, ending + made)), tmp_path / "data")
-    file = write(tmp_path, (ending, ending + made.replace("windows.sum", "windows.mean")))
+    data = stock(write(tmp_path, (ending, ending + window)), tmp_path / "data")
+    file = write(tmp_path, (ending, ending + window.replace("windows.sum", "windows.mean")))
     sums = loaded(file).handlers[-1]
     log = EmbeddedLog(data.streams)
     log.declare(StreamSpec("sums.changes", change_schema(COLUMNS), 1))
     log.close()
-    found = compare(file, data).of_handler(sums)
-    assert found.reason == "its column best is now double, and stored events of sums.changes have it as int64"
-    assert (found.kind, found.sort) == (Kind.incompatible, "handler")
-    assert found.command == f"penstock purge {file} sums --data {data.root} --yes"
+    verdict = compare(file, data).of_handler(sums)
+    assert verdict.reason == "its column best is now double, but int64 in stored events of sums.changes"
+    assert (verdict.kind, verdict.sort) == (VerdictKind.incompatible, "handler")
+    assert verdict.command == f"penstock purge {file} sums --data {data.root} --yes"

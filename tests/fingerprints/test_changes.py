@@ -1,6 +1,6 @@
-"""An app that is edited, as processes: `plan` beside it, the engine that starts again, `rebuild`, and `run`.
+"""An edited app, as processes: `plan` beside it, the restarted engine, `rebuild`, and `run`.
 
-Spark is started as seldom as can be. What the app has made at first is made in the session of the tests, which also
+Spark is started as rarely as possible. The first output of the app is produced in the session of the tests, which also
 does the work of `penstock rebuild`.
 """
 
@@ -18,16 +18,17 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock import cli
 from penstock.analyze import session
-from penstock.columns import place, to_batch
-from penstock.contracts import StreamSpec
-from penstock.event_shape import event_spec
+from penstock.app.loading import load
+from penstock.cli import main as cli
+from penstock.core.columns import partition_of, to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.event_shape import event_spec
+from penstock.core.settings import from_environment
 from penstock.queue import EmbeddedLog
-from penstock.runtime.directory import DataDirectory, take
+from penstock.runtime.embedded.directory import DataDirectory, take
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.engine import Engine
-from penstock.runtime.loading import load
-from penstock.settings import from_environment
 from tests.harness import ROOT, running, wait_for
 
 APP = """from penstock import App, Event
@@ -52,14 +53,14 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory on which the app has run, and has ended in good order."""
+    """Return a data directory on which the app has run, and has stopped cleanly."""
     file, data = tmp_path_factory.mktemp("code") / "meters.py", tmp_path_factory.mktemp("begun") / "data"
     file.write_text(APP)
     app, directory, settings = load(str(file)).app, DataDirectory(data), from_environment()
     directory.make()
     send(app.streams[0].event, directory, settings.partitions)
     owned = take(directory, app.name)
-    engine = Engine(app, str(file), directory, settings, owned.epoch)
+    engine = Engine(app, str(file), EmbeddedStorage(directory), settings, owned.epoch)
     engine.spark = spark
     engine.comparison.record_streams()
     for view in app.queries:
@@ -68,17 +69,17 @@ def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
         assert query is not None and query.query is not None, engine.runners[view.name].error  # noqa: PT018
         query.query.processAllAvailable()
     engine._stop(0)
-    os.close(owned.descriptor)
+    os.close(*owned.inherit)
     return data
 
 
 def send(event: type[Any], directory: DataDirectory, partitions: int) -> None:
     """Append the first readings to the log, as the gateway does."""
-    log, values = EmbeddedLog(directory.streams), [event(**each) for each in FIRST]
+    log, values = EmbeddedLog(directory.streams), [event(**fields) for fields in FIRST]
     log.declare(StreamSpec.of("readings", event_spec(event), partitions))
-    ids, keys = [each.id for each in values], [each.meter for each in values]
+    ids, keys = [reading.id for reading in values], [reading.meter for reading in values]
     batch = to_batch(event, values, ids=ids, keys=keys, now=NOON)
-    log.append("readings", place("a", partitions), batch, producer="test", sequence=1)
+    log.append("readings", partition_of("a", partitions), batch, producer="test", sequence=1)
     log.close()
 
 
@@ -95,17 +96,17 @@ def file(tmp_path: Path) -> Path:
 
 
 def penstock(*arguments: str) -> subprocess.Popen[str]:
-    """Start a command in a process of its own."""
+    """Start a command in a separate process."""
     command = [sys.executable, "-m", "penstock.cli", *arguments]
     return subprocess.Popen(
         command, cwd=ROOT, env=dict(os.environ), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
 
 
-def told(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
+def run_cli(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
     """Run a command here: its status, and what it prints to both outputs."""
     capsys.readouterr()
-    status = cli.main([str(each) for each in arguments])
+    status = cli.main([str(argument) for argument in arguments])
     return (status, *capsys.readouterr())
 
 
@@ -114,17 +115,17 @@ def test_an_edited_app_never_goes_on_with_what_other_code_has_made(
 ) -> None:
     unchanged = (0, f"penstock: {data}: 3 unchanged; `penstock run` would start\n", "")
     with running(file, data) as app:
-        assert told(capsys, "plan", file, "--data", data) == unchanged, "no Spark is needed for what has not changed"
+        assert run_cli(capsys, "plan", file, "--data", data) == unchanged, "no Spark is needed for what has not changed"
         file.write_text(APP.replace("max(x)", "min(x)"))
         assert app.kill("engine"), "it starts again with the file as it is now"
         planned = penstock("plan", str(file), "--data", str(data), "--json")
 
         def peak() -> dict[str, Any]:
-            return next(each for each in app.describe()["views"] if each["name"] == "peak")
+            return next(view for view in app.describe()["views"] if view["name"] == "peak")
 
         wait_for(lambda: peak()["state"] == "failed", 240, "the failure of the edited view")
         assert (
-            "view peak: incompatible: its query has changed. Compute it again from the log: penstock rebuild"
+            "view peak: incompatible: its query has changed. Recompute it from the log: penstock rebuild"
             in peak()["error"]
         )
         app.post("readings", [{"id": "3", "meter": "a", "x": 5}])
@@ -133,19 +134,19 @@ def test_an_edited_app_never_goes_on_with_what_other_code_has_made(
         require_planned(planned, file, data)
 
         rebuild_here(spark, monkeypatch)
-        status, _, problem = told(capsys, "rebuild", file, "--view", "peak", "--data", data)
+        status, _, problem = run_cli(capsys, "rebuild", file, "--view", "peak", "--data", data)
         assert status == 0, problem
         wait_for(lambda: app.view("peak") == [{"meter": "a", "peak": 1}], 240, "the rebuilt view")
-        assert told(capsys, "plan", file, "--data", data) == unchanged
+        assert run_cli(capsys, "plan", file, "--data", data) == unchanged
         assert app.stop() == 0
 
 
 def require_planned(planned: subprocess.Popen[str], file: Path, data: Path) -> None:
-    """What `penstock plan` says of the edited view, beside the app that runs."""
+    """Check the output of `penstock plan` about the edited view, beside the running app."""
     printed, said = planned.communicate(timeout=300)
     assert planned.returncode == 1
     assert "comparing peak with Spark" in said
-    verdicts = {each["name"]: each for each in json.loads(printed)["declarations"]}
+    verdicts = {declaration["name"]: declaration for declaration in json.loads(printed)["declarations"]}
     assert verdicts["peak"]["verdict"] == "incompatible"
     assert verdicts["peak"]["reasons"] == ["its query has changed"]
     assert verdicts["peak"]["command"] == f"penstock rebuild {file} --view peak --data {data}"
@@ -153,7 +154,7 @@ def require_planned(planned: subprocess.Popen[str], file: Path, data: Path) -> N
 
 
 def rebuild_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `penstock rebuild` use the session that there is, and leave it and this process as they are."""
+    """Let `penstock rebuild` use the existing session, and leave it and this process unchanged."""
     monkeypatch.setattr(session, "start_session", lambda *_, **__: spark)
     monkeypatch.setattr(session, "carry", lambda *_: None)
     monkeypatch.setattr(type(spark), "stop", lambda _: None)
@@ -163,7 +164,7 @@ def rebuild_here(spark: SparkSession, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_plan_changes_nothing(file: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     before = (data / "declarations.json").read_bytes()
     file.write_text(APP.replace('app.sql("counts"', 'app.sql("numbers"'))
-    status, printed, _ = told(capsys, "plan", file, "--data", data)
+    status, printed, _ = run_cli(capsys, "plan", file, "--data", data)
     assert (status, printed.count("view numbers: new"), printed.count("view counts: removed")) == (0, 1, 1)
     assert (data / "declarations.json").read_bytes() == before
 
@@ -180,7 +181,7 @@ def test_a_view_that_is_no_longer_declared_is_told_with_the_command_that_removes
     file: Path, data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file.write_text(APP.replace('app.sql("peak"', '# app.sql("peak"'))
-    status, printed, _ = told(capsys, "plan", file, "--data", data)
+    status, printed, _ = run_cli(capsys, "plan", file, "--data", data)
     assert status == 0
     assert "view peak: removed: it is no longer declared" in printed
     assert f"penstock purge {file} peak --data {data} --yes" in printed

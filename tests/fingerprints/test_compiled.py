@@ -1,30 +1,31 @@
-"""Edits of what windows, rollups, joins, patterns and the events that they read are declared with, without Spark."""
+"""Edits of the declarations of windows, rollups, joins and patterns, and of the events they read, without Spark."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
 import pytest
 
 from penstock import App
-from penstock.columns import to_batch
-from penstock.contracts import StreamSpec
-from penstock.event_shape import event_spec
-from penstock.evolution import shape_of
-from penstock.fingerprints.stored import HandlerPrint, PlanPrint, read_prints, write_prints
-from penstock.fingerprints.verdicts import Kind, Verdict
-from penstock.graph import check, order
+from penstock.app.fingerprints.stored import HandlerPrint, PlanPrint
+from penstock.app.fingerprints.verdicts import Verdict, VerdictKind
+from penstock.app.graph import check, order
+from penstock.core.columns import to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.event_shape import event_spec
+from penstock.core.settings import Settings
+from penstock.core.shapes import shape_of
 from penstock.queue import EmbeddedLog
-from penstock.runtime.comparison import Comparison
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.loading import load
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.prints import read_prints, write_prints
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.views import open_table
-from penstock.settings import Settings
 from tests.fingerprints.handled import handle_a_batch
+from tests.fingerprints.shelf import compare, write
 
 APP = """
 from datetime import datetime, timedelta
@@ -98,23 +99,11 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 Judged = Callable[..., dict[str, Verdict]]
 
 
-def written(folder: Path, *edits: tuple[str, str]) -> Path:
-    text = APP
-    for old, new in edits:
-        assert old in text, old
-        text = text.replace(old, new)
-    file = folder / "shop.py"
-    file.write_text(text)
-    return file
-
-
-def compare(file: Path, directory: DataDirectory) -> Comparison:
-    sys.modules.pop("penstock_app_shop", None)
-    return Comparison(load(str(file)).app, str(file), directory, Settings())
+written = partial(write, text=APP)
 
 
 def fill(app: App, directory: DataDirectory) -> None:
-    """Data of each declaration."""
+    """Write data of each declaration."""
     log = EmbeddedLog(directory.streams)
     for stream in app.streams:
         log.declare(StreamSpec.of(stream.name, event_spec(stream.event), 2))
@@ -124,7 +113,7 @@ def fill(app: App, directory: DataDirectory) -> None:
         log.append(stream.name, 0, batch, producer="test", sequence=1)
     log.close()
     for view in app.queries:
-        open_table(view, directory, Settings()).close()
+        open_table(view, EmbeddedStorage(directory), Settings()).close()
         offsets = directory.checkpoint(view.name) / "offsets"
         offsets.mkdir(parents=True)
         (offsets / "0").write_text("v1\n{}\n{}")
@@ -148,17 +137,17 @@ def data(tmp_path: Path) -> DataDirectory:
 
 @pytest.fixture
 def judged(tmp_path: Path, data: DataDirectory) -> Judged:
-    """What is not unchanged after some edits, by name."""
+    """Return the declarations that changed by some edits, by name."""
 
     def judge(*edits: tuple[str, str]) -> dict[str, Verdict]:
-        found = compare(written(tmp_path, *edits), data).verdicts()
-        return {each.name: each for each in found if each.kind is not Kind.unchanged}
+        verdicts = compare(written(tmp_path, *edits), data).verdicts()
+        return {verdict.name: verdict for verdict in verdicts if verdict.kind is not VerdictKind.unchanged}
 
     return judge
 
 
-def kinds(found: dict[str, Verdict]) -> dict[str, Kind]:
-    return {name: each.kind for name, each in found.items()}
+def kinds(verdicts: dict[str, Verdict]) -> dict[str, VerdictKind]:
+    return {name: verdict.kind for name, verdict in verdicts.items()}
 
 
 def test_nothing_is_told_of_an_app_that_is_as_it_was(judged: Judged) -> None:
@@ -166,20 +155,20 @@ def test_nothing_is_told_of_an_app_that_is_as_it_was(judged: Judged) -> None:
 
 
 def test_the_lateness_of_a_stream_is_told_of_whoever_waits_for_late_events_of_it(judged: Judged) -> None:
-    found = judged(('Order, key="shop", late_after=LATE', 'Order, key="shop", late_after=6 * LATE'))
-    found.pop("best")  # for Spark to decide
-    assert kinds(found) == dict.fromkeys(("pairs", "priced", "alarms"), Kind.compatible)
-    for each in found.values():
-        assert "it took events of orders by at, up to 0:00:10 late, and now by at, up to 0:01:00 late" in each.reason
-        assert "penstock rebuild" in str(each.command)
+    verdicts = judged(('Order, key="shop", late_after=LATE', 'Order, key="shop", late_after=6 * LATE'))
+    verdicts.pop("best")  # for Spark to decide
+    assert kinds(verdicts) == dict.fromkeys(("pairs", "priced", "alarms"), VerdictKind.compatible)
+    for verdict in verdicts.values():
+        assert "it read orders by at, up to 0:00:10 late and now reads it by at, up to 0:01:00 late" in verdict.reason
+        assert "penstock rebuild" in str(verdict.command)
 
 
 def test_another_event_time_is_told_of_whoever_goes_by_it(judged: Judged) -> None:
-    found = judged(('id="oid", time="at", version', 'id="oid", time="sent", version'))
-    found.pop("best")  # for Spark to decide
+    verdicts = judged(('id="oid", time="at", version', 'id="oid", time="sent", version'))
+    verdicts.pop("best")  # for Spark to decide
     names = ("orders", "minutes", "sales", "pairs", "priced", "alarms")
-    assert kinds(found) == dict.fromkeys(names, Kind.compatible)
-    assert "by at, and now by sent" in found["sales"].reason
+    assert kinds(verdicts) == dict.fromkeys(names, VerdictKind.compatible)
+    assert "by at and now reads it by sent" in verdicts["sales"].reason
 
 
 def test_an_event_time_that_is_only_renamed_is_not_told_of_handlers(judged: Judged) -> None:
@@ -187,19 +176,19 @@ def test_an_event_time_that_is_only_renamed_is_not_told_of_handlers(judged: Judg
         ('id="oid", time="at", version=2', 'id="oid", time="when", version=2, renamed={"at": "when"}'),
         ("at: datetime\n    sent", "when: datetime\n    sent"),
     )
-    found = judged(*edits)
-    assert "sales" not in found
-    assert not any("it took events" in each.reason for each in found.values())
+    verdicts = judged(*edits)
+    assert "sales" not in verdicts
+    assert not any("and now reads it by" in verdict.reason for verdict in verdicts.values())
 
 
 def test_a_changed_migrate_is_told_of_stream_and_handlers_and_refused_for_views(judged: Judged) -> None:
-    found = judged(('"amount": 1}', '"amount": 2}'))
+    verdicts = judged(('"amount": 1}', '"amount": 2}'))
     names = ("orders", "minutes", "sales", "pairs", "priced", "alarms", "count")
-    assert kinds(found) == {"best": Kind.incompatible, **dict.fromkeys(names, Kind.compatible)}
-    assert found["orders"].reason.endswith("read as something else: migrate has changed")
-    assert found["count"].reason == "the stored events of orders are read as something else"
-    assert "penstock rebuild" in str(found["count"].command)
-    assert "penstock rebuild" in str(found["best"].command)
+    assert kinds(verdicts) == {"best": VerdictKind.incompatible, **dict.fromkeys(names, VerdictKind.compatible)}
+    assert verdicts["orders"].reason.endswith("read differently, because migrate has changed")
+    assert verdicts["count"].reason == "the stored events of orders are read differently"
+    assert "penstock rebuild" in str(verdicts["count"].command)
+    assert "penstock rebuild" in str(verdicts["best"].command)
 
 
 @pytest.mark.parametrize(
@@ -212,11 +201,11 @@ def test_a_changed_migrate_is_told_of_stream_and_handlers_and_refused_for_views(
 def test_another_aggregate_in_a_column_is_refused_though_it_keeps_the_same(
     edit: tuple[str, str], column: str, names: set[str], judged: Judged
 ) -> None:
-    found = judged(edit)
-    assert kinds(found) == dict.fromkeys(names, Kind.incompatible)
-    for each in found.values():
-        assert f"the aggregate of its column {column} has changed" in each.reason
-        assert "penstock rebuild" in str(each.command)
+    verdicts = judged(edit)
+    assert kinds(verdicts) == dict.fromkeys(names, VerdictKind.incompatible)
+    for verdict in verdicts.values():
+        assert f"the aggregate of its column {column} has changed" in verdict.reason
+        assert "penstock rebuild" in str(verdict.command)
 
 
 def test_data_that_was_recorded_without_times_readings_and_aggregates_goes_on(
@@ -224,13 +213,15 @@ def test_data_that_was_recorded_without_times_readings_and_aggregates_goes_on(
 ) -> None:
     stored = read_prints(data.declarations)
     assert stored is not None
-    streams = {name: msgspec.structs.replace(each, reading=None) for name, each in stored.streams.items()}
-    handlers = {name: first(each) for name, each in stored.handlers.items()}
+    streams = {name: msgspec.structs.replace(stream, reading=None) for name, stream in stored.streams.items()}
+    handlers = {name: first(handler) for name, handler in stored.handlers.items()}
     write_prints(data.declarations, msgspec.structs.replace(stored, streams=streams, handlers=handlers))
     assert judged() == {}
 
 
-def first(made: HandlerPrint) -> HandlerPrint:
-    """As the first form of fingerprints was."""
-    versions = msgspec.structs.replace(made.versions, form=1)
-    return msgspec.structs.replace(made, versions=versions, source=made.earlier, readings={}, times={}, columns={})
+def first(handler: HandlerPrint) -> HandlerPrint:
+    """Return it in the first format of fingerprints."""
+    versions = msgspec.structs.replace(handler.versions, form=1)
+    return msgspec.structs.replace(
+        handler, versions=versions, source=handler.sources[1], readings={}, times={}, columns={}
+    )

@@ -34,10 +34,10 @@ def printed(seed: str, folder: Path) -> str:
 
 
 def test_fingerprints_are_the_same_in_every_process_and_need_nothing_that_cannot_be_compared(tmp_path: Path) -> None:
-    """Handlers, patterns, joins, windows, rollups, views: what is not stable would be reported at every start."""
+    """Handlers, patterns, joins, windows, rollups, views: an unstable one would be reported at every start."""
     one, other = printed("1", tmp_path), printed("2", tmp_path)
     assert one == other
-    for target, found in json.loads(one).items():
-        nodes = [*found["views"].values(), *found["handlers"].values()]
+    for target, prints in json.loads(one).items():
+        nodes = [*prints["views"].values(), *prints["handlers"].values()]
         assert nodes, target
-        assert all(each["source"] for each in nodes), f"{target} cannot be compared between versions"
+        assert all(node["source"] for node in nodes), f"{target} cannot be compared between versions"

@@ -1,4 +1,4 @@
-"""Edits of an app that has data: what `plan` prints, what `run` does, and that what goes on is right."""
+"""Edits of an app that has data: the output of `plan`, the effect of `run`, and correct results of what continues."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock.fingerprints.verdicts import Kind
+from penstock.app.fingerprints.verdicts import VerdictKind
+from penstock.cli.changing import REFUSED, lines, reported
 from penstock.runtime.affected import affected
-from penstock.runtime.changing import REFUSED, lines, reported
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.plans import decided
 from tests.fingerprints.edits import ROWS, Row
 from tests.fingerprints.shop import (
@@ -33,7 +34,7 @@ from tests.fingerprints.shop import (
 
 pytestmark = pytest.mark.spark
 SOME = 5
-"""Of so many edits one has what goes on run here; a soak test runs all of them."""
+"""One in this many edits is run on Spark here; a soak test runs all of them."""
 
 
 @pytest.fixture(scope="module")
@@ -53,15 +54,26 @@ def test_an_edit_is_judged_and_what_goes_on_is_right(row: Row, shop: Shop, spark
     comparison = compare(file, app, shop.directory)
     said: list[str] = []
     verdicts = decided(comparison, said.append, lambda _, views: spark_plans(spark, app, shop.directory, views))
-    told = {each.name: (each.kind, each.reason) for each in verdicts if each.kind is not Kind.unchanged}
-    assert {name: kind for name, (kind, _) in told.items()} == {name: kind for name, (kind, _) in row.expected.items()}
+    outcomes = {
+        verdict.name: (verdict.kind, verdict.reason)
+        for verdict in verdicts
+        if verdict.kind is not VerdictKind.unchanged
+    }
+    assert {name: kind for name, (kind, _) in outcomes.items()} == {
+        name: kind for name, (kind, _) in row.expected.items()
+    }
     for name, (_, part) in row.expected.items():
-        assert part in told[name][1]
-    _require_plan(row, lines(verdicts, affected(app, shop.directory, verdicts, None), shop.directory))
+        assert part in outcomes[name][1]
+    _require_plan(
+        row,
+        lines(
+            verdicts, affected(app, EmbeddedStorage(shop.directory), verdicts, None), EmbeddedStorage(shop.directory)
+        ),
+    )
     refused = reported(verdicts, shop.directory.root, said.append)
     assert bool(refused) == row.refused
     for name, (kind, part) in row.expected.items():
-        where = refused if kind in REFUSED else said if kind is not Kind.new else [name + part]
+        where = refused if kind in REFUSED else said if kind is not VerdictKind.new else [name + part]
         assert any(name in line and part in line for line in where)
     if row in ROWS[::SOME]:
         _require_right(row, shop, spark, tmp_path)
@@ -77,7 +89,7 @@ REBUILT = [(row, view) for row in ROWS for view in row.rebuilt]
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(("row", "view"), REBUILT, ids=lambda each: getattr(each, "name", each))
+@pytest.mark.parametrize(("row", "view"), REBUILT, ids=lambda parameter: getattr(parameter, "name", parameter))
 def test_a_view_that_is_refused_is_right_once_it_is_rebuilt(
     row: Row, view: str, shop: Shop, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -89,7 +101,7 @@ def test_a_view_that_is_refused_is_right_once_it_is_rebuilt(
     assert fresh or row.name in ("emit", "the input of a view")  # nothing has closed yet; nothing is there to read
 
 
-EDITED = [row for row in ROWS if row.expected.get("tell", (Kind.removed, ""))[0] is not Kind.removed]
+EDITED = [row for row in ROWS if row.expected.get("tell", (VerdictKind.removed, ""))[0] is not VerdictKind.removed]
 
 
 @pytest.mark.soak
@@ -111,7 +123,7 @@ def test_an_edited_handler_is_right_once_the_printed_command_has_run(
     assert keys or row.name == "the input of a handler"  # there are no refunds
 
 
-PLACED = [row for row in ROWS if "stored events are placed by it" in row.expected.get("orders", (None, ""))[1]]
+PLACED = [row for row in ROWS if "are partitioned by the old one" in row.expected.get("orders", (None, ""))[1]]
 
 
 @pytest.mark.soak
@@ -132,7 +144,7 @@ def test_a_stream_is_right_once_it_was_removed_and_filled_again(
 
 
 def _require_right(row: Row, shop: Shop, spark: SparkSession, tmp_path: Path) -> None:
-    """Views that go on after an edit come to what a fresh run of the new code gives."""
+    """Check that views which continue after an edit reach the rows of a fresh run of the new code."""
     app = load_app(write_app(tmp_path / "right", row.edits, row.rates))
     for name in row.watched:
         view = view_of(app, name)
@@ -144,8 +156,11 @@ def _require_right(row: Row, shop: Shop, spark: SparkSession, tmp_path: Path) ->
 def _require_plan(row: Row, printed: list[str]) -> None:
     assert printed[-1].endswith("would refuse" if row.refused else "would start")
     for name, (kind, part) in row.expected.items():
-        line = next(each for each in printed if f" {name}: {kind}" in f" {each}")
+        line = next(line for line in printed if f" {name}: {kind}" in f" {line}")
         assert part in line
-        if kind is Kind.incompatible:
+        if kind is VerdictKind.incompatible:
             assert "app.py:" in line
-            assert any(each in line for each in ("penstock rebuild", "penstock purge", "raise the version", "renamed="))
+            assert any(
+                remedy in line
+                for remedy in ("penstock rebuild", "penstock purge", "raise the version", "renamed=", "First fix")
+            )

@@ -1,13 +1,15 @@
-"""Fingerprints of functions: equal for what does the same, different for what may not."""
+"""Fingerprints of functions: equal if they do the same, different if they may not."""
 
 from __future__ import annotations
 
+import ast
+import copy
 import itertools
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.fingerprints.functions import Fingerprint, fingerprint, fingerprint_of
+from penstock import Event, gone
+from penstock.app.fingerprints.code import file_name, module_name
+from penstock.app.fingerprints.functions import Fingerprint, fingerprint, fingerprint_of
+from penstock.cep.recognize.compiling import Unread
+from penstock.joins import Missed
+from penstock.joins.declaring import Interval
 
 numbers = itertools.count()
 
 
 @pytest.fixture
-def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fingerprint]:
-    """The fingerprint of `f` in a file, which may have neighbours."""
+def print_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Fingerprint]:
+    """Return the fingerprint of `f` in a file, which may have neighbours."""
 
     def make(text: str, **neighbours: str) -> Fingerprint:
         folder = tmp_path / str(next(numbers))
@@ -134,12 +141,162 @@ DIFFERENT = {
         "import numpy\na = numpy.arange(3)\ndef f(): return a",
         "import numpy\na = numpy.arange(4)\ndef f(): return a",
     ),
+    "one of two globals that it uses already": (
+        "A = 1\nB = 2\ndef f(x): return A if A < x < B else A",
+        "A = 1\nB = 2\ndef f(x): return A if A < x < B else B",
+    ),
+    "one of two built-in functions that it uses already": (
+        "def f(x): return max(x) + min(x) + max(x)",
+        "def f(x): return max(x) + min(x) + min(x)",
+    ),
+    "one of two globals, in a function within": (
+        "A = 1\nB = 2\ndef f(x): return A + B + sum(y * A for y in x)",
+        "A = 1\nB = 2\ndef f(x): return A + B + sum(y * B for y in x)",
+    ),
+    "the name of an argument in a call": ("def f(x): return x.replace(hour=0)", "def f(x): return x.replace(day=0)"),
+    "the order of the names of arguments in a call": (
+        "def g(a, b): return a - b\ndef f(x, y): return g(a=x, b=y)",
+        "def g(a, b): return a - b\ndef f(x, y): return g(b=x, a=y)",
+    ),
+    "a bound method of a dict": ("g = {'a': 1}.get\ndef f(x): return g(x)", "g = {'a': 2}.get\ndef f(x): return g(x)"),
+    "a bound method of a text": ("g = ','.join\ndef f(x): return g(x)", "g = ';'.join\ndef f(x): return g(x)"),
+    "a bound method of a regular expression": (
+        "import re\ng = re.compile('a').findall\ndef f(x): return g(x)",
+        "import re\ng = re.compile('b').findall\ndef f(x): return g(x)",
+    ),
+    "the end of a long regular expression": (
+        "import re\nr = re.compile('a' * 250 + 'b')\ndef f(x): return r.match(x)",
+        "import re\nr = re.compile('a' * 250 + 'c')\ndef f(x): return r.match(x)",
+    ),
+    "an attribute of a function": (
+        "def f(x): return x * f.rate\nf.rate = 1",
+        "def f(x): return x * f.rate\nf.rate = 2",
+    ),
+    "an attribute of a wrapper": (
+        "from functools import update_wrapper\nclass W:\n def __init__(self, g, n):\n  self.n = n\n"
+        "  update_wrapper(self, g)\n def __call__(self, x): return x * self.n\ng = W(len, 1)\ndef f(x): return g(x)",
+        "from functools import update_wrapper\nclass W:\n def __init__(self, g, n):\n  self.n = n\n"
+        "  update_wrapper(self, g)\n def __call__(self, x): return x * self.n\ng = W(len, 2)\ndef f(x): return g(x)",
+    ),
+    "a value that an enum gives to what it does not know": (
+        "from enum import Enum\nclass C(Enum):\n a = 1\n @classmethod\n def _missing_(cls, v): return cls.a\n"
+        "def f(x): return C(x)",
+        "from enum import Enum\nclass C(Enum):\n a = 1\n @classmethod\n def _missing_(cls, v): return None\n"
+        "def f(x): return C(x)",
+    ),
+    "a private static method of an enum": (
+        "from enum import Enum\nclass C(Enum):\n a = 1\n @staticmethod\n def _m(): return 1\ndef f(): return C._m()",
+        "from enum import Enum\nclass C(Enum):\n a = 1\n @staticmethod\n def _m(): return 2\ndef f(): return C._m()",
+    ),
+    "a private slot": (
+        "class A:\n __slots__ = ('__x',)\n def __init__(self, x): self.__x = x\n def m(self): return self.__x\n"
+        "a = A(1)\ndef f(): return a.m()",
+        "class A:\n __slots__ = ('__x',)\n def __init__(self, x): self.__x = x\n def m(self): return self.__x\n"
+        "a = A(2)\ndef f(): return a.m()",
+    ),
+    "a class in an alias": (
+        "import msgspec\nclass A(msgspec.Struct):\n n: int = 0\nL = list[A]\ndef f(x): return msgspec.convert(x, L)",
+        "import msgspec\nclass A(msgspec.Struct):\n n: int = 1\nL = list[A]\ndef f(x): return msgspec.convert(x, L)",
+    ),
+    "a class behind a new type": (
+        "from typing import NewType\nclass A:\n n = 0\nN = NewType('N', A)\ndef f(x): return N(x)",
+        "from typing import NewType\nclass A:\n n = 1\nN = NewType('N', A)\ndef f(x): return N(x)",
+    ),
+    "a class in a field": (
+        "import msgspec\nclass A(msgspec.Struct):\n n: int = 0\nclass B(msgspec.Struct):\n a: A\n"
+        "def f(x): return msgspec.convert(x, B)",
+        "import msgspec\nclass A(msgspec.Struct):\n n: int = 1\nclass B(msgspec.Struct):\n a: A\n"
+        "def f(x): return msgspec.convert(x, B)",
+    ),
+    "what a dataclass compares": (
+        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n x: int = field(default=0, compare=True)\n"
+        "def f(): return A(1) == A(2)",
+        "from dataclasses import dataclass, field\n@dataclass\nclass A:\n x: int = field(default=0, compare=False)\n"
+        "def f(): return A(1) == A(2)",
+    ),
+    "whether a dataclass has an order": (
+        "from dataclasses import dataclass\n@dataclass(eq=True)\nclass A:\n x: int = 0\ndef f(): return A(1) == A(1)",
+        "from dataclasses import dataclass\n@dataclass(eq=False)\nclass A:\n x: int = 0\ndef f(): return A(1) == A(1)",
+    ),
+    "how the fields of a struct are named outside": (
+        "import msgspec\nclass A(msgspec.Struct, rename='lower'):\n aB: int = 0\ndef f(x): return A(x)",
+        "import msgspec\nclass A(msgspec.Struct, rename='upper'):\n aB: int = 0\ndef f(x): return A(x)",
+    ),
+    "what a decoder decodes": (
+        "import msgspec\nD = msgspec.json.Decoder(int)\ndef f(x): return D.decode(x)",
+        "import msgspec\nD = msgspec.json.Decoder(float)\ndef f(x): return D.decode(x)",
+    ),
+    "the format of a binary structure": (
+        "import struct\nS = struct.Struct('<I')\ndef f(x): return S.unpack(x)",
+        "import struct\nS = struct.Struct('>I')\ndef f(x): return S.unpack(x)",
+    ),
+    "an attribute of a kind of time zone": (
+        "from datetime import tzinfo\nclass Z(tzinfo):\n def __init__(self, h): self.h = h\n"
+        " def __repr__(self): return 'Z'\nz = Z(1)\ndef f(): return z.h",
+        "from datetime import tzinfo\nclass Z(tzinfo):\n def __init__(self, h): self.h = h\n"
+        " def __repr__(self): return 'Z'\nz = Z(2)\ndef f(): return z.h",
+    ),
     "a branch": ("def f(x):\n if x: return 1\n return 2", "def f(x):\n if not x: return 1\n return 2"),
     "what is caught": (
         "def f(x):\n try: return x()\n except ValueError: return 1",
         "def f(x):\n try: return x()\n except TypeError: return 1",
     ),
 }
+
+
+NAMES = ("A", "B", "C", "max", "min", "g", "x")
+RENAMED_TO = {"A": "P", "B": "Q", "C": "R", "g": "h"}
+"""Global names of the generated functions, whose values all differ, and other names for those that an app defines."""
+
+
+@st.composite
+def calculations(draw: st.DrawFn) -> ast.expr:
+    """Draw an expression of globals, built-in functions, calls with names and functions within. Only names are called,
+    because Python warns about calls of tuples."""
+    leaves = st.sampled_from(NAMES).map(lambda name: ast.Name(name, ast.Load()))
+
+    def extend(parts: st.SearchStrategy[ast.expr]) -> st.SearchStrategy[ast.expr]:
+        names = st.permutations(["a", "b"])
+        return st.one_of(
+            st.tuples(parts, parts).map(lambda two: ast.Tuple([*two], ast.Load())),
+            st.tuples(parts, parts, parts).map(lambda three: ast.IfExp(*three)),
+            st.tuples(leaves, names, parts, parts).map(
+                lambda call: ast.Call(call[0], [], [ast.keyword(*pair) for pair in zip(call[1], call[2:], strict=True)])
+            ),
+            parts.map(lambda part: ast.Lambda(_no_arguments(), part)),
+        )
+
+    return draw(st.recursive(leaves, extend, max_leaves=8))
+
+
+def _no_arguments() -> ast.arguments:
+    return ast.arguments(posonlyargs=[], args=[], kwonlyargs=[], kw_defaults=[], defaults=[])
+
+
+def digest_of(expression: ast.expr, names: Mapping[str, str]) -> str:
+    """Return the digest of a function that returns this expression, with globals of other names."""
+    named = copy.deepcopy(expression)
+    for node in ast.walk(named):
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
+    a, b, c, g = (names.get(name, name) for name in "ABCg")
+    text = f"{a}, {b}, {c} = 1, 2, 3\ndef {g}(a, b): return a\ndef f(x): return {ast.unparse(named)}"
+    space: dict[str, Any] = {"__name__": "app"}
+    exec(compile(text, "<app>", "exec", dont_inherit=True), space)
+    return fingerprint(space["f"]).code
+
+
+@given(calculations(), calculations(), st.data())
+def test_functions_have_equal_fingerprints_only_if_they_are_equal_but_for_names(
+    one: ast.expr, other: ast.expr, data: st.DataObject
+) -> None:
+    edited = copy.deepcopy(one)
+    leaf = data.draw(st.sampled_from([node for node in ast.walk(edited) if isinstance(node, ast.Name)]))
+    leaf.id = data.draw(st.sampled_from(NAMES))
+    digest = digest_of(one, {})
+    assert digest_of(one, RENAMED_TO) == digest
+    for changed in (other, edited):
+        assert (digest_of(changed, {}) == digest) == (ast.unparse(changed) == ast.unparse(one))
 
 
 HELD = {
@@ -158,9 +315,9 @@ HELD = {
 
 @pytest.mark.parametrize("name", HELD)
 def test_what_an_instance_of_a_kind_of_a_built_in_class_holds_counts(
-    name: str, made: Callable[..., Fingerprint]
+    name: str, print_of: Callable[..., Fingerprint]
 ) -> None:
-    one, same, other = (made(f"{HELD[name].format(number)}\ndef f(): return a") for number in (1, 1, 2))
+    one, same, other = (print_of(f"{HELD[name].format(number)}\ndef f(): return a") for number in (1, 1, 2))
     assert one == same
     assert one.code != other.code
     assert one.source != other.source
@@ -179,9 +336,11 @@ IMPORTS = {
 
 
 @pytest.mark.parametrize("name", IMPORTS)
-def test_what_a_function_imports_when_it_runs_counts_if_it_is_used(name: str, made: Callable[..., Fingerprint]) -> None:
+def test_what_a_function_imports_when_it_runs_counts_if_it_is_used(
+    name: str, print_of: Callable[..., Fingerprint]
+) -> None:
     rates = "TOLL = 1\nVAT = {}\nDUTY = {}\ndef of():\n from rates import VAT\n return VAT"
-    one, same, other = (made(IMPORTS[name], rates=rates.format(*each)) for each in ((2, 1), (2, 7), (3, 1)))
+    one, same, other = (print_of(IMPORTS[name], rates=rates.format(*values)) for values in ((2, 1), (2, 7), (3, 1)))
     assert one == same
     assert one.code != other.code
     assert one.source != other.source
@@ -198,7 +357,7 @@ def test_what_a_function_imports_when_it_runs_counts_if_it_is_used(name: str, ma
     ],
 )
 def test_what_a_function_imports_of_a_package_counts(
-    use: str, made: Callable[..., Fingerprint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    use: str, print_of: Callable[..., Fingerprint], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     prints = []
     for vat in (2, 2, 3):
@@ -210,25 +369,27 @@ def test_what_a_function_imports_of_a_package_counts(
         monkeypatch.syspath_prepend(str(folder.parent))
         for name in ("goods", "goods.rates", "goods.prices"):
             monkeypatch.delitem(sys.modules, name, raising=False)
-        prints.append(made(use))
+        prints.append(print_of(use))
     assert prints[0] == prints[1]
     assert prints[0].code != prints[2].code
     assert prints[0].source != prints[2].source
 
 
-def test_an_installed_package_that_a_function_imports_is_not_loaded(made: Callable[..., Fingerprint]) -> None:
+def test_an_installed_package_that_a_function_imports_is_not_loaded(print_of: Callable[..., Fingerprint]) -> None:
     before = "this" in sys.modules
-    assert made("def f():\n import this\n return this").source is not None
+    assert print_of("def f():\n import this\n return this").source is not None
     assert ("this" in sys.modules) == before
 
 
-def test_a_neighbour_that_cannot_be_imported_leaves_the_function_comparable(made: Callable[..., Fingerprint]) -> None:
+def test_a_neighbour_that_cannot_be_imported_leaves_the_function_comparable(
+    print_of: Callable[..., Fingerprint],
+) -> None:
     use = "def f():\n import rates\n return rates.VAT"
-    assert made(use, rates="1 / 0").code != made(use, rates="VAT = 1").code
+    assert print_of(use, rates="1 / 0").code != print_of(use, rates="VAT = 1").code
 
 
 def test_the_text_is_compared_with_what_the_first_form_of_fingerprints_saw_of_it(
-    made: Callable[..., Fingerprint],
+    print_of: Callable[..., Fingerprint],
 ) -> None:
     text = """
         from enum import Enum
@@ -253,21 +414,22 @@ def test_the_text_is_compared_with_what_the_first_form_of_fingerprints_saw_of_it
             import json
             return json.dumps(x * PRICES[0] * TAX.share * NAMES["a"])
         """
-    found = made(text)
-    assert found.earlier == "0487033f30003cada5b267be75a6944d", "as it was stored"
-    assert found.source != found.earlier
-    assert made("def f(x): return x * 2").source == made("def f(x): return x * 2").earlier
+    text_print = print_of(text)
+    assert text_print.earlier[1] == "0487033f30003cada5b267be75a6944d", "as it was stored"
+    assert text_print.source != text_print.earlier[1]
+    plain = print_of("def f(x): return x * 2")
+    assert plain.earlier == {1: plain.source, 2: plain.source}
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_what_does_the_same_has_the_same_fingerprint(name: str, made: Callable[..., Fingerprint]) -> None:
-    one, other = map(made, SAME[name])
+def test_what_does_the_same_has_the_same_fingerprint(name: str, print_of: Callable[..., Fingerprint]) -> None:
+    one, other = map(print_of, SAME[name])
     assert one.code == other.code
 
 
 @pytest.mark.parametrize("name", DIFFERENT)
-def test_what_may_do_something_else_has_another(name: str, made: Callable[..., Fingerprint]) -> None:
-    one, other = map(made, DIFFERENT[name])
+def test_what_may_do_something_else_has_another(name: str, print_of: Callable[..., Fingerprint]) -> None:
+    one, other = map(print_of, DIFFERENT[name])
     assert one.code != other.code
     assert one.source != other.source, "between versions of Python, too"
 
@@ -275,20 +437,20 @@ def test_what_may_do_something_else_has_another(name: str, made: Callable[..., F
 @pytest.mark.parametrize(
     "use", ["import rates\ndef f(x): return x * rates.VAT", "from rates import VAT\ndef f(x): return x * VAT"]
 )
-def test_a_constant_of_a_neighbour_counts_if_it_is_used(use: str, made: Callable[..., Fingerprint]) -> None:
-    first = made(use, rates="VAT = 2\nDUTY = 1")
-    assert made(use, rates="VAT = 2\nDUTY = 7").code == first.code
-    assert made(use, rates="VAT = 3\nDUTY = 1").code != first.code
+def test_a_constant_of_a_neighbour_counts_if_it_is_used(use: str, print_of: Callable[..., Fingerprint]) -> None:
+    first = print_of(use, rates="VAT = 2\nDUTY = 1")
+    assert print_of(use, rates="VAT = 2\nDUTY = 7").code == first.code
+    assert print_of(use, rates="VAT = 3\nDUTY = 1").code != first.code
 
 
-def test_a_function_of_a_neighbour_counts_with_all_that_it_uses(made: Callable[..., Fingerprint]) -> None:
+def test_a_function_of_a_neighbour_counts_with_all_that_it_uses(print_of: Callable[..., Fingerprint]) -> None:
     use, rates = "import rates\ndef f(x): return rates.of(x)", "import deep\ndef of(x): return x * deep.K"
-    assert made(use, rates=rates, deep="K = 1").code != made(use, rates=rates, deep="K = 2").code
+    assert print_of(use, rates=rates, deep="K = 1").code != print_of(use, rates=rates, deep="K = 2").code
 
 
-def test_functions_that_call_each_other_end(made: Callable[..., Fingerprint]) -> None:
+def test_functions_that_call_each_other_end(print_of: Callable[..., Fingerprint]) -> None:
     text = "def f(x): return g(x - 1) if x else {}\ndef g(x): return f(x - {})"
-    assert made(text.format(1, 1)).code != made(text.format(1, 2)).code
+    assert print_of(text.format(1, 1)).code != print_of(text.format(1, 2)).code
 
 
 def test_values_that_hold_themselves_end() -> None:
@@ -297,16 +459,35 @@ def test_values_that_hold_themselves_end() -> None:
     assert fingerprint_of(loop) == fingerprint_of(loop)
 
 
+def test_modules_of_ours_keep_the_name_they_had_when_the_first_fingerprints_were_stored() -> None:
+    """An app that reads its events through `Event` or `gone` must be unchanged after Penstock's modules are
+    reorganised."""
+    assert (Event.__module__, gone.__module__) == ("penstock.core.schema", "penstock.core.deletes")
+    assert module_name(Event.__module__) == "penstock.schema"
+    assert [module_name(kind.__module__) for kind in (Missed, Interval, Unread)] == [
+        "penstock.joins.telling",
+        "penstock.joins.spec",
+        "penstock.cep.recognize.reading",
+    ]
+    assert [module_name(module) for module in ("penstock.app.app", "penstock.cep.pattern", "shop.core")] == [
+        "penstock.app",
+        "penstock.cep.pattern",
+        "shop.core",
+    ]
+    assert file_name(gone.__code__.co_filename) == "site-packages/penstock/kept.py"
+    assert file_name("/usr/lib/python3/site-packages/numpy/core.py") == "site-packages/numpy/core.py"
+
+
 def test_what_cannot_be_compared_is_named() -> None:
     lock = threading.Lock()
-    found = fingerprint(lambda: lock)
-    assert found.opaque == ("lock (_thread.lock)",)
-    assert found.code == fingerprint(lambda: lock).code
+    lock_print = fingerprint(lambda: lock)
+    assert lock_print.opaque == ("lock (_thread.lock)",)
+    assert lock_print.code == fingerprint(lambda: lock).code
 
 
 def test_a_fingerprint_is_the_same_in_every_process(tmp_path: Path) -> None:
     (tmp_path / "it.py").write_text("K = {'a', 'b', 'c', 'd'}\nclass A:\n x = {1, 2}\ndef f(x): return x in K or A()\n")
-    code = "import it; from penstock.fingerprints.functions import fingerprint as p; print(p(it.f))"
+    code = "import it; from penstock.app.fingerprints.functions import fingerprint as p; print(p(it.f))"
     outputs = set()
     for seed in ("0", "1", "2"):
         environ = {"PYTHONHASHSEED": seed, "PYTHONPATH": f"{tmp_path}:{Path(__file__).parent.parent.parent}"}
@@ -323,11 +504,11 @@ plain = st.recursive(
 
 
 def exact(value: Any) -> Any:
-    """A value by which two are equal only if their types are, too, and dicts in their order."""
+    """A value that equals another only if the types are equal too, and dicts have the same order."""
     if isinstance(value, dict):
-        return ("dict", [(exact(key), exact(each)) for key, each in value.items()])
+        return ("dict", [(exact(key), exact(entry)) for key, entry in value.items()])
     if isinstance(value, list | tuple):
-        return (type(value).__name__, [exact(each) for each in value])
+        return (type(value).__name__, [exact(element) for element in value])
     return (type(value).__name__, repr(value))
 
 

@@ -1,4 +1,4 @@
-"""Fingerprints of plans: what Spark makes of a view, told apart where it must be and nowhere else."""
+"""Fingerprints of plans: Spark's plans of a view, distinguished where they must be and nowhere else."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pyspark.sql import functions as F
 from penstock import App, Event
 from penstock.analyze.check import EmptyLog
 from penstock.analyze.deriving import Derived
-from penstock.analyze.planning import plan_print, plan_problems
+from penstock.analyze.plan_print import plan_print, plan_problems
 from penstock.analyze.plans import _columns, plans_of
 from penstock.analyze.source import register
-from penstock.fingerprints.stored import PlanPrint
-from penstock.fingerprints.verdicts import plan_differences
+from penstock.app.fingerprints.stored import PlanPrint
+from penstock.app.fingerprints.verdicts import plan_differences
 from penstock.runtime.changestreams import arrow_types
 
 pytestmark = pytest.mark.spark
@@ -137,7 +137,7 @@ def one(x: int) -> int:
 
 
 def first(x: int) -> int:
-    """One more."""
+    """Add one."""
     return x + 1
 
 
@@ -151,13 +151,13 @@ def _udf(function: Any) -> Any:
 
 @pytest.mark.parametrize("name", EQUAL)
 def test_plans_that_compute_the_same_are_equal(spark: SparkSession, name: str) -> None:
-    first, other = (printed(spark, each) for each in EQUAL[name])
+    first, other = (printed(spark, query) for query in EQUAL[name])
     assert first == other
 
 
 @pytest.mark.parametrize("name", UNEQUAL)
 def test_plans_that_compute_something_else_differ(spark: SparkSession, name: str) -> None:
-    first, other = (printed(spark, each) for each in UNEQUAL[name])
+    first, other = (printed(spark, query) for query in UNEQUAL[name])
     assert list(plan_differences(first, other))
 
 
@@ -258,10 +258,10 @@ def problems(spark: SparkSession, function: Make) -> list[str]:
 
 
 def test_check_refuses_a_view_that_differs_each_time_that_it_is_built(spark: SparkSession) -> None:
-    (told,) = problems(spark, lambda df: df.select("shop", F.lit(os.urandom(4).hex()).alias("now")))
-    assert "differs each time that it is built" in told
-    (told,) = problems(spark, lambda df: df.select("shop", F.rand().alias("r")))
-    assert "random numbers without a seed" in told
+    (problem,) = problems(spark, lambda df: df.select("shop", F.lit(os.urandom(4).hex()).alias("now")))
+    assert "differs each time it is built" in problem
+    (problem,) = problems(spark, lambda df: df.select("shop", F.rand().alias("r")))
+    assert "random numbers without a seed" in problem
     assert problems(spark, lambda df: df.select("shop", F.rand(7).alias("r"))) == []
 
 

@@ -1,1 +1,1 @@
-"""A real gateway process, without an engine, and clients that mean it no good."""
+"""A real gateway process, without an engine, and hostile clients."""

@@ -1,4 +1,4 @@
-"""An app with every kind of route and every type of field, so that whatever can be sent has somewhere to go."""
+"""An app with every kind of route and every type of field, so that every request has a target."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Order(Event, id="order"):
 
 
 class Thing(Event, time="at"):
-    """A field of every type there is."""
+    """A field of every type."""
 
     at: datetime
     text: str = ""

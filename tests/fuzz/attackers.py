@@ -1,4 +1,4 @@
-"""Clients that mean no good. Each does one thing until it is over; what they are answered is noted by its status."""
+"""Hostile clients. Each does one thing until the attack is over; the answers are counted by status."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tests.fuzz.bodies import BAD, GOOD, MIB, bomb
 from tests.fuzz.gateway import RunningGateway
 
 SWITCH_S = 0.0005
-"""So that one attacker does not keep the others from their work."""
+"""So that one attacker does not block the others."""
 HUGE = 10 * 1024**3
 POST = b"POST /v1/streams/things HTTP/1.1\r\nHost: localhost\r\n"
 BOMB = bomb(2048 * MIB)
 ONES = b"[" + b"1," * (4 * MIB - 2) + b"1]"
-"""What takes most memory to read: as many items as bytes allow."""
+"""The body that takes most memory to decode: as many items as bytes allow."""
 
 
 @dataclass
 class Attack:
-    """One bad day: who is attacked, until when, and what was answered to whom."""
+    """An attack: its target, its end, and the answers by attacker."""
 
     running: RunningGateway
     random: random.Random
@@ -43,28 +43,28 @@ class Attack:
     sent: Counter[str] = field(default_factory=Counter)
 
     def note(self, who: str, answer: bytes) -> None:
-        found = re.match(rb"HTTP/1.1 (\d+) ", answer)
-        self.answers[who, found[1].decode() if found else "nothing"] += 1
+        status = re.match(rb"HTTP/1.1 (\d+) ", answer)
+        self.answers[who, status[1].decode() if status else "nothing"] += 1
 
 
 Attacker = Callable[[Attack], None]
 
 
 def declared(attack: Attack) -> None:
-    """Says that it has 10 GB, and goes on sending whatever the answer is."""
+    """Declare 10 GB, and continue to send whatever the answer is."""
     while not attack.over.is_set():
         _pour(attack, "declared", POST + b"Content-Length: %d\r\n\r\n" % HUGE, bytes(64 * 1024))
 
 
 def chunked(attack: Attack) -> None:
-    """Says nothing of a length, and does not end."""
+    """Declare no length, and send without end."""
     part = b"10000\r\n%b\r\n" % bytes(64 * 1024)
     while not attack.over.is_set():
         _pour(attack, "chunked", POST + b"Transfer-Encoding: chunked\r\n\r\n", part)
 
 
 def _pour(attack: Attack, who: str, head: bytes, part: bytes) -> None:
-    """Send parts until there is an answer; and on it goes, though it was told."""
+    """Send parts until there is an answer, and continue after it."""
     with attack.running.connect() as client, contextlib.suppress(OSError):
         client.sendall(head)
         while not attack.over.is_set() and not _has_something(client):
@@ -79,22 +79,22 @@ def _pour(attack: Attack, who: str, head: bytes, part: bytes) -> None:
 
 
 def _has_something(client: socket.socket) -> bool:
-    """Whether there is an answer, or the end."""
+    """Return whether there is an answer, or the end."""
     return bool(select.select([client], [], [], 0)[0])
 
 
 def slow(attack: Attack) -> None:
-    """Many bodies that are allowed, of which most comes at once, and the rest byte by byte."""
+    """Send many valid bodies, mostly at once, and the rest byte by byte."""
     _drip(attack, "slow", 20, POST + b"Content-Length: %d\r\n\r\n" % (8 * MIB) + b" " * 4 * MIB)
 
 
 def loris(attack: Attack) -> None:
-    """Many heads that never end."""
+    """Send many heads that never end."""
     _drip(attack, "loris", 50, POST + b"X-Slow: ")
 
 
 def silent(attack: Attack) -> None:
-    """Many connections on which nothing comes, or only half of which is open."""
+    """Open many connections on which nothing is sent, or of which only half is open."""
     _drip(attack, "silent", 50, b"", half=True)
 
 
@@ -114,7 +114,7 @@ def _drip(attack: Attack, who: str, count: int, begin: bytes, *, half: bool = Fa
 
 
 def _goes_on(attack: Attack, who: str, client: socket.socket, half: bool) -> bool:
-    """Send one byte more, unless there is an answer, which is noted."""
+    """Send one more byte, unless there is an answer, which is counted."""
     try:
         if _has_something(client):
             attack.note(who, client.recv(4096))
@@ -128,7 +128,7 @@ def _goes_on(attack: Attack, who: str, client: socket.socket, half: bool) -> boo
 
 
 def bodies(attack: Attack) -> None:
-    """Every kind of bad body, in any order."""
+    """Send every kind of bad body, in any order."""
     kinds = [(bad.body, b"") for bad in BAD.values()]
     kinds += [
         (BOMB, b"Content-Encoding: gzip\r\n"),
@@ -143,7 +143,7 @@ def bodies(attack: Attack) -> None:
 
 
 def leaving(attack: Attack) -> None:
-    """Sends a part of a request, or all of it, and is gone with a reset before the answer."""
+    """Send a part of a request, or all of it, and disconnect with a reset before the answer."""
     whole = POST + b"Content-Length: %d\r\n\r\n" % len(GOOD) + GOOD
     while not attack.over.is_set():
         with attack.running.connect() as client:
@@ -152,7 +152,7 @@ def leaving(attack: Attack) -> None:
 
 
 def pipelining(attack: Attack) -> None:
-    """Sends thousands of requests at once and reads no answer."""
+    """Send thousands of requests at once and read no answer."""
     body = BAD["null"].body
     whole = (POST + b"Content-Length: %d\r\n\r\n%b" % (len(body), body)) * 5_000
     while not attack.over.is_set():
@@ -164,7 +164,7 @@ def pipelining(attack: Attack) -> None:
 
 
 def messages(attack: Attack) -> None:
-    """Publishes rubbish, in whole messages, and at last in fragments without end."""
+    """Publish garbage, in whole messages, and at last in fragments without end."""
     url = f"ws://127.0.0.1:{attack.running.port}/v1/streams/things/publish"
     events = [bad.body for bad in BAD.values() if len(bad.body) < MIB]
     while not attack.over.is_set():
@@ -172,16 +172,16 @@ def messages(attack: Attack) -> None:
             client.recv(5)
             for seq in range(20):
                 client.send(b'{"seq":%d,"events":[%b]}' % (seq, attack.random.choice(events)))
-                told = json.loads(client.recv(5))
-                attack.answers["messages", told["event"]] += 1
-                if told["event"] == "error":
+                reply = json.loads(client.recv(5))
+                attack.answers["messages", reply["event"]] += 1
+                if reply["event"] == "error":
                     break
                 client.recv(5)
             client.send(itertools.repeat(b"", 2000))
 
 
 def deaf(attack: Attack) -> None:
-    """Subscribes to everything and reads nothing."""
+    """Subscribe to everything and read nothing."""
     url = f"ws://127.0.0.1:{attack.running.port}/v1/live"
     while not attack.over.is_set():
         with contextlib.suppress(OSError, WebSocketException), connect(url, compression=None, max_queue=1) as client:
@@ -192,7 +192,7 @@ def deaf(attack: Attack) -> None:
 
 
 def datagrams(attack: Attack) -> None:
-    """Rubbish to every port that listens."""
+    """Send garbage to every port that listens."""
     ports = [attack.running.udp, attack.running.statsd, attack.running.graphite]
     with socket.socket(type=socket.SOCK_DGRAM) as sender:
         while not attack.over.is_set():
@@ -219,7 +219,7 @@ ATTACKERS: tuple[Attacker, ...] = (
 
 @contextlib.contextmanager
 def attacked(attack: Attack, *attackers: Attacker) -> Iterator[Attack]:
-    """All of them at once, for the length of a block."""
+    """Run all of them at once, while in the block."""
     faults: list[BaseException] = []
 
     def work(attacker: Attacker) -> None:
@@ -231,7 +231,7 @@ def attacked(attack: Attack, *attackers: Attacker) -> Iterator[Attack]:
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(SWITCH_S)
-    threads = [threading.Thread(target=work, args=(each,), name=each.__name__) for each in attackers]
+    threads = [threading.Thread(target=work, args=(attacker,), name=attacker.__name__) for attacker in attackers]
     for thread in threads:
         thread.start()
     try:

@@ -1,4 +1,4 @@
-"""Bodies that no sound program sends, and what is to be said to each."""
+"""Bodies that no correct program sends, and the expected answer to each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ GOOD = b'{"at":"2026-01-01T00:00:00Z"}'
 
 
 def thing(field: str, value: bytes) -> bytes:
-    """A `Thing` with one more field, as it stands here."""
+    """Return a `Thing` with one more field, given as raw bytes."""
     return b'{"at":"2026-01-01T00:00:00Z","%b":%b}' % (field.encode(), value)
 
 
@@ -22,7 +22,7 @@ def nested(levels: int) -> bytes:
 
 
 class Bad(NamedTuple):
-    """A body for the stream `things`, what is answered, and words that the reason has."""
+    """A body for the stream `things`, the expected status, and words of the reason."""
 
     body: bytes
     code: str
@@ -54,23 +54,23 @@ BAD = {
     "100,000 levels": Bad(thing("unknown", nested(100_000)), INVALID, "nested too deeply"),
     "a body of 100,000 levels": Bad(nested(100_000), MALFORMED, "nested too deeply"),
     "objects of 100,000 levels, left open": Bad(b'{"a":' * 100_000, INVALID, "nested too deeply"),
-    "nothing": Bad(b"", MALFORMED, "ends too early"),
-    "white space": Bad(b" \n\t", MALFORMED, "ends too early"),
+    "nothing": Bad(b"", MALFORMED, "truncated or missing"),
+    "white space": Bad(b" \n\t", MALFORMED, "truncated or missing"),
     "a byte order mark": Bad(b"\xef\xbb\xbf" + GOOD, MALFORMED, "invalid character"),
     "UTF-16": Bad(GOOD.decode().encode("utf-16"), MALFORMED, "invalid character"),
     "null": Bad(b"null", INVALID, "Expected `object`"),
     "a text": Bad(b'"a"', INVALID, "Expected `object`"),
     "one object too many": Bad(GOOD + GOOD, MALFORMED, "trailing characters"),
-    "an array that is cut short": Bad(b"[" + GOOD + b",", MALFORMED, "ends too early"),
+    "an array that is cut short": Bad(b"[" + GOOD + b",", MALFORMED, "truncated or missing"),
     "NaN in an array": Bad(b"[" + GOOD + b",NaN]", MALFORMED, "invalid character"),
     "50,001 events": Bad(b"[" + b"1," * 50_000 + b"1]", LARGE, "50001 events"),
-    "an event of more than a MiB": Bad(thing("text", b'"%b"' % (b"x" * MIB)), INVALID, "the most is 1048576"),
+    "an event of more than a MiB": Bad(thing("text", b'"%b"' % (b"x" * MIB)), INVALID, "the limit is 1048576"),
     "a body of more than 8 MiB": Bad(b"[" + b" " * 8 * MIB + b"]", LARGE, "8388608 bytes"),
 }
 
 
 def bomb(size: int) -> bytes:
-    """`size` zeros as gzip, about a thousandth of that. Made of one part that is repeated; the end is left out."""
+    """Return `size` zeros as gzip, about a thousandth of that. Built from one repeated part; the end is left out."""
     packer = zlib.compressobj(9, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     head, part = packer.compress(b"") + packer.flush(zlib.Z_FULL_FLUSH), 16 * MIB
     return head + (packer.compress(bytes(part)) + packer.flush(zlib.Z_FULL_FLUSH)) * (size // part)
@@ -80,21 +80,21 @@ def bad_gzip() -> dict[str, Bad]:
     whole = gzip.compress(GOOD)
     return {
         "no gzip at all": Bad(GOOD, MALFORMED, "not valid gzip"),
-        "half of it": Bad(whole[: len(whole) // 2], MALFORMED, "cut short"),
-        "a head only": Bad(whole[:10], MALFORMED, "cut short"),
+        "half of it": Bad(whole[: len(whole) // 2], MALFORMED, "truncated"),
+        "a head only": Bad(whole[:10], MALFORMED, "truncated"),
         "a wrong checksum": Bad(whole[:-8] + bytes(4) + whole[-4:], MALFORMED, "not valid gzip"),
         "garbage behind it": Bad(whole + b"garbage", MALFORMED, "not valid gzip"),
         "zeros behind it": Bad(whole + bytes(100), MALFORMED, "not valid gzip"),
         "65 members": Bad(gzip.compress(b" ") * 64 + whole, MALFORMED, "64 members"),
         "gzip in gzip": Bad(gzip.compress(whole), MALFORMED, "invalid character"),
         "2 GB in 2 MB": Bad(bomb(2048 * MIB), LARGE, "8388608 bytes"),
-        "nothing": Bad(b"", MALFORMED, "ends too early"),
+        "nothing": Bad(b"", MALFORMED, "truncated or missing"),
     }
 
 
 @st.composite
 def mangled(draw: st.DrawFn, whole: st.SearchStrategy[bytes]) -> bytes:
-    """A body with some of its bytes changed, taken out or doubled."""
+    """Return a body with some of its bytes changed, removed or doubled."""
     body = bytearray(draw(whole))
     for _ in range(draw(st.integers(0, 3))):
         start = draw(st.integers(0, len(body)))

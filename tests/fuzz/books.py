@@ -1,4 +1,4 @@
-"""Accounting: what a client was told, against what is in the log."""
+"""Accounting: the answers to a client, compared with the log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ STATUS = {"malformed_body": 400, "invalid_events": 422, "too_large": 413, "unsup
 
 @dataclass
 class Books:
-    """What came into a stream and its dead letters since the last look."""
+    """Reads new events and dead letters of a stream since the last look."""
 
     running: RunningGateway
     stream: str
@@ -24,9 +24,9 @@ class Books:
         self.new()
 
     def new(self) -> tuple[list[dict[str, Any]], list[bytes]]:
-        """The events and the bytes of dead letters that are new."""
+        """Return the new events, and the bytes of new dead letters."""
         events, letters = self._read(self.stream), self._read(f"{self.stream}.rejected")
-        return events, [RunningGateway.raw(each) for each in letters]
+        return events, [RunningGateway.raw(letter) for letter in letters]
 
     def _read(self, stream: str) -> list[dict[str, Any]]:
         since = self.cursors.get(stream, "earliest")
@@ -34,20 +34,20 @@ class Books:
         return events
 
     def require(self, answer: httpx.Response, body: bytes, sent: int | None = None) -> None:
-        """That the answer is a documented one, and agrees with what is in the log. `sent` events, if that is known."""
+        """Check that the answer is documented, and agrees with the log. `sent` is the number of events, if known."""
         events, letters = self.new()
-        told = answer.json()
+        content = answer.json()
         if answer.status_code == 200:
             assert answer.headers["content-type"] == "application/json"
-            assert (told["accepted"], told["rejected"]) == (len(events), len(letters))
-            total = told["accepted"] + told["duplicates"] + told["rejected"]
+            assert (content["accepted"], content["rejected"]) == (len(events), len(letters))
+            total = content["accepted"] + content["duplicates"] + content["rejected"]
         else:
             assert answer.headers["content-type"] == "application/problem+json"
-            assert answer.status_code == told["status"] == STATUS[told["code"]], told
-            assert told["detail"]
+            assert answer.status_code == content["status"] == STATUS[content["code"]], content
+            assert content["detail"]
             assert events == []
-            total = told.get("rejected", len(letters))
+            total = content.get("rejected", len(letters))
             assert total == len(letters)
-            assert told["code"] != "malformed_body" or letters == [body]
+            assert content["code"] != "malformed_body" or letters == [body]
         assert sent is None or total == sent
         assert all(letter in body for letter in letters)

@@ -1,4 +1,4 @@
-"""The gateway of `anything.py` in a process of its own, started as the supervisor starts one."""
+"""The gateway of `anything.py` in a separate process, started as the supervisor starts one."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
-from penstock.runtime.child import VARIABLE, Call
-from penstock.runtime.clock import WallClock
-from penstock.runtime.directory import DataDirectory, take
+from penstock.core.clock import WallClock
+from penstock.runtime.child import VARIABLE, ChildCall
+from penstock.runtime.embedded.directory import DataDirectory, take
 from penstock.store import ViewSpec, ViewTable
 from tests.fuzz import anything
 from tests.harness import ROOT, wait_for
@@ -31,7 +31,7 @@ MIB = 1024 * 1024
 
 @dataclass
 class RunningGateway:
-    """One process. It is the same one until the end: nobody restarts it."""
+    """One process. It must stay the same to the end: nobody restarts it."""
 
     process: subprocess.Popen[bytes]
     directory: DataDirectory
@@ -54,25 +54,25 @@ class RunningGateway:
 
     @property
     def peak_mib(self) -> float:
-        """The most memory that was resident since `forget_peak`, or since the start."""
+        """The peak of resident memory since `forget_peak`, or since the start."""
         text = Path(f"/proc/{self.process.pid}/status").read_text()
         return int(re.search(r"VmHWM:\s+(\d+) kB", text)[1]) / 1024  # type: ignore[index]
 
     def forget_peak(self) -> float:
-        """Set the peak to what is resident now, and return that."""
+        """Reset the peak to the memory that is resident now, and return that."""
         Path(f"/proc/{self.process.pid}/clear_refs").write_text("5")
         return self.peak_mib
 
     def descriptors(self, kind: str = "") -> int:
-        """How many are open, of those that are named so: `socket:`, say."""
-        found = 0
-        for each in Path(f"/proc/{self.process.pid}/fd").iterdir():
+        """Return the number of open descriptors with such a name, for example `socket:`."""
+        count = 0
+        for path in Path(f"/proc/{self.process.pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                found += str(each.readlink()).startswith(kind)
-        return found
+                count += str(path.readlink()).startswith(kind)
+        return count
 
     def require_sound(self) -> None:
-        """It is still there, and was never surprised."""
+        """Check that the process still runs, and never had an unexpected error."""
         assert self.process.poll() is None, f"the gateway ended with {self.process.returncode}: {self.log[-2000:]}"
         assert "Traceback" not in self.log, self.log[:4000]
 
@@ -86,27 +86,27 @@ class RunningGateway:
         return self.client.post(f"/v1/streams/{stream}", content=content, headers=named)
 
     def read(self, stream: str, since: str = "earliest") -> tuple[list[dict[str, Any]], str]:
-        """All events of a stream from a cursor on, and the next cursor."""
-        found: list[dict[str, Any]] = []
+        """Return all events of a stream from a cursor on, and the next cursor."""
+        events: list[dict[str, Any]] = []
         while True:
             page = self.client.get(f"/v1/streams/{stream}", params={"since": since, "limit": 10_000}).json()
-            found += page["events"]
+            events += page["events"]
             if page["cursor"] == since:
-                return found, since
+                return events, since
             since = page["cursor"]
 
     @staticmethod
     def raw(event: dict[str, Any], field: str = "raw") -> bytes:
-        """The bytes of a dead letter, or of another event that has some."""
+        """Return the bytes of a dead letter, or of another event that has some."""
         return base64.b64decode(event[field])
 
     def figures(self, stream: str) -> dict[str, Any]:
         described = self.client.get("/v1/app").json()
-        return dict(next(each for each in described["streams"] if each["name"] == stream))
+        return dict(next(entry for entry in described["streams"] if entry["name"] == stream))
 
 
 def _describe_views(directory: DataDirectory) -> None:
-    """What the engine does when it has built a query: without it, the columns are not known, and cannot be filtered."""
+    """Do what the engine does when it has built a query: without it, the columns are unknown and cannot be filtered."""
     for view in anything.app.views:
         spec = ViewSpec(view.name, view.key, view.keep, view.top, view.by, changes_kept=100, changes_bytes=2**20)
         table = ViewTable(directory.view_file(view.name), spec, clock=WallClock())
@@ -116,19 +116,19 @@ def _describe_views(directory: DataDirectory) -> None:
 
 @contextlib.contextmanager
 def gateway(root: Path, **environ: str) -> Iterator[RunningGateway]:
-    """A gateway that is up, for the length of a block. It must end in good order."""
+    """Run a gateway while in the block. It must shut down cleanly."""
     directory = DataDirectory(root)
     ownership = take(directory, "anything")
     _describe_views(directory)
     alive_read, alive_write = os.pipe()
     ports = [unlikely_port(socket.SOCK_DGRAM) for _ in range(3)]
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listener:
-        call = Call(
+        call = ChildCall(
             str(Path(anything.__file__)),
             str(root),
             ownership.epoch,
             alive_read,
-            ownership.descriptor,
+            ownership.inherit,
             listener.fileno(),
         )
         with open(directory.logs / "gateway.log", "wb") as output:
@@ -138,7 +138,7 @@ def gateway(root: Path, **environ: str) -> Iterator[RunningGateway]:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
-                pass_fds=(alive_read, ownership.descriptor, listener.fileno()),
+                pass_fds=(alive_read, *ownership.inherit, listener.fileno()),
                 cwd=ROOT,
             )
         port = listener.getsockname()[1]
@@ -153,12 +153,12 @@ def gateway(root: Path, **environ: str) -> Iterator[RunningGateway]:
         running.client.close()
         process.kill()
         process.wait(10)
-        for each in (alive_read, alive_write, ownership.descriptor):
-            os.close(each)
+        for descriptor in (alive_read, alive_write, *ownership.inherit):
+            os.close(descriptor)
 
 
 def _await(running: RunningGateway) -> None:
-    """Until it answers, and its sources listen. It is never ready: there is no engine."""
+    """Wait until it answers, and its sources listen. It is never ready: there is no engine."""
 
     def is_up() -> bool:
         assert running.process.poll() is None, running.log
@@ -166,7 +166,7 @@ def _await(running: RunningGateway) -> None:
             answer = httpx.get(f"{running.url}/v1/app", timeout=5)
             if answer.status_code in (401, 403):
                 return True
-            return all(each["state"] == "connected" for each in answer.json()["sources"])
+            return all(source["state"] == "connected" for source in answer.json()["sources"])
         return False
 
     wait_for(is_up, 60, "the gateway to be up")

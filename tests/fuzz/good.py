@@ -1,4 +1,4 @@
-"""A well-behaved client, that is to notice nothing."""
+"""A well-behaved client, which must not notice the attacks."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tests.harness import wait_for
 
 BATCH = 10
 PATIENCE_S = 30.0
-"""How long it waits for an answer before it gives up."""
+"""Time that it waits for an answer before it gives up."""
 
 
 @dataclass
 class GoodClient:
-    """Posts orders, one request after the other, and writes down what it was told."""
+    """Posts orders, one request after the other, and records the answers."""
 
     running: RunningGateway
     name: str = field(default_factory=lambda: f"good {uuid4()}")
@@ -49,12 +49,12 @@ class GoodClient:
                     self.faults.append(f"{answer.status_code} {answer.text[:200]}")
 
     def require_unharmed(self) -> None:
-        """Every answer was good, and each of its orders is in the log, once."""
+        """Check that every answer was a success, and each of its orders is in the log, once."""
         assert self.faults == []
         assert self.sent
-        found = Counter(each["order"] for each in self.running.read("orders")[0] if each["buyer"] == self.name)
+        stored = Counter(event["order"] for event in self.running.read("orders")[0] if event["buyer"] == self.name)
         wanted = Counter(self.sent)
-        assert found == wanted, f"lost: {sorted(wanted - found)[:20]}, too many: {sorted(found - wanted)[:20]}"
+        assert stored == wanted, f"lost: {sorted(wanted - stored)[:20]}, too many: {sorted(stored - wanted)[:20]}"
 
     def summary(self) -> str:
         waits = sorted(self.waits_s)
@@ -64,7 +64,7 @@ class GoodClient:
 
 @contextmanager
 def good_client(running: RunningGateway) -> Iterator[GoodClient]:
-    """One that works for as long as the block lasts, and must have had nothing to complain of."""
+    """Run a good client while in the block, and check at the end that it was unharmed."""
     client = GoodClient(running)
     thread = threading.Thread(target=client.work, name="good client")
     thread.start()

@@ -1,4 +1,4 @@
-"""Everybody is bad at once, and one client is good: it notices nothing, and memory and descriptors stay bounded."""
+"""All attackers at once, and one good client: it notices nothing, and memory and descriptors stay bounded."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from tests.harness import wait_for
 DAY_S = 8.0
 LONG_DAY_S = 300.0
 HUGE_MIB_MAX = 150
-"""What unfinished bodies may hold (64 MiB), and as much for what their parts leave behind."""
+"""Memory for unfinished bodies (64 MiB), and as much for the fragments that they leave behind."""
 MIB_MAX = 900
 """The gateway at rest (150) and busy (400 after a minute, and no more later), bodies that are unfinished or wait, and
-one that is taken apart, at thirty times its 8 MiB."""
+one that is being split, at thirty times its 8 MiB."""
 GROWTH_MIB_MAX = 100
-"""What half of a long day may leave behind that the first half has not: ids of the good client, some 10 MiB, and what
-the allocator makes of so much coming and going."""
+"""Memory that half of a long test may leave behind beyond the first half: ids of the good client, about 10 MiB, and
+fragmentation in the allocator."""
 READERS_MAX = 100
-"""Files that stay open for those who read streams: ten streams, and for each as many as have read at once."""
+"""Files that stay open for readers of streams: ten streams, and for each as many as have read at once."""
 LET_GO_S = 60.0
-"""Who takes nothing of what is sent to it is let go after half of it."""
+"""A client that does not read is disconnected after half of this time."""
 LIMITS = {"PENSTOCK_HEAD_S": "2", "PENSTOCK_BODY_S": "2", "PENSTOCK_IDLE_S": "3"}
-"""Shorter than by default, so that a test sees the end of them."""
+"""Shorter than by default, so that a test reaches their end."""
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def new_attack(served: RunningGateway) -> Attack:
 
 
 def warm(served: RunningGateway) -> None:
-    """Let a gateway use each of its files once."""
+    """Let the gateway use each of its files once."""
     for stream in ("orders", "things", "raw", "metrics", "datagrams"):
         served.post(stream, b"{}")
         served.read(stream)
@@ -59,7 +59,7 @@ def test_10_gb_that_are_declared_are_refused_before_they_come(served: RunningGat
 
 
 def test_a_body_without_end_is_refused_at_the_limit(served: RunningGateway) -> None:
-    """And would not be read if it went on: the connection ends."""
+    """The rest of it would not be read: the connection ends."""
     sent, part = 0, b"10000\r\n%b\r\n" % bytes(64 * 1024)
     with served.connect() as client:
         client.sendall(POST + b"Transfer-Encoding: chunked\r\n\r\n")
@@ -72,7 +72,7 @@ def test_a_body_without_end_is_refused_at_the_limit(served: RunningGateway) -> N
     assert sent < HUGE
 
 
-@pytest.mark.parametrize("attacker", [declared, chunked, slow], ids=lambda each: each.__name__)
+@pytest.mark.parametrize("attacker", [declared, chunked, slow], ids=lambda attacker: attacker.__name__)
 def test_bodies_of_10_gb_cost_no_memory_and_nobody_else(served: RunningGateway, attacker: Attacker) -> None:
     warm(served)
     before = served.forget_peak()
@@ -89,7 +89,7 @@ def test_bodies_of_10_gb_cost_no_memory_and_nobody_else(served: RunningGateway, 
 
 
 def bad_day(served: RunningGateway, length_s: float) -> float:
-    """Returns the memory that is still held when all have gone, in MiB."""
+    """Run the attack; returns the memory in MiB that is still held when all clients have disconnected."""
     warm(served)
     sockets, files, before = served.descriptors("socket:"), served.descriptors(), served.forget_peak()
     with good_client(served) as good, attacked(new_attack(served), *ATTACKERS) as attack:

@@ -1,5 +1,5 @@
-"""Whatever stands in a body: it is answered with 200 or a documented problem; what is accepted is in the log, what is
-rejected is a dead letter with its bytes, and the two are all that was sent."""
+"""Every body is answered with 200 or a documented problem; accepted events are in the log, rejected ones are dead
+letters with their bytes, and together they are everything sent."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ def test_a_bad_body_is_refused_with_the_reason_and_kept(served: RunningGateway, 
 
 @pytest.mark.parametrize("name", [name for name, bad in BAD.items() if bad.body.strip() and len(bad.body) < 8 * MIB])
 def test_a_bad_line_costs_its_neighbours_nothing(served: RunningGateway, name: str) -> None:
-    """Also if it could not be told as an event by itself."""
+    """This holds even if the line cannot be recognised as an event."""
     line, books = BAD[name].body.strip(), Books(served, "things")
     answer = served.post("things", b"\n".join([GOOD, line, GOOD]), content_type=NDJSON)
     assert (answer.status_code, answer.json()["accepted"], answer.json()["rejected"]) == (200, 2, 1)
     events, letters = books.new()
     assert (len(events), letters) == (2, [line])
-    assert [each["index"] for each in answer.json()["errors"]] == [1]
+    assert [error["index"] for error in answer.json()["errors"]] == [1]
 
 
 def assert_refused(answer: httpx.Response, bad: Bad) -> None:
-    told = answer.json()
-    assert (answer.status_code, told["code"]) == (STATUS[bad.code], bad.code)
-    reasons = [told["detail"], *(each["reason"] for each in told.get("errors", ()))]
-    assert any(bad.reason in reason for reason in reasons), told
+    problem = answer.json()
+    assert (answer.status_code, problem["code"]) == (STATUS[bad.code], bad.code)
+    reasons = [problem["detail"], *(error["reason"] for error in problem.get("errors", ()))]
+    assert any(bad.reason in reason for reason in reasons), problem
 
 
 @pytest.mark.parametrize("name", BAD_GZIP)
@@ -160,7 +160,7 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_a_length_that_cannot_be_is_a_bad_request(served: RunningGateway, name: str) -> None:
-    """What cannot be told apart from the next request must not be guessed: the connection ends."""
+    """Bytes that cannot be distinguished from the next request must not be guessed: the connection ends."""
     sent = b"POST /v1/streams/things HTTP/1.1\r\nHost: localhost\r\n%b\r\n\r\nhello" % HEADS[name]
     status, headers, body = exchange(served, sent)
     assert (status, headers["connection"], headers["content-type"]) == (400, "close", "application/problem+json")
@@ -196,14 +196,14 @@ LINES_OF_HEADS = {
 
 @pytest.mark.parametrize("name", LINES_OF_HEADS)
 def test_a_strange_first_line_is_answered(served: RunningGateway, name: str) -> None:
-    """With what was asked for, or why not; never with 500, and never by a closed door only."""
+    """The answer is the requested one, or an error; never 500, and never just a closed connection."""
     status, _, _ = exchange(served, LINES_OF_HEADS[name] + b"\r\nHost: localhost\r\n\r\n")
     assert status == 200 or 400 <= status < 500
     served.require_sound()
 
 
 def test_a_body_longer_than_it_says_is_not_taken_for_more_of_it(served: RunningGateway) -> None:
-    """The rest is read as the next request, which it is not: the answer to the first one is the last."""
+    """The rest is read as the next request, which is invalid: the answer to the first one is the last."""
     books = Books(served, "things")
     head = b"POST /v1/streams/things HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(GOOD)
     status, headers, _ = exchange(served, head + GOOD + GOOD)
@@ -213,7 +213,7 @@ def test_a_body_longer_than_it_says_is_not_taken_for_more_of_it(served: RunningG
 
 
 def exchange(served: RunningGateway, sent: bytes) -> tuple[int, Message, bytes]:
-    """The first answer to these bytes."""
+    """Return the first answer to these bytes."""
     with served.connect() as client:
         client.sendall(sent)
         answer = HTTPResponse(client)

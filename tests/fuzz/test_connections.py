@@ -1,4 +1,5 @@
-"""A connection with more on it than can be answered: what waits is bounded, and leaving leaves nothing behind."""
+"""A connection with more requests than can be answered: the queue is bounded, and a disconnect leaves nothing
+behind."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningGateway]
 
 
 def answers(served: RunningGateway, sent: bytes, count: int) -> list[bytes]:
-    """The statuses of so many answers, or of all until the end."""
-    found = b""
+    """Return the statuses of `count` answers, or of all until the end."""
+    received = b""
     with served.connect() as client:
         client.sendall(sent)
-        while len(re.findall(rb"HTTP/1.1 (\d+)", found)) < count and (piece := client.recv(65536)):
-            found += piece
-    return re.findall(rb"HTTP/1.1 (\d+)", found)
+        while len(re.findall(rb"HTTP/1.1 (\d+)", received)) < count and (piece := client.recv(65536)):
+            received += piece
+    return re.findall(rb"HTTP/1.1 (\d+)", received)
 
 
 @pytest.mark.parametrize("kind", [ONE, BAD], ids=["good", "bad"])
@@ -45,12 +46,12 @@ def test_17_requests_at_once_are_all_answered(served: RunningGateway, kind: byte
 
 @pytest.mark.parametrize("kind", [ONE, BAD], ids=["good", "bad"])
 def test_of_a_thousand_requests_at_once_those_are_taken_that_are_answered(served: RunningGateway, kind: bytes) -> None:
-    """The rest is not read: nobody can fill the memory with requests that wait."""
+    """The rest is not read: nobody can fill the memory with waiting requests."""
     books = Books(served, "things")
-    told = answers(served, kind * 1000, 1000)
-    assert len(told) <= WAITING + 2
+    statuses = answers(served, kind * 1000, 1000)
+    assert len(statuses) <= WAITING + 2
     events, letters = books.new()
-    assert len(events) + len(letters) == len(told)
+    assert len(events) + len(letters) == len(statuses)
 
 
 def test_a_client_that_does_not_wait_for_answers_costs_no_memory(served: RunningGateway) -> None:
@@ -67,7 +68,7 @@ def test_a_client_that_does_not_wait_for_answers_costs_no_memory(served: Running
 
 
 def test_a_client_that_leaves_with_requests_waiting_leaves_nothing_in_the_log(served: RunningGateway) -> None:
-    """Not even a traceback: whoever was being answered has gone."""
+    """There is not even a traceback: the client that was being answered has disconnected."""
     sockets = served.descriptors("socket:")
     for count in range(60):
         with served.connect() as client:

@@ -1,4 +1,5 @@
-"""Rubbish by WebSocket and by datagram: clear errors, one connection at most, and the same accounts as for bodies."""
+"""Garbage by WebSocket and by datagram: clear errors, at most one connection lost, and the same accounting as for
+bodies."""
 
 from __future__ import annotations
 
@@ -38,18 +39,18 @@ def socket_to(served: RunningGateway, path: str) -> ClientConnection:
 
 
 def heard(client: ClientConnection, until: str) -> tuple[list[dict[str, Any]], int | None]:
-    """What comes until a message of that kind, or until the end with its code."""
-    found: list[dict[str, Any]] = []
+    """Return all messages until one of that kind, or until the end with its code."""
+    messages: list[dict[str, Any]] = []
     try:
-        while not found or found[-1]["event"] != until:
-            found.append(json.loads(client.recv(20)))
+        while not messages or messages[-1]["event"] != until:
+            messages.append(json.loads(client.recv(20)))
     except ConnectionClosed as closed:
-        return found, closed.rcvd.code if closed.rcvd else None
-    return found, None
+        return messages, closed.rcvd.code if closed.rcvd else None
+    return messages, None
 
 
 def publish(served: RunningGateway, message: bytes, *, text: bool = False) -> tuple[list[dict[str, Any]], int | None]:
-    """One message on a connection of its own."""
+    """Publish one message on a separate connection."""
     with socket_to(served, "/v1/streams/things/publish") as client:
         assert json.loads(client.recv(20))["event"] == "open"
         client.send(message, text=text)
@@ -58,16 +59,16 @@ def publish(served: RunningGateway, message: bytes, *, text: bool = False) -> tu
 
 @pytest.mark.parametrize("name", [name for name, bad in BAD.items() if len(bad.body) < MIB])
 def test_a_bad_event_by_websocket_is_rejected_or_ends_the_connection(served: RunningGateway, name: str) -> None:
-    """What is JSON is judged by itself; what is none makes the message around it none."""
+    """An event that is JSON is judged alone; one that is not makes the whole message invalid."""
     bad, books = BAD[name], Books(served, "things")
-    told, code = publish(served, b'{"seq":1,"events":[%b,%b]}' % (GOOD, bad.body))
+    replies, code = publish(served, b'{"seq":1,"events":[%b,%b]}' % (GOOD, bad.body))
     events, letters = books.new()
     if code is not None:
-        assert (told[-1]["event"], code) == ("error", POLICY)
-        assert told[-1]["problem"]["code"] in (MALFORMED, "too_large")
+        assert (replies[-1]["event"], code) == ("error", POLICY)
+        assert replies[-1]["problem"]["code"] in (MALFORMED, "too_large")
         assert (events, letters) == ([], [])
     else:
-        assert [each["event"] for each in told] == ["rejected", "ack"]
+        assert [reply["event"] for reply in replies] == ["rejected", "ack"]
         assert (len(events), letters) == (1, [bad.body])
 
 
@@ -81,13 +82,13 @@ def test_any_message_that_publishes_is_accounted_for(served: RunningGateway) -> 
     @FEW
     @given(mangled(one | many) | st.binary(max_size=50))
     def attack(message: bytes) -> None:
-        told, code = publish(served, message)
+        replies, code = publish(served, message)
         events, letters = books.new()
         if code is not None:
-            assert (told[-1]["event"], code, events) == ("error", POLICY, [])
+            assert (replies[-1]["event"], code, events) == ("error", POLICY, [])
             return
-        assert told[-1]["accepted"] == len(events)
-        assert sum(len(each["errors"]) for each in told if each["event"] == "rejected") == len(letters)
+        assert replies[-1]["accepted"] == len(events)
+        assert sum(len(reply["errors"]) for reply in replies if reply["event"] == "rejected") == len(letters)
 
     attack()
 
@@ -104,7 +105,7 @@ def test_a_message_that_is_too_large_ends_a_websocket(served: RunningGateway, pa
     with socket_to(served, path) as client:
         with suppress(ConnectionClosed):  # it may end before all is sent
             client.send(b" " * size)
-        assert heard(client, "nothing")[1] in (TOO_BIG, None)  # what is not read may cost the client the last word
+        assert heard(client, "nothing")[1] in (TOO_BIG, None)  # unread data may cost the client the last message
 
 
 def test_a_live_websocket_answers_rubbish_and_goes_on(served: RunningGateway) -> None:
@@ -118,9 +119,9 @@ def test_a_live_websocket_answers_rubbish_and_goes_on(served: RunningGateway) ->
         def attack(message: bytes) -> None:
             client.send(message)
             client.send('{"op":"ping"}')
-            told, code = heard(client, "pong")
+            replies, code = heard(client, "pong")
             assert code is None
-            assert {each["event"] for each in told} <= {"error", "pong", "unsubscribed"}
+            assert {reply["event"] for reply in replies} <= {"error", "pong", "unsubscribed"}
 
         attack()
         for _ in range(20):
@@ -138,7 +139,8 @@ RUBBISH = st.one_of(
 
 
 def test_datagrams_of_rubbish_are_counted_and_what_follows_is_taken(served: RunningGateway) -> None:
-    """Each datagram was put or lost; each event is accepted, a duplicate or a dead letter. Then a good one is taken."""
+    """Each datagram was put or lost; each event is accepted, a duplicate or a dead letter. Then a good one is
+    accepted."""
     count = 0
     with socket.socket(type=socket.SOCK_DGRAM) as sender:
 
@@ -159,8 +161,10 @@ def test_datagrams_of_rubbish_are_counted_and_what_follows_is_taken(served: Runn
             (served.graphite, f"{mark} 1 -1"),
         ):
             sender.sendto(good.encode(), ("127.0.0.1", port))
-    wait_for(lambda: mark in {each["order"] for each in served.read("datagrams")[0]}, 30, "the good order")
-    wait_for(lambda: len([each for each in served.read("metrics")[0] if each["name"] == mark]) == 2, 30, "good metrics")
+    wait_for(lambda: mark in {event["order"] for event in served.read("datagrams")[0]}, 30, "the good order")
+    wait_for(
+        lambda: len([event for event in served.read("metrics")[0] if event["name"] == mark]) == 2, 30, "good metrics"
+    )
     for stream in ("datagrams", "metrics"):
         figures = served.figures(stream)
         assert len(served.read(stream)[0]) == figures["accepted"]
@@ -169,6 +173,6 @@ def test_datagrams_of_rubbish_are_counted_and_what_follows_is_taken(served: Runn
 
 
 def settled(served: RunningGateway) -> bool:
-    """Whether the figures stay the same from one look to the next."""
+    """Return whether the figures are the same at two consecutive looks."""
     looks = [[served.figures(name)["received"] for name in ("datagrams", "metrics")] for _ in range(3)]
     return looks[0] == looks[1] == looks[2]

@@ -1,5 +1,5 @@
-"""The served OpenAPI document tells the truth: schemathesis sends what it allows and what it forbids, and looks whether
-each answer is one that it names. `schemathesis.toml` has what is left out, and why."""
+"""The served OpenAPI document is correct: schemathesis sends requests that it allows and that it forbids, and checks
+that each answer is documented. `schemathesis.toml` has the exclusions, and the reasons."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from penstock.access import KeyFile
-from penstock.runtime.directory import DataDirectory
+from penstock.core.access import KeyFile
+from penstock.runtime.embedded.directory import DataDirectory
 from tests.fuzz.gateway import RunningGateway, gateway
 
 CONFIG = Path(__file__).parent / "schemathesis.toml"
 SEED = int(os.environ["TEST_SEED"])
 OPERATIONS = 22
-"""Those of the document, without itself, and without the three that are followed below."""
+"""The operations of the document, without itself, and without the three that are followed below."""
 LIVE = ("/v1/streams/{name}/live", "/v1/views/{name}/live", "/v1/query/live")
 CHECKS: list[Any] = [
     not_a_server_error,
@@ -75,7 +75,7 @@ def explore(url: str, *options: str) -> None:
 
 
 def follow(url: str, path: str, mode: GenerationMode, count: int, key: str | None = None) -> None:
-    """Open so many connections to an operation whose answers do not end."""
+    """Open `count` connections to an operation whose answers do not end."""
     headers = {} if key is None else {"Authorization": f"Bearer {key}"}
     operation: Any = schemathesis.openapi.from_url(f"{url}/v1/openapi.json", headers=headers)[path]["GET"]
 
@@ -102,7 +102,7 @@ def test_live_channels_answer_as_the_document_says(served: RunningGateway, path:
 
 
 def test_a_key_with_few_grants_gets_nothing_but_what_is_documented(tmp_path: Path) -> None:
-    """Neither 500 nor anything that the document does not name, whoever asks."""
+    """No answer is 500, or a status that the document does not name, whoever asks."""
     directory = DataDirectory(tmp_path / "data")
     directory.make()
     _, key = KeyFile(directory.keys).add("few", ["produce:things", "consume:orders"])

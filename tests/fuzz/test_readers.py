@@ -1,4 +1,4 @@
-"""A hundred readers that never read, on each live transport: bounded memory, and nobody else notices."""
+"""A hundred clients that never read, on each live transport: bounded memory, and no effect on others."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ DEAF = 100
 ROUNDS = 20
 BATCH, SIZE = 100, 10_000
 GROWTH_MIB_MAX = 100
-"""What the gateway may take for 20 MB that come and go, and 100 who hold some of it: far below 100 times 20 MB."""
+"""Memory that the gateway may take for 20 MB of deliveries, held by 100 clients: far below 100 times 20 MB."""
 GIVING_BACK = {
     "MALLOC_MMAP_THRESHOLD_": "131072",
     "MALLOC_TRIM_THRESHOLD_": "131072",
     "ARROW_DEFAULT_MEMORY_POOL": "system",
 }
-"""Have the allocators give large pieces back once they are freed: what they keep would be twice what is held."""
+"""Make the allocators return large pieces once they are freed: kept ones would be twice the held memory."""
 LIVE_PATH = {"sse": b"GET /v1/streams/orders/live HTTP/1.1\r\nHost: localhost\r\n\r\n", "websocket": b""}
 
 
@@ -38,7 +38,7 @@ def served(tmp_path: Path) -> Iterator[RunningGateway]:
 
 @contextmanager
 def deaf(served: RunningGateway, transport: str) -> Iterator[None]:
-    """One that asks for everything and takes nothing but the first answer."""
+    """Open a connection that requests everything and reads only the first answer."""
     client = socket.socket()
     with client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -72,15 +72,15 @@ def test_a_hundred_that_never_read_cost_little_and_nobody_else(served: RunningGa
         with good_client(served):
             for mark in range(ROUNDS):
                 assert served.post("orders", json.dumps(orders(mark)).encode()).status_code == 200
-                assert next_batch(reader) == [each["order"] for each in orders(mark)]
+                assert next_batch(reader) == [order["order"] for order in orders(mark)]
         assert served.peak_mib < before + GROWTH_MIB_MAX
     wait_for(lambda: served.descriptors("socket:") <= sockets + 1, 40, "the end of their connections")
 
 
 def next_batch(reader: object) -> list[str]:
-    """The next orders that were posted here, in the order of their coming, without those of the good client."""
-    found: list[str] = []
-    while len(found) < BATCH:
+    """Return the next orders posted by this test, in the order of their arrival, without those of the good client."""
+    names: list[str] = []
+    while len(names) < BATCH:
         data = json.loads(reader.recv(20)).get("data", {})  # type: ignore[attr-defined]
-        found += [each["order"] for each in data.get("events", ()) if len(each["buyer"]) == SIZE]
-    return found
+        names += [event["order"] for event in data.get("events", ()) if len(event["buyer"]) == SIZE]
+    return names

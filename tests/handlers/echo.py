@@ -1,4 +1,4 @@
-"""A handler that emits much more than it is given."""
+"""A handler that emits much more than its input."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def geofence(vehicle: Vehicle, fix: Fix, ctx: Context) -> Iterator[Crossing]:
     vehicle.last = ctx.now
     vehicle.path.append(fix.x)
     del vehicle.path[:-3]
-    if fix.trouble != "quiet":  # the timer stays where it was
+    if fix.trouble != "quiet":  # the timer is not moved
         ctx.timer("silent", ctx.now + SILENT_AFTER)
     inside = abs(fix.x) < 1
     if vehicle.inside is not None and inside != vehicle.inside:

@@ -1,4 +1,4 @@
-"""A handler whose class and code change: every reading is answered by one event, with the sum so far."""
+"""A handler whose class and code change: it answers every reading with one event, with the sum so far."""
 
 from __future__ import annotations
 

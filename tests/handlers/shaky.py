@@ -1,4 +1,4 @@
-"""Handlers that do something else each time, one for each way to; and some that only look like it."""
+"""Nondeterministic handlers, one of each kind; and some that only look like it."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def never(user: User, visit: Visit, ctx: Context) -> None:
 
 @app.handler("tags", reads=tagger, key="user", state=User)
 def tags(user: User, tagged: Tagged, ctx: Context) -> None:
-    """What it reads differs from run to run; what it does is sound."""
+    """Its input order differs from run to run; its code is deterministic."""
     user.words = [*user.words, tagged.tag][-20:]
 
 

@@ -1,4 +1,5 @@
-"""Handlers whose streams are not placed as they are: one of two streams, one of a stream placed by another field."""
+"""Handlers whose streams are partitioned differently: one of two streams, one of a stream partitioned by another
+field."""
 
 from __future__ import annotations
 

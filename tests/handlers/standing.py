@@ -1,4 +1,4 @@
-"""A handler whose results are a view: what each meter has used in each hour, until the hour is struck out."""
+"""A handler whose results are a view: the usage of each meter in each hour, until the hour is struck out."""
 
 from __future__ import annotations
 

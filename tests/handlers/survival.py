@@ -1,4 +1,4 @@
-"""A fleet under way while things go wrong, and the proof that nothing of it shows."""
+"""A fleet that runs during faults, and the proof that they have no effect."""
 
 from __future__ import annotations
 
@@ -17,9 +17,11 @@ from typing import Any
 import httpx
 
 from bench.running import command, descendants, python_workers
+from penstock.core.settings import Settings
+from penstock.handlers.replay import collect
 from penstock.queue import EmbeddedLog
-from penstock.runtime.replay import Replay, collect
-from penstock.settings import Settings
+from penstock.runtime.embedded.storage import open_storage
+from penstock.runtime.replaying import open_replay
 from tests.beside import Beside
 from tests.handlers.fleet import app as fleet_app
 from tests.handlers.fleet import geofence
@@ -29,12 +31,12 @@ APP = Path(__file__).parent / "fleet.py"
 OUTPUTS = ("geofence.Crossing", "geofence.Silence", "geofence.failed")
 SETTLE_S, RETRY_S = 120.0, 0.1
 REFUSED, SLOW_EVENTS = 30, 500
-"""How long a disk stays full, in requests refused; and slow, in events taken."""
+"""The duration of a full disk, in refused requests, and of a slow one, in accepted events."""
 SYNCS = "fsync,fdatasync,syncfs"
 
 
 class Fleet(Beside):
-    """Vehicles that report until told to stop; a report that got no answer is sent again, as it was."""
+    """Vehicles that report until stopped; a report that got no answer is resent unchanged."""
 
     def __init__(self, url: Callable[[], str], seed: int, pause_s: float = 0.02) -> None:
         super().__init__("fleet")
@@ -66,54 +68,55 @@ class Fleet(Beside):
 
 
 def figures(app: RunningApp, name: str) -> dict[str, Any]:
-    return next(each for each in app.describe()["handlers"] if each["name"] == name)
+    return next(handler for handler in app.describe()["handlers"] if handler["name"] == name)
 
 
 def require_exactly_once(app: RunningApp, fleet: Fleet) -> None:
-    """Every event was run once, with the effects that a replay from zero finds, and everything was emitted once."""
+    """Check that every event ran once, with the same effects as in a replay from zero, and every output was emitted
+    once."""
     fleet.finish.set()
     fleet.join(60)
     app.ready()
     wait_for(lambda: figures(app, "geofence")["lag"] == 0, SETTLE_S, "the handler to have read everything")
     assert app.describe()["streams"][0]["end"] == fleet.acknowledged
-    emitted = next(each["end"] for each in app.describe()["streams"] if each["name"] == "geofence.Crossing")
+    emitted = next(stream["end"] for stream in app.describe()["streams"] if stream["name"] == "geofence.Crossing")
     wait_for(
         lambda: sum(row["n"] for row in app.view("crossings")) == emitted, SETTLE_S, "the view on what was emitted"
     )
     app.stop()
     command = [sys.executable, "-m", "penstock.cli", "replay", str(APP), "--data", str(app.data), "--verify"]
     for handler in ("geofence", "tally"):
-        made = subprocess.run([*command, "--handler", handler], capture_output=True, text=True, check=False)
-        assert made.returncode == 0, made.stdout + made.stderr
+        process = subprocess.run([*command, "--handler", handler], capture_output=True, text=True, check=False)
+        assert process.returncode == 0, process.stdout + process.stderr
     assert set(emitted_ids(app.data)) == replayed_ids(app.data)
 
 
 def emitted_ids(data: Path) -> set[str]:
-    """The ids of all that was emitted: each must be there once."""
-    log, found = EmbeddedLog(data / "streams", read_only=True), Counter[str]()
+    """Return the ids of all emitted events: each must be there once."""
+    log, counts = EmbeddedLog(data / "streams", read_only=True), Counter[str]()
     for stream in OUTPUTS:
         for partition, end in log.ends(stream).items():
             for batch in log.read(stream, partition, 0, end):
-                found.update(batch.column("_id").to_pylist())
+                counts.update(batch.column("_id").to_pylist())
     log.close()
-    assert [each for each, count in found.items() if count > 1] == []
-    return set(found)
+    assert [event_id for event_id, count in counts.items() if count > 1] == []
+    return set(counts)
 
 
 def replayed_ids(data: Path) -> set[str]:
-    """Run the log once more, from zero to where the handler stands. Its state must be the same, bit for bit; returns
-    what it emits."""
-    replay, outputs = Replay(fleet_app, geofence, data, Settings()), dict[str, bytes]()
-    made = replay.begin(geofence, replay.end(None))
-    made.advance(replay.end(None), collect(outputs))
+    """Run the log again, from zero to the position of the handler. Its state must be the same, bit for bit; returns
+    the ids that it emits."""
+    replay, outputs = open_replay(fleet_app, geofence, open_storage(data), Settings()), dict[str, bytes]()
+    recomputation = replay.begin(geofence, replay.end(None))
+    recomputation.advance(replay.end(None), collect(outputs))
     replay.log.close()
-    assert made.digest == replay.digest
+    assert recomputation.digest == replay.digest
     return set(outputs)
 
 
 class Survival:
-    """A running app to which things are done at random, one at a time. After each the state must be that of a replay
-    from zero, and what the replay emits must have been emitted, once; the app goes on meanwhile."""
+    """A running app with random faults, one at a time. After each the state must be that of a replay
+    from zero, and the replay's output must have been emitted, once; the app continues meanwhile."""
 
     def __init__(self, app: RunningApp, seed: int, *faults: str) -> None:
         self.app, self.faults = app, faults
@@ -122,7 +125,7 @@ class Survival:
         self.done: Counter[str] = Counter()
 
     def run(self, rounds: int) -> Counter[str]:
-        """So many rounds; returns what was done how often."""
+        """Run `rounds` rounds; returns how often each fault happened."""
         with self.fleet:
             while self.done.total() < rounds:
                 self._let_pass(self.chance.randint(100, 1000))  # the moment is the random part of this
@@ -136,7 +139,7 @@ class Survival:
         return self.done
 
     def _let_pass(self, events: int) -> None:
-        """Wait until so many more events were acknowledged."""
+        """Wait until `events` more events were acknowledged."""
         goal = self.fleet.acknowledged + events
         wait_for(lambda: self.fleet.acknowledged >= goal, SETTLE_S, "events to be taken")
 
@@ -164,15 +167,15 @@ class Survival:
         return True
 
     def do_torn(self) -> bool:
-        """A file of the state loses its end."""
+        """Cut off the end of a state file."""
         return self._damage("*.delta", lambda file: file.write_bytes(file.read_bytes()[: -self.chance.randint(1, 40)]))
 
     def do_missing(self) -> bool:
-        """A file of the state goes."""
+        """Delete a state file."""
         return self._damage("*.*", Path.unlink)
 
     def do_full(self) -> bool:
-        """No space is left on the disk, for a while."""
+        """Fill the disk for a while."""
         filler = self.app.data.parent / "filler"
         with contextlib.suppress(OSError), open(filler, "wb", buffering=0) as file:
             while file.write(bytes(65536)):
@@ -185,7 +188,7 @@ class Survival:
         return True
 
     def do_slow(self) -> bool:
-        """Every sync of the engine and its workers takes 0.3 s, for a while."""
+        """Make every sync of the engine and its workers take 0.3 s for a while."""
         self.app.ready()
         pids = [pid for pid in (self.app.pid("engine"), *self._workers()) if pid is not None]
         chosen = [word for pid in pids for word in ("-p", str(pid))]
@@ -206,7 +209,7 @@ class Survival:
         return True
 
     def _damage(self, pattern: str, damage: Callable[[Path], object]) -> bool:
-        """Kill the engine, and damage a file before the next one looks at it."""
+        """Kill the engine, and damage a file before the next engine reads it."""
         self.app.ready()
         engine = self.app.pid("engine")
         if not self.app.kill("engine"):

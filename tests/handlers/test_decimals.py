@@ -1,4 +1,4 @@
-"""Decimals reach handlers and their states as they were sent, and states from before that was so go on."""
+"""Decimals reach handlers and their states as they were sent, and states from before that change continue."""
 
 from __future__ import annotations
 
@@ -15,21 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import App, Context, Event, Record, State
-from penstock.columns import key_part, read_decimals, to_batch
-from penstock.contracts import HandledShard, LedgerEntry
-from penstock.errors import DeclarationError
-from penstock.evolution import shape_of
+from penstock.core.columns import key_part, read_decimals, to_batch
+from penstock.core.contracts import LedgerEntry
+from penstock.core.errors import DeclarationError
+from penstock.core.schema import DECIMAL_SCALE, decimal_fits
+from penstock.core.settings import Settings
+from penstock.core.shapes import shape_of
+from penstock.handlers.contracts import HandledShard
+from penstock.handlers.recomputation import Recomputation
+from penstock.handlers.rows import to_events
+from penstock.handlers.shard import Codec, KeyState, Shard, ShardChanges
 from penstock.queue import EmbeddedLog
-from penstock.rows import to_events
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.renewal import Renewal
-from penstock.runtime.replay import Replay
-from penstock.runtime.rerun import Rerun
-from penstock.schema import DECIMAL_SCALE, decimal_fits
-from penstock.settings import Settings
-from penstock.shard import Changes, Codec, Entry, Shard
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.handler import EmbeddedHandler
+from penstock.runtime.embedded.storage import EmbeddedStorage, open_storage
+from penstock.runtime.replaying import open_replay
+from penstock.runtime.state_replacement import StateReplacer
 from penstock.store import HandlerLedger, ShardFiles
 from penstock.testing import run
+from tests.contracts.log import offsets
 from tests.handlers.test_determinism import record
 
 ONE = Settings(partitions=1)
@@ -74,7 +78,7 @@ DECIMALS = st.decimals(allow_nan=False, allow_infinity=False, places=None).filte
 
 
 def shortest(value: Decimal) -> str:
-    """The number in full, without zeros at the end."""
+    """Return the number in full, without zeros at the end."""
     text = f"{value.quantize(Decimal(1).scaleb(-DECIMAL_SCALE)) if value == 0 else value:f}"
     text = text.rstrip("0").rstrip(".") if "." in text else text
     return "0" if text in ("-0", "") else text
@@ -86,24 +90,24 @@ def test_a_decimal_is_read_as_the_same_number_without_the_zeros_of_its_column(
     given: list[Decimal | None], start: int
 ) -> None:
     column = pa.array(given, pa.decimal128(38, DECIMAL_SCALE)).slice(start)
-    found = read_decimals(column)
-    assert found == given[start:]
-    assert [None if each is None else f"{each:f}" for each in found] == [
-        None if each is None else shortest(each) for each in given[start:]
+    numbers = read_decimals(column)
+    assert numbers == given[start:]
+    assert [None if number is None else f"{number:f}" for number in numbers] == [
+        None if number is None else shortest(number) for number in given[start:]
     ]
 
 
 @settings(deadline=None)
 @given(st.lists(DECIMALS, max_size=8))
 def test_the_key_of_a_state_is_the_text_that_it_always_was(given: list[Decimal]) -> None:
-    """The digits of the column: the state of a key that is a Decimal is found again."""
+    """The key has the digits of the column, so that the state of a key that is a Decimal is found again."""
     column = pa.array(given, pa.decimal128(38, DECIMAL_SCALE))
-    assert [key_part(each) for each in read_decimals(column)] == [str(each) for each in column.to_pylist()]
+    assert [key_part(number) for number in read_decimals(column)] == [str(number) for number in column.to_pylist()]
 
 
 @pytest.mark.parametrize("sent", ["902.51", "100", "0", "0.000000000000000001", "-1.5", "12000"])
 def test_a_handler_gets_a_decimal_as_it_was_sent(sent: str) -> None:
-    """Wherever in the event it stands; so do its state and what it emits."""
+    """This holds for every place in the event, for its state, and for emitted events."""
     line = {"price": sent, "parts": {"a": sent}}
     given = {"card": "c", "amount": sent, "fee": sent, "lines": [line]}
     result = run(make_app(), {"payments": [given]})
@@ -116,32 +120,32 @@ def test_a_handler_gets_a_decimal_as_it_was_sent(sent: str) -> None:
 
 
 def test_zeros_at_the_end_are_not_kept() -> None:
-    """The log has a number and not its text: 1.50 and 1.5 are the same event."""
+    """The log stores a number and not its text: 1.50 and 1.5 are the same event."""
     result = run(make_app(), {"payments": [{"card": "c", "amount": "1.50"}]})
     assert str(result.states("cards")["c"].spent) == "1.5"
 
 
 def test_a_handler_by_a_decimal_has_the_key_that_it_had() -> None:
     result = run(make_app("amount"), {"payments": [Payment(card="c", amount=Decimal("1.50"))]})
-    assert [each.card for each in result.emitted("cards")] == ["1.500000000000000000"]
+    assert [event.card for event in result.emitted("cards")] == ["1.500000000000000000"]
 
 
 @pytest.fixture
 def before(tmp_path: Path) -> Iterator[tuple[App, HandlerLedger, DataDirectory, EmbeddedLog]]:
-    """A data directory from before: three payments are in the log, of which two are in the state, padded."""
+    """Yield a data directory from before: three payments are in the log, two of them in the state, padded."""
     app = make_app()
     amounts = [Decimal("902.51"), Decimal("1.49"), Decimal("6")]
-    record(tmp_path, [(app.streams[0], [Payment(card="c", amount=each) for each in amounts])])
+    record(tmp_path, [(app.streams[0], [Payment(card="c", amount=amount) for amount in amounts])])
     handler, directory = app.handlers[0], DataDirectory(tmp_path)
+    log = EmbeddedLog(directory.streams)
     state = Card(spent=Decimal("904.000000000000000000"), last="1.490000000000000000 None []")
     shard = Shard()
-    shard.apply(Changes({"c": Codec(Card).seal("c", Entry(state), None)}, {}, 7))
+    shard.apply(ShardChanges({"c": Codec(Card).seal("c", KeyState(state), None)}, {}, 7))
     ShardFiles(directory.handler_state(handler.name, 0) / "0", handler.name, 0).write_snapshot(0, shard, {})
-    origin, end = json.dumps([{"payments/0": 0}]), json.dumps([{"payments/0": 2}])
+    origin, end = json.dumps([{"payments/0": 0}]), json.dumps([{"payments/0": offsets(log, "payments", 0)[2]}])
     ledger = HandlerLedger(directory.handler_ledger(handler.name), 1, origin, shape_of(Card))
     entry, shards = LedgerEntry(0, origin, end, 1), {0: HandledShard.of(shard, 0)}
     ledger._put(msgspec.structs.replace(ledger.state, entry=entry, shards=shards, padded=True))
-    log = EmbeddedLog(directory.streams)
     yield app, ledger, directory, log
     log.close()
     ledger.close()
@@ -152,19 +156,19 @@ def test_a_state_with_padded_decimals_goes_on_and_can_be_verified_from_there(
 ) -> None:
     app, ledger, directory, log = before
     handler = app.handlers[0]
-    with pytest.raises(DeclarationError, match=r"run this one first"):
-        Replay(app, handler, directory.root, ONE).require_verifiable()
+    with pytest.raises(DeclarationError, match=r"run the app with the current version of Penstock first"):
+        open_replay(app, handler, open_storage(directory.root), ONE).require_verifiable()
     digest = ledger.state.shards[0].digest
-    Renewal(app, handler, ledger, directory).run(log, ONE, "code")
+    StateReplacer(app, handler, EmbeddedHandler(handler.name, ledger, log), EmbeddedStorage(directory)).run(log, ONE)
     assert not ledger.state.padded
     assert ledger.state.shards[0].digest == digest, "no number of the state and no text has changed"
     assert ledger.state.origin == ledger.state.end
-    replay = Replay(app, handler, directory.root, ONE)
+    replay = open_replay(app, handler, open_storage(directory.root), ONE)
     replay.require_verifiable()
-    rerun: Rerun = replay.begin(handler, replay.end(None))
-    assert rerun.digest == replay.digest
-    rerun.advance({"payments": {0: 3}})
-    assert Codec(Card).decode(rerun.shards[0].records["c"]).state == Card(spent=Decimal(910), last="6 None []")
+    recomputation: Recomputation = replay.begin(handler, replay.end(None))
+    assert recomputation.digest == replay.digest
+    recomputation.advance({"payments": dict(log.ends("payments"))})
+    assert Codec(Card).decode(recomputation.shards[0].records["c"]).state == Card(spent=Decimal(910), last="6 None []")
 
 
 def test_a_handler_without_decimals_goes_on_as_it_is(tmp_path: Path) -> None:
@@ -183,7 +187,7 @@ def test_a_handler_without_decimals_goes_on_as_it_is(tmp_path: Path) -> None:
     entry = LedgerEntry(0, origin, json.dumps([{"payments/0": 1}]), 1)
     ledger._put(msgspec.structs.replace(ledger.state, entry=entry, padded=True))
     log = EmbeddedLog(directory.streams)
-    Renewal(app, app.handlers[0], ledger, directory).run(log, ONE, "code")
+    StateReplacer(app, app.handlers[0], EmbeddedHandler("cards", ledger, log), EmbeddedStorage(directory)).run(log, ONE)
     assert (ledger.state.padded, ledger.state.origin, ledger.state.generation) == (False, origin, 0)
     log.close()
     ledger.close()

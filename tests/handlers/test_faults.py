@@ -28,8 +28,8 @@ POINTS = {
     "engine.after_commit": 3,
     "ledger.before_commit": 2,
 }
-"""Where a process dies, and at which time it gets there: a worker at the first two, the engine at the others. At the
-other points of the engine it dies in the test of all of the app, and in that of a view that a handler keeps."""
+"""The failpoints and the counts at which a process dies: a worker at the first two, the engine at the others. At the
+other points of the engine it dies in the test of the whole app, and in that of a view kept by a handler."""
 TWO_POINTS = ("handler.after_delta", "ledger.before_commit")
 
 
@@ -49,13 +49,13 @@ def test_a_kill_at_the_failpoints_of_a_handler_changes_nothing(tmp_path: Path, p
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningApp]:
-    """An app that starts, and to which nothing was sent; for the two tests below, in their order."""
+    """Start an app without events, for the two tests below, in their order."""
     with running(APP, tmp_path_factory.mktemp("fresh") / "data") as app:
         yield app
 
 
 def test_java_that_ends_while_queries_start_is_started_again(fresh: RunningApp) -> None:
-    """To a query that is about to start, an end of Java looks like a failure of its own."""
+    """A query that is about to start sees an end of Java as its own failure."""
     log = fresh.data / "log/engine.log"
     wait_for(lambda: "is up" in log.read_text(), START_S, "Spark")
     java, *_ = [pid for pid in descendants(fresh.pid("engine") or 0) if "java" in command(pid)]
@@ -65,14 +65,16 @@ def test_java_that_ends_while_queries_start_is_started_again(fresh: RunningApp) 
 
 
 def test_state_and_timers_are_served_as_time_passes(fresh: RunningApp) -> None:
-    """The state of a key with its cursor; a timer that comes though no event does; what there is not is 404."""
+    """The state of a key has a cursor; a timer fires without an event; a missing key gives 404."""
     app = fresh.ready()
     app.post("fixes", [{"fix": "1", "vehicle": "a/b", "x": 0.0}])
     path = f"{app.url}/v1/handlers/geofence/state"
-    found = wait_for(lambda: httpx.get(f"{path}/a%2Fb").status_code == 200 and httpx.get(f"{path}/a%2Fb"), 30, "state")
-    assert found.json()["state"]["fixes"] == 1
-    assert list(found.json()["timers"]) == ["silent"]
-    page = httpx.get(f"{app.url}/v1/streams/fixes", params={"since": found.json()["cursor"]})
+    response = wait_for(
+        lambda: httpx.get(f"{path}/a%2Fb").status_code == 200 and httpx.get(f"{path}/a%2Fb"), 30, "state"
+    )
+    assert response.json()["state"]["fixes"] == 1
+    assert list(response.json()["timers"]) == ["silent"]
+    page = httpx.get(f"{app.url}/v1/streams/fixes", params={"since": response.json()["cursor"]})
     assert page.json()["events"] == []
     silences = f"{app.url}/v1/streams/geofence.Silence?since=earliest"
     wait_for(lambda: httpx.get(silences).json()["events"], 30, "the timer to come")
@@ -86,7 +88,7 @@ def test_state_and_timers_are_served_as_time_passes(fresh: RunningApp) -> None:
 @pytest.mark.soak
 def test_a_silent_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
     """A handler of two streams must know that nothing more comes of one before it runs an event of the other. The
-    test of a running app with a join shows that as well."""
+    test of a running app with a join covers that as well."""
     with running(Path(shop.__file__), tmp_path / "data") as app:
         app.ready()
         app.post("prices", [{"item": "tea", "price": 2.0}])
@@ -99,7 +101,7 @@ def test_a_silent_stream_does_not_hold_up_the_others(tmp_path: Path) -> None:
 
 @pytest.mark.soak
 def test_two_hundred_random_faults_change_nothing(tmp_path: Path) -> None:
-    """On a disk of its own, which is full or slow at times. In legs, each from an empty log: what is verified after
+    """It runs on a separate disk, which is full or slow at times. In legs, each from an empty log: the check after
     each round is a replay from the beginning."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small tmpfs")

@@ -1,12 +1,12 @@
-"""A batch of a backlog takes a few seconds, whatever the handler takes for an event."""
+"""A batch of a backlog takes a few seconds, however slow the handler is."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock.analyze.pace import BATCH_S, FIRST_ROWS, GROWTH_MAX, ROWS_MIN, Pace
-from penstock.cursor import Positions
+from penstock.core.cursor import Positions
+from penstock.handlers.pace import BATCH_S, FIRST_ROWS, GROWTH_MAX, ROWS_MIN, Pace
 
 
 def at(row: int) -> Positions:
@@ -29,7 +29,7 @@ def test_batches_come_to_take_as_long_as_they_should(row_s: float, rows_max: int
 
 
 def test_a_batch_with_little_in_it_says_nothing_of_the_pace() -> None:
-    """Nor does one that was not run to its end, or one that waits for another stream and has no rows."""
+    """The same holds for one that was not run to its end, or one that waits for another stream and has no rows."""
     pace = Pace(1_000_000)
     assert pace.begin(at(0), 0.0) == FIRST_ROWS
     pace.planned(at(10), 10, 0.0)

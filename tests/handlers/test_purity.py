@@ -1,4 +1,4 @@
-"""Handlers read for what cannot be deterministic: each kind is found at its line, and what is sound is let pass."""
+"""Static analysis of handlers: each kind of nondeterminism is found at its line, and deterministic code passes."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from textwrap import dedent, indent
 
 import pytest
 
-from penstock.purity import impurities
-from penstock.runtime.loading import load
+from penstock.app.loading import load
+from penstock.handlers.purity import impurities
 
 PROJECT = Path(__file__).parents[2]
 SOUND_APPS = ["tests/handlers/fleet.py", "tests/handlers/shop.py", "docs/examples/stock.py", "bench/fleet.py"]
@@ -48,13 +48,13 @@ def visitors(user: User, visit: Visit, ctx: Context) -> None:
 """
 
 
-def found(folder: Path, body: str, more: str = "") -> tuple[list[tuple[int, str]], list[int]]:
+def suspects_of(folder: Path, body: str, more: str = "") -> tuple[list[tuple[int, str]], list[int]]:
     """The lines and sentences that are found in a handler, and the lines that are marked."""
     text = TOP.format(more=dedent(more), body=indent(dedent(body).strip(), "    "))
     file = folder / "app.py"
     file.write_text(text)
     marked = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
-    return [(each.where.line, str(each)) for each in impurities(load(str(file)).app)], marked
+    return [(impurity.where.line, str(impurity)) for impurity in impurities(load(str(file)).app)], marked
 
 
 @pytest.mark.parametrize(
@@ -67,23 +67,23 @@ def found(folder: Path, body: str, more: str = "") -> tuple[list[tuple[int, str]
         ("user.words = [str(date.today())]", "datetime.date.today() is the wall clock"),
         ("now = dt.now", "datetime.datetime.now() is the wall clock"),
         ("user.words = [time.strftime('%H')]", "time.strftime() is the wall clock"),
-        ("user.words = [str(dt.fromtimestamp(user.n))]", "takes the time zone of the machine"),
-        ("user.words = [str(ctx.now.astimezone())]", "takes the time zone of the machine"),
-        ("user.share = dice.random()", "random.random() draws other values in each run; use ctx.random"),
+        ("user.words = [str(dt.fromtimestamp(user.n))]", "uses the machine's time zone"),
+        ("user.words = [str(ctx.now.astimezone())]", "uses the machine's time zone"),
+        ("user.share = dice.random()", "random.random() draws different values in each run; use ctx.random"),
         ("dice.shuffle(user.words)", "use ctx.random"),
         ("user.share = dice.Random().random()", "use ctx.random"),
         ("user.words = [str(uuid.uuid4())]", "ctx.random.getrandbits"),
         ("user.words = [os.urandom(4).hex()]", "use ctx.random"),
-        ("user.words = [os.environ['HOME']]", "os.environ is another one in another process"),
-        ("user.words = [os.getenv('HOME', '')]", "use a constant of the file"),
-        ("user.words = list(open('names.txt'))", "open() reaches outside"),
-        ("user.words = [Path('names.txt').read_text()]", "read_text() reaches outside"),
-        ("user.n = Path(visit.user).exists()", "exists() reaches outside"),
+        ("user.words = [os.environ['HOME']]", "os.environ may differ in another process"),
+        ("user.words = [os.getenv('HOME', '')]", "use a constant in the file"),
+        ("user.words = list(open('names.txt'))", "open() reads or writes outside the handler"),
+        ("user.words = [Path('names.txt').read_text()]", "read_text() reads or writes outside the handler"),
+        ("user.n = Path(visit.user).exists()", "exists() reads or writes outside the handler"),
         ("urllib.request.urlopen('http://127.0.0.1/')", "use fields of the event"),
-        ("user.words = [input()]", "input() reaches outside"),
-        ("user.n = hash(visit.user)", "hash() of the same text is another number in each process"),
+        ("user.words = [input()]", "input() reads or writes outside the handler"),
+        ("user.n = hash(visit.user)", "hash() of the same string differs in every process"),
         ("user.n = id(visit)", "id() is an address"),
-        ("user.words = list(set(visit.tags))", "the order of a set is another one in each process; use sorted"),
+        ("user.words = list(set(visit.tags))", "the order of a set differs in every process; use sorted"),
         ("user.words = [tag for tag in {*visit.tags, 'x'}]", "use sorted"),
         ("user.words = [','.join({tag.lower() for tag in visit.tags})]", "use sorted"),
         ("user.words += set(visit.tags) - {'x'}", "use sorted"),
@@ -94,13 +94,13 @@ def found(folder: Path, body: str, more: str = "") -> tuple[list[tuple[int, str]
         ("first, second = set(visit.tags)", "use sorted"),
         ("counts = {tag: 1 for tag in frozenset(visit.tags)}", "use sorted"),
         ("user.words = list({'a': 1}.keys() & {'b': 1}.keys())", "use sorted"),
-        ("User.n = 1", "User is outside of the state"),
+        ("User.n = 1", "User is outside the state"),
     ],
 )
 def test_a_line_that_differs_from_run_to_run_is_found_and_told_what_to_use(
     tmp_path: Path, line: str, says: str
 ) -> None:
-    [(number, sentence)], marked = found(tmp_path, f"user.n += 1\n{line}  # HERE")
+    [(number, sentence)], marked = suspects_of(tmp_path, f"user.n += 1\n{line}  # HERE")
     assert [number] == marked
     assert sentence.startswith(f"{tmp_path / 'app.py'}:{number}: handler visitors: ")
     assert says in sentence
@@ -129,7 +129,7 @@ def test_a_line_that_differs_from_run_to_run_is_found_and_told_what_to_use(
     ],
 )
 def test_what_is_used_of_the_same_file_is_read_too(tmp_path: Path, body: str, more: str) -> None:
-    seen, marked = found(tmp_path, body, more)
+    seen, marked = suspects_of(tmp_path, body, more)
     assert sorted({number for number, _ in seen} & set(marked)) == marked
     assert len(marked) == 1
 
@@ -159,7 +159,7 @@ def test_what_is_used_of_the_same_file_is_read_too(tmp_path: Path, body: str, mo
     ],
 )
 def test_what_is_the_same_in_every_run_is_let_pass(tmp_path: Path, body: str, more: str) -> None:
-    assert found(tmp_path, body, more) == ([], [])
+    assert suspects_of(tmp_path, body, more) == ([], [])
 
 
 def test_a_timer_and_a_state_class_are_read_and_a_shared_helper_is_told_once(tmp_path: Path) -> None:
@@ -189,8 +189,8 @@ def test_a_timer_and_a_state_class_are_read_and_a_shared_helper_is_told_once(tmp
     (tmp_path / "app.py").write_text(text)
     marked = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
     seen = impurities(load(str(tmp_path / "app.py")).app)
-    assert [each.where.line for each in seen] == marked
-    assert [each.handlers for each in seen] == [("others",), ("visitors", "others"), ("visitors",)]
+    assert [impurity.where.line for impurity in seen] == marked
+    assert [impurity.handlers for impurity in seen] == [("others",), ("visitors", "others"), ("visitors",)]
     assert "in helper(): time.time()" in seen[1].message
 
 
@@ -218,9 +218,9 @@ def test_a_predicate_that_is_written_in_the_decorator_is_read(tmp_path: Path, pa
     rest = f"class Hit(Event):\n    user: str\n\n{written}\ndef hits(match):\n    return Hit(user=match.key)\n"
     text = TOP.format(more="from penstock import cep", body="    user.n += 1") + rest
     (tmp_path / "app.py").write_text(text)
-    [each] = impurities(load(str(tmp_path / "app.py")).app)
-    assert each.where.line == next(n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE"))
-    assert (each.handlers, "time.time() is the wall clock" in each.message) == (("hits",), True)
+    [impurity] = impurities(load(str(tmp_path / "app.py")).app)
+    assert impurity.where.line == next(n for n, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE"))
+    assert (impurity.handlers, "time.time() is the wall clock" in impurity.message) == (("hits",), True)
 
 
 @pytest.mark.parametrize("path", SOUND_APPS)
@@ -229,7 +229,8 @@ def test_sound_handlers_have_no_findings(path: str) -> None:
 
 
 def test_migrate_is_read_as_a_handler_is(tmp_path: Path) -> None:
-    """That of an event is told of its stream, and counts for the handlers that read it; that of a state for its own."""
+    """A fault in an event's `migrate` is reported for its stream, and counts for its readers; in a state's, for its
+    handler."""
     more = """
         class Order(Event, version=2):
             user: str
@@ -255,15 +256,15 @@ def test_migrate_is_read_as_a_handler_is(tmp_path: Path) -> None:
         def baskets(basket: Basket, order: Order, ctx: Context) -> None:
             basket.n += 1
     """
-    seen, marked = found(tmp_path, "pass", dedent(more) + "\n")
+    seen, marked = suspects_of(tmp_path, "pass", dedent(more) + "\n")
     assert seen == []
     text = (tmp_path / "app.py").read_text() + dedent(body).replace("pass\n", "", 1)
     (tmp_path / "app.py").write_text(text)
     marked = [number for number, line in enumerate(text.splitlines(), 1) if line.endswith("# HERE")]
     read = impurities(load(str(tmp_path / "app.py")).app)
-    assert [each.where.line for each in read] == marked
+    assert [impurity.where.line for impurity in read] == marked
     order, basket = read
     assert ": stream orders: in Order.migrate(): time.time() is the wall clock" in str(order)
     assert (order.handlers, order.streams) == (("baskets",), ("orders",))
-    assert ": handler baskets: in Basket.migrate(): open() reaches outside" in str(basket)
+    assert ": handler baskets: in Basket.migrate(): open() reads or writes outside the handler" in str(basket)
     assert basket.reaches_outside

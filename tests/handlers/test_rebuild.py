@@ -1,4 +1,5 @@
-"""A handler rebuilt while its app runs, under load, and what a client sees. `test_renewal.py` has it step by step."""
+"""A handler rebuilt while its app runs, under load, as a client sees it. `test_state_replacement.py`
+tests it step by step."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ import httpx
 import pytest
 
 from tests.beside import Beside
-from tests.handlers.test_renewal import DOUBLED, FIRST, changed
+from tests.handlers.test_state_replacement import DOUBLED, FIRST, changed
 from tests.harness import RunningApp, running, wait_for
 
 pytestmark = [pytest.mark.spark, pytest.mark.soak]
@@ -21,7 +22,7 @@ METERS = 5
 
 
 class Meters(Beside):
-    """Sends readings until told to finish, each again until it is acknowledged."""
+    """Sends readings until told to finish, each repeatedly until it is acknowledged."""
 
     def __init__(self, app: RunningApp) -> None:
         super().__init__("meters")
@@ -46,7 +47,7 @@ class Meters(Beside):
 
 
 class Client(Beside):
-    """Follows the sums by their cursor, through whatever happens to the connection."""
+    """Follows the sums by their cursor, whatever happens to the connection."""
 
     def __init__(self, app: RunningApp) -> None:
         super().__init__("client")
@@ -72,9 +73,9 @@ def test_a_running_handler_is_rebuilt_and_taken_over_without_gap_or_repeat(tmp_p
         with Meters(app) as meters, Client(app) as client:
             wait_for(lambda: len(client.seen) > 200, 60, "the old code to be at work")
             command = [sys.executable, "-m", "penstock.cli", "rebuild", str(second), "--data", str(tmp_path / "data")]
-            made = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
-            assert made.returncode == 0, made.stderr
-            assert "took over" in made.stdout
+            process = subprocess.run(command, capture_output=True, text=True, env=os.environ, check=False)
+            assert process.returncode == 0, process.stderr
+            assert "the app has switched to the rebuild" in process.stdout
             wait_for(lambda: client.seen[-1]["code"] == 2, 60, "the new code to be at work")
             meters.finish.set()
             meters.join()
@@ -82,18 +83,21 @@ def test_a_running_handler_is_rebuilt_and_taken_over_without_gap_or_repeat(tmp_p
         client.join()
         assert app.describe()["handlers"][0]["error"] is None
         assert app.stop() == 0
-        assert f"going on with {second}" in app.output
-    assert sorted(int(each["reading"]) for each in client.seen) == list(range(meters.sent))
+        assert f"switching to {second}" in app.output
+    assert sorted(int(answer["reading"]) for answer in client.seen) == list(range(meters.sent))
     for meter in range(METERS):
-        require_one_change(meter, sorted(int(each["reading"]) for each in client.seen), client.seen)
+        require_one_change(meter, sorted(int(answer["reading"]) for answer in client.seen), client.seen)
 
 
 def require_one_change(meter: int, numbers: list[int], seen: list[dict[str, Any]]) -> None:
-    """A meter's answers are in order, by the old code and then by the new, each with the sum as that code has it."""
-    mine = [each for each in seen if each["meter"] == f"m{meter}"]
-    assert [int(each["reading"]) for each in mine] == [number for number in numbers if number % METERS == meter]
-    codes = [each["code"] for each in mine]
+    """Check that a meter's answers are in order, first of the old code and then of the new, each with the sum of that
+    code."""
+    mine = [answer for answer in seen if answer["meter"] == f"m{meter}"]
+    assert [int(answer["reading"]) for answer in mine] == [number for number in numbers if number % METERS == meter]
+    codes = [answer["code"] for answer in mine]
     assert codes == sorted(codes)
     assert set(codes) == {1, 2}
-    totals = itertools.accumulate(int(each["reading"]) for each in mine)
-    assert [each["watts"] for each in mine] == [total * each["code"] for total, each in zip(totals, mine, strict=True)]
+    totals = itertools.accumulate(int(answer["reading"]) for answer in mine)
+    assert [answer["watts"] for answer in mine] == [
+        total * answer["code"] for total, answer in zip(totals, mine, strict=True)
+    ]

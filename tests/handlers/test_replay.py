@@ -1,4 +1,4 @@
-"""`penstock replay`: the log of a data directory once more, in plain Python, held against the run on Spark."""
+"""`penstock replay`: the log of a data directory run again in plain Python, compared with the run on Spark."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def data(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A data directory in which the handler has run on Spark."""
+    """Return a data directory in which the handler has run on Spark."""
     root = tmp_path_factory.mktemp("replay")
     pipe = HandlerPipe(spark, root, app, TARGET, handler_events_max=70)
     pipe.append("fixes", items(seed=3))
@@ -50,36 +50,40 @@ def replay(
 
 
 def test_a_replay_proves_the_run_on_spark_equal(data: Path) -> None:
-    made = replay(data, "--verify")
-    assert made.returncode == 0, made.stderr
-    assert run(app, {fixes: items(seed=3)}).digest(geofence) in made.stdout
-    assert "bit for bit" in made.stdout
+    process = replay(data, "--verify")
+    assert process.returncode == 0, process.stderr
+    assert run(app, {fixes: items(seed=3)}).digest(geofence) in process.stdout
+    assert "bit for bit" in process.stdout
 
 
 def test_a_replay_with_other_code_is_not_equal(data: Path, tmp_path: Path) -> None:
     changed = tmp_path / "fleet.py"
     changed.write_text(TARGET.read_text().replace("vehicle.fixes += 1", "vehicle.fixes += 2"))
-    made = replay(data, "--verify", target=changed)
-    assert made.returncode == 1
-    assert "not the same" in made.stderr
+    process = replay(data, "--verify", target=changed)
+    assert process.returncode == 1
+    assert "differs from the run on Spark" in process.stderr
 
 
 def test_a_difference_is_told_by_key_and_output(data: Path, tmp_path: Path) -> None:
     changed = tmp_path / "fleet.py"
     changed.write_text(TARGET.read_text().replace("abs(fix.x) < 1", "abs(fix.x) < 3"))
-    made = replay(data, "--diff", str(changed))
-    assert made.returncode == 0, made.stderr
-    assert re.search(r"^state of v\d+: \{.*\} -> \{.*\}$", made.stdout, re.MULTILINE)
+    process = replay(data, "--diff", str(changed))
+    assert process.returncode == 0, process.stderr
+    assert re.search(r"^state of v\d+: \{.*\} -> \{.*\}$", process.stdout, re.MULTILINE)
     of_one = replay(data, "--diff", str(changed), "--key", "v3").stdout
     assert re.search(r"^output geofence/fixes/\d/\d+/0: \{.*\} -> nothing$", of_one, re.MULTILINE)
-    assert "differences" in made.stdout
+    assert "differences" in process.stdout
     assert "no difference" in replay(data, "--diff", str(TARGET)).stdout
 
 
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ('key="vehicle", state=Vehicle', 'key="fix", state=Vehicle', "reads other streams, or by another key"),
+        (
+            'key="vehicle", state=Vehicle',
+            'key="fix", state=Vehicle',
+            "reads different streams, or uses a different key",
+        ),
         (
             "    x: float\n",
             "    x: float\n    y: float\n",
@@ -92,30 +96,30 @@ def test_a_change_that_cannot_be_compared_is_refused(
 ) -> None:
     changed = tmp_path / "fleet.py"
     changed.write_text(TARGET.read_text().replace(old, new, 1))
-    made = replay(data, "--diff", str(changed))
-    assert made.returncode == 1
-    assert expected in made.stderr
-    assert "Traceback" not in made.stderr
+    process = replay(data, "--diff", str(changed))
+    assert process.returncode == 1
+    assert expected in process.stderr
+    assert "Traceback" not in process.stderr
 
 
 def test_another_number_of_partitions_is_refused(data: Path) -> None:
-    made = replay(data, "--verify", PENSTOCK_PARTITIONS="3")
-    assert made.returncode == 1
-    assert "has 2 shards of geofence, and here there would be 3" in made.stderr
+    process = replay(data, "--verify", PENSTOCK_PARTITIONS="3")
+    assert process.returncode == 1
+    assert "has 2 shards of geofence, but this run would have 3" in process.stderr
 
 
 def test_one_key_is_told_event_by_event(data: Path) -> None:
-    made = replay(data, "--key", "v3")
+    process = replay(data, "--key", "v3")
     mine = [item for item in items(seed=3) if getattr(item, "vehicle", None) == "v3"]
-    assert made.stdout.count('"vehicle":"v3","x"') == len(mine)
+    assert process.stdout.count('"vehicle":"v3","x"') == len(mine)
     expected = run(app, {fixes: items(seed=3)}).states(geofence)["v3"]
-    assert made.stdout.splitlines()[-2] == f"state of v3: {msgspec.json.encode(expected).decode()}"
+    assert process.stdout.splitlines()[-2] == f"state of v3: {msgspec.json.encode(expected).decode()}"
 
 
 def test_the_debugger_stops_in_the_user_s_function_with_the_state(data: Path) -> None:
-    made = replay(data, "--key", "v3", "--pdb", text="p vehicle.fixes\nc\np vehicle.fixes\nq\n")
-    assert "-> vehicle.fixes += 1" in made.stdout
-    assert "(Pdb) 0\n" in made.stdout
+    process = replay(data, "--key", "v3", "--pdb", text="p vehicle.fixes\nc\np vehicle.fixes\nq\n")
+    assert "-> vehicle.fixes += 1" in process.stdout
+    assert "(Pdb) 0\n" in process.stdout
 
 
 def test_state_is_printed_by_key(data: Path) -> None:
@@ -126,7 +130,7 @@ def test_state_is_printed_by_key(data: Path) -> None:
     expected = run(app, {fixes: items(seed=3)}).states(geofence)
     lines = [msgspec.json.decode(line) for line in state("--handler", "geofence").stdout.splitlines()]
     assert {line["key"]: line["state"] for line in lines} == msgspec.to_builtins(expected)
-    assert [each["key"] for each in lines if each["timers"]] != []
+    assert [line["key"] for line in lines if line["timers"]] != []
     (one,) = state("--handler", "geofence", "--key", "v3").stdout.splitlines()
     assert msgspec.json.decode(one)["key"] == "v3"
     assert "has no state for 'x'" in state("--handler", "geofence", "--key", "x").stderr
@@ -137,14 +141,14 @@ def test_state_is_printed_by_key(data: Path) -> None:
     ("arguments", "expected"),
     [
         (["--pdb"], "--pdb needs a --key"),
-        (["--verify", "--key", "v1"], "give neither --key nor --until"),
+        (["--verify", "--key", "v1"], "it cannot be used with --key or --until"),
         (["--until", "nonsense"], "is not a cursor"),
-        (["--handler", "nope"], "there is no handler 'nope'; there are geofence, tally"),
-        (["--handler", "tally"], "has nothing of the handler 'tally'"),
+        (["--handler", "nope"], "there is no handler 'nope'; the handlers are: geofence, tally"),
+        (["--handler", "tally"], "has no data for the handler 'tally'"),
     ],
 )
 def test_what_cannot_be_done_is_one_sentence(data: Path, arguments: list[str], expected: str) -> None:
-    made = replay(data, *arguments)
-    assert made.returncode == 1
-    assert expected in made.stderr
-    assert "Traceback" not in made.stderr
+    process = replay(data, *arguments)
+    assert process.returncode == 1
+    assert expected in process.stderr
+    assert "Traceback" not in process.stderr

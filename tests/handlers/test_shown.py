@@ -1,19 +1,26 @@
-"""Apps and results at a prompt and in a notebook, and names that do not exist."""
+"""Apps and results at a prompt and in a notebook, and unknown names."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import pytest
 
-from penstock import App, Context, Event, State
-from penstock.errors import DeclarationError
+from penstock import App, Context, Event, State, windows
+from penstock.core.errors import DeclarationError
 from penstock.testing import Result, run
 
 
 class Order(Event):
     customer: str
     note: str = ""
+
+
+class Timed(Event, time="at"):
+    customer: str
+    at: datetime
 
 
 class Big(Event):
@@ -77,6 +84,17 @@ def test_a_result_is_tables_in_a_notebook_with_its_text_escaped(result: Result) 
     assert "<b>" not in html
 
 
+def test_windows_and_empty_streams_can_be_read_in_a_notebook() -> None:
+    app = App("counts")
+    orders = app.stream("orders", Timed, key="customer", late_after=timedelta(0))
+    options: dict[str, Any] = {"over": windows.tumbling(timedelta(minutes=1)), "aggregate": {"n": windows.count()}}
+    app.window("counts", reads=orders, key="customer", keep=timedelta(hours=1), **options)
+    html = run(app, {"orders": [Timed(customer="ann", at=datetime(2026, 1, 1, tzinfo=UTC))]})._repr_html_()
+    assert "<td>2026-01-01 00:00:00+00:00 to 2026-01-01 00:01:00+00:00</td>" in html
+    assert "<caption>counts.late</caption><tr><td>none</td></tr>" in html
+    assert "<tr></tr>" not in html
+
+
 def test_a_long_result_is_cut_in_a_notebook() -> None:
     html = run(make_app(), {"orders": [Order(customer=str(number)) for number in range(100)]})._repr_html_()
     assert "and 80 more" in html
@@ -89,15 +107,15 @@ def test_names_do_as_well_as_declarations(result: Result) -> None:
 
 
 def test_a_name_that_is_not_there_is_told_with_those_that_are(result: Result) -> None:
-    for ask, told in (
+    for ask, message in (
         (lambda: result.rows("total"), "there is no view kept by a handler 'total'; did you mean 'totals'?"),
-        (lambda: result.rows("by-customer"), "there are totals"),
+        (lambda: result.rows("by-customer"), "available: totals"),
         (lambda: result.emitted("bgi"), "did you mean 'big'?"),
-        (lambda: result.states("x"), "there is no handler 'x'; there are big, totals"),
+        (lambda: result.states("x"), "there is no handler 'x'; available: big, totals"),
         (lambda: result.failed("x"), "there is no handler 'x'"),
         (lambda: result.digest("x"), "there is no handler 'x'"),
-        (lambda: make_app().preview("totals", []), "kept by a handler: use penstock.testing.run"),
+        (lambda: make_app().preview("totals", []), "belongs to a handler: use penstock.testing.run"),
     ):
         with pytest.raises(DeclarationError) as error:
             ask()
-        assert told in error.value.message
+        assert message in error.value.message

@@ -1,9 +1,9 @@
-"""Rows that are run in pieces come to the same as all of them at once, however the log has stored them."""
+"""Rows that are run in pieces give the same result as all of them at once, however the log has stored them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from datetime import timedelta
+from itertools import cycle
 from typing import Any
 
 import pyarrow as pa
@@ -11,17 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from penstock import machine as machine_module
-from penstock.analyze import inputs as inputs_module
-from penstock.analyze.inputs import Range, Reading, chunks, read_inputs
-from penstock.columns import tick_batch, to_batch
-from penstock.machine import Machine
-from penstock.rows import from_micros
-from penstock.schema import event_schema
-from penstock.shard import ENTRY_BYTES, HASH_BYTES, HASH_MODULUS, Changes, Draft, Shard
+from penstock.core.columns import tick_batch, to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import event_schema
+from penstock.core.times import from_micros
+from penstock.handlers import inputs as inputs_module
+from penstock.handlers import machine as machine_module
+from penstock.handlers.inputs import InputSpec, OffsetRange, chunks, read_inputs
+from penstock.handlers.machine import Machine
+from penstock.handlers.shard import ENTRY_BYTES, HASH_BYTES, HASH_MODULUS, Draft, Shard, ShardChanges
 from tests.handlers.fleet import Fix, geofence
+from tests.memory_log import MemoryLog
 
-READING = Reading({"fixes": Fix}, {"fixes": ("vehicle",)}, {"fixes": True}, 0, 1)
+READING = InputSpec({"fixes": Fix}, {"fixes": ("vehicle",)}, {"fixes": True}, 0, 1)
 FIXES = st.tuples(
     st.sampled_from("abcdef"),
     st.sampled_from([0.0, 5.0]),
@@ -30,26 +32,21 @@ FIXES = st.tuples(
 ROWS = st.lists(st.tuples(st.none() | FIXES, st.integers(0, 4)), min_size=1, max_size=60)
 
 
-class StoredRows:
-    """What a handler needs of a log: rows, in batches of any sizes."""
-
-    def __init__(self, rows: list[Any], sizes: list[int]) -> None:
-        time, batches = timedelta(0), []
-        for number, (fix, seconds) in enumerate(rows):
-            time += timedelta(seconds=seconds)
-            batches.append(_row(number, fix, time))
-        self.table = pa.Table.from_batches(batches).combine_chunks()
-        self.sizes = sizes
-
-    def generation(self, stream: str) -> int:
-        return 1
-
-    def read(self, stream: str, partition: int, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        number = 0
-        while start < end:
-            size = min(self.sizes[number % len(self.sizes)], end - start)
-            yield from self.table.slice(start, size).to_batches()
-            start, number = start + size, number + 1
+def stored(rows: list[Any], sizes: list[int]) -> MemoryLog:
+    """A log with these rows in the stream `fixes`, in batches of these sizes, over and over."""
+    time, batches = timedelta(0), []
+    for number, (fix, seconds) in enumerate(rows):
+        time += timedelta(seconds=seconds)
+        batches.append(_row(number, fix, time))
+    table, log, start = pa.Table.from_batches(batches).combine_chunks(), MemoryLog(), 0
+    log.declare(StreamSpec("fixes", event_schema(Fix), 1))
+    for size in cycle(sizes):
+        for batch in table.slice(start, size).to_batches():
+            log.insert("fixes", 0, batch)
+        start += size
+        if start >= len(rows):
+            return log
+    raise AssertionError("a log has batches of at least one size")
 
 
 def _row(number: int, fix: tuple[str, float, str | None] | None, time: timedelta) -> pa.RecordBatch:
@@ -64,8 +61,8 @@ def _row(number: int, fix: tuple[str, float, str | None] | None, time: timedelta
 @settings(deadline=None, max_examples=300)
 @given(ROWS, st.lists(st.integers(1, 9), min_size=1, max_size=3), st.integers(1, 8), st.integers(1, 9))
 def test_pieces_come_to_the_same_as_the_whole(rows: list[Any], sizes: list[int], piece: int, held: int) -> None:
-    log: Any = StoredRows(rows, sizes)
-    whole = [Range("fixes", 0, 0, len(rows))]
+    log = stored(rows, sizes)
+    whole = [OffsetRange("fixes", 0, 0, len(rows))]
     once = Shard()
     expected = Machine(geofence).run(once, read_inputs(log, READING, whole))
     once.apply(expected.changes)
@@ -81,8 +78,8 @@ def test_pieces_come_to_the_same_as_the_whole(rows: list[Any], sizes: list[int],
             events += effects.events
     assert (shard.records, shard.due, shard.digest, shard.time) == (once.records, once.due, once.digest, once.time)
     assert (emitted, events) == (expected.emitted, expected.events)
-    assert [(each.id, each.event.error) for each in failures] == [
-        (each.id, each.event.error) for each in expected.failures
+    assert [(failure.id, failure.event.error) for failure in failures] == [
+        (failure.id, failure.event.error) for failure in expected.failures
     ]
 
 
@@ -91,8 +88,8 @@ def test_the_pieces_do_not_depend_on_how_rows_are_stored(monkeypatch: pytest.Mon
     monkeypatch.setattr(inputs_module, "PIECE_ROWS", 4)
     rows = [(("a", 0.0, None), 1)] * 11
     for sizes in ([1], [3], [4], [5, 2], [11]):
-        log: Any = StoredRows(rows, sizes)
-        (stretch,) = chunks(log, READING, [Range("fixes", 0, 1, 11)])
+        log = stored(rows, sizes)
+        (stretch,) = chunks(log, READING, [OffsetRange("fixes", 0, 1, 11)])
         assert [len(piece.times) for piece in stretch.pieces()] == [4, 4, 2]
 
 
@@ -104,11 +101,11 @@ RECORDS = st.dictionaries(st.sampled_from("abcdefgh"), st.none() | st.binary(min
 def test_size_and_digest_are_those_of_the_records_and_a_draft_goes_back(first: list[Any], then: list[Any]) -> None:
     shard = Shard()
     for records in first:
-        shard.apply(Changes(records, {}, 0))
+        shard.apply(ShardChanges(records, {}, 0))
     before = dict(shard.records)
     draft = Draft(shard)
     for records in then:
-        draft.apply(Changes(records, {}, 1))
+        draft.apply(ShardChanges(records, {}, 1))
         _require_sound(shard)
     draft.revert()
     _require_sound(shard)

@@ -1,4 +1,4 @@
-"""A stream with a table as of event time: which row an event gets, how long it waits, what is kept, what is missed."""
+"""A stream with a table as of event time: the row that an event gets, the waiting time, stored and missed events."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, joins
-from penstock.graph import check
-from tests.joins.ads import Both, Left, Right, S, lookup_app, pair, parsed, result_of, texts, told
+from penstock.app.graph import check
+from tests.joins.ads import Both, Left, Right, S, lookup_app, missed_texts, pair, parsed, result_of, texts
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "the row that is there": ({}, "R1@0 L1@5", "L1 R1"),
@@ -45,8 +45,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_each_event_has_the_row_of_its_time(options: dict[str, Any], events: str, expected: str, crashes: bool) -> None:
     app, looked = lookup_app(**options)
     result = result_of(app, parsed(events), crashes=crashes)
-    assert texts(result) == [each for each in expected.split(", ") if each]
-    assert (told(result), result.failed(looked)) == ([], [])
+    assert texts(result) == [text for text in expected.split(", ") if text]
+    assert (missed_texts(result), result.failed(looked)) == ([], [])
 
 
 MISSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
@@ -64,17 +64,17 @@ def test_what_came_too_late_is_told(
 ) -> None:
     app, _ = lookup_app(**options)
     result = result_of(app, parsed(events), crashes=crashes)
-    assert (texts(result), told(result)) == (expected.split(", "), [missed])
+    assert (texts(result), missed_texts(result)) == (expected.split(", "), [missed])
 
 
 def test_what_is_kept_of_a_key_is_bounded_by_time_and_by_number() -> None:
     events = " ".join(f"R{number}@{number} +1" for number in range(50))
     app, looked = lookup_app(keep=5 * S)
     state = result_of(app, parsed(events)).states(looked)["k"]
-    assert [each.number for each in state.versions] == sorted(state.rows) == [44, 45, 46, 47, 48, 49]
+    assert [version.number for version in state.versions] == sorted(state.rows) == [44, 45, 46, 47, 48, 49]
     app, looked = lookup_app(bounds=joins.Bounds(versions=3))
     state = result_of(app, parsed(events)).states(looked)["k"]
-    assert [each.number for each in state.versions] == sorted(state.rows) == [47, 48, 49]
+    assert [version.number for version in state.versions] == sorted(state.rows) == [47, 48, 49]
 
 
 def test_a_key_that_has_no_row_is_forgotten_and_one_that_has_is_not() -> None:
@@ -93,10 +93,10 @@ def test_a_failure_on_an_event_is_its_own_also_if_it_has_waited() -> None:
         app = App("ads")
         app.stream("lefts", Left)
         app.stream("rights", Right, late_after=late)
-        made = app.enrich("both", reads="lefts", table="rights", key=("key", "name"), emits=Both)(picky)
+        lookup = app.enrich("both", reads="lefts", table="rights", key=("key", "name"), emits=Both)(picky)
         result = result_of(app, parsed("L1@0 +6 R1@1 L2@2 +6"))
-        assert (texts(result), told(result)) == (["L2 R1"], reason)
-        assert len(result.failed(made)) == 1 - len(reason)
+        assert (texts(result), missed_texts(result)) == (["L2 R1"], reason)
+        assert len(result.failed(lookup)) == 1 - len(reason)
 
 
 class Plain(Event):
@@ -108,13 +108,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "nothing kept": ({"keep": 0 * S}, "keep must be a timedelta above zero"),
     "kept for ever": ({"keep": timedelta.max}, "keep must be a timedelta above zero, of at most 36525 days"),
     "half a key": ({"key": ("key",)}, "key must be the name of a field, or two names if the sides differ"),
-    "no bounds": ({"bounds": None}, "bounds is None; write bounds=joins.Bounds(events=10_000), or leave it out"),
-    "a row class for a stream": ({"row": Right}, "row is for a view"),
-    "no time": ({"table": "plain", "key": "key"}, "Plain has no event time, by which it is joined"),
-    "no such key": ({"key": ("key", "nothing")}, "the key 'nothing' is no field of Right"),
-    "no room": ({"bounds": joins.Bounds(versions=0)}, "bounds: versions must be a whole number of at least 1"),
+    "no bounds": ({"bounds": None}, "bounds is None; write bounds=joins.Bounds(events=10_000), or omit it"),
+    "a row class for a stream": ({"row": Right}, "row applies only to a view"),
+    "no time": ({"table": "plain", "key": "key"}, "Plain has no event time, which the join needs"),
+    "no such key": ({"key": ("key", "nothing")}, "the key 'nothing' is not a field of Right"),
+    "no room": ({"bounds": joins.Bounds(versions=0)}, "bounds: versions must be an integer of at least 1"),
     "no memory": ({"bounds": joins.Bounds(remember=0 * S)}, "bounds: remember must be a timedelta above zero"),
-    "no table": ({"table": "nothing"}, "it reads 'nothing', which is not a stream here"),
+    "no table": ({"table": "nothing"}, "it reads 'nothing', which is not a stream of this app"),
 }
 
 
@@ -125,4 +125,4 @@ def test_a_bad_lookup_is_refused_with_what_to_write(options: dict[str, Any], exp
     app.stream("rights", Right)
     app.stream("plain", Plain)
     app.enrich("both", **{"reads": "lefts", "table": "rights", "key": ("key", "name"), "emits": Both, **options})(pair)
-    assert any(expected in str(each) for each in check(app)), list(map(str, check(app)))
+    assert any(expected in str(problem) for problem in check(app)), list(map(str, check(app)))

@@ -1,4 +1,4 @@
-"""Two streams within an interval: what is joined, when an event is told without a partner, and what is missed."""
+"""Two streams within an interval: the pairs, when an event is emitted without a partner, and missed events."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, joins
-from penstock.graph import check
+from penstock.app.graph import check
 from penstock.testing import run, tick
-from tests.joins.ads import Both, Left, Right, S, join_app, pair, parsed, result_of, second, texts, told
+from tests.joins.ads import Both, Left, Right, S, join_app, missed_texts, pair, parsed, result_of, second, texts
 
 CASES: dict[str, tuple[dict[str, Any], str, str]] = {
     "one after the other": ({}, "L1@0 R1@5", "L1 R1"),
@@ -50,8 +50,8 @@ CASES: dict[str, tuple[dict[str, Any], str, str]] = {
 def test_the_events_give_these_pairs(options: dict[str, Any], events: str, expected: str, crashes: bool) -> None:
     app, both = join_app(**options)
     result = result_of(app, parsed(events), crashes=crashes)
-    assert texts(result) == [each for each in expected.split(", ") if each]
-    assert (told(result), result.failed(both)) == ([], [])
+    assert texts(result) == [text for text in expected.split(", ") if text]
+    assert (missed_texts(result), result.failed(both)) == ([], [])
 
 
 MISSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
@@ -76,7 +76,7 @@ def test_what_is_not_joined_to_the_end_is_told(
 ) -> None:
     app, _ = join_app(**options)
     result = result_of(app, parsed(events), crashes=crashes)
-    assert (texts(result), told(result)) == (expected.split(", "), [missed])
+    assert (texts(result), missed_texts(result)) == (expected.split(", "), [missed])
 
 
 def test_a_missed_event_is_told_whole() -> None:
@@ -103,15 +103,15 @@ def test_the_function_may_make_several_events_or_none_and_its_failure_is_that_of
     def several(left: Left, right: Right) -> list[Both] | None:
         if right.number == 7:
             raise ValueError("seven")
-        return [Both(text=str(each)) for each in range(right.number)] or None
+        return [Both(text=str(number)) for number in range(right.number)] or None
 
     app = App("ads")
     app.stream("lefts", Left, late_after=S)
     app.stream("rights", Right, late_after=S)
-    made = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, emits=Both)(several)
+    joiner = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, emits=Both)(several)
     result = result_of(app, parsed("L1@0 R0@0 R2@0 R7@0 R1@0"))
     assert texts(result) == ["0", "1", "0"]
-    assert [each.error for each in result.failed(made)] == ["ValueError: seven"]
+    assert [failure.error for failure in result.failed(joiner)] == ["ValueError: seven"]
 
 
 def test_a_failure_on_one_whose_time_is_over_is_not_that_of_the_event_at_hand() -> None:
@@ -123,9 +123,11 @@ def test_a_failure_on_one_whose_time_is_over_is_not_that_of_the_event_at_hand() 
     app = App("ads")
     app.stream("lefts", Left, late_after=S)
     app.stream("rights", Right, late_after=S)
-    made = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, how="left", emits=Both)(picky)
+    joiner = app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, how="left", emits=Both)(
+        picky
+    )
     result = result_of(app, parsed("L1@0 L2@100 R1@100"))
-    assert (texts(result), told(result), result.failed(made)) == (["L2 R1"], ["lefts failed 0"], [])
+    assert (texts(result), missed_texts(result), result.failed(joiner)) == (["L2 R1"], ["lefts failed 0"], [])
     assert result.emitted("both.missed")[0].error == "ValueError: alone"
 
 
@@ -150,36 +152,36 @@ def test_events_without_a_time_are_joined_by_log_time() -> None:
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no bound": ({"within": None}, "it has no bound, so it would keep every event for ever: give within=timedelta"),
+    "no bound": ({"within": None}, "it has no time limit, so it would keep every event forever: set within=timedelta"),
     "no duration": ({"within": 5}, "within must be a timedelta, or two of them"),
-    "empty": ({"within": (-5 * S, 3 * S)}, "no time is within its interval"),
+    "empty": ({"within": (-5 * S, 3 * S)}, "its interval is empty"),
     "longer than the calendar": (
         {"within": timedelta.max},
-        "within is longer than a join can wait: give at most timedelta(days=36525)",
+        "within is longer than a join can wait: use at most timedelta(days=36525)",
     ),
     "so on one side": ({"within": (timedelta.min, S)}, "within is longer than a join can wait"),
     "late for ever": (
         {"right": "endless"},
-        "late_after of endless is longer than a join can wait: give at most timedelta(days=36525)",
+        "late_after of endless is longer than a join can wait: use at most timedelta(days=36525)",
     ),
     "no such way": ({"how": "outer"}, "how is 'outer'; use 'inner', 'left', 'right' or 'full'"),
-    "no such key": ({"key": "nothing"}, "the key 'nothing' is no field of Left; it has at, number, key"),
-    "keys of different types": ({"key": ("key", "number")}, "'key' and 'number' are of different types"),
+    "no such key": ({"key": "nothing"}, "the key 'nothing' is not a field of Left; it has at, number, key"),
+    "keys of different types": ({"key": ("key", "number")}, "'key' and 'number' have different types"),
     "half a key": ({"key": ("key",)}, 'key must be the name of a field, or two names if the sides differ: key=("ad"'),
     "too many keys": ({"key": ("key", "name", "at")}, "key must be the name of a field, or two names"),
     "no name for a key": ({"key": 5}, "key must be the name of a field, or two names"),
-    "itself": ({"right": "lefts", "key": "key"}, "both sides are lefts; a join is of two streams"),
-    "a stream that is not there": ({"right": "nothing"}, "'nothing' must be declared before it"),
-    "no time on one side": ({"right": "plain", "key": "key"}, "Plain has no event time, and the other side has"),
+    "itself": ({"right": "lefts", "key": "key"}, "both sides are lefts; a join needs two streams"),
+    "a stream that is not there": ({"right": "nothing"}, "'nothing' must be declared before the join"),
+    "no time on one side": ({"right": "plain", "key": "key"}, "Plain has no event time, but the other side does"),
     "no lateness": (
         {"right": "unordered"},
-        "how long to wait for late events of unordered? Give",
+        "unordered has no late_after, so the join cannot wait for late events",
     ),
-    "no room": ({"bounds": joins.Bounds(events=0)}, "bounds: events must be a whole number of at least 1"),
-    "no bounds": ({"bounds": 5}, "bounds is 5; write bounds=joins.Bounds(events=10_000), or leave it out"),
+    "no room": ({"bounds": joins.Bounds(events=0)}, "bounds: events must be an integer of at least 1"),
+    "no bounds": ({"bounds": 5}, "bounds is 5; write bounds=joins.Bounds(events=10_000), or omit it"),
     "remembered for ever": (
         {"bounds": joins.Bounds(remember=timedelta.max)},
-        "bounds: remember must be a timedelta above zero, of at most 36525 days",
+        "bounds: remember must be a timedelta above zero and at most 36525 days",
     ),
     "no such policy": ({"bounds": joins.Bounds(full="drop")}, "bounds: full is 'drop'"),  # type: ignore[arg-type]
 }
@@ -195,7 +197,7 @@ def test_a_bad_join_is_refused_with_what_to_write(options: dict[str, Any], expec
     app.stream("endless", Right, late_after=timedelta.max)
     given = {"left": "lefts", "right": "rights", "key": ("key", "name"), "within": S, "emits": Both, **options}
     app.join("both", **given)(pair)
-    assert any(expected in str(each) for each in check(app)), list(map(str, check(app)))
+    assert any(expected in str(problem) for problem in check(app)), list(map(str, check(app)))
 
 
 @pytest.mark.parametrize("key", [("key",), ("key", "name", "at"), None], ids=["one", "three", "none"])
@@ -223,4 +225,4 @@ def test_a_function_of_one_argument_is_refused() -> None:
     app.stream("rights", Right, late_after=S)
     app.join("both", left="lefts", right="rights", key=("key", "name"), within=S, emits=Both)(lambda one: None)  # type: ignore[misc,arg-type]
     [problem] = check(app)
-    assert "its function must take two arguments, the two that are joined" in str(problem)
+    assert "its function must take two arguments, the two joined events" in str(problem)

@@ -1,4 +1,4 @@
-"""Joins by keys that have several fields, and of the events for which `where` is true."""
+"""Joins by keys with several fields, and of the events for which `where` is true."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import App, Event, gone, windows
-from penstock.declared import Joiner
-from penstock.fingerprints.declared import handler_print
-from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict
-from penstock.graph import check
+from penstock.app.declared import Joiner
+from penstock.app.fingerprints.declared import handler_print
+from penstock.app.fingerprints.verdicts import Verdict, VerdictKind, handler_verdict
+from penstock.app.graph import check
 from penstock.testing import CRASH, Result, run, tick
 from tests.joins.ads import Both, S, second
+from tests.joins.naive import nested_loop
 from tests.joins.test_random import HOW, LATE, SETTINGS, WITHIN
 
 END = [tick(timedelta(days=2)), tick(timedelta(0))]
@@ -61,33 +62,17 @@ def key_of(event: Any) -> tuple[str, int]:
 
 
 def in_time(events: list[Any], late_after: timedelta) -> list[Any]:
-    """Without those further behind the newest of their key than allowed, of all that are taken."""
+    """Return the events without those further behind the newest accepted one of their key than allowed."""
     kept = []
     for number, event in enumerate(events):
-        before = [each.at for each in events[:number] if key_of(each) == key_of(event)]
+        before = [earlier.at for earlier in events[:number] if key_of(earlier) == key_of(event)]
         if not before or event.at >= max(before) - late_after:
             kept.append(event)
     return kept
 
 
-def nested_loop(lefts: list[Any], rights: list[Any], within: tuple[timedelta, timedelta], how: str) -> list[str]:
-    before, after = within
-    pairs = [
-        (left, right)
-        for left in lefts
-        for right in rights
-        if key_of(left) == key_of(right) and left.at - before <= right.at <= left.at + after
-    ]
-    found = [f"{shown(left)} {shown(right)}" for left, right in pairs]
-    if how in ("left", "full"):
-        found += [f"{shown(left)} -" for left in lefts if not any(left is each for each, _ in pairs)]
-    if how in ("right", "full"):
-        found += [f"- {shown(right)}" for right in rights if not any(right is each for _, each in pairs)]
-    return sorted(found)
-
-
 def apart(items: list[Any]) -> dict[str, list[Any]]:
-    """A list for each stream, in which the other's items are as much time."""
+    """Return a list for each stream, in which the other's items become time."""
     step = tick(timedelta(milliseconds=1))
     sides: dict[str, Any] = {"alarms": Alarm, "readings": Reading}
     return {
@@ -116,21 +101,23 @@ def test_a_join_finds_what_two_loops_find_among_the_events_that_are_taken(
 ) -> None:
     app, both = sites(late, within=within, how=how, where=WHERE)
     assert check(app) == []
-    items = [each for item in [*events, *END] for each in ((item, CRASH) if cut else (item,))]
+    items = [step for item in [*events, *END] for step in ((item, CRASH) if cut else (item,))]
     result = run(app, apart(items), shards=shards, batch_events=1 if cut else 1_000)
     taken: list[list[Any]] = [
-        [each for each in events if isinstance(each, Alarm) and each.number % 3],
-        [each for each in events if isinstance(each, Reading) and each.number % 4],
+        [event for event in events if isinstance(event, Alarm) and event.number % 3],
+        [event for event in events if isinstance(event, Reading) and event.number % 4],
     ]
     lefts, rights = (in_time(side, delay * S) for side, delay in zip(taken, late, strict=True))
-    assert sorted(each.text for each in result.emitted(both)) == nested_loop(lefts, rights, within, how)
+    assert sorted(event.text for event in result.emitted(both)) == nested_loop(
+        lefts, rights, within, how, key_of, shown
+    )
     assert len(result.emitted("both.missed")) == sum(map(len, taken)) - len(lefts) - len(rights)
     assert result.failed(both) == []
     assert result.states(both) == {}
 
 
 def texts(result: Result) -> list[str]:
-    return [each.text for each in result.emitted("both")]
+    return [event.text for event in result.emitted("both")]
 
 
 def test_a_list_is_the_key_of_both_sides() -> None:
@@ -176,22 +163,22 @@ def test_what_is_missed_is_told_with_its_whole_key() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "keys of other lengths": ({"key": (["site", "device"], "site")}, "its keys have 2 and 1 fields"),
-    "fields of other types": ({"key": (["site", "device"], ["meter", "site"])}, "'site' and 'meter' are of different"),
-    "no such field": ({"key": (["site", "device"], ["site", "device"])}, "the key 'device' is no field of Reading"),
-    "a field twice": ({"key": (["site", "site"], ["site", "site"])}, "the key is site, site: a field stands twice"),
+    "fields of other types": ({"key": (["site", "device"], ["meter", "site"])}, "'site' and 'meter' have different"),
+    "no such field": ({"key": (["site", "device"], ["site", "device"])}, "the key 'device' is not a field of Reading"),
+    "a field twice": ({"key": (["site", "site"], ["site", "site"])}, "key is site, site, which names a field twice"),
     "no names": ({"key": []}, "key must be the name of a field"),
     "numbers": ({"key": ["site", 5]}, "key must be the name of a field"),
     "a condition on the other side": ({"where": "meter = 1"}, "where='meter = 1', for alarms: there is no column"),
-    "a condition that is none": ({"where": (None, 5)}, "where='5', for readings: where is not text"),
-    "three conditions": ({"where": ("a", "b", "c")}, "for alarms: where is not text"),
+    "a condition that is none": ({"where": (None, 5)}, "where='5', for readings: where is not a string"),
+    "three conditions": ({"where": ("a", "b", "c")}, "for alarms: where is not a string"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "told"), BAD.values(), ids=BAD)
-def test_a_bad_key_or_condition_is_refused(options: dict[str, Any], told: str) -> None:
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+def test_a_bad_key_or_condition_is_refused(options: dict[str, Any], message: str) -> None:
     problems = check(sites(**options)[0])
-    assert any(told in each.message for each in problems), problems
-    assert {Path(each.where.file).name for each in problems} == {"test_keys.py"}
+    assert any(message in problem.message for problem in problems), problems
+    assert {Path(problem.where.file).name for problem in problems} == {"test_keys.py"}
 
 
 @pytest.mark.parametrize(
@@ -205,12 +192,12 @@ def test_a_bad_key_or_condition_is_refused(options: dict[str, Any], told: str) -
 def test_another_key_or_condition_is_refused_by_what_is_stored(
     old: dict[str, Any], new: dict[str, Any], reason: str
 ) -> None:
-    before, after = (handler_print(sites(**each)[1]) for each in (old, new))
-    verdict = handler_verdict(before, after, Verdict(Kind.unchanged, "handler", "both"))
-    assert verdict.kind is Kind.incompatible
+    before, after = (handler_print(sites(**options)[1]) for options in (old, new))
+    verdict = handler_verdict(before, after, Verdict(VerdictKind.unchanged, "handler", "both"))
+    assert verdict.kind is VerdictKind.incompatible
     assert verdict.reasons[0].startswith(reason)
-    same = handler_verdict(after, handler_print(sites(**new)[1]), Verdict(Kind.unchanged, "handler", "both"))
-    assert same.kind is Kind.unchanged
+    same = handler_verdict(after, handler_print(sites(**new)[1]), Verdict(VerdictKind.unchanged, "handler", "both"))
+    assert same.kind is VerdictKind.unchanged
 
 
 class Priced(Event):
@@ -246,4 +233,4 @@ def test_a_view_of_several_key_columns_is_looked_up_by_all_of_them_in_any_order(
         "alarms": [step, Alarm(at=second(0), number=1, device=1), step, Alarm(at=second(0), number=2, device=2), step,
                    Alarm(at=second(0), number=3, device=1)],
     }  # fmt: skip
-    assert [each.text for each in run(app, given).emitted("known")] == ["1 5", "2 6", "3 None"]
+    assert [event.text for event in run(app, given).emitted("known")] == ["1 5", "2 6", "3 None"]

@@ -1,4 +1,4 @@
-"""docs/joins.md: each row of its table gives what it says, and its tests pass."""
+"""docs/joins.md: each row of its table gives the documented result, and its tests pass."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROW = re.compile(
 
 
 def interval(text: str) -> Any:
-    parts = tuple(int(each) * S for each in re.findall(r"(\d+) s", text))
+    parts = tuple(int(number) * S for number in re.findall(r"(\d+) s", text))
     return parts if len(parts) == 2 else parts[0]
 
 
@@ -32,8 +32,10 @@ def test_a_row_of_the_page_is_true(row: re.Match[str]) -> None:
     app, _ = join_app(within=interval(row["within"]), how=row["how"] or "inner")
     result = result_of(app, parsed(row["events"]))
     assert texts(result) == re.findall(r"`([^`]+)`", row["emitted"])
-    found = [f"`{each.stream[0].upper()}{_number(each.event)}` {each.reason}" for each in result.emitted("both.missed")]
-    assert ", ".join(found) == row["missed"].strip()
+    missed = [
+        f"`{miss.stream[0].upper()}{_number(miss.event)}` {miss.reason}" for miss in result.emitted("both.missed")
+    ]
+    assert ", ".join(missed) == row["missed"].strip()
 
 
 def _number(event: str) -> str:
@@ -45,16 +47,16 @@ def test_the_page_has_rows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "count"), [("test_ads", 1), ("test_prices", 2), ("test_sites", 3), ("test_compared", 2)]
+    ("name", "count"), [("test_ads", 1), ("test_prices", 2), ("test_sites", 3), ("test_compared", 3)]
 )
 def test_the_tests_of_the_page_pass(name: str, count: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS / "examples"))
-    tests = [each for title, each in vars(importlib.import_module(name)).items() if title.startswith("test_")]
+    tests = [test for title, test in vars(importlib.import_module(name)).items() if title.startswith("test_")]
     assert len(tests) == count
-    for each in tests:
-        each()
+    for test in tests:
+        test()
 
 
 def test_every_bound_and_every_field_of_what_is_missed_is_on_the_page() -> None:
-    assert all(f"{each.name}=" in PAGE for each in fields(joins.Bounds))
+    assert all(f"{field.name}=" in PAGE for field in fields(joins.Bounds))
     assert all(f"`{name}`" in PAGE for name in joins.Missed.__struct_fields__)

@@ -1,4 +1,4 @@
-"""Joins of events in any order, held against two loops over lists."""
+"""Joins of events in any order, compared with two loops over lists."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ END = [tick(timedelta(days=2)), tick(timedelta(0))]
 
 @st.composite
 def event_lists(draw: st.DrawFn) -> list[Any]:
-    """Events of both sides in the order of the log, each with a number of its own."""
+    """Return events of both sides in the order of the log, each with a unique number."""
     drawn = draw(st.lists(st.tuples(st.booleans(), TIMES, KEYS), max_size=25))
     return [
         Left(at=second(at), number=number, key=key) if left else Right(at=second(at), number=number, name=key)
@@ -29,10 +29,12 @@ def event_lists(draw: st.DrawFn) -> list[Any]:
 
 
 def sides(events: list[Any]) -> tuple[list[Left], list[Right]]:
-    return [each for each in events if isinstance(each, Left)], [each for each in events if isinstance(each, Right)]
+    return [event for event in events if isinstance(event, Left)], [
+        event for event in events if isinstance(event, Right)
+    ]
 
 
-WITHIN = st.sampled_from([(5, 5), (0, 7), (7, 0), (-2, 6), (0, 0)]).map(lambda each: (each[0] * S, each[1] * S))
+WITHIN = st.sampled_from([(5, 5), (0, 7), (7, 0), (-2, 6), (0, 0)]).map(lambda bounds: (bounds[0] * S, bounds[1] * S))
 HOW = st.sampled_from(["inner", "left", "right", "full"])
 LATE = st.tuples(st.sampled_from([1, 3, 50]), st.sampled_from([1, 3, 50]))
 
@@ -46,7 +48,7 @@ def test_a_join_finds_what_two_loops_find_among_the_events_in_time(
     result = result_of(app, [*events, *END])
     lefts, rights = (in_time(sides(events)[number], delay * S) for number, delay in enumerate(late))
     assert sorted(texts(result)) == nested_loop(lefts, rights, within, how)
-    missed = [each.event for each in result.emitted("both.missed")]
+    missed = [miss.event for miss in result.emitted("both.missed")]
     assert len(missed) == len(events) - len(lefts) - len(rights)
     assert result.failed(both) == []
     assert result.states(both) == {}
@@ -61,13 +63,13 @@ def test_as_time_passes_every_event_is_joined_or_told_once(
     items: list[Any] = []
     for events, pause in parts:
         first = len(items)
-        items += [type(each)(**{**_fields(each), "number": first + each.number}) for each in events]
+        items += [type(event)(**{**_fields(event), "number": first + event.number}) for event in events]
         items.append(tick(pause * S))
     result = result_of(app, [*items, *END])
-    gone = {(each.stream, each.event) for each in result.emitted("both.missed")}
-    assert all(each.reason == "late" for each in result.emitted("both.missed"))
+    gone = {(miss.stream, miss.event) for miss in result.emitted("both.missed")}
+    assert all(miss.reason == "late" for miss in result.emitted("both.missed"))
     numbers = {int(event.split('"number":')[1].split(",")[0]) for _, event in gone}
-    kept = [each for each in items if isinstance(each, Left | Right) and each.number not in numbers]
+    kept = [event for event in items if isinstance(event, Left | Right) and event.number not in numbers]
     assert sorted(texts(result)) == nested_loop(*sides(kept), within, how)
 
 
@@ -102,10 +104,10 @@ def test_events_that_no_row_missed_have_the_row_of_their_time(events: list[Any],
     app, _ = lookup_app(late=(0, late))
     result = result_of(app, [*events, *END])
     lefts, rights = sides(events)
-    missed = [(each.key, each.at) for each in result.emitted("both.missed")]
+    missed = [(miss.key, miss.at) for miss in result.emitted("both.missed")]
     spared = [left for left in lefts if not any(key == left.key and at <= left.at for key, at in missed)]
-    mine = {f"L{each.number}" for each in spared}
-    assert sorted(each for each in texts(result) if each.split()[0] in mine) == as_of(spared, rights, "left")
+    mine = {f"L{left.number}" for left in spared}
+    assert sorted(text for text in texts(result) if text.split()[0] in mine) == as_of(spared, rights, "left")
     assert len(texts(result)) == len(lefts)
 
 

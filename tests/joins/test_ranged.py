@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import App, Event, gone, joins, windows
-from penstock.declared import Joiner
-from penstock.evolution import misfit, shape_of
-from penstock.graph import check
+from penstock.app.declared import Joiner
+from penstock.app.graph import check
+from penstock.core.shapes import shape_of
+from penstock.handlers.evolution import misfit
 from penstock.testing import CRASH, run, tick
 from tests.joins.ads import BEGIN, Both
 from tests.joins.test_random import SETTINGS
@@ -96,7 +97,7 @@ def sale(hour: float, number: int = 0, **key: Any) -> Sale:
 
 
 def apart(items: list[Any]) -> dict[str, list[Any]]:
-    """A list for the rollup's rows and one for sales, in which the other's items are as much time."""
+    """Return a list for the rollup's rows and one for sales, in which the other's items become time."""
     return {
         "sales": [STEP if isinstance(item, Sale) else item for item in items],
         "sold": [item if isinstance(item, Sale) or item == CRASH else STEP for item in items],
@@ -104,7 +105,7 @@ def apart(items: list[Any]) -> dict[str, list[Any]]:
 
 
 def texts(app: App, items: list[Any], **options: Any) -> list[str]:
-    return [each.text for each in run(app, apart(items), **options).emitted("known")]
+    return [event.text for event in run(app, apart(items), **options).emitted("known")]
 
 
 TABLE: dict[str, tuple[list[Any], list[str]]] = {
@@ -129,7 +130,7 @@ TABLE: dict[str, tuple[list[Any], list[str]]] = {
 def test_an_event_is_joined_with(items: list[Any], expected: list[str], crashes: bool) -> None:
     app, _ = records()
     assert check(app) == []
-    given = [each for item in items for each in ((item, CRASH) if crashes else (item,))]
+    given = [step for item in items for step in ((item, CRASH) if crashes else (item,))]
     assert texts(app, given, batch_events=1 if crashes else 1_000) == expected
 
 
@@ -159,45 +160,74 @@ def test_it_is_what_a_list_of_all_changes_so_far_says(
                 expected.append(f"{number}: {' '.join(f'{at}={n}' for at, n in mine)}")
     app, known = records(how=how)
     result = run(app, apart(items), batch_events=batch, shards=shards)
-    assert sorted(each.text for each in result.emitted("known")) == sorted(expected)
+    assert sorted(event.text for event in result.emitted("known")) == sorted(expected)
     assert result.failed(known) == []
     assert set(result.states(known)) == {f'["{till}","{shop}"]' for shop, till, _ in rows}
+
+
+SALES = [sale(0, 1), sale(0.5, 2), CRASH, sale(1, 3), sale(1, 4, shop="b"), STEP, sale(2, 5), sale(3, 6), sale(7, 7)]
+
+
+@pytest.mark.parametrize(("batch", "shards"), [(1, 1), (3, 2), (1_000, 1), (1_000, 3)])
+def test_a_rollup_without_a_list_is_computed_and_each_event_sees_the_rows_of_those_before_it(
+    batch: int, shards: int
+) -> None:
+    app, known = records()
+    result = run(app, {"sold": SALES}, batch_events=batch, shards=shards)
+    expected = ["1: ", "2: 0=1", "3: 0=2", "4: ", "5: 0=2 1=1", "6: 0=2 1=1 2=1", "7: 3=1"]
+    assert sorted(event.text for event in result.emitted(known)) == expected
+    assert result.digest(known) == run(app, {"sold": SALES}).digest(known)
+    assert [event.text for event in run(app, {"sold": SALES, "sales": []}).emitted(known)][-1] == "7: "
+
+
+def test_a_row_that_a_rollup_without_a_list_has_deleted_is_not_joined() -> None:
+    """The keep of hours is 100 hours: a page of them ends, and then a later event comes with an old time."""
+    app, known = records()
+    result = run(app, {"sold": [sale(0, 1), tick(400 * HOUR), tick(HOUR), sale(0, 2)]})
+    assert [event.text for event in result.emitted(known)] == ["1: ", "2: "]
 
 
 def test_the_newest_rows_are_kept_and_an_event_that_needs_others_is_missed() -> None:
     app, _ = records(bounds=joins.Bounds(versions=6))
     items = [*(row(hour, hour) for hour in range(10)), sale(9, 1), sale(8, 2), sale(7, 3)]
     result = run(app, apart(items))
-    assert [each.text for each in result.emitted("known")] == ["1: 5=5 6=6 7=7 8=8 9=9", "2: 4=4 5=5 6=6 7=7 8=8"]
+    assert [event.text for event in result.emitted("known")] == ["1: 5=5 6=6 7=7 8=8 9=9", "2: 4=4 5=5 6=6 7=7 8=8"]
     (missed,) = result.emitted("known.missed")
     assert (missed.reason, missed.key, missed.by_s, missed.at) == ("forgotten", '["0","a"]', 3600.0, hours(7))
 
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
-    "no unit": ({"per": None}, "sales is a rollup: say of which unit its rows are, per='minute' or 'hour' or 'day'"),
+    "no unit": ({"per": None}, "sales is a rollup: set the unit of the rows, per='minute' or 'hour' or 'day'"),
     "another unit": ({"per": "year"}, "per='minute' or 'hour' or 'day'; per is 'year'"),
-    "no range": ({"within": None}, "sales is a rollup: say how far back its rows go, within=timedelta(...)"),
-    "a negative range": ({"within": -HOUR}, "within=timedelta(...), above zero; it is"),
-    "no time": ({"within": 5}, "within=timedelta(...), above zero; it is 5"),
-    "longer than it is kept": ({"within": 101 * HOUR}, "and sales keeps hours for 4 days, 4:00:00: give"),
-    "too many rows": ({"bounds": joins.Bounds(versions=4)}, "there may be 6 rows within 5:00:00, and bounds"),
-    "half of the key": ({"key": "shop"}, "the rollup sales has the key shop, till; it can only be looked up by that"),
-    "no class": ({"row": None}, "columns of the view sales that it needs, and per, start, till, shop"),
-    "a class without the range": ({"row": Bare}, "Bare must have the field `per: str`, by which rows are found"),
-    "a class with another type": ({"row": Odd}, "Odd must have the field `per: str`, by which rows are found"),
-    "keep": ({"keep": HOUR}, "keep is for a table that is a stream; a rollup has its own"),
+    "no range": ({"within": None}, "sales is a rollup: set how far back to look, within=timedelta(...)"),
+    "a negative range": ({"within": -HOUR}, "within=timedelta(...), above zero; within is"),
+    "no time": ({"within": 5}, "within=timedelta(...), above zero; within is 5"),
+    "longer than it is kept": ({"within": 101 * HOUR}, "but sales keeps hours only for 4 days, 4:00:00: increase"),
+    "too many rows": ({"bounds": joins.Bounds(versions=4)}, "there can be 6 rows within 5:00:00, but bounds"),
+    "half of the key": ({"key": "shop"}, "the rollup sales has the key shop, till; the lookup must use that whole key"),
+    "no class": ({"row": None}, "columns of the view sales that the function needs, and per, start, till, shop"),
+    "a class without the range": ({"row": Bare}, "Bare must have the field `per: str`, which is used to look up rows"),
+    "a class with another type": ({"row": Odd}, "Odd must have the field `per: str`, which is used to look up rows"),
+    "keep": ({"keep": HOUR}, "keep applies only if the table is a stream; a rollup has its own"),
     "how": ({"how": "full"}, "how is 'full'; use 'left' or 'inner'"),
-    "a stream": ({"table": "sold", "key": "shop"}, "per and within are for a rollup, and sold is none: leave them out"),
-    "another view": ({"table": "other", "key": "shop"}, "per and within are for a rollup, and other is none"),
+    "a stream": ({"table": "sold", "key": "shop"}, "per and within apply only to a rollup, and sold is not a rollup"),
+    "another view": ({"table": "other", "key": "shop"}, "per and within apply only to a rollup, and other is not"),
     "a function of one": ({"function": lambda sale: None}, "its function must take two arguments"),
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(("options", "told"), BAD.values(), ids=BAD)
-def test_a_bad_lookup_in_a_rollup_is_refused_with_what_to_write(options: dict[str, Any], told: str) -> None:
-    problems = [each for each in check(records(**options)[0]) if "handler known" in each.message]
-    assert any(told in each.message for each in problems), problems
-    assert {Path(each.where.file).name for each in problems} == {"test_ranged.py"}
+@pytest.mark.parametrize(("options", "message"), BAD.values(), ids=BAD)
+def test_a_bad_lookup_in_a_rollup_is_refused_with_what_to_write(options: dict[str, Any], message: str) -> None:
+    problems = [problem for problem in check(records(**options)[0]) if "handler known" in problem.message]
+    assert any(message in problem.message for problem in problems), problems
+    assert {Path(problem.where.file).name for problem in problems} == {"test_ranged.py"}
+
+
+def test_a_lookup_without_a_class_for_the_rows_has_no_other_problem() -> None:
+    """The rollup is declared, and app.enrich is what reads it."""
+    options, message = BAD["no class"]
+    [problem] = [problem for problem in check(records(**options)[0]) if "handler known" in problem.message]
+    assert message in problem.message
 
 
 def test_rows_of_another_unit_are_not_taken_for_its_own_and_another_range_is_free() -> None:

@@ -1,4 +1,4 @@
-"""An event is of the side whose stream it came by, also where its class does not tell the two apart."""
+"""An event belongs to the side whose stream it came by, even if its class does not distinguish the two."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event
-from penstock.graph import check
+from penstock.app.graph import check
 from penstock.testing import CRASH, run, tick
 from tests.joins.ads import Both, S, second, texts
 
@@ -26,14 +26,14 @@ CLASSES = [(Seen, Bought), (Bought, Seen), (Seen, Seen)]
 
 
 def both(one: Any, other: Any) -> Both:
-    return Both(text=" ".join("-" if each is None else f"{each.at.second}" for each in (one, other)))
+    return Both(text=" ".join("-" if side is None else f"{side.at.second}" for side in (one, other)))
 
 
 def ran(app: App, given: dict[str, list[Any]], *, crashes: bool) -> list[str]:
-    """What comes of it, whole or with a crash after each item."""
+    """Return the results, run as a whole or with a crash after each item."""
     assert check(app) == []
     if crashes:
-        given = {name: [each for item in items for each in (item, CRASH)] for name, items in given.items()}
+        given = {name: [step for item in items for step in (item, CRASH)] for name, items in given.items()}
     result = run(app, given, batch_events=1 if crashes else 1_000)
     assert result.emitted("both.missed") == []
     assert result.failed("both") == []

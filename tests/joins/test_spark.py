@@ -1,4 +1,4 @@
-"""Joins on Spark: as handlers they come to the same as in plain Python, and Spark's own in views are bounded."""
+"""Joins on Spark: as handlers they give the same as in plain Python, and Spark's own in views are bounded."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ from pyspark.sql.types import StructType
 
 from penstock import App, Event, gone
 from penstock.analyze.check import EmptyLog, _check_all
+from penstock.analyze.checkpoint import Checkpoint
 from penstock.analyze.frames import build, inputs
-from penstock.analyze.query import Query
 from penstock.analyze.source import read_stream, register
-from penstock.columns import CHANGE_COLUMN, DELETE, UPSERT, change_schema, to_batch
-from penstock.contracts import StreamSpec
-from penstock.declared import View
+from penstock.analyze.streaming_query import SparkQuery
+from penstock.app.declared import View
+from penstock.app.loading import load
+from penstock.core.clock import WallClock
+from penstock.core.columns import CHANGE_COLUMN, DELETE, UPSERT, change_schema, to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import KIND_EVENT, KIND_TICK, event_schema, shown, system_fields
+from penstock.handlers.samples import BEGIN
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from penstock.runtime.clock import WallClock
-from penstock.runtime.loading import load
-from penstock.schema import KIND_EVENT, KIND_TICK, event_schema, shown, system_fields
 from penstock.store import ViewSpec, ViewTable
-from penstock.testing import BEGIN, STEP, run, tick
+from penstock.testing import STEP, run, tick
 from tests.handlers.pipe import HandlerPipe, later
 from tests.harness import ANSWER_S, START_S, running, wait_for
 from tests.windows import sites
@@ -46,12 +48,12 @@ END = [tick(timedelta(hours=1)), tick(timedelta(seconds=1))]
 
 
 def ads(app: App, seed: int, count: int) -> dict[str, list[Any]]:
-    """Impressions and clicks of some ads, a little out of order. Both lists take the same log time."""
+    """Return impressions and clicks of some ads, slightly out of order. Both lists take the same log time."""
     print("seed", seed)
-    random, made = Random(seed), {}
+    random, events = Random(seed), {}
     for stream in app.streams:
         cls: Any = stream.event
-        made[stream.name] = [
+        events[stream.name] = [
             cls(
                 **{f"{stream.name.removesuffix('s')}_id": str(number), str(stream.key): f"ad-{random.randrange(6)}"},
                 **({"price": 0.5} if stream.name == "impressions" else {}),
@@ -59,7 +61,7 @@ def ads(app: App, seed: int, count: int) -> dict[str, list[Any]]:
             )
             for number in range(count)
         ]
-    return made
+    return events
 
 
 def test_a_join_on_spark_comes_to_the_same_as_in_plain_python(spark: SparkSession, tmp_path: Path) -> None:
@@ -77,12 +79,12 @@ def test_a_join_on_spark_comes_to_the_same_as_in_plain_python(spark: SparkSessio
     moved = HandlerPipe(spark, tmp_path / "moved", app, target, handler_events_max=40)
     for name, items in given.items():
         moved.append(name, items[60:], first=BEGIN + later(items[:60]))
-    assert moved.run(joiner)["digest"] == expected.digest(joiner)
-    told = [msgspec.json.encode(each) for each in expected.emitted(joiner)]
-    assert moved.events("clicked") == sorted(told)
+    assert moved.run(joiner).digest == expected.digest(joiner)
+    events = [msgspec.json.encode(event) for event in expected.emitted(joiner)]
+    assert moved.events("clicked") == sorted(events)
     assert len(moved.events("clicked.missed")) == len(expected.emitted("clicked.missed")) > 0
     assert moved.events("clicked.failed") == []
-    assert {each.after_s is None for each in expected.emitted(joiner)} == {True, False}
+    assert {event.after_s is None for event in expected.emitted(joiner)} == {True, False}
     moved.close()
 
 
@@ -90,7 +92,7 @@ def test_a_join_by_two_fields_with_conditions_on_spark_comes_to_the_same_as_in_p
     spark: SparkSession, tmp_path: Path
 ) -> None:
     app = load(str(sites.TARGET)).app
-    [joiner] = [each for each in app.handlers if each.name == "alarmed"]
+    [joiner] = [handler for handler in app.handlers if handler.name == "alarmed"]
     given = sites.items(app, seed=6, count=120)
     expected = run(app, given)
     pipe = HandlerPipe(spark, tmp_path / "data", app, sites.TARGET, handler_events_max=40)
@@ -99,28 +101,28 @@ def test_a_join_by_two_fields_with_conditions_on_spark_comes_to_the_same_as_in_p
     pipe.run(joiner)
     for name, items in given.items():
         pipe.append(name, items[60:], first=BEGIN + later(items[:60]))
-    assert pipe.run(joiner)["digest"] == expected.digest(joiner)
-    assert pipe.events("alarmed") == sorted(msgspec.json.encode(each) for each in expected.emitted(joiner))
+    assert pipe.run(joiner).digest == expected.digest(joiner)
+    assert pipe.events("alarmed") == sorted(msgspec.json.encode(event) for event in expected.emitted(joiner))
     assert len(pipe.events("alarmed.missed")) == len(expected.emitted("alarmed.missed")) > 0
     assert pipe.events("alarmed.failed") == []
-    assert {each.watts is None for each in expected.emitted(joiner)} == {True, False}
+    assert {event.watts is None for event in expected.emitted(joiner)} == {True, False}
     pipe.close()
 
 
 def changes(schema: pa.Schema, items: list[Any]) -> list[pa.RecordBatch]:
-    """Rows of a view, at the log times that `testing.run` gives the same items."""
-    made, time = [], BEGIN
+    """Return rows of a view, at the log times that `testing.run` gives the same items."""
+    batches, time = [], BEGIN
     for item in items:
         time += STEP if isinstance(item, dict) else item.by
         row = {**item, "_kind": KIND_EVENT} if isinstance(item, dict) else {"_kind": KIND_TICK}
-        made.append(pa.RecordBatch.from_pylist([row | {"_ingest_time": time}], schema=schema))
-    return made
+        batches.append(pa.RecordBatch.from_pylist([row | {"_ingest_time": time}], schema=schema))
+    return batches
 
 
 def test_a_handler_on_spark_reads_a_view_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
     target = EXAMPLES / "prices.py"
     app = load(str(target)).app
-    handler = next(each for each in app.handlers if each.name == "large-orders")
+    handler = next(handler for handler in app.handlers if handler.name == "large-orders")
     order: Any = next(stream.event for stream in app.streams if stream.name == "orders")
     random, customers = Random(7), [f"c{number}" for number in range(5)]
     rows = [{"customer": random.choice(customers), "total": random.random() * 9} for _ in range(60)]
@@ -135,16 +137,16 @@ def test_a_handler_on_spark_reads_a_view_as_it_stands(spark: SparkSession, tmp_p
         pipe.log.append("spent.changes", 0, batch, producer="test", sequence=number)
     pipe.append("orders", [*orders, *END])
     expected = run(app, {"spent": [*rows, *END], "orders": [*orders, *END]})
-    assert pipe.run(handler)["digest"] == expected.digest(handler)
+    assert pipe.run(handler).digest == expected.digest(handler)
     assert len(pipe.events("large-orders")) == len(expected.emitted(handler)) > 0
     pipe.close()
 
 
 def test_a_handler_on_spark_reads_a_rollup_as_it_stands(spark: SparkSession, tmp_path: Path) -> None:
-    """With rows that it removes, which come as changes of their own kind."""
+    """This includes deleted rows, which come as changes of a separate kind."""
     target = EXAMPLES / "compared.py"
     app = load(str(target)).app
-    handler = next(each for each in app.handlers if each.name == "records")
+    handler = next(handler for handler in app.handlers if handler.name == "records")
     sale: Any = app.streams[0].event
     row: Any = handler.rows["sales"]
     random, shops = Random(8), ["north", "south", "west"]
@@ -163,18 +165,18 @@ def test_a_handler_on_spark_reads_a_rollup_as_it_stands(spark: SparkSession, tmp
         time += STEP
         key = {name: fields[name] for name in ("per", "start", "shop")}
         given.append(gone(row, **key) if is_gone else fields)
-        made = {**key, CHANGE_COLUMN: DELETE} if is_gone else {**fields, CHANGE_COLUMN: UPSERT}
-        batch = pa.RecordBatch.from_pylist([made | {"_kind": KIND_EVENT, "_ingest_time": time}], schema=schema)
+        change_row = {**key, CHANGE_COLUMN: DELETE} if is_gone else {**fields, CHANGE_COLUMN: UPSERT}
+        batch = pa.RecordBatch.from_pylist([change_row | {"_kind": KIND_EVENT, "_ingest_time": time}], schema=schema)
         pipe.log.append("sales.changes", 0, batch, producer="test", sequence=number)
     for number, tick_at in enumerate((time + END[0].by, time + END[0].by + END[1].by), len(rows)):
         batch = pa.RecordBatch.from_pylist([{"_kind": KIND_TICK, "_ingest_time": tick_at}], schema=schema)
         pipe.log.append("sales.changes", 0, batch, producer="test", sequence=number)
     pipe.append("sold", [*sales, *END])
     expected = run(app, {"sales": [*given, *END], "sold": [*sales, *END]})
-    assert pipe.run(handler)["digest"] == expected.digest(handler)
-    found = sorted(msgspec.json.encode(each) for each in expected.emitted(handler))
-    assert pipe.events("records") == found
-    assert len(found) > 5
+    assert pipe.run(handler).digest == expected.digest(handler)
+    records = sorted(msgspec.json.encode(event) for event in expected.emitted(handler))
+    assert pipe.events("records") == records
+    assert len(records) > 5
     assert any(is_gone and fields["per"] == "hour" for fields, is_gone in rows)
     pipe.close()
 
@@ -196,7 +198,7 @@ def test_a_join_of_two_streams_in_a_view_gives_each_pair_once(spark: SparkSessio
     table = ViewTable(
         tmp_path / "view.db", ViewSpec(view.name, view.key, None, None, None, 9, 10**6), clock=WallClock()
     )
-    query = Query(view, tmp_path / "checkpoint", table, 1)
+    query = SparkQuery(view, Checkpoint(tmp_path / "checkpoint"), table, 1)
     query.start(build(spark, view, inputs(app, view, read, {})), trigger_ms=0, clean=True)
     assert query.query is not None
     query.query.processAllAvailable()
@@ -221,7 +223,7 @@ def test_a_running_app_looks_up_a_view_that_is_kept_up_to_date(tmp_path: Path) -
         at = (NOON + timedelta(minutes=number)).isoformat()
         return {"order_id": str(number), "at": at, "sku": "tea", "customer": "ada", "pieces": pieces}
 
-    def found(stream: str) -> list[dict[str, Any]]:
+    def events_of(stream: str) -> list[dict[str, Any]]:
         return list(httpx.get(f"{shop.url}/v1/streams/{stream}?since=earliest", timeout=ANSWER_S).json()["events"])
 
     with running(EXAMPLES / "prices.py", tmp_path / "data") as shop:
@@ -232,10 +234,10 @@ def test_a_running_app_looks_up_a_view_that_is_kept_up_to_date(tmp_path: Path) -
         shop.post("orders", order(1, pieces=2))
         wait_for(lambda: shop.view("spent") == [{"customer": "ada", "total": 8.0, "orders": 1}], START_S, "the view")
         wait_for(lambda: shop.post("orders", order(2, pieces=100)).status_code == 200)
-        wait_for(lambda: found("large-orders") != [], START_S, "the lookup")
-        assert found("large-orders") == [{"customer": "ada", "order_id": "2", "spent": 8.0}]
-        assert found("large-orders.failed") == []
-        wait_for(lambda: sum(each["lag"] for each in shop.describe()["handlers"]) == 0, START_S, "all to be read")
+        wait_for(lambda: events_of("large-orders") != [], START_S, "the lookup")
+        assert events_of("large-orders") == [{"customer": "ada", "order_id": "2", "spent": 8.0}]
+        assert events_of("large-orders.failed") == []
+        wait_for(lambda: sum(handler["lag"] for handler in shop.describe()["handlers"]) == 0, START_S, "all to be read")
         assert shop.stop() == 0
 
 
@@ -249,10 +251,10 @@ def test_a_running_app_compares_with_its_rollup_and_a_replay_proves_it(tmp_path:
         }
 
     def rows() -> list[float]:
-        found = httpx.get(f"{shop.url}/v1/views/sales", params={"per": "hour"}, timeout=ANSWER_S).json().get("rows", [])
-        return [each["largest"] for each in found]
+        sales = httpx.get(f"{shop.url}/v1/views/sales", params={"per": "hour"}, timeout=ANSWER_S).json().get("rows", [])
+        return [row["largest"] for row in sales]
 
-    def found() -> list[dict[str, Any]]:
+    def records() -> list[dict[str, Any]]:
         return list(httpx.get(f"{shop.url}/v1/streams/records?since=earliest", timeout=ANSWER_S).json()["events"])
 
     target, data = EXAMPLES / "compared.py", tmp_path / "data"
@@ -260,15 +262,15 @@ def test_a_running_app_compares_with_its_rollup_and_a_replay_proves_it(tmp_path:
         shop.post("sold", [sale(0, 10.0), sale(1, 15.0)])
         wait_for(lambda: rows() == [10.0, 15.0], START_S, "the rollup")
         shop.post("sold", [sale(2, 29.0), sale(3, 31.0)])
-        wait_for(lambda: found() != [], START_S, "the record")
-        (record,) = found()
+        wait_for(lambda: records() != [], START_S, "the record")
+        (record,) = records()
         assert (record["sale_id"], record["before"]) == ("3", 15.0)
-        wait_for(lambda: sum(each["lag"] for each in shop.describe()["handlers"]) == 0, START_S, "all to be read")
+        wait_for(lambda: sum(handler["lag"] for handler in shop.describe()["handlers"]) == 0, START_S, "all to be read")
         assert shop.stop() == 0
     command = [sys.executable, "-m", "penstock.cli", "replay", str(target), "--data", str(data), "--handler", "records"]
-    made = subprocess.run([*command, "--verify"], capture_output=True, text=True, check=False)
-    assert made.returncode == 0, made.stderr
-    assert "bit for bit" in made.stdout
+    process = subprocess.run([*command, "--verify"], capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    assert "bit for bit" in process.stdout
 
 
 class Left(Event, time="at"):
@@ -283,7 +285,7 @@ class Right(Event, time="at"):
 
 ON_KEY = "a.key = b.key"
 INTERVAL = f"{ON_KEY} AND b.at BETWEEN a.at AND a.at + INTERVAL 10 MINUTES"
-BOUNDLESS = "it joins two streams without a bound, so every row would be kept for ever: give both streams late_after"
+BOUNDLESS = "it joins two streams without a time bound, so it would keep every row: set late_after on both streams"
 VIEWS: dict[str, tuple[str, str, timedelta | None, Any, str | None]] = {
     "bounded": (INTERVAL, "inner", timedelta(minutes=1), "close", None),
     "bounded, outer": (INTERVAL, "left", timedelta(minutes=1), "close", None),
@@ -291,14 +293,14 @@ VIEWS: dict[str, tuple[str, str, timedelta | None, Any, str | None]] = {
     "no interval": (ON_KEY, "inner", timedelta(minutes=1), "close", BOUNDLESS),
     "bounded on one side": (f"{ON_KEY} AND b.at >= a.at", "inner", timedelta(minutes=1), "close", BOUNDLESS),
     "no lateness": (INTERVAL, "inner", None, "close", BOUNDLESS),
-    "at every change": (INTERVAL, "inner", timedelta(minutes=1), "change", "give emit='close'"),
+    "at every change": (INTERVAL, "inner", timedelta(minutes=1), "change", "set emit='close'"),
 }
 
 
 def joined(condition: str, how: str) -> Callable[[DataFrame, DataFrame], DataFrame]:
     def function(left: DataFrame, right: DataFrame) -> DataFrame:
-        found = left.alias("a").join(right.alias("b"), F.expr(condition), how)
-        return found.select("a.key", F.col("a.at").alias("began"), F.col("b.at").alias("ended"))
+        pairs = left.alias("a").join(right.alias("b"), F.expr(condition), how)
+        return pairs.select("a.key", F.col("a.at").alias("began"), F.col("b.at").alias("ended"))
 
     return function
 
@@ -309,9 +311,9 @@ def test_a_join_in_a_view_without_a_bound_is_refused_with_what_to_write(spark: S
         app = App("bounds")
         reads = [app.stream(name, cls, late_after=late_after) for name, cls in (("lefts", Left), ("rights", Right))]
         view: View = app.view("both", reads=reads, key="key", emit=emit)(joined(condition, how))
-        found = [str(each) for each in _check_all(app, spark)]
-        assert len(found) == (0 if expected is None else 1), (condition, found)
-        assert expected is None or (expected in found[0] and view.name in found[0]), (condition, found)
+        problems = [str(problem) for problem in _check_all(app, spark)]
+        assert len(problems) == (0 if expected is None else 1), (condition, problems)
+        assert expected is None or (expected in problems[0] and view.name in problems[0]), (condition, problems)
 
 
 def test_the_check_holds_a_row_class_against_the_view(spark: SparkSession) -> None:
@@ -323,7 +325,7 @@ def test_the_check_holds_a_row_class_against_the_view(spark: SparkSession) -> No
         customer: str
         sum: float
 
-    orders = next(each for each in app.streams if each.name == "orders")
+    orders = next(stream for stream in app.streams if stream.name == "orders")
     app.enrich("bad", reads=orders, table="spent", row=Spending, key="customer", emits=Left)(lambda one, two: None)
     [problem] = _check_all(app, spark)
-    assert "the view spent has no column 'sum', which Spending names; it has customer, total, orders" in str(problem)
+    assert "Spending has a field 'sum', but the view spent has only the columns customer, total, orders" in str(problem)

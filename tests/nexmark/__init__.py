@@ -1,1 +1,1 @@
-"""The queries of Nexmark against plain Python over the same events."""
+"""The queries of Nexmark compared with plain Python over the same events."""

@@ -1,6 +1,6 @@
-"""What each query of Nexmark should find: plain loops over a list of all events, after the benchmark's text alone.
+"""The expected result of each query of Nexmark: plain loops over a list of all events, from the benchmark's text alone.
 
-A result is a list of rows, as tuples of the columns in `rows.COLUMNS`. Of windows those are told that are over when the
+A result is a list of rows, as tuples of the columns in `rows.COLUMNS`. Windows are included if they are over when the
 last event has come.
 """
 
@@ -22,7 +22,7 @@ EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class World:
-    """All events, sorted out."""
+    """All events, grouped by kind."""
 
     def __init__(self, events: Iterable[Any]) -> None:
         every = sorted(events, key=lambda event: event.dateTime)
@@ -31,19 +31,19 @@ class World:
         self.bids = [event for event in every if isinstance(event, Bid)]
 
     def over(self, *kinds: Sequence[Any]) -> datetime:
-        """Until when windows are over: as far as the slowest of these kinds has come."""
+        """Return the time up to which windows are over: the progress of the slowest of these kinds."""
         newest: list[datetime] = [kind[-1].dateTime for kind in kinds]
         return min(newest) - LATE_AFTER
 
     def valid(self) -> dict[int, list[Bid]]:
-        """The bids of each auction that came while it was open."""
+        """Return the bids of each auction that came while it was open."""
         lots = {auction.id: auction for auction in self.auctions}
-        found = defaultdict(list)
+        bids = defaultdict(list)
         for bid in self.bids:
             lot = lots.get(bid.auction)
             if lot is not None and lot.dateTime <= bid.dateTime <= lot.expires:
-                found[bid.auction].append(bid)
-        return found
+                bids[bid.auction].append(bid)
+        return bids
 
     def winners(self) -> dict[int, Bid]:
         return {auction: sorted(bids, key=best_first)[0] for auction, bids in self.valid().items()}
@@ -72,9 +72,9 @@ def q2(world: World) -> Rows:
 def q3(world: World) -> Rows:
     people = {person.id: person for person in world.people if person.state in {"OR", "ID", "CA"}}
     return [
-        (people[each.seller].name, people[each.seller].city, people[each.seller].state, each.id)
-        for each in world.auctions
-        if each.category == 10 and each.seller in people
+        (people[auction.seller].name, people[auction.seller].city, people[auction.seller].state, auction.id)
+        for auction in world.auctions
+        if auction.category == 10 and auction.seller in people
     ]
 
 
@@ -83,7 +83,7 @@ def q4(world: World) -> Rows:
     finals = defaultdict(list)
     for auction, bid in world.winners().items():
         finals[category[auction]].append(bid.price)
-    return [(each, sum(prices) // len(prices)) for each, prices in finals.items()]
+    return [(category_id, sum(prices) // len(prices)) for category_id, prices in finals.items()]
 
 
 def q5(world: World) -> Rows:
@@ -121,7 +121,7 @@ def q7(world: World) -> Rows:
         (bid.auction, bid.bidder, bid.price, bid.dateTime, bid.extra)
         for start, bids in windows.items()
         for bid in bids
-        if start + 10 * SECOND <= world.over(world.bids) and bid.price == max(each.price for each in bids)
+        if start + 10 * SECOND <= world.over(world.bids) and bid.price == max(other.price for other in bids)
     ]
 
 
@@ -135,12 +135,12 @@ def q9(world: World) -> Rows:
     winners = world.winners()
     return [
         (
-            each.id, each.itemName, each.description, each.initialBid, each.reserve, each.dateTime, each.expires,
-            each.seller, each.category, each.extra, each.id, winners[each.id].bidder, winners[each.id].price,
-            winners[each.id].dateTime, winners[each.id].extra,
+            lot.id, lot.itemName, lot.description, lot.initialBid, lot.reserve, lot.dateTime, lot.expires,
+            lot.seller, lot.category, lot.extra, lot.id, winners[lot.id].bidder, winners[lot.id].price,
+            winners[lot.id].dateTime, winners[lot.id].extra,
         )
-        for each in world.auctions
-        if each.id in winners
+        for lot in world.auctions
+        if lot.id in winners
     ]  # fmt: skip
 
 
@@ -163,7 +163,7 @@ def q11(world: World) -> Rows:
 
 
 def q12(arrived: Iterable[tuple[int, datetime]]) -> Rows:
-    """Of each bid the bidder, and when it came."""
+    """Return the result for the arrivals, each a bidder and a time."""
     counts = Counter((bidder, floor(time, 10 * SECOND)) for bidder, time in arrived)
     return [(bidder, count, start, start + 10 * SECOND) for (bidder, start), count in counts.items()]
 
@@ -255,9 +255,11 @@ def q21(world: World) -> Rows:
     rows: Rows = []
     for bid in world.bids:
         number = ["apple", "google", "facebook", "baidu"].index(bid.channel.lower()) if "-" not in bid.channel else None
-        told = [part[11:] for part in bid.url.split("&") if part.startswith("channel_id=")]
-        if number is not None or told:
-            rows.append((bid.auction, bid.bidder, bid.price, bid.channel, told[0] if number is None else str(number)))
+        channel_ids = [part[11:] for part in bid.url.split("&") if part.startswith("channel_id=")]
+        if number is not None or channel_ids:
+            rows.append(
+                (bid.auction, bid.bidder, bid.price, bid.channel, channel_ids[0] if number is None else str(number))
+            )
     return rows
 
 
@@ -277,4 +279,4 @@ EXPECTED: dict[str, Callable[[World], Rows]] = {
     "q11": q11, "q13": q13, "q14": q14, "q15": q15, "q16": q16, "q17": q17, "q18": q18, "q19": q19, "q20": q20,
     "q21": q21, "q22": q22,
 }  # fmt: skip
-"""All but q12, which is about when bids come."""
+"""All except q12, which depends on when bids arrive."""

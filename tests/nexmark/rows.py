@@ -1,4 +1,4 @@
-"""Rows that a query gave, in the shape of the reference: tuples of columns."""
+"""Rows of a query's result, in the form of the reference: tuples of columns."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ COLUMNS: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-def rows_of(name: str, found: Iterable[Any]) -> list[Row]:
-    """The rows of a query, given as JSON has them or as events."""
-    dicts = [each if isinstance(each, Mapping) else msgspec.structs.asdict(each) for each in found]
-    return [tuple(_value(name, column, each[column]) for column in COLUMNS[name]) for each in dicts]
+def rows_of(name: str, rows: Iterable[Any]) -> list[Row]:
+    """Return the rows of a query, given as JSON objects or as events."""
+    dicts = [row if isinstance(row, Mapping) else msgspec.structs.asdict(row) for row in rows]
+    return [tuple(_value(name, column, row[column]) for column in COLUMNS[name]) for row in dicts]
 
 
 def _value(name: str, column: str, value: Any) -> Any:
@@ -67,9 +67,9 @@ def _value(name: str, column: str, value: Any) -> Any:
     return value
 
 
-def difference(found: Iterable[Row], expected: Iterable[Row]) -> str:
-    """What is missing and what is too much, shortly; empty if there is nothing."""
-    have, want = Counter(map(_hashable, found)), Counter(map(_hashable, expected))
+def difference(rows: Iterable[Row], expected: Iterable[Row]) -> str:
+    """Return a short text of missing and surplus rows; empty if there are none."""
+    have, want = Counter(map(_hashable, rows)), Counter(map(_hashable, expected))
     missing, surplus = want - have, have - want
     if not missing and not surplus:
         return ""

@@ -1,4 +1,4 @@
-"""q10's files: each bid in one of them, once, in the folder of its minute, however often the writer ends."""
+"""q10's files: each bid in exactly one of them, in the folder of its minute, however often the writer stops."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ def events(count: int) -> list[dict[str, Any]]:
 
 
 def written(folder: Path) -> Counter[tuple[str, ...]]:
-    """The rows of all files, each with its folder."""
-    found: Counter[tuple[str, ...]] = Counter()
+    """Count the rows of all files, each with its folder."""
+    rows: Counter[tuple[str, ...]] = Counter()
     for path in folder.glob("dt=*/hm=*/*.csv"):
         with open(path, newline="") as file:
-            found.update((path.parent.parent.name, path.parent.name, *row) for row in csv.reader(file))
-    return found
+            rows.update((path.parent.parent.name, path.parent.name, *row) for row in csv.reader(file))
+    return rows
 
 
 def wanted(rows: list[dict[str, Any]]) -> Counter[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""The events of Nexmark: invented, in the proportions and with the skew of the benchmark, the same each time."""
+"""The events of Nexmark: generated in the proportions and with the skew of the benchmark, the same each time."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_longer_is_the_same_and_more() -> None:
 
 
 def test_of_fifty_events_one_is_a_person_and_three_are_auctions(events: list[Person | Auction | Bid]) -> None:
-    assert {name: len(each) for name, each in apart(events).items()} == {
+    assert {name: len(group) for name, group in apart(events).items()} == {
         "person": EVENTS // 50,
         "auction": 3 * EVENTS // 50,
         "bid": 46 * EVENTS // 50,

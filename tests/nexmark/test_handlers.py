@@ -1,5 +1,5 @@
-"""Every query, or the part of it that is a handler or a feed, without Spark: against plain loops over the same events,
-shuffled as far as they may be late, with crashes in between."""
+"""Every query, or the part of it that is a handler or a feed, without Spark: compared with plain loops over the same
+events, shuffled within the allowed lateness, with crashes in between."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from examples.nexmark import app_for
 from examples.nexmark_queries.auctions import WAITING_MAX
 from examples.nexmark_queries.events import LATE_AFTER, Bid
 from examples.nexmark_queries.generator import Generator, Happening, apart, shuffled
-from penstock.columns import to_batch
-from penstock.filters import compiled
-from penstock.rows import from_micros, to_micros
-from penstock.schema import event_schema, shown
-from penstock.testing import BEGIN, CRASH, STEP, Result, run, tick
+from penstock.core.columns import to_batch
+from penstock.core.filters import compiled
+from penstock.core.schema import event_schema, shown
+from penstock.core.times import from_micros, to_micros
+from penstock.handlers.samples import BEGIN
+from penstock.testing import CRASH, STEP, Result, run, tick
 from tests.nexmark import reference
 from tests.nexmark.rows import COLUMNS, STATISTICS, difference, rows_of
 
@@ -29,7 +30,7 @@ SEEDS = st.integers(0, 2**32)
 
 
 def events_of(seed: int, count: int = 400) -> list[Happening]:
-    """Ten events a second: so a minute, and some auctions that end."""
+    """Return ten events a second, for a minute, in which some auctions end."""
     return shuffled(Generator(count, seed=seed, per_second=10), LATE_AFTER, seed)
 
 
@@ -38,18 +39,18 @@ def offer(price: int, bidder: int = 1, at: datetime = BEGIN) -> Bid:
 
 
 def emitted(name: str, events: list[Happening], handlers: str, *, shards: int = 2) -> Result:
-    """What the handlers of a query do. Half way, and at an odd place, the process ends."""
+    """Return the results of a query's handlers. Half way, and at an odd offset, the process ends."""
     given: dict[str, list[Any]] = {}
-    for stream, each in apart(events).items():
-        half = max(len(each) // 2, 7)
-        given[stream] = [*each[:7], CRASH, *each[7:half], CRASH, *each[half:]]
+    for stream, group in apart(events).items():
+        half = max(len(group) // 2, 7)
+        given[stream] = [*group[:7], CRASH, *group[7:half], CRASH, *group[half:]]
     result = run(app_for(name), given, shards=shards, batch_events=50)
     assert result.failed(handlers) == []
     return result
 
 
 def latest(events: Iterable[Any]) -> list[Any]:
-    """What was told last of each auction, as the view on top of the handler has it."""
+    """Return the last event of each auction, as the view on top of the handler has it."""
     return list({event.id: event for event in sorted(events, key=lambda event: int(event.number))}.values())
 
 
@@ -58,10 +59,10 @@ def latest(events: Iterable[Any]) -> list[Any]:
 @given(seed=SEEDS)
 def test_a_query_about_single_bids_gives_what_the_loop_gives(name: str, seed: int) -> None:
     events = events_of(seed)
-    found = emitted(name, events, name).emitted(name)
+    outputs = emitted(name, events, name).emitted(name)
     expected = reference.EXPECTED[name](reference.World(events))
     assert expected
-    assert difference(rows_of(name, found), expected) == ""
+    assert difference(rows_of(name, outputs), expected) == ""
 
 
 @settings(max_examples=5)
@@ -69,11 +70,11 @@ def test_a_query_about_single_bids_gives_what_the_loop_gives(name: str, seed: in
 def test_q2_is_what_its_feed_lets_through(seed: int) -> None:
     events = [event for event in events_of(seed, 2_000) if isinstance(event, Bid)]
     (feed,) = app_for("q2").feeds
-    made = compiled(shown(event_schema(Bid)), feed.condition, feed.select)
+    passes = compiled(shown(event_schema(Bid)), feed.condition, feed.select)
     nothing: list[str | None] = [None] * len(events)
     batch = to_batch(Bid, events, ids=nothing, keys=nothing, now=BEGIN)
-    found = made.project(batch.filter(made.mask(batch))).to_pylist()
-    assert difference(rows_of("q2", found), reference.q2(reference.World(events))) == ""
+    rows = passes.project(batch.filter(passes.mask(batch))).to_pylist()
+    assert difference(rows_of("q2", rows), reference.q2(reference.World(events))) == ""
 
 
 @settings(max_examples=5)
@@ -86,17 +87,17 @@ def test_winning_bids_of_q9_and_the_averages_of_q4_and_q6(seed: int) -> None:
     assert difference(rows_of("q9", latest(won)), reference.q9(world)) == ""
     assert difference(rows_of("q6", result.rows("q6")), reference.q6(world)) == ""
     sums, counts = defaultdict[int, int](int), defaultdict[int, int](int)
-    for each in won:
-        sums[each.category] += each.price - (each.before or 0)
-        counts[each.category] += each.before is None
-    assert difference([(each, sums[each] // counts[each]) for each in sums], reference.q4(world)) == ""
+    for bid in won:
+        sums[bid.category] += bid.price - (bid.before or 0)
+        counts[bid.category] += bid.before is None
+    assert difference([(category, sums[category] // counts[category]) for category in sums], reference.q4(world)) == ""
     assert world.winners()
 
 
 def test_bids_that_wait_for_their_auction_are_bounded() -> None:
     many = [offer(price) for price in range(WAITING_MAX + 5)]
     (state,) = run(app_for("q9"), {"bid": many}).states("winning").values()
-    assert sorted(each.price for each in state.waiting) == list(range(5, WAITING_MAX + 5)), "the lowest go"
+    assert sorted(bid.price for bid in state.waiting) == list(range(5, WAITING_MAX + 5)), "the lowest go"
 
 
 @settings(max_examples=5)
@@ -123,10 +124,10 @@ def test_q15_counts_each_bidder_and_each_auction_once_a_day_and_rank(seed: int) 
     events = events_of(seed)
     result = emitted("q15", events, "q15-bidders")
     (row,) = reference.q15(reference.World(events))
-    told = dict(zip(("day", *STATISTICS), row, strict=True))
+    figures = dict(zip(("day", *STATISTICS), row, strict=True))
     for what in ("bidders", "auctions"):
-        seen = [each.rank for each in result.emitted(f"q15-{what}")]
-        ranks = [told[f"{rank}_{what}"] for rank in ("total", "rank1", "rank2", "rank3")]
+        seen = [event.rank for event in result.emitted(f"q15-{what}")]
+        ranks = [figures[f"{rank}_{what}"] for rank in ("total", "rank1", "rank2", "rank3")]
         assert [seen.count(rank) for rank in range(4)] == ranks
 
 
@@ -134,25 +135,25 @@ def test_q15_counts_each_bidder_and_each_auction_once_a_day_and_rank(seed: int) 
 @given(seed=SEEDS)
 def test_q19_tells_the_ten_highest_bids_of_each_auction(seed: int) -> None:
     events = events_of(seed, 600)
-    found = emitted("q19", events, "q19").rows("q19")
-    assert difference(rows_of("q19", found), reference.q19(reference.World(events))) == ""
+    rows = emitted("q19", events, "q19").rows("q19")
+    assert difference(rows_of("q19", rows), reference.q19(reference.World(events))) == ""
 
 
 TIES = (
-    # what is bid for auction 1 (price, second, bidder), and who is ranked first and second
+    # the bids for auction 1 (price, second, bidder), and the first and second in rank
     ("the higher first", [(100, 0, 1), (200, 1, 2)], [2, 1]),
     ("of the same price the earlier", [(200, 1, 2), (200, 0, 1)], [1, 2]),
     ("at the same time the lower number", [(200, 0, 2), (200, 0, 1)], [1, 2]),
 )
 
 
-@pytest.mark.parametrize(("what", "bids", "first"), TIES, ids=[each[0] for each in TIES])
+@pytest.mark.parametrize(("what", "bids", "first"), TIES, ids=[tie[0] for tie in TIES])
 def test_q19_ranks(what: str, bids: list[tuple[int, int, int]], first: list[int]) -> None:
     events: list[Happening] = [
         offer(price, bidder, BEGIN + timedelta(seconds=second)) for price, second, bidder in bids
     ]
     ranked = emitted("q19", events, "q19").rows("q19")
-    assert [each.bidder for each in sorted(ranked, key=lambda each: each.rank_number)] == first
+    assert [row.bidder for row in sorted(ranked, key=lambda row: row.rank_number)] == first
 
 
 def test_there_are_all_queries_from_0_to_22() -> None:
@@ -160,6 +161,6 @@ def test_there_are_all_queries_from_0_to_22() -> None:
     assert list(nexmark.QUERIES) == names == sorted(COLUMNS, key=lambda name: int(name[1:]))
     assert set(reference.EXPECTED) == set(names) - {"q12"}
     for name in names:
-        made = getattr(nexmark, name)
-        served: Callable[[str], bool] = {each.name for each in (*made.views, *made.outputs, *made.feeds)}.__contains__
+        app = getattr(nexmark, name)
+        served: Callable[[str], bool] = {node.name for node in (*app.views, *app.outputs, *app.feeds)}.__contains__
         assert served(name), "the result of a query has its name"

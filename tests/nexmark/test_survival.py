@@ -1,4 +1,4 @@
-"""Results are those of the reference, though events come out of order and the engine is killed in the middle."""
+"""Results equal the reference, although events come out of order and the engine is killed meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of queries that are Spark's, over plain lists of events, against plain loops over the same."""
+"""The Spark parts of the queries, over plain lists of events, compared with plain loops over the same."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from examples.nexmark import app_for
 from examples.nexmark_queries.events import LATE_AFTER
 from examples.nexmark_queries.generator import Generator, apart, shuffled
 from penstock import App
-from penstock.declared import View
+from penstock.app.declared import View
 from penstock.testing import run
 from tests.nexmark import reference
 from tests.nexmark.rows import difference, rows_of
@@ -28,7 +28,7 @@ def events() -> list[Any]:
 
 
 def inputs(app: App, events: list[Any]) -> dict[str, Sequence[Any]]:
-    """The streams of an app, with those that its handlers fill."""
+    """Return the streams of an app, with those that its handlers fill."""
     given, done = apart(events), run(app, apart(events))
     return {**given, **{handler.name: done.emitted(handler) for handler in app.handlers}}
 
@@ -39,21 +39,21 @@ def view_of(app: App, name: str) -> View:
 
 def previewed(app: App, name: str, events: list[Any]) -> DataFrame:
     view, known = view_of(app, name), inputs(app, events)
-    return app.preview(view, *(known[each] for each in view.reads))
+    return app.preview(view, *(known[stream] for stream in view.reads))
 
 
 @pytest.mark.parametrize("name", ["q3", "q4", "q8", "q9", "q15", "q16", "q17", "q18", "q20"])
 def test_a_view_gives_what_the_loop_gives(spark: SparkSession, name: str, events: list[Any]) -> None:
     expected = reference.EXPECTED[name](reference.World(events))
     assert expected
-    found = previewed(app_for(name), name, events).distinct().toArrow().to_pylist()
-    assert difference(rows_of(name, found), expected) == ""
+    rows = previewed(app_for(name), name, events).distinct().toArrow().to_pylist()
+    assert difference(rows_of(name, rows), expected) == ""
 
 
 def test_sessions_of_q11(spark: SparkSession, events: list[Any]) -> None:
     world = reference.World(events)
-    found = rows_of("q11", previewed(app_for("q11"), "q11", events).toArrow().to_pylist())
-    over = [row for row in found if row[-1] <= world.over(world.bids)]
+    rows = rows_of("q11", previewed(app_for("q11"), "q11", events).toArrow().to_pylist())
+    over = [row for row in rows if row[-1] <= world.over(world.bids)]
     assert over
     assert difference(over, reference.q11(world)) == ""
 
@@ -64,6 +64,6 @@ def test_a_view_on_windows_that_are_over(spark: SparkSession, first: str, name: 
     frame, view = previewed(app, first, events), view_of(app, name)
     over = frame.where(frame["window.end"] <= world.over(world.bids)).collect()
     given = apart(events) | {f"{first}.changes": over}
-    found = rows_of(name, app.preview(view, *(given[each] for each in view.reads)).toArrow().to_pylist())
-    assert found
-    assert difference(found, reference.EXPECTED[name](world)) == ""
+    rows = rows_of(name, app.preview(view, *(given[stream] for stream in view.reads)).toArrow().to_pylist())
+    assert rows
+    assert difference(rows, reference.EXPECTED[name](world)) == ""

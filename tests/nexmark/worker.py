@@ -1,4 +1,4 @@
-"""An engine in a process of its own, to be killed: runs every query of an app, one after the other, and says so.
+"""An engine in a separate process, to be killed: runs every query of an app, one after the other, and reports it.
 
 python -m tests.nexmark.worker DATA q4 q5 ...
 """
@@ -11,8 +11,8 @@ from pathlib import Path
 from bench.nexmark_log import engine_for, run_each
 from examples.nexmark import QUERIES, app_for
 from penstock.analyze.session import start_session
-from penstock.runtime.directory import DataDirectory
-from penstock.settings import Settings
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
 
 TARGET = Path(__file__).parents[2] / "examples/nexmark.py:every"
 

@@ -1,5 +1,5 @@
-"""Event classes that change from version to version, each beside what becomes of the fields of an older event: the
-plain Python that the log is held against."""
+"""Event classes that change from version to version, each with the expected fields of an older event: the plain Python
+that the log is compared with."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any, Literal
 import msgspec
 import pyarrow.compute as pc
 
-from penstock.columns import tick_batch, to_batch
-from penstock.contracts import Log, LogReader, StreamSpec
-from penstock.event_shape import event_spec
-from penstock.rows import to_events
-from penstock.schema import KIND_EVENT, Event, event_schema
+from penstock.core.columns import tick_batch, to_batch
+from penstock.core.contracts import Log, LogReader, StreamSpec
+from penstock.core.event_shape import event_spec
+from penstock.core.schema import KIND_EVENT, OFFSET_COLUMN, Event, event_schema
+from penstock.handlers.rows import to_events
 
 AT = datetime(2024, 5, 1, tzinfo=UTC)
 Fields = dict[str, Any]
@@ -26,7 +26,7 @@ Lift = Callable[[Fields], Fields]
 @dataclass(frozen=True)
 class Version:
     """One version of a class: its fields with their types and defaults, and how an event of the version before becomes
-    one of this. `moves` has what `migrate` does, by the version that it begins at."""
+    one of this. `moves` has the effect of `migrate`, by the version that it begins at."""
 
     hints: Mapping[str, Any]
     defaults: Mapping[str, Any] = field(default_factory=dict)
@@ -53,15 +53,15 @@ class Version:
 
 
 def made_class(name: str, space: Fields, **options: Any) -> type[Event]:
-    """A class of events, as if it had been written."""
+    """Return a class of events, as if a user had written it."""
     meta: Any = type(Event)
-    made: type[Event] = meta(name, (Event,), space, **options)
-    return made
+    cls: type[Event] = meta(name, (Event,), space, **options)
+    return cls
 
 
 def add(before: Version, name: str, hint: Any, default: Any) -> Version:
-    made = msgspec.field(default_factory=lambda: deepcopy(default)) if isinstance(default, list | dict) else default
-    hints, defaults = {**before.hints, name: hint}, {**before.defaults, name: made}
+    value = msgspec.field(default_factory=lambda: deepcopy(default)) if isinstance(default, list | dict) else default
+    hints, defaults = {**before.hints, name: hint}, {**before.defaults, name: value}
     return before.following(lambda fields: {**fields, name: deepcopy(default)}, hints=hints, defaults=defaults)
 
 
@@ -86,7 +86,7 @@ def drop(before: Version, old: str) -> Version:
 
 
 def widen(before: Version, name: str) -> Version:
-    """A field may be null from now on; a choice has one more."""
+    """Let a field be null from now on; or add a value to a choice."""
     wider = (
         Literal["new", "paid", "sent"] if before.hints[name] == Literal["new", "paid"] else before.hints[name] | None
     )
@@ -94,12 +94,12 @@ def widen(before: Version, name: str) -> Version:
 
 
 def migrate(before: Version, name: str, hint: Any, move: Callable[[Fields], Any]) -> Version:
-    """Another type for a field, or a new field without a default: made by `migrate` of the other fields."""
+    """Give a field another type, or add one without a default: computed by `migrate` from the other fields."""
 
     def lift(fields: Fields) -> Fields:
         return {**fields, name: move(fields)}
 
-    defaults = {each: value for each, value in before.defaults.items() if each != name}
+    defaults = {other: value for other, value in before.defaults.items() if other != name}
     moves = {**before.moves, before.number: lift}
     hints = {**before.hints, name: hint}
     return before.following(lift, hints=hints, defaults=defaults, number=before.number + 1, moves=moves)
@@ -110,10 +110,10 @@ def declare(log: Log, cls: type[Event], stream: str = "orders", partitions: int 
 
 
 def append(log: Log, cls: type[Event], events: Sequence[Fields], first: int, stream: str = "orders") -> None:
-    """Append events, given by their fields, under sequences from `first` on; each has that as its id."""
-    made = [cls(**each) for each in events]
-    ids = [f"{first + number}" for number in range(len(made))]
-    batch = to_batch(cls, made, ids=ids, keys=[None] * len(made), now=AT)
+    """Append events, given by their fields, under sequences from `first` on; each has its sequence as its id."""
+    instances = [cls(**fields) for fields in events]
+    ids = [f"{first + number}" for number in range(len(instances))]
+    batch = to_batch(cls, instances, ids=ids, keys=[None] * len(instances), now=AT)
     log.append(stream, 0, batch, producer="p", sequence=first)
 
 
@@ -123,10 +123,10 @@ def tick(log: Log, cls: type[Event], at: datetime | None, sequence: int, stream:
 
 
 def events(log: LogReader, cls: type[Event], stream: str = "orders") -> list[Fields]:
-    """All events of the first partition as the class has them, by their fields."""
-    found: list[Fields] = []
+    """Return all events of the first partition as the class has them, by their fields."""
+    rows: list[Fields] = []
     for batch in log.read(stream, 0, log.starts(stream)[0], log.ends(stream)[0]):
-        assert batch.schema.equals(event_schema(cls))
+        assert batch.drop_columns([OFFSET_COLUMN]).schema.equals(event_schema(cls))
         only = batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT))
-        found += [{name: getattr(each, name) for name in cls.__struct_fields__} for each in to_events(cls, only)]
-    return found
+        rows += [{name: getattr(event, name) for name in cls.__struct_fields__} for event in to_events(cls, only)]
+    return rows

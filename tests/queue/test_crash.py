@@ -1,4 +1,4 @@
-"""A process that is killed: what it acknowledged is there, and what it did not is there whole or not at all."""
+"""A killed process: acknowledged data is stored, and other data is stored completely or not at all."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import signal
 
 import pytest
 
-from penstock.errors import DeclarationError
-from penstock.event_shape import event_spec
-from penstock.failpoints import VARIABLE
+from penstock.core.errors import DeclarationError
+from penstock.core.event_shape import event_spec
+from penstock.core.failpoints import VARIABLE
 from penstock.queue import EmbeddedLog
-from tests.contracts.log import batch, numbers, spec
+from tests.contracts.log import batch, counts, numbers, spec
 from tests.queue import evolving
 from tests.queue.conftest import EmbeddedHome
 from tests.queue.workers import VERSIONS, command, run
@@ -20,13 +20,13 @@ KILLED = -signal.SIGKILL
 
 @pytest.mark.parametrize(("point", "stored"), [("queue.before_commit", 6), ("queue.after_commit", 7)])
 def test_a_kill_at_the_commit_of_an_append(home: EmbeddedHome, point: str, stored: int) -> None:
-    """Killed just before or after its commit, an append is missing or whole; sent again, it is there once."""
+    """Killed just before or after its commit, an append is missing or complete; retried, it is stored once."""
     done = run(command("append", home.directory, 20), **{VARIABLE: f"{point}@7=kill"})
     assert done.returncode == KILLED
     assert done.stdout.split() == [word for number in range(6) for word in ("took", str(number))]
     log = home.open()
     log.declare(spec(unique_ids=10_000))
-    assert sum(log.ends("fixes").values()) == stored
+    assert sum(counts(log, "fixes").values()) == stored
     for number in range(5, 8):
         log.append("fixes", number % 2, batch([number]), producer="p", sequence=number)
     assert [numbers(log, "fixes", partition) for partition in (0, 1)] == [[0, 2, 4, 6], [1, 3, 5, 7]]
@@ -35,13 +35,13 @@ def test_a_kill_at_the_commit_of_an_append(home: EmbeddedHome, point: str, store
 
 @pytest.mark.parametrize(("point", "stored"), [("queue.before_commit", 2), ("queue.after_commit", 3)])
 def test_a_kill_at_the_commit_of_an_admit(home: EmbeddedHome, point: str, stored: int) -> None:
-    """The rows of all partitions and their ids are there together or not at all; sent again, all are there once."""
+    """The rows of all partitions and their ids are stored together or not at all; retried, all are stored once."""
     done = run(command("admit", home.directory, 20), **{VARIABLE: f"{point}@3=kill"})
     assert done.returncode == KILLED
     assert done.stdout.split() == ["took", "0", "took", "1"]
     log = home.open()
     log.declare(spec(unique_ids=10_000))
-    assert log.ends("fixes") == {0: stored, 1: stored}
+    assert counts(log, "fixes") == {0: stored, 1: stored}
     again = log.admit("fixes", {0: batch([4]), 1: batch([5])})
     assert again.duplicates == ({0: [0], 1: [0]} if stored == 3 else {0: [], 1: []})
     assert [numbers(log, "fixes", partition) for partition in (0, 1)] == [[0, 2, 4], [1, 3, 5]]
@@ -49,14 +49,14 @@ def test_a_kill_at_the_commit_of_an_admit(home: EmbeddedHome, point: str, stored
 
 
 def test_a_reader_outlives_the_writer(home: EmbeddedHome) -> None:
-    """A reader that is open while the writer is killed goes on, and sees what the next writer appends."""
+    """A reader that is open while the writer is killed continues, and sees the rows that the next writer appends."""
     first = home.open()
     first.declare(spec(unique_ids=10_000))
     first.close()
     reader = home.opener()()
     assert reader.ends("fixes") == {0: 0, 1: 0}
     run(command("append", home.directory, 20), **{VARIABLE: "queue.after_commit@5=kill"})
-    assert reader.ends("fixes") == {0: 3, 1: 2}
+    assert counts(reader, "fixes") == {0: 3, 1: 2}
     run(command("append", home.directory, 20))
     assert numbers(reader, "fixes", 0) == list(range(0, 20, 2))
     reader.close()
@@ -64,9 +64,9 @@ def test_a_reader_outlives_the_writer(home: EmbeddedHome) -> None:
 
 @pytest.mark.parametrize(("point", "declared"), [("queue.before_commit", 1), ("queue.after_commit", 2)])
 def test_a_kill_while_a_new_version_is_declared(home: EmbeddedHome, point: str, declared: int) -> None:
-    """The version is there whole or not at all: either way old events are read as the class, by a reader that has been
-    open all along too, and the next start goes on."""
-    first, second = (each.event_class() for each in VERSIONS)
+    """The version is stored completely or not at all: either way old events are read as the class, by a reader that has
+    been open all along too, and the next start continues."""
+    first, second = (version.event_class() for version in VERSIONS)
     log = home.open()
     evolving.declare(log, first)
     evolving.append(log, first, [{"order": "a", "cents": 1}], 0)

@@ -1,4 +1,4 @@
-"""Bytes on the disk that are not what was written: they are noticed, or they do not matter."""
+"""Bytes on the disk that differ from what was written: they are noticed, or they do not matter."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock import files
-from penstock.errors import Damaged, NewerFormat, StorageError
+from penstock.core import files
+from penstock.core.cursor import Span
+from penstock.core.errors import Damaged, NewerFormat, StorageError
 from penstock.queue import EmbeddedLog, tail
-from tests.contracts.log import batch, numbers, spec
+from tests.contracts.log import batch, numbers, offsets, spec
 from tests.queue.conftest import EmbeddedHome
 from tests.sweeps import Scene, cut_to, cuts, flips, sweep, take
 
@@ -21,18 +22,20 @@ PAGE = 4096
 
 
 def everything(directory: Path) -> object:
-    """All that a reader can learn of the stream."""
+    """Return everything that a reader can learn of the stream."""
     log = EmbeddedLog(directory, read_only=True)
     try:
         ends = log.ends("fixes")
-        tables = [pa.Table.from_batches(log.read("fixes", each, 0, ends[each])).to_pylist() for each in ends]
+        tables = [
+            pa.Table.from_batches(log.read("fixes", partition, 0, ends[partition])).to_pylist() for partition in ends
+        ]
         return log.generation("fixes"), ends, tables
     finally:
         log.close()
 
 
 def fill(log: EmbeddedLog) -> None:
-    """A dozen commits of all kinds: small and larger batches, a merge, two schema versions, two partitions."""
+    """Make a dozen commits of all kinds: small and larger batches, a merge, two schema versions, two partitions."""
     log.declare(spec(unique_ids=100))
     for sequence in range(4):
         log.admit("fixes", {0: batch([sequence]), 1: batch(range(100 + 20 * sequence, 110 + 20 * sequence))})
@@ -45,7 +48,7 @@ def fill(log: EmbeddedLog) -> None:
 
 @pytest.fixture
 def closed(home: EmbeddedHome, tmp_path: Path) -> Scene:
-    """A stream as it stands after a clean end: everything is in one file."""
+    """Return a stream after a clean end: everything is in one file."""
     log = home.open()
     fill(log)
     log.close()
@@ -55,7 +58,7 @@ def closed(home: EmbeddedHome, tmp_path: Path) -> Scene:
 
 @pytest.fixture
 def crashed(home: EmbeddedHome, tmp_path: Path) -> Scene:
-    """A stream as a killed process leaves it: its commits are in the write-ahead log."""
+    """Return a stream as a killed process leaves it: its commits are in the write-ahead log."""
     log = home.open()
     fill(log)
     scene = take(home.directory, tmp_path / "scene", (FILE, WAL, TAIL), everything)
@@ -79,14 +82,14 @@ def test_a_cut_file_is_noticed(closed: Scene) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_every_byte_and_every_length(closed: Scene) -> None:
-    """The two promises above, for every byte and every length of the file. A cut within the last page may be harmless:
-    not all of that page is in use."""
+    """The two guarantees above hold for every byte and every length of the file. A cut within the last page may be
+    harmless: not all of that page is in use."""
     sweep(closed, FILE, flips(len(closed.files[FILE])))
     assert sweep(closed, FILE, cuts(len(closed.files[FILE])))["same"] < PAGE
 
 
 def test_a_flipped_bit_in_the_write_ahead_log_is_noticed(crashed: Scene) -> None:
-    """SQLite drops commits from the first bad frame on without a word; the tail mark tells that they were there."""
+    """SQLite silently drops commits from the first bad frame on; the tail mark proves that they existed."""
     outcomes = sweep(crashed, WAL, flips(len(crashed.files[WAL]), 500))
     assert outcomes["Damaged"] > 400
 
@@ -99,13 +102,14 @@ def test_a_cut_write_ahead_log_is_noticed(crashed: Scene) -> None:
 @pytest.mark.soak
 @pytest.mark.timeout(3600)
 def test_every_byte_and_every_length_of_the_write_ahead_log(crashed: Scene) -> None:
-    """The two promises above, for every byte and every tenth length."""
+    """The two guarantees above hold for every byte and every tenth length."""
     sweep(crashed, WAL, flips(len(crashed.files[WAL])))
     assert sweep(crashed, WAL, cuts(len(crashed.files[WAL]), len(crashed.files[WAL]) // 10))["same"] == 0
 
 
 def test_a_damaged_tail_mark_takes_nothing_away(crashed: Scene) -> None:
-    """The mark is a witness, not a part of the data: without a readable one the stream is what the database says."""
+    """The mark is a witness, not a part of the data: without a readable one the database alone determines the
+    stream."""
     size = len(crashed.files[TAIL])
     assert sweep(crashed, TAIL, [*flips(size), *cuts(size)]).keys() == {"same"}
 
@@ -124,7 +128,7 @@ def test_a_writer_refuses_a_damaged_file_and_leaves_it(crashed: Scene) -> None:
 
 
 def test_without_the_mark_what_is_left_is_a_clean_beginning(crashed: Scene) -> None:
-    """After its removal, which is how a person accepts the loss, the stream goes on from the last whole commit."""
+    """After its removal, by which an operator accepts the loss, the stream continues from the last complete commit."""
     data = bytearray(crashed.files[WAL])
     data[len(data) // 2] ^= 1
     crashed.damage(WAL, bytes(data))
@@ -133,12 +137,14 @@ def test_without_the_mark_what_is_left_is_a_clean_beginning(crashed: Scene) -> N
     log.declare(spec(unique_ids=100))
     kept = numbers(log, "fixes", 1)
     assert 0 < len(kept) < 190
-    assert log.admit("fixes", {1: batch([5000])}).first == {1: len(kept)}
+    spans = log.admit("fixes", {1: batch([5000])}).spans
+    assert (numbers(log, "fixes", 1), spans) == ([*kept, 5000], {1: [Span(1, offsets(log, "fixes", 1)[-1], 1)]})
     log.close()
 
 
+@pytest.mark.usefixtures("dense")
 def test_good_rows_before_a_bad_batch_are_given(home: EmbeddedHome) -> None:
-    """A read gives what stands before the damage, then raises with file, partition and offset, and nothing more."""
+    """A read returns the rows before the damage, then raises with file, partition and offset, and nothing more."""
     log = home.open()
     log.declare(spec())
     for number in range(10):
@@ -158,9 +164,10 @@ def test_good_rows_before_a_bad_batch_are_given(home: EmbeddedHome) -> None:
     log.close()
 
 
+@pytest.mark.usefixtures("dense")
 @pytest.mark.parametrize("statement", ["DELETE FROM batches WHERE at = 4", "UPDATE batches SET at = 40 WHERE at = 4"])
 def test_a_missing_batch_is_noticed(home: EmbeddedHome, statement: str) -> None:
-    """A batch that is gone, or stands elsewhere, is damage and not a hole."""
+    """A batch that is missing or moved is damage and not a gap."""
     log = home.open()
     log.declare(spec())
     for number in range(10):
@@ -186,7 +193,7 @@ def test_a_file_that_is_no_stream_is_refused_and_kept(home: EmbeddedHome, conten
 
 
 def test_a_newer_format_is_refused(home: EmbeddedHome) -> None:
-    """A file of a later Penstock is not guessed at."""
+    """A file of a later Penstock is not interpreted."""
     log = home.open()
     log.declare(spec())
     log.close()
@@ -199,7 +206,7 @@ def test_a_newer_format_is_refused(home: EmbeddedHome) -> None:
 
 
 def test_a_write_ahead_log_without_its_file_is_not_overwritten(crashed: Scene) -> None:
-    """If the file is gone but its write-ahead log is there, someone must look at it first."""
+    """If the file is gone but its write-ahead log exists, an operator must look at it first."""
     (crashed.directory / FILE).unlink(missing_ok=True)
     for name in (WAL, TAIL):
         (crashed.directory / name).write_bytes(crashed.files[name])
@@ -210,8 +217,8 @@ def test_a_write_ahead_log_without_its_file_is_not_overwritten(crashed: Scene) -
 
 
 def test_the_mark_of_another_generation_says_nothing(tmp_path: Path) -> None:
-    """A stream that was made anew is not measured by the mark of the one before."""
-    mark = tail.Tail(tmp_path / "mark", 1, 7)
+    """A recreated stream is not checked against the mark of the previous one."""
+    mark = tail.TailMark(tmp_path / "mark", 1, 7)
     mark.put(8)
     mark.close()
     assert [tail.acknowledged(tmp_path / "mark", generation) for generation in (1, 2)] == [8, 0]

@@ -1,4 +1,4 @@
-"""A disk that is full or fails: nothing half written, nothing acknowledged that is not there."""
+"""A full or failing disk: nothing half written, nothing acknowledged that is not stored."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock import files
-from penstock.errors import DiskFull, SyncFailed
+from penstock.core import files
+from penstock.core.errors import DiskFull, SyncFailed
 from penstock.queue import EmbeddedLog
 from tests import packages
 from tests.contracts.log import batch, numbers, spec
@@ -20,7 +20,7 @@ from tests.queue.workers import command, run
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 2 MiB."""
+    """Mount a file system of 2 MiB."""
     if os.geteuid() != 0:
         pytest.skip("mounting a small file system needs root")
     place = tmp_path / "small"
@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def fill(log: EmbeddedLog) -> int:
-    """Admit events until the disk is full; how many were taken."""
+    """Admit events until the disk is full; returns how many were accepted."""
     for first in range(0, 1_000_000, 100):
         try:
             log.admit("fixes", {0: batch(range(first, first + 100))})
@@ -62,7 +62,7 @@ def test_a_full_disk_leaves_nothing_behind_and_passes(small_disk: Path) -> None:
 
 
 def test_events_are_refused_before_the_disk_is_full(home: EmbeddedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Below the reserve, appends are refused with a time to come back; above it they are taken again."""
+    """Below the reserve, appends are refused with a time to retry; above it they are accepted again."""
     log = EmbeddedLog(home.directory, disk_reserve_bytes=1_000)
     log.declare(spec(unique_ids=100))
     monkeypatch.setattr(files, "free_bytes", lambda path: 999)
@@ -76,7 +76,7 @@ def test_events_are_refused_before_the_disk_is_full(home: EmbeddedHome, monkeypa
 
 
 def injected(home: EmbeddedHome, tmp_path: Path, injection: str) -> list[str]:
-    """What a worker reports that meets an error of the kernel's at its Nth call. Skips where strace cannot do that."""
+    """Return the report of a worker whose Nth kernel call fails. Skips where strace cannot do that."""
     strace = packages.need("strace")
     log = home.open()
     log.declare(spec(unique_ids=10_000))
@@ -94,26 +94,28 @@ def stored(home: EmbeddedHome) -> list[int]:
     log.declare(spec(unique_ids=10_000))
     pairs = [numbers(log, "fixes", partition) for partition in (0, 1)]
     log.close()
-    assert [each + 1 for each in pairs[0]] == pairs[1]
-    return [each // 2 for each in pairs[0]]
+    assert [number + 1 for number in pairs[0]] == pairs[1]
+    return [number // 2 for number in pairs[0]]
 
 
 def test_a_write_without_space_is_refused_and_the_next_taken(home: EmbeddedHome, tmp_path: Path) -> None:
-    """ENOSPC in the middle of a commit refuses that one only, and nothing of it stays."""
+    """ENOSPC in the middle of a commit refuses only that commit, and nothing of it stays."""
     report = injected(home, tmp_path, "pwrite64:error=ENOSPC:when=12")
     refused = [int(line.split()[1]) for line in report if line.startswith("refused")]
-    assert [line for line in report if line.startswith("refused")] == [f"refused {each} disk_full" for each in refused]
+    assert [line for line in report if line.startswith("refused")] == [
+        f"refused {number} disk_full" for number in refused
+    ]
     assert len(refused) == 1
-    assert stored(home) == [each for each in range(8) if each not in refused]
+    assert stored(home) == [number for number in range(8) if number not in refused]
 
 
 @pytest.mark.parametrize(("call", "when"), [("fdatasync", 6), ("pwrite64", 40)])
 def test_a_failed_sync_is_final(home: EmbeddedHome, tmp_path: Path, call: str, when: int) -> None:
-    """After one EIO nothing is acknowledged any more, though the disk takes all later writes; a restart goes on."""
+    """After one EIO nothing is acknowledged any more, although later writes would succeed; a restart continues."""
     report = injected(home, tmp_path, f"{call}:error=EIO:when={when}")
     taken = [int(line.split()[1]) for line in report if line.startswith("took")]
     assert taken == list(range(len(taken)))
-    assert report[len(taken) :] == [f"refused {each} sync_failed" for each in range(len(taken), 8)]
+    assert report[len(taken) :] == [f"refused {number} sync_failed" for number in range(len(taken), 8)]
     assert 0 < len(taken) < 8
     assert stored(home) in (taken, [*taken, len(taken)])
 
@@ -121,7 +123,7 @@ def test_a_failed_sync_is_final(home: EmbeddedHome, tmp_path: Path, call: str, w
 def test_no_stream_of_the_log_is_written_after_a_failed_sync(
     home: EmbeddedHome, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk is shared, so its failure is: other streams of the log refuse too."""
+    """The disk is shared, and so is its failure: other streams of the log refuse too."""
     log = home.open()
     for name in ("fixes", "others"):
         log.declare(spec(name))

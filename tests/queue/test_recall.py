@@ -1,4 +1,4 @@
-"""What a writer that starts knows of the ids that came before: what the one before it knew."""
+"""A writer that starts remembers the same ids as the one before it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from penstock.queue import EmbeddedLog
 from penstock.queue import recall as recalling
 from penstock.queue.committer import to_us
 from penstock.queue.ids import MARKS, RecentIds
-from penstock.queue.reader import StreamReader
+from penstock.queue.reader import StreamFileReader
 from penstock.queue.recall import recall
-from tests.contracts.log import SCHEMA, batch, spec
+from tests.contracts.log import SCHEMA, batch, offsets, spec
 from tests.queue.conftest import EmbeddedHome
 
 START = datetime(2024, 1, 1, tzinfo=UTC)
@@ -27,8 +27,8 @@ MIB = 1024 * 1024
 
 
 @contextmanager
-def reading(home: EmbeddedHome) -> Iterator[StreamReader]:
-    reader = StreamReader(home.directory / "fixes.db")
+def reading(home: EmbeddedHome) -> Iterator[StreamFileReader]:
+    reader = StreamFileReader(home.directory / "fixes.db")
     try:
         yield reader
     finally:
@@ -41,7 +41,7 @@ def index_of(log: EmbeddedLog) -> RecentIds:
 
 @pytest.fixture(params=[1, 100, recalling.CHUNK_ROWS])
 def chunk_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Reading in pieces of any size comes to the same."""
+    """Pieces of any size give the same result."""
     monkeypatch.setattr(recalling, "CHUNK_ROWS", request.param)
     return int(request.param)
 
@@ -49,7 +49,7 @@ def chunk_rows(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
 @pytest.mark.usefixtures("chunk_rows")
 @pytest.mark.parametrize("limit", [10, 100_000])
 def test_recalled_is_what_was_known(home: EmbeddedHome, limit: int) -> None:
-    """Ids, their order and their places, with events that have no id among them, and some that came twice."""
+    """Compares ids, their order and their positions, with events without an id among them, and some that came twice."""
     seed = random.randrange(2**32)
     print(f"seed {seed}")
     chance = random.Random(seed)
@@ -59,8 +59,9 @@ def test_recalled_is_what_was_known(home: EmbeddedHome, limit: int) -> None:
     while number < 3_000:
         count = chance.choice([1, 1, 1, 5, 500])
         moment += timedelta(microseconds=chance.randrange(1, 1_000))
-        names = [chance.choice([None, f"id-{each}", f"id-{each}", f"id-{each // 2}"]) for each in range(count)]
+        names = [chance.choice([None, f"id-{index}", f"id-{index}", f"id-{index // 2}"]) for index in range(count)]
         names = [name and f"{name}-{chance.choice([number, number // 1_000])}" for name in names]
+        names = [name and name + "x" * 100 * name.endswith("7") for name in names]
         rows = batch(range(number, number + count), ids=names, at=moment)
         log.admit("fixes", {chance.choice([0, 0, 0, 1]): rows})
         number += count
@@ -73,9 +74,26 @@ def test_recalled_is_what_was_known(home: EmbeddedHome, limit: int) -> None:
     log.close()
 
 
+def test_long_ids_are_known_after_a_restart(home: EmbeddedHome) -> None:
+    """This holds for events that were admitted and for those that a producer appended."""
+    ids = [f"{number}" + "\xe9" * 200 for number in range(4)]
+    log = home.open()
+    log.declare(spec(unique_ids=10))
+    log.admit("fixes", {0: batch([0, 1], ids=ids[:2], at=START)})
+    log.append("fixes", 0, batch([2, 3], ids=ids[2:], at=START), producer="me", sequence=1)
+    for _ in range(2):
+        again = log.admit("fixes", {1: batch(range(5), ids=[*ids, "new" * 50], at=START)})
+        assert again.duplicates[1][:4] == [0, 1, 2, 3]
+        log.close()
+        log = home.open()
+        log.declare(spec(unique_ids=10))
+    log.close()
+
+
 @pytest.mark.usefixtures("chunk_rows")
 def test_partitions_that_were_filled_at_once_are_recalled_together(home: EmbeddedHome) -> None:
-    """With events of one moment in both partitions, the newest moments are known whole, whatever the count cuts off."""
+    """With events of one moment in both partitions, the newest moments are known completely, whatever the limit cuts
+    off."""
     log = home.open()
     log.declare(spec(unique_ids=10_000))
     for number in range(300):
@@ -89,7 +107,7 @@ def test_partitions_that_were_filled_at_once_are_recalled_together(home: Embedde
 
 @pytest.mark.usefixtures("chunk_rows")
 def test_recalled_ids_are_forgotten_when_they_would_have_been(home: EmbeddedHome) -> None:
-    """Events some minutes apart share a chunk and not an age: each is known for its time and little more."""
+    """Events some minutes apart share a chunk but not an age: each is remembered for its time and little more."""
     log = home.open()
     log.declare(spec(unique_ids=10_000, unique_for=HOUR))
     for number in range(200):
@@ -108,19 +126,20 @@ def test_recalled_ids_are_forgotten_when_they_would_have_been(home: EmbeddedHome
 
 @pytest.mark.usefixtures("chunk_rows")
 def test_a_clock_that_was_set_back_makes_nobody_unknown(home: EmbeddedHome) -> None:
-    """Events taken before the step and after it are known, and those after it are the newer ones."""
+    """Events stored before the step and after it are known, and those after it are the newer ones."""
     log = home.open()
     log.declare(spec(unique_ids=10_000, partitions=1))
     for number in range(40):
         minutes = number if number < 20 else number - 15
         log.admit("fixes", {0: batch([number], at=START + timedelta(minutes=minutes))})
+    expected = {f"id-{number}": offset for number, offset in enumerate(offsets(log, "fixes", 0))}
     log.close()
     with reading(home) as reader:
-        assert recall(reader, 10_000, HOUR_US)._known == {f"id-{number}": number for number in range(40)}
+        assert (recall(reader, 10_000, HOUR_US)._known, len(expected)) == (expected, 40)
 
 
 def test_recall_keeps_the_newest_of_a_repeated_id(home: EmbeddedHome) -> None:
-    """An id that was free and came again is remembered from its second coming on."""
+    """An id that was forgotten and came again is remembered from its second occurrence on."""
     log = home.open()
     log.declare(spec(unique_ids=0))
     for number in (1, 2, 3, 4, 1):
@@ -135,7 +154,8 @@ def test_recall_keeps_the_newest_of_a_repeated_id(home: EmbeddedHome) -> None:
 
 
 def test_events_without_an_id_take_no_place_of_one_that_has(home: EmbeddedHome) -> None:
-    """The last so many ids are known after a restart as before it, however many events without stand between them."""
+    """The same number of last ids is known after a restart as before it, however many events without an id are between
+    them."""
     log = home.open()
     log.declare(spec(unique_ids=5))
     for number in range(10):
@@ -150,7 +170,7 @@ def test_events_without_an_id_take_no_place_of_one_that_has(home: EmbeddedHome) 
 
 
 def test_recall_holds_a_few_chunks_and_not_the_log(home: EmbeddedHome, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside the index, memory is that of the pieces which are being read, though the events come to 48 MiB."""
+    """Besides the index, memory is that of the pieces being read, although the events have 48 MiB."""
     monkeypatch.setattr(recalling, "CHUNK_ROWS", 1_024)
     log = home.open()
     log.declare(spec(unique_ids=10**6))

@@ -1,6 +1,6 @@
-"""Processes that write a stream until something ends them: `python -m tests.queue.workers append|admit DIRECTORY N`.
+"""Processes that write a stream until they are killed: `python -m tests.queue.workers append|admit DIRECTORY N`.
 
-Each prints a line for every call that returned, at once, so that the test knows what was acknowledged. With `evolve`
+Each prints a line for every call that returned, at once, so that the test knows which were acknowledged. With `evolve`
 the Nth version of an event class is declared.
 """
 
@@ -12,7 +12,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from penstock.errors import PenstockError
+from penstock.core.errors import PenstockError
 from penstock.queue import EmbeddedLog
 from tests.contracts.log import ROOT, batch, spec
 from tests.queue import evolving

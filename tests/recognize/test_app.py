@@ -1,4 +1,4 @@
-"""A text as a handler: the same as over a list, whatever crashes, restarts or comes out of order."""
+"""A text as a handler: the same as over a list, despite crashes, restarts and out-of-order events."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.declared import Recognizer, View
-from penstock.graph import check
-from penstock.purity import impurities
+from penstock.app.declared import Recognizer, View
+from penstock.app.graph import check
+from penstock.handlers.purity import impurities
 from penstock.testing import CRASH, Result, run, tick
 from tests.cep.letters import Letter, letters
 from tests.recognize.texts import text
@@ -24,18 +24,18 @@ EXPECTED = [("k", 3, 1), ("k", 3, 2)]
 def app_with(late_after: timedelta | None = None) -> tuple[App, Recognizer]:
     app = App("letters")
     app.stream("letters", Letter, key="key", late_after=late_after)
-    found = app.sql("found", STATEMENT)
+    recognizer = app.sql("found", STATEMENT)
     assert check(app) == []
-    return app, found
+    return app, recognizer
 
 
 def rows(result: Result) -> list[tuple[Any, ...]]:
-    return [(each.key, each.n, each.m) for each in result.emitted("found")]
+    return [(event.key, event.n, event.m) for event in result.emitted("found")]
 
 
 def test_what_it_finds_is_a_stream() -> None:
-    app, found = app_with()
-    assert [stream.name for stream in found.outputs] == ["found", "found.missed", "found.failed"]
+    app, recognizer = app_with()
+    assert [stream.name for stream in recognizer.outputs] == ["found", "found.missed", "found.failed"]
     assert rows(run(app, {"letters": GIVEN})) == EXPECTED
 
 
@@ -47,7 +47,7 @@ def test_a_crash_changes_nothing(place: int) -> None:
 
 def test_rows_out_of_order_are_put_in_order() -> None:
     app, _ = app_with(late_after=5 * S)
-    shuffled = [GIVEN[each] for each in (1, 0, 2, 4, 3, 6, 5, 7, 8)]
+    shuffled = [GIVEN[index] for index in (1, 0, 2, 4, 3, 6, 5, 7, 8)]
     assert rows(run(app, {"letters": [*shuffled, tick(60 * S)]})) == [*EXPECTED, ("k", 2, 3)]
 
 
@@ -58,8 +58,8 @@ def test_a_match_that_could_be_longer_is_told_when_log_time_says_so() -> None:
 
 
 def test_nobody_wrote_its_functions_so_nobody_is_told_about_them() -> None:
-    app, found = app_with()
-    assert found.written == ()
+    app, recognizer = app_with()
+    assert recognizer.written == ()
     assert list(impurities(app)) == []
 
 
@@ -76,10 +76,10 @@ def test_a_view_without_a_key_is_refused_as_ever() -> None:
 )
 def test_a_view_that_only_mentions_the_word_is_a_view(column: str) -> None:
     app, _ = app_with()
-    made = app.sql(
+    view = app.sql(
         "counts", f"SELECT key, count(*) AS `match_recognize`, {column} AS n FROM found GROUP BY key", key="key"
     )
-    assert isinstance(made, View)
+    assert isinstance(view, View)
     assert check(app) == []
 
 

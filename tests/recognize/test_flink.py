@@ -1,4 +1,4 @@
-"""The examples of Flink's page "Pattern Recognition", each with its rows and what it says comes out."""
+"""The examples of Flink's page "Pattern Recognition", each with its rows and its documented result."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from penstock import Event
-from penstock.cep.finding import LIST_BOUNDS, searched
+from penstock.cep.finding import LIST_BOUNDS, find_matches
 from penstock.cep.recognize import recognized
 
 BEGIN = datetime(2011, 4, 1, 10, tzinfo=UTC)
@@ -22,17 +22,17 @@ class Ticker(Event, time="rowtime"):
 
 
 def tickers(prices: list[int], step: timedelta = timedelta(seconds=1)) -> list[Ticker]:
-    return [Ticker(symbol="ACME", rowtime=BEGIN + n * step, price=each, tax=1) for n, each in enumerate(prices)]
+    return [Ticker(symbol="ACME", rowtime=BEGIN + n * step, price=price, tax=1) for n, price in enumerate(prices)]
 
 
 def came(body: str, prices: list[int], step: timedelta = timedelta(seconds=1)) -> list[dict[str, Any]]:
-    """What is emitted, times as the number of their row."""
+    """Return the emitted events, with times as the number of their row."""
     text = f"SELECT * FROM Ticker MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY rowtime {body}) MR"
     read = recognized("found", text, {"Ticker": Ticker}, LIST_BOUNDS)
     assert not read.faults, read.faults
     given = tickers(prices, step)
-    found = searched(read.search, given, until=given[-1].rowtime)  # a stream goes on
-    events = [event for match in found for event in read.select(match)]
+    matches = find_matches(read.search, given, until=given[-1].rowtime)  # a stream has no end
+    events = [event for match in matches for event in read.select(match)]
     rows = [{name: getattr(event, name) for name in read.emits.__struct_fields__[1:]} for event in events]
     return [{k: (v - BEGIN) // step if isinstance(v, datetime) else v for k, v in row.items()} for row in rows]
 
@@ -104,5 +104,5 @@ def test_rows_have_the_variables_of_the_page(pattern: str, define: str, prices: 
 def test_skipping_to_the_first_row_of_the_match_is_refused() -> None:
     body = SUMS.format(skip="AFTER MATCH SKIP TO FIRST A")
     text = f"SELECT * FROM Ticker MATCH_RECOGNIZE (PARTITION BY symbol ORDER BY rowtime {body}) MR"
-    [told] = recognized("found", text, {"Ticker": Ticker}, LIST_BOUNDS).faults
-    assert "that is its own first row" in told
+    [fault] = recognized("found", text, {"Ticker": Ticker}, LIST_BOUNDS).faults
+    assert "so it would skip to its own first row" in fault

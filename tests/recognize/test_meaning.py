@@ -1,4 +1,4 @@
-"""What the text means, in tables: a pattern, rows, and the matches; measures, rows, and what is emitted."""
+"""The meaning of the text, in tables: a pattern, rows, and the matches; measures, rows, and the output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PATTERNS = [
     ("A{2,}? B", "a1 a2 a3 b", ["A:a1 A:a2 A:a3 B:b"]),
     ("PERMUTE(A, B, C)", "c a b", ["C:c A:a B:b"]),
     ("PERMUTE(A, B+) C", "b1 b2 a c", ["B:b1 B:b2 A:a C:c"]),
-    ("a B", "a b", ["A:a B:b"]),  # it does not matter how names are written
+    ("a B", "a b", ["A:a B:b"]),  # the case of names does not matter
     ("A X", "a d", ["A:a X:d"]),  # without a condition any row fits
 ]
 
@@ -41,7 +41,7 @@ SKIPS = [
     ("AFTER MATCH SKIP TO FIRST B", ["A:a1 A:a2 B:b"]),
     ("AFTER MATCH SKIP TO LAST A", ["A:a1 A:a2 B:b", "A:a2 B:b"]),
     ("AFTER MATCH SKIP TO A", ["A:a1 A:a2 B:b", "A:a2 B:b"]),
-    ("AFTER MATCH SKIP TO C", ["A:a1 A:a2 B:b", "A:a2 B:b"]),  # a match without one: on with the next row
+    ("AFTER MATCH SKIP TO C", ["A:a1 A:a2 B:b", "A:a2 B:b"]),  # a match without one: continue with the next row
 ]
 
 
@@ -105,7 +105,7 @@ DEFINES = [
     ("A B C", "C AS C.number = A.number + B.number", "a1 b2 c3", ["A:a1 B:b2 C:c3"]),
     ("A+ B", "A AS A.number > 1, B AS CLASSIFIER() = 'B' AND kind = 'b'", "a1 a2 a3 b", ["A:a2 A:a3 B:b"]),
     ("A B", "B AS B.at < A.at + INTERVAL '5' SECOND", "a@0 b@4 c@20 d@26", ["A:a B:b"]),
-    ("A B", "A AS NULL, B AS kind = 'b'", "a b", []),  # what is not known is not true
+    ("A B", "A AS NULL, B AS kind = 'b'", "a b", []),  # an unknown value is not true
 ]
 
 

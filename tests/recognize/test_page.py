@@ -28,7 +28,7 @@ def test_the_page_has_rows() -> None:
 
 def test_the_test_of_the_page_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS / "examples"))
-    [test] = [each for title, each in vars(importlib.import_module("test_falls")).items() if title.startswith("test_")]
+    [test] = [test for title, test in vars(importlib.import_module("test_falls")).items() if title.startswith("test_")]
     test()
 
 

@@ -1,4 +1,4 @@
-"""Random patterns over random letters, against Python's regular expressions, and against trying in order."""
+"""Random patterns over random letters, compared with Python's regular expressions, and with trying in order."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from typing import Any
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
-from penstock.cep.finding import searched
+from penstock.cep.finding import find_matches
 from tests.cep.letters import Letter, second
 from tests.recognize.texts import read, text
 
 KINDS = {"A": "a", "B": "b", "X": "ab", "Y": "bc", "Z": "abc"}
-"""The letters that fit each variable. Several fit the same, so that it matters what is preferred."""
+"""The letters that fit each variable. Several fit the same, so that the preference matters."""
 QUANTIFIERS = ["*", "+", "?", "*?", "+?", "??", "{2}", "{1,2}", "{1,3}?", "{,2}", "{2,}"]
 QUICK = settings(max_examples=60, deadline=None)
 
 
 @dataclass(frozen=True)
 class Shape:
-    """A pattern as text for us, as a regular expression, and as something to try: a list of choices, in order."""
+    """A pattern as SQL text, as a regular expression, and as something to try: a list of choices, in order."""
 
     ours: str
     theirs: str
@@ -35,45 +35,45 @@ def shapes(draw: Any, depth: int = 2) -> Shape:
     kind = draw(st.sampled_from(["step", "step", "sequence", "either"])) if depth else "step"
     if kind == "step":
         name = draw(st.sampled_from(sorted(KINDS)))
-        made = Shape(name, f"[{KINDS[name]}]", ("step", name))
+        shape = Shape(name, f"[{KINDS[name]}]", ("step", name))
     else:
         inner = [draw(shapes(depth - 1)) for _ in range(draw(st.integers(2, 3)))]
-        made = joined(kind, inner)
+        shape = joined(kind, inner)
     quantifier = draw(st.sampled_from(["", "", *QUANTIFIERS]))
-    return repeated(made, quantifier) if quantifier else made
+    return repeated(shape, quantifier) if quantifier else shape
 
 
 def joined(kind: str, inner: list[Shape]) -> Shape:
     sign = " " if kind == "sequence" else " | "
-    nothing = (all if kind == "sequence" else any)(each.nothing for each in inner)
-    theirs = ("" if kind == "sequence" else "|").join(each.theirs for each in inner)
-    ours = sign.join(each.ours for each in inner)
-    return Shape(f"({ours})", f"(?:{theirs})", (kind, *(each.parts for each in inner)), nothing)
+    nothing = (all if kind == "sequence" else any)(shape.nothing for shape in inner)
+    theirs = ("" if kind == "sequence" else "|").join(shape.theirs for shape in inner)
+    ours = sign.join(shape.ours for shape in inner)
+    return Shape(f"({ours})", f"(?:{theirs})", (kind, *(shape.parts for shape in inner)), nothing)
 
 
-def repeated(made: Shape, quantifier: str) -> Shape:
-    """One that may be nothing is not repeated: what that means, engines do not agree on."""
-    if made.nothing:
-        return made
+def repeated(shape: Shape, quantifier: str) -> Shape:
+    """Repeat a shape. One that may be empty is not repeated: engines do not agree on the meaning."""
+    if shape.nothing:
+        return shape
     numbers = re.findall(r"\d+", quantifier)
     low, high = {"*": (0, 99), "+": (1, 99), "?": (0, 1)}.get(quantifier[0], (0, 99))
     if quantifier[0] == "{":
         low = 0 if quantifier[1] == "," else int(numbers[0])
         high = 99 if ",}" in quantifier else int(numbers[-1])
     reluctant = len(quantifier) > 1 and quantifier.endswith("?")
-    parts = ("times", made.parts, low, high, reluctant)
-    return Shape(f"{made.ours}{quantifier}", f"(?:{made.theirs}){quantifier}", parts, low == 0)
+    parts = ("times", shape.parts, low, high, reluctant)
+    return Shape(f"{shape.ours}{quantifier}", f"(?:{shape.theirs}){quantifier}", parts, low == 0)
 
 
 def tried(parts: tuple[Any, ...], letters: str, place: int) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Every way to match from a place, the preferred one first: where it ends, and the variables."""
+    """Yield every way to match from a position, the preferred one first: its end, and the variables."""
     kind = parts[0]
     if kind == "step":
         if place < len(letters) and letters[place] in KINDS[parts[1]]:
             yield place + 1, (parts[1],)
     elif kind == "either":
-        for each in parts[1:]:
-            yield from tried(each, letters, place)
+        for part in parts[1:]:
+            yield from tried(part, letters, place)
     elif kind == "sequence":
         for end, names in tried(parts[1], letters, place):
             if len(parts) == 2:
@@ -100,7 +100,7 @@ PATTERNS = shapes().filter(lambda shape: not shape.nothing)
 WORDS = st.text("abc", max_size=9)
 
 
-def found(shape: Shape, letters: str, rest: str, how: str = "") -> list[tuple[int, tuple[str, ...]]]:
+def matches_of(shape: Shape, letters: str, rest: str, how: str = "") -> list[tuple[int, tuple[str, ...]]]:
     """The first row of each match, and the variables of its rows."""
     defined = [
         f"{name} AS kind IN {tuple(kinds + kinds[-1])}{how}" for name, kinds in KINDS.items() if name in shape.ours
@@ -110,24 +110,24 @@ def found(shape: Shape, letters: str, rest: str, how: str = "") -> list[tuple[in
     events = [Letter(at=second(number), kind=letter) for number, letter in enumerate(letters)]
     places = {id(event): place for place, event in enumerate(events)}
     return [
-        (places[id(match.events[0])], tuple(match.steps)) for match in searched(read(statement).search, events)
+        (places[id(match.events[0])], tuple(match.steps)) for match in find_matches(read(statement).search, events)
     ]  # fmt: skip
 
 
 @QUICK
 @given(PATTERNS, WORDS)
 def test_matches_are_those_of_a_regular_expression(shape: Shape, letters: str) -> None:
-    spans = [(place, place + len(names)) for place, names in found(shape, letters, "")]
-    assert spans == [each.span() for each in re.finditer(shape.theirs, letters)]
+    spans = [(place, place + len(names)) for place, names in matches_of(shape, letters, "")]
+    assert spans == [match.span() for match in re.finditer(shape.theirs, letters)]
 
 
 @QUICK
 @given(PATTERNS, WORDS)
 def test_each_row_may_begin_the_match_of_a_regular_expression(shape: Shape, letters: str) -> None:
-    spans = [(place, place + len(names)) for place, names in found(shape, letters, "AFTER MATCH SKIP TO NEXT ROW")]
+    spans = [(place, place + len(names)) for place, names in matches_of(shape, letters, "AFTER MATCH SKIP TO NEXT ROW")]
     compiled = re.compile(shape.theirs)
     tries = [compiled.match(letters, place) for place in range(len(letters))]
-    assert spans == [each.span() for each in tries if each is not None]
+    assert spans == [match.span() for match in tries if match is not None]
 
 
 @QUICK
@@ -139,4 +139,4 @@ def test_rows_have_the_variables_that_trying_in_order_gives(shape: Shape, letter
         first = next(tried(shape.parts, letters, place), None)
         if first is not None:
             expected.append((place, first[1]))
-    assert found(shape, letters, "AFTER MATCH SKIP TO NEXT ROW", how) == expected
+    assert matches_of(shape, letters, "AFTER MATCH SKIP TO NEXT ROW", how) == expected

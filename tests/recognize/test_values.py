@@ -1,4 +1,4 @@
-"""Expressions over one row, as closures: each gives what the filter of the same text gives, on the same rows."""
+"""Expressions over one row, as closures: each returns the same as the filter of the same text, on the same rows."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from penstock import Event, Record
 from penstock.cep.recognize.navigation import Scope
-from penstock.errors import BadExpression
-from penstock.filters import compiled
-from penstock.filters.kinds import Mistake
-from penstock.filters.syntax import columns
-from penstock.schema import event_schema, shown
+from penstock.core.errors import BadExpression
+from penstock.core.filters import compiled
+from penstock.core.filters.kinds import Mistake
+from penstock.core.filters.syntax import columns
+from penstock.core.schema import event_schema, shown
 
 
 class Colour(Enum):
@@ -60,18 +60,18 @@ def stored(row: Row) -> dict[str, Any]:
 
 def by_filter(text: str, rows: list[Row]) -> list[Any]:
     batch = pa.RecordBatch.from_pylist([stored(row) for row in rows], SCHEMA)
-    found: list[Any] = compiled(SCHEMA, None, f"{text} AS v").project(batch).column(0).to_pylist()
-    return found
+    values: list[Any] = compiled(SCHEMA, None, f"{text} AS v").project(batch).column(0).to_pylist()
+    return values
 
 
 def by_closure(text: str, rows: list[Row]) -> list[Any]:
     (item,) = columns(text)
-    value = SCOPE.made(item.node).value
+    value = SCOPE.compile(item.node).value
     return [value((("A", row),), 1) for row in rows]
 
 
 def plain(value: Any) -> Any:
-    """What Arrow gives back of a column has the digits and the zone of its type."""
+    """Return the value without the digits and the zone that Arrow adds by the type of a column."""
     if isinstance(value, Colour):
         return value.value
     if isinstance(value, UUID):
@@ -143,7 +143,7 @@ def test_a_closure_gives_what_the_filter_gives(text: str, rows: list[Row]) -> No
         with pytest.raises((Mistake, BadExpression)):
             by_closure(text, rows)
         return
-    assert [plain(each) for each in by_closure(text, rows)] == [plain(each) for each in expected]
+    assert [plain(value) for value in by_closure(text, rows)] == [plain(value) for value in expected]
 
 
 def test_dates_fields_and_what_has_no_closure() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from penstock.cep.finding import LIST_BOUNDS, searched
+from penstock.cep.finding import LIST_BOUNDS, find_matches
 from penstock.cep.recognize import Recognized, recognized
 from tests.cep.letters import Letter, letters
 
@@ -13,7 +13,8 @@ KINDS = "abcd"
 
 
 def text(pattern: str, *, measures: str = "COUNT(*) AS n", define: str = "", rest: str = "", select: str = "*") -> str:
-    """A statement. What is not given is left out, but for conditions: a variable with the name of a kind is one."""
+    """Return a statement. Omitted clauses are left out, except conditions: a variable with the name of a kind has
+    one."""
     known = ", ".join(f"{kind.upper()} AS kind = '{kind}'" for kind in KINDS if kind.upper() in pattern)
     defined = define or known
     return f"""SELECT {select} FROM letters MATCH_RECOGNIZE (
@@ -22,25 +23,25 @@ def text(pattern: str, *, measures: str = "COUNT(*) AS n", define: str = "", res
 
 
 def read(statement: str) -> Recognized:
-    found = recognized("found", statement, {"letters": Letter}, LIST_BOUNDS)
-    assert not found.faults, found.faults
-    return found
+    query = recognized("found", statement, {"letters": Letter}, LIST_BOUNDS)
+    assert not query.faults, query.faults
+    return query
 
 
 def matches(statement: str, events: Sequence[Letter] | str) -> list[str]:
-    """Each match as its rows, with their variables: `A:a1 B:b`."""
+    """Return each match as its rows, with their variables: `A:a1 B:b`."""
     given = letters(events) if isinstance(events, str) else events
-    found = searched(read(statement).search, given)
-    return [" ".join(f"{name}:{event.text}" for name, event in match.rows) for match in found]
+    matches = find_matches(read(statement).search, given)
+    return [" ".join(f"{name}:{event.text}" for name, event in match.rows) for match in matches]
 
 
 def emitted(statement: str, events: Sequence[Letter] | str) -> list[dict[str, Any]]:
-    """What is emitted, as plain values, without the columns of the rows themselves."""
-    made, given = read(statement), letters(events) if isinstance(events, str) else events
-    events_made = [event for match in searched(made.search, given) for event in made.select(match)]
-    return [{name: getattr(each, name) for name in made.emits.__struct_fields__} for each in events_made]
+    """Return the emitted events, as plain values, without the columns of the rows themselves."""
+    query, given = read(statement), letters(events) if isinstance(events, str) else events
+    events_made = [event for match in find_matches(query.search, given) for event in query.select(match)]
+    return [{name: getattr(event, name) for name in query.emits.__struct_fields__} for event in events_made]
 
 
 def fault(statement: str) -> str:
-    (told,) = recognized("found", statement, {"letters": Letter}, LIST_BOUNDS).faults
-    return told
+    (sentence,) = recognized("found", statement, {"letters": Letter}, LIST_BOUNDS).faults
+    return sentence

@@ -1,5 +1,5 @@
-"""Sales that are easy to write down: `("10:00:05", 3.0)` came when it happened, `("10:00:05", 3.0, "10:30:00")` came
-later. All on the first day of 2024, or `02 10:00:05` on its second."""
+"""Sales in a short notation: `("10:00:05", 3.0)` came when it happened, `("10:00:05", 3.0, "10:30:00")` came
+later. All are on the first day of 2024, or for `02 10:00:05` on the second."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock import App, Event, windows
-from penstock.declared import Rollup, Stream
-from penstock.testing import BEGIN, STEP, Result, run, tick
+from penstock.app.declared import Rollup, Stream
+from penstock.handlers.samples import BEGIN
+from penstock.testing import STEP, Result, run, tick
 
 Given = tuple[str, float] | tuple[str, float, str]
 AGGREGATES = {"orders": windows.count(), "total": windows.sum("amount")}
@@ -34,28 +35,28 @@ def shop(by: Sequence[str], keep: Mapping[str, timedelta], **options: Any) -> tu
 
 
 def logged(sales: Iterable[tuple[datetime, Sale | None]]) -> list[Any]:
-    """An input list in which each sale comes at its log time, or right after the one before. None is a tick."""
-    made: list[Any] = []
+    """Return an input list in which each sale comes at its log time, or right after the one before. None is a tick."""
+    items: list[Any] = []
     time = BEGIN
     for came, sale in sales:
         step = STEP if sale is not None else timedelta(0)
-        made += [tick(came - time - step)] if came > time + step else []
-        made += [] if sale is None else [sale]
+        items += [tick(came - time - step)] if came > time + step else []
+        items += [] if sale is None else [sale]
         time = max(came, time + step)
-    return made
+    return items
 
 
 def sold(*given: Given, until: str | None = None) -> list[Any]:
-    """Sales of the shop `a`, in the order in which they come, and what time it is after that."""
+    """Return sales of the shop `a`, in the order in which they come, and a tick at the time after that."""
     sales: list[tuple[datetime, Sale | None]] = [
-        (moment(each[2] if len(each) == 3 else each[0]), Sale(at=moment(each[0]), shop="a", amount=each[1]))
-        for each in given
+        (moment(sale[2] if len(sale) == 3 else sale[0]), Sale(at=moment(sale[0]), shop="a", amount=sale[1]))
+        for sale in given
     ]
     return logged(sales if until is None else [*sales, (moment(until), None)])
 
 
 def shown(result: Result, per: str | None = None) -> dict[str, tuple[int, float]]:
-    """The rows, as `hour 10:00:00`, with what they count and sum up."""
+    """Return the rows, as `hour 10:00:00`, with their counts and sums."""
     rows = [row for row in result.rows("sales") if per in (None, row.per)]
     return {f"{row.per} {_text(row.start)}": (row.orders, row.total) for row in rows}
 

@@ -1,4 +1,4 @@
-"""Where units of time begin and end: in UTC, and where clocks are changed."""
+"""The start and end of units of time: in UTC, and where clocks are changed."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_the_first_and_the_last_years_have_their_place(year: int) -> None:
     moment=st.datetimes(datetime(1900, 1, 1), datetime(2060, 1, 1), timezones=st.just(UTC)),
 )
 def test_units_follow_each_other_and_lie_in_their_pages(zone: str, moment: datetime) -> None:
-    """Whatever a zone does: a bucket has its instants and no others, and its date is that of the clock, unless the
+    """This holds for every zone: a bucket has its instants and no others, and its date is that of the clock, unless the
     clock was put back over midnight."""
     calendar, instant = CALENDARS[zone], to_instant(moment)
     for unit in UNITS:

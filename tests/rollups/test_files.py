@@ -1,4 +1,4 @@
-"""A rollup on a real log, with real files, without Spark: batches, crashes, and ranges of what is stored."""
+"""A rollup on a real log, with real files, without Spark: batches, crashes, and ranges of stored rows."""
 
 from __future__ import annotations
 
@@ -11,23 +11,25 @@ import msgspec
 import pyarrow as pa
 import pytest
 
-from penstock import failpoints
-from penstock.analyze.batches import own_positions
 from penstock.analyze.handled import _offset
-from penstock.analyze.worker import RESULT, ShardWork, Worker
-from penstock.columns import place, tick_batch, to_batch
-from penstock.contracts import Output, StreamSpec
-from penstock.cursor import source_positions
+from penstock.core import failpoints
+from penstock.core.columns import partition_of, tick_batch, to_batch
+from penstock.core.contracts import Output, StreamSpec
+from penstock.core.cursor import source_positions
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
+from penstock.handlers.batches import own_positions
+from penstock.handlers.contracts import HandlerLedgerEntry
+from penstock.handlers.shard import HASH_BYTES, NO_VERSION
+from penstock.handlers.worker import RESULT, HandlerWorker, ShardWork
 from penstock.queue import EmbeddedLog
 from penstock.runtime import handlers
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.views import open_kept
-from penstock.schema import event_schema
-from penstock.serve.channels.ranges import Range
-from penstock.settings import Settings
-from penstock.shard import HASH_BYTES, NOTHING
-from penstock.store import HandlerLedger, ViewSpec
-from penstock.store.live import LiveTable
+from penstock.serve.channels.ranges import BucketRange
+from penstock.store import ViewSpec
+from penstock.store.live import InMemoryView
 from tests.rollups import till
 from tests.rollups.till import Sale, app, sales
 
@@ -36,23 +38,23 @@ MAY = datetime.fromisoformat("2024-05-01T00:00:00Z")
 
 
 class Kept:
-    """Batches are planned here as Spark would, each in a process that has just started."""
+    """Plans batches as Spark would, and runs each in a simulated new process."""
 
     def __init__(self, root: Path) -> None:
         self.directory, self.settings = DataDirectory(root), Settings(partitions=SHARDS)
         self.directory.make()
         self.log = EmbeddedLog(self.directory.streams)
         self.log.declare(StreamSpec("sold", event_schema(Sale), SHARDS))
-        self.plan = handlers.plan(app, sales, till.__file__, self.directory, self.settings)
+        self.plan = handlers.plan(app, sales, till.__file__, EmbeddedStorage(self.directory), self.settings)
         for output in sales.outputs:
             self.log.declare(StreamSpec(output.name, event_schema(output.event), SHARDS))
         self.sent = 0
 
     def send(self, name: str, clock: str, cents: int, came: str | None = None) -> None:
-        """A sale at a till, which happened at a time of that day and came then, or later."""
+        """Append a sale at a till, which happened at a time of that day and came then, or later."""
         sale = Sale(number=self.sent, at=_time(clock), till=name, cents=cents)
         batch = to_batch(Sale, [sale], ids=[str(self.sent)], keys=[name], now=_time(came or clock))
-        self.log.append("sold", place(name, SHARDS), batch, producer="test", sequence=self.sent)
+        self.log.append("sold", partition_of(name, SHARDS), batch, producer="test", sequence=self.sent)
         self.sent += 1
 
     def tick(self, clock: str) -> None:
@@ -62,37 +64,38 @@ class Kept:
             self.sent += 1
 
     def batch(self) -> None:
-        ledger = handlers.open_ledger(sales, self.plan, self.directory, self.log)
-        kept = handlers.Kept(open_kept(sales, self.directory, self.settings))
-        sink = handlers.HandlerSink(sales, self.plan, ledger, self.log, kept)
+        storage = EmbeddedStorage(self.directory)
+        table = open_kept(sales, storage, self.settings)
+        opened = handlers.open_handler(sales, self.plan, storage, self.log, table)
+        sink = handlers.HandlerSink(sales, self.plan, storage, opened)
         try:
-            sink.commit(self._output(ledger))
+            sink.commit(self._output(opened.handled))
         finally:
             sink.close()
 
-    def _output(self, ledger: HandlerLedger) -> Output:
-        ways = [source_positions(ledger.state.origin), source_positions(ledger.state.end)]
+    def _output(self, handled: HandlerLedgerEntry) -> Output:
+        ways = [source_positions(handled.origin), source_positions(handled.end)]
         ways.append({"sold": dict(self.log.ends("sold"))})
-        found = list[tuple[int, int, bytes]]()
+        rows = list[tuple[int, int, bytes]]()
         for shard in range(SHARDS):
-            known = ledger.state.shards.get(shard)
-            base, digest = (known.version, known.digest) if known is not None else (NOTHING, bytes(HASH_BYTES))
-            own = (own_positions(self.plan.placed, shard, each) for each in ways)
-            work = ShardWork(shard, 0, base, digest, ledger.state.next_id, *own)
-            found += [(shard, number, payload) for number, payload in Worker(self.plan).run(work)]
-        columns = [pa.array(each, kind) for each, kind in zip(zip(*found, strict=True), RESULT.types, strict=True)]
-        start, end = (msgspec.json.encode([_offset(each)]).decode() for each in ways[1:])
-        return Output(ledger.state.next_id, start, end, 1, pa.Table.from_arrays(columns, schema=RESULT))
+            known = handled.shards.get(shard)
+            base, digest = (known.version, known.digest) if known is not None else (NO_VERSION, bytes(HASH_BYTES))
+            own = (own_positions(self.plan.placed, shard, positions) for positions in ways)
+            work = ShardWork(shard, 0, base, digest, handled.next_id, *own)
+            rows += [(shard, number, payload) for number, payload in HandlerWorker(self.plan).run(work)]
+        columns = [pa.array(column, kind) for column, kind in zip(zip(*rows, strict=True), RESULT.types, strict=True)]
+        start, end = (msgspec.json.encode([_offset(positions)]).decode() for positions in ways[1:])
+        return Output(handled.next_id, start, end, 1, pa.Table.from_arrays(columns, schema=RESULT))
 
-    def rows(self, wanted: Range) -> list[tuple[str, str, int, int]]:
-        """What the gateway would serve of a range: start, till, orders and cents."""
+    def rows(self, wanted: BucketRange) -> list[tuple[str, str, int, int]]:
+        """Return the rows that the gateway would serve of a range: start, till, orders and cents."""
         view = sales.view
         spec = ViewSpec(view.name, view.key, None, None, None, changes_kept=100, changes_bytes=2**20)
-        table = LiveTable(self.directory.view_file(view.name), spec, buffered_changes=10)
+        table = InMemoryView(self.directory.view_file(view.name), spec, buffered_changes=10)
         asyncio.run(table.load())
-        found = [msgspec.json.decode(row) for row in wanted.of(table.snapshot().rows)]
+        rows = [msgspec.json.decode(row) for row in wanted.of(table.snapshot().rows)]
         table.close()
-        return [(each["start"][11:16], each["till"], each["orders"], each["cents"]) for each in found]
+        return [(row["start"][11:16], row["till"], row["orders"], row["cents"]) for row in rows]
 
 
 def _time(clock: str) -> datetime:
@@ -102,12 +105,12 @@ def _time(clock: str) -> datetime:
 
 @pytest.fixture
 def kept(tmp_path: Path) -> Iterator[Kept]:
-    made = Kept(tmp_path)
-    yield made
-    made.log.close()
+    keeping = Kept(tmp_path)
+    yield keeping
+    keeping.log.close()
 
 
-MINUTE, DAY = Range("minute"), Range("day")
+MINUTE, DAY = BucketRange("minute"), BucketRange("day")
 
 
 def test_batches_bring_every_level_up_to_date_and_ranges_find_their_rows(kept: Kept) -> None:
@@ -116,8 +119,11 @@ def test_batches_bring_every_level_up_to_date_and_ranges_find_their_rows(kept: K
     kept.batch()
     assert kept.rows(MINUTE) == [("10:00", "a", 2, 2), ("10:00", "b", 1, 1), ("10:01", "a", 1, 1)]
     assert kept.rows(DAY) == [("00:00", "a", 3, 3), ("00:00", "b", 1, 1)]
-    assert kept.rows(Range("minute", "2024-05-01T10:01:00Z")) == [("10:01", "a", 1, 1)]
-    assert kept.rows(Range("minute", None, "2024-05-01T10:01:00Z")) == [("10:00", "a", 2, 2), ("10:00", "b", 1, 1)]
+    assert kept.rows(BucketRange("minute", "2024-05-01T10:01:00Z")) == [("10:01", "a", 1, 1)]
+    assert kept.rows(BucketRange("minute", None, "2024-05-01T10:01:00Z")) == [
+        ("10:00", "a", 2, 2),
+        ("10:00", "b", 1, 1),
+    ]
     kept.send("a", "10:01", 5, "10:30")
     kept.tick("12:30")
     kept.batch()
@@ -141,5 +147,5 @@ def test_a_batch_that_crashed_counts_once(kept: Kept, monkeypatch: pytest.Monkey
         kept.batch()
     kept.batch()
     assert kept.rows(DAY) == [("00:00", "a", 4, 15), ("00:00", "b", 1, 1)]
-    assert kept.rows(Range("minute", "2024-05-01T13:00:00Z")) == [("13:00", "a", 1, 4)]
+    assert kept.rows(BucketRange("minute", "2024-05-01T13:00:00Z")) == [("13:00", "a", 1, 4)]
     assert ("10:00", "a", 2, 3) not in kept.rows(MINUTE)

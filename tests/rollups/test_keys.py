@@ -1,4 +1,4 @@
-"""Rollups of keys that have several fields, and of the events for which `where` is true."""
+"""Rollups of keys with several fields, and of the events for which `where` is true."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import App, windows
-from penstock.evolution import misfit, shape_of
-from penstock.fingerprints.declared import handler_print
-from penstock.fingerprints.verdicts import Kind, Verdict, handler_verdict
-from penstock.graph import check
-from penstock.runtime.loading import load
+from penstock.app.fingerprints.declared import handler_print
+from penstock.app.fingerprints.verdicts import Verdict, VerdictKind, handler_verdict
+from penstock.app.graph import check
+from penstock.app.loading import load
+from penstock.core.shapes import shape_of
+from penstock.handlers.evolution import misfit
 from penstock.testing import run
 from tests.rollups.shop import AGGREGATES, Sale, logged, moment
 from tests.rollups.test_random import KEEP, Came, bucket, comings, in_batch
@@ -30,7 +31,7 @@ class Sold(Sale, time="at"):
 
 
 def sold(sale: Sale) -> Sold:
-    """The same sale, at one of two tills."""
+    """Return the same sale, at one of two tills."""
     return Sold(at=sale.at, shop=sale.shop, amount=sale.amount, till=sale.at.second % 2)
 
 
@@ -54,21 +55,21 @@ def test_rows_are_those_of_a_batch_over_the_events_taken_of_each_pair(
 ) -> None:
     until = came[-1].at + after
     app, rollup = tills(where=WHERE)
-    events = [Came(each.at, sold(each.sale)) for each in came]
-    items = logged([*((each.at, each.sale) for each in events), (until, None)])
+    events = [Came(arrival.at, sold(arrival.sale)) for arrival in came]
+    items = logged([*((event.at, event.sale) for event in events), (until, None)])
     result = run(app, {"sold": items}, batch_events=batch, shards=shards)
     pairs: dict[tuple[str, int], list[Came]] = defaultdict(list)
-    for each in events:
-        if each.sale.amount is not None and each.sale.amount >= 2:
-            assert isinstance(each.sale, Sold)
-            pairs[each.sale.shop, each.sale.till].append(each)
+    for event in events:
+        if event.sale.amount is not None and event.sale.amount >= 2:
+            assert isinstance(event.sale, Sold)
+            pairs[event.sale.shop, event.sale.till].append(event)
     expected = {
-        (unit, start, shop, till): found
+        (unit, start, shop, till): figures
         for (shop, till), mine in pairs.items()
-        for (unit, start, _), found in in_batch(mine, UNITS, until).items()
+        for (unit, start, _), figures in in_batch(mine, UNITS, until).items()
     }
-    found = {(row.per, row.start, row.shop, row.till): (row.orders, row.total) for row in result.rows("sales")}
-    assert found == expected
+    rows = {(row.per, row.start, row.shop, row.till): (row.orders, row.total) for row in result.rows("sales")}
+    assert rows == expected
     assert result.emitted("sales.missed") == []
     assert result.failed(rollup) == []
 
@@ -90,7 +91,7 @@ def test_what_is_missed_is_told_with_its_whole_key() -> None:
 
 
 def test_an_event_that_is_not_taken_moves_no_time_of_its_key_and_leaves_no_state() -> None:
-    """A key's time is that of the event that was the least behind: here the one that is not taken would be that."""
+    """A key's time is determined by the event that was the least behind: here that would be the ignored one."""
     old, new = moment("03:00:00"), moment("10:00:00")
     given = [(old, 5.0), (new, 1.0), (old, 6.0)]
     items = logged([(new, sold(Sale(at=at, shop="a", amount=amount))) for at, amount in given])
@@ -104,32 +105,35 @@ def test_an_event_that_is_not_taken_moves_no_time_of_its_key_and_leaves_no_state
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        ({"key": ["shop", "till", "shop"]}, "the key is shop, till, shop: a field stands twice in it"),
-        ({"key": ["shop", "desk"]}, "the key 'desk' is no field of Sold"),
-        ({"key": ["shop", 5]}, "the key is ('shop', 5); give the name of one field, or of several, of Sold"),
+        ({"key": ["shop", "till", "shop"]}, "the key is shop, till, shop, which names a field twice"),
+        ({"key": ["shop", "desk"]}, "the key 'desk' is not a field of Sold"),
+        ({"key": ["shop", 5]}, "the key is ('shop', 5); use the name of one field or several fields of Sold"),
         ({"where": "desk = 1"}, "where='desk = 1', for sold: there is no column 'desk'"),
-        ({"aggregate": {"till": windows.count()}}, "an aggregate is called 'till', as another column is"),
+        (
+            {"aggregate": {"till": windows.count()}},
+            "an aggregate has the name 'till', which is already used by another column",
+        ),
     ],
 )
-def test_a_bad_key_or_condition_is_refused(options: dict[str, Any], told: str) -> None:
+def test_a_bad_key_or_condition_is_refused(options: dict[str, Any], message: str) -> None:
     app, _ = tills(**options)
     problems = check(app)
-    assert any(each.message.startswith(f"handler sales: {told}") for each in problems), problems
-    assert {Path(each.where.file).name for each in problems} == {"test_keys.py"}
+    assert any(problem.message.startswith(f"handler sales: {message}") for problem in problems), problems
+    assert {Path(problem.where.file).name for problem in problems} == {"test_keys.py"}
 
 
 def test_rollups_of_one_field_keep_the_state_that_they_had_before_there_could_be_several() -> None:
-    """The mark is that of state which is stored: another one would have it refused."""
-    (rollup,) = load(str(Path(__file__).parents[2] / "docs/examples/sales.py")).app.keepers
+    """The mark is stored with the state: with another mark the state would be refused."""
+    (rollup,) = load(str(Path(__file__).parents[2] / "docs/examples/sales.py")).app.view_handlers
     assert shape_of(rollup.state).fields["declared"] == "'2845ffe4'"
 
 
 @pytest.mark.parametrize(
     ("old", "new", "reason"),
     [
-        ({"key": "shop"}, {}, "its key was shop and is (shop, till), and its state is kept by it"),
+        ({"key": "shop"}, {}, "its key was shop and is (shop, till), but its state is stored by the old key"),
         ({}, {"where": WHERE}, "its where for sold was not given and is amount >= 2"),
         ({"where": WHERE}, {"where": "amount > 2"}, "its where for sold was amount >= 2 and is amount > 2"),
     ],
@@ -138,12 +142,14 @@ def test_another_key_or_condition_is_refused_by_what_is_stored(
     old: dict[str, Any], new: dict[str, Any], reason: str
 ) -> None:
     before, after = tills(**old)[1], tills(**new)[1]
-    verdict = handler_verdict(handler_print(before), handler_print(after), Verdict(Kind.unchanged, "handler", "sales"))
-    assert verdict.kind is Kind.incompatible
+    verdict = handler_verdict(
+        handler_print(before), handler_print(after), Verdict(VerdictKind.unchanged, "handler", "sales")
+    )
+    assert verdict.kind is VerdictKind.incompatible
     assert verdict.reasons[0].startswith(reason)
     assert misfit(shape_of(before.state), after.state) is not None
 
 
 def test_the_same_declaration_is_unchanged() -> None:
     one, other = (handler_print(tills(where=WHERE)[1]) for _ in range(2))
-    assert handler_verdict(one, other, Verdict(Kind.unchanged, "handler", "sales")).kind is Kind.unchanged
+    assert handler_verdict(one, other, Verdict(VerdictKind.unchanged, "handler", "sales")).kind is VerdictKind.unchanged

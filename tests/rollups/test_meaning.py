@@ -1,4 +1,4 @@
-"""What a rollup shows of some events: each case can be read and followed."""
+"""The rows of a rollup for some events: each case can be read and followed."""
 
 from __future__ import annotations
 
@@ -85,14 +85,14 @@ def test_an_event_that_is_too_late_for_every_unit_is_told() -> None:
         sold(("10:00:00", 1.0), ("02 10:00:00", 2.0), ("10:00:01", 4.0, "02 10:00:10")), ["minute"], MINUTES_ONLY
     )
     assert shown(result) == {"minute 01-02 10:00:00": (1, 2.0)}
-    (told,) = result.emitted("sales.missed")
-    assert (told.key, told.reason, told.at, told.per) == ("a", "late", moment("10:00:01"), None)
-    assert told.by_s == DAY.total_seconds() + 9
-    assert '"amount":4.0' in told.event
+    (miss,) = result.emitted("sales.missed")
+    assert (miss.key, miss.reason, miss.at, miss.per) == ("a", "late", moment("10:00:01"), None)
+    assert miss.by_s == DAY.total_seconds() + 9
+    assert '"amount":4.0' in miss.event
 
 
 def test_events_of_long_ago_that_come_now_have_the_time_that_they_tell() -> None:
-    """A history that is read in: minutes are kept by its own time, not by that of the log."""
+    """A history is imported: minutes are kept by its own time, not by that of the log."""
     history: list[Given] = [
         ("10:00:00", 1.0, "20 00:00:00"),
         ("10:30:00", 2.0, "20 00:00:00"),
@@ -129,8 +129,8 @@ def test_what_finds_no_room_is_told_with_its_unit(monkeypatch: pytest.MonkeyPatc
         "minute 12:00:00": (1, 1.0),
         "day 00:00:00": (5, 5.0),
     }
-    (told,) = result.emitted("sales.missed")
-    assert (told.reason, told.per, told.at) == ("full", "minute", moment("13:00:00"))
+    (miss,) = result.emitted("sales.missed")
+    assert (miss.reason, miss.per, miss.at) == ("full", "minute", moment("13:00:00"))
 
 
 def test_rows_are_told_once_a_batch_and_not_once_an_event() -> None:
@@ -139,8 +139,8 @@ def test_rows_are_told_once_a_batch_and_not_once_an_event() -> None:
     assert len(run(app, {sales: items}).emitted(rollup)) == len(UNITS)
     app, sales, rollup = shop(["second"], {})
     items = [Sale(at=moment(f"10:00:0{number}"), shop="a", amount=1.0) for number in (1, 1, 2)]
-    told = run(app, {sales: items}, batch_events=1).emitted(rollup)
-    assert [(row.start, row.orders) for row in told] == [
+    rows = run(app, {sales: items}, batch_events=1).emitted(rollup)
+    assert [(row.start, row.orders) for row in rows] == [
         (moment("10:00:01"), 1),
         (moment("10:00:01"), 2),
         (moment("10:00:02"), 1),
@@ -161,7 +161,7 @@ def test_days_of_a_zone() -> None:
         "2024-03-31T21:59:59",
         "2024-03-31T22:00:00",
     ]
-    items = [Sale(at=datetime.fromisoformat(each).replace(tzinfo=UTC), shop="a", amount=1.0) for each in times]
+    items = [Sale(at=datetime.fromisoformat(time).replace(tzinfo=UTC), shop="a", amount=1.0) for time in times]
     rows = run(app, {sales: items}).rows(rollup)
     assert [(row.per, row.start.isoformat(), (row.end - row.start) / HOUR, row.n) for row in rows] == [
         ("day", "2023-12-30T23:00:00+00:00", 24, 1),
@@ -184,14 +184,14 @@ def test_null_counts_as_an_event_and_adds_nothing() -> None:
             "most": windows.max("amount"),
         },
     )
-    items = [Sale(at=moment("10:00:00"), shop="a", amount=each) for each in (None, 2.0, 4.0)]
+    items = [Sale(at=moment("10:00:00"), shop="a", amount=amount) for amount in (None, 2.0, 4.0)]
     (row,) = run(app, {sales: items}).rows(rollup)
     assert (row.n, row.paid, row.mean, row.most) == (3, 2, 3.0, 4.0)
 
 
 @pytest.mark.parametrize("batch_events", [1, 1_000])
 def test_a_sketch_is_kept_on_pages_that_are_packed_and_opened_again(batch_events: int) -> None:
-    """Each hour has its minutes on a page of their own. Late events open the first ones again, after a crash too."""
+    """Each hour has its minutes on a separate page. Late events open the first ones again, also after a crash."""
     shops = windows.summary("shop", Hll, lambda seen: seen.count().value, float)
     amounts = windows.summary("amount", Hll, lambda seen: seen.count().value, float)
     app, sales, rollup = shop(["minute", "day"], {}, aggregate={"shops": shops, "amounts": amounts})
@@ -199,9 +199,9 @@ def test_a_sketch_is_kept_on_pages_that_are_packed_and_opened_again(batch_events
     sold = [Sale(at=moment(f"{hour}:00:00"), shop="a", amount=float(number)) for number, hour in enumerate(hours)]
     result = run(app, {sales: [*sold[:4], CRASH, *sold[4:6], CRASH, *sold[6:]]}, batch_events=batch_events)
     assert result.failed(rollup) == []
-    told = [(row.per, row.start.hour, row.shops, round(row.amounts)) for row in result.rows(rollup)]
+    rows = [(row.per, row.start.hour, row.shops, round(row.amounts)) for row in result.rows(rollup)]
     minutes = [("minute", 10, 1, 3), ("minute", 11, 1, 2), ("minute", 12, 1, 1), ("minute", 13, 1, 1)]
-    assert told == [("day", 0, 1, 7), *minutes]
+    assert rows == [("day", 0, 1, 7), *minutes]
 
 
 class Move(Event):
@@ -214,7 +214,7 @@ def test_without_event_time_log_time_counts_and_a_sum_that_is_too_large_fails_al
     moves = app.stream("moves", Move)
     rollup = app.rollup("sums", reads=moves, key="account", by=["year"], aggregate={"cents": windows.sum("cents")})
     large = 2**62
-    first, second, third = (Move(account=1, cents=each) for each in (large, large, 7))
+    first, second, third = (Move(account=1, cents=cents) for cents in (large, large, 7))
     result = run(app, {moves: [first, second, CRASH, third]})
     (row,) = result.rows(rollup)
     assert (row.per, row.start, row.account, row.cents) == ("year", datetime(2024, 1, 1, tzinfo=UTC), 1, large + 7)

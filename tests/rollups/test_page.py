@@ -1,4 +1,4 @@
-"""docs/rollup.md: what it says of limits and defaults is so, and its test passes."""
+"""docs/rollup.md: its limits and defaults are correct, and its test passes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,18 @@ from penstock.rollups.memory import PAGES_MAX
 from penstock.rollups.problems import KEEP, keep_max
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGE = (DOCS / "rollup.md").read_text()
+PAGE = " ".join((DOCS / "rollup.md").read_text().split())
 
 
 def test_the_limits_and_defaults_are_those_of_the_code() -> None:
-    assert f"{PAGES_MAX:,} of a unit" in PAGE
-    assert f"longer than {PAGES_MAX * 3 // 4:,} pages (25 hours of seconds, 62\ndays of minutes)" in PAGE
+    assert f"up to a total of {PAGES_MAX:,} pages per unit" in PAGE
+    assert f"more than {PAGES_MAX * 3 // 4:,} pages (25 hours of seconds, or 62 days of minutes)" in PAGE
     assert keep_max("second") == timedelta(hours=25)
     assert keep_max("minute") // timedelta(days=1) == 62
-    assert "an hour of seconds, a day of minutes, 31 days of hours, 2 years of days, 10 years of months" in PAGE
+    assert (
+        "seconds are kept for an hour, minutes for a day, hours for 31 days, days for 2 years, months for 10 years"
+        in PAGE
+    )
 
     years = {unit: span / timedelta(days=365.25) for unit, span in KEEP.items()}
     assert (KEEP["second"], KEEP["minute"], KEEP["hour"]) == (timedelta(hours=1), timedelta(1), timedelta(31))

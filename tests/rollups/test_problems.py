@@ -1,4 +1,4 @@
-"""Declarations that cannot work are refused, with a sentence that says what to write."""
+"""Invalid declarations are refused, with a sentence that says what to write."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, State, windows
-from penstock.evolution import misfit, shape_of
-from penstock.graph import check
+from penstock.app.graph import check
+from penstock.core.shapes import shape_of
+from penstock.handlers.evolution import misfit
+from penstock.handlers.samples import BEGIN
 from penstock.rollups.problems import KEEP, keep_max
-from penstock.testing import BEGIN, run
+from penstock.testing import run
 
 COUNT = {"orders": windows.count()}
 
@@ -29,7 +31,7 @@ class Refund(Event):
 
 
 class Tops(State):
-    """Something of one's own that values are added to."""
+    """A user's own object that values are added to."""
 
     most: float = 0.0
 
@@ -59,78 +61,82 @@ def test_a_sound_one_has_no_problems() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
-        ({"by": []}, "by is empty: name some of second, minute, hour, day, month, year"),
-        ({"by": ["week"]}, "by has 'week'; use some of second, minute, hour, day, month, year"),
-        ({"by": [["day"]]}, "by has ['day']; use some of second, minute, hour, day, month, year"),
-        ({"by": None}, "by has None; use some of second, minute, hour, day, month, year"),
-        ({"by": ["day", "day"]}, "a unit stands twice in by"),
-        ({"keep": {"hour": timedelta(1)}}, "keep says how long 'hour' is kept, which is not in by"),
+        ({"by": []}, "by is empty: use one or more of second, minute, hour, day, month, year"),
+        ({"by": ["week"]}, "by contains 'week'; use one or more of second, minute, hour, day, month, year"),
+        ({"by": [["day"]]}, "by contains ['day']; use one or more of second, minute, hour, day, month, year"),
+        ({"by": None}, "by contains None; use one or more of second, minute, hour, day, month, year"),
+        ({"by": ["day", "day"]}, "by contains a unit twice"),
+        ({"keep": {"hour": timedelta(1)}}, "keep contains 'hour', which is not in by"),
         ({"keep": {"day": timedelta(0)}}, "keep['day'] must be a timedelta above zero"),
         ({"keep": {"day": 30}}, "keep['day'] must be a timedelta above zero"),
         (
             {"keep": timedelta(days=30)},
-            "keep is datetime.timedelta(days=30); say of each unit how long it is kept, "
+            "keep is datetime.timedelta(days=30); use a timedelta for each unit, "
             'as in keep={"minute": timedelta(days=1)}',
         ),
         (
             {"by": ["second"], "keep": {"second": timedelta(days=7)}},
-            "keep['second'] is 7 days, 0:00:00: at most 1 day, 1:00:00 of them are kept; for longer use a coarser unit",
+            "keep['second'] is 7 days, 0:00:00, but the limit is 1 day, 1:00:00; to keep more, use a coarser unit",
         ),
         (
             {"zone": "Mars/North"},
-            "the zone 'Mars/North' is not known here; use a name such as 'Europe/Berlin', or 'UTC'",
+            "unknown time zone 'Mars/North'; use a name such as 'Europe/Berlin' or 'UTC'",
         ),
-        ({"aggregate": {}}, 'aggregate is empty: say what is kept, as in aggregate={"orders": windows.count()}'),
+        (
+            {"aggregate": {}},
+            'aggregate is empty: name a column and its aggregate, as in aggregate={"orders": windows.count()}',
+        ),
         (
             {"aggregate": "orders"},
-            "aggregate is 'orders'; name a column for each, as in aggregate={\"orders\": windows.count()}",
+            "aggregate is 'orders'; name a column for each one, as in aggregate={\"orders\": windows.count()}",
         ),
         (
             {"aggregate": {"start": windows.count()}},
-            "an aggregate is called 'start', as another column is; give it another name",
+            "an aggregate has the name 'start', which is already used by another column; rename it",
         ),
         (
             {"aggregate": {"shop": windows.count()}},
-            "an aggregate is called 'shop', as another column is; give it another name",
+            "an aggregate has the name 'shop', which is already used by another column; rename it",
         ),
         (
             {"aggregate": {"no name": windows.count()}},
-            "an aggregate is called 'no name'; use a name as of a field of an event",
+            "an aggregate has the name 'no name'; use a valid name for an event field",
         ),
         (
             {"aggregate": {"n": "count"}},
-            "n is 'count', which is no aggregate; write windows.sum('amount'), or one of the others",
+            "n is 'count', which is not an aggregate; write windows.sum('amount'), for example",
         ),
         (
             {"aggregate": {"n": windows.sum("price")}},
-            "n is of 'price', which is no field of Sale; it has at, shop, product, amount",
+            "n reads 'price', which is not a field of Sale; it has at, shop, product, amount",
         ),
         (
             {"aggregate": {"n": windows.sum("product")}},
-            "n needs numbers, and Sale.product has none; count('product') takes anything",
+            "n needs numbers, but Sale.product is not a number; count('product') takes any type",
         ),
-        ({"key": "till"}, "the key 'till' is no field of Sale; it has at, shop, product, amount"),
+        ({"key": "till"}, "the key 'till' is not a field of Sale; it has at, shop, product, amount"),
         (
             {"reads": ["sold", "refunds"]},
-            "Refund has no event time, and others that it reads have: class Refund(Event, time=...)",
+            "Refund has no event time, but its other inputs do: class Refund(Event, time=...)",
         ),
         (
             {"reads": "nothing"},
-            "it reads 'nothing', which is not a stream here; there are refunds, sales.failed, sales.missed, sold",
+            "it reads 'nothing', which is not a stream of this app; available: "
+            "refunds, sales.failed, sales.missed, sold",
         ),
     ],
 )
-def test_what_is_wrong_is_told(options: dict[str, Any], told: str) -> None:
-    messages = [each.message for each in check(declared(**options))]
-    assert f"handler sales: {told}" in messages
+def test_what_is_wrong_is_told(options: dict[str, Any], message: str) -> None:
+    messages = [problem.message for problem in check(declared(**options))]
+    assert f"handler sales: {message}" in messages
 
 
 def test_columns_of_several_streams_must_be_alike() -> None:
     app = declared(reads=["sold", "refunds"], aggregate={"n": windows.sum("amount")})
-    messages = [each.message for each in check(app)]
-    assert "handler sales: n is of 'amount', which is float in Sale and int in Refund; give it one type" in messages
+    messages = [problem.message for problem in check(app)]
+    assert "handler sales: n reads 'amount', which is float in Sale and int in Refund; give it one type" in messages
 
 
 class Return(Event, time="at"):
@@ -144,8 +150,8 @@ def test_the_key_of_several_streams_must_be_of_one_type() -> None:
     streams = [app.stream("sold", Sale), app.stream("returned", Return)]
     app.rollup("sales", reads=streams, key="shop", by="day", aggregate=COUNT)
     [problem] = check(app)
-    told = "the key 'shop' is str in Sale and int in Return; give it one type, or have a rollup for each"
-    assert problem.message == f"handler sales: {told}"
+    message = "the key 'shop' is str in Sale and int in Return; give it one type, or declare a separate rollup for each"
+    assert problem.message == f"handler sales: {message}"
 
 
 def test_a_column_that_may_be_null_in_one_stream_only_is_of_one_type() -> None:
@@ -158,7 +164,7 @@ def test_a_column_that_may_be_null_in_one_stream_only_is_of_one_type() -> None:
     streams = [app.stream("paid", Paid), app.stream("returned", Return)]
     rollup = app.rollup("sums", reads=streams, key="shop", by="day", aggregate={"sum": windows.sum("amount")})
     assert check(app) == []
-    returned = [Return(at=BEGIN, shop=1, amount=each) for each in (2, None)]
+    returned = [Return(at=BEGIN, shop=1, amount=amount) for amount in (2, None)]
     [row] = run(app, {"paid": [Paid(at=BEGIN, shop=1, amount=3)], "returned": returned}).rows(rollup)
     assert (row.shop, row.sum) == (1, 5)
 
@@ -169,17 +175,17 @@ def test_the_key_must_not_be_called_as_a_column_of_every_rollup() -> None:
 
     app = App("rides")
     app.rollup("rides", reads=app.stream("ridden", Ride), key="start", by=["day"], aggregate=COUNT)
-    (problem,) = [each.message for each in check(app) if "the key is called" in each.message]
-    assert problem.startswith("handler rides: the key is called 'start', as a column of every rollup is")
+    (problem,) = [problem.message for problem in check(app) if "the key has the name" in problem.message]
+    assert problem.startswith("handler rides: the key has the name 'start', which is already a column of every rollup")
 
 
 def state_of(**options: Any) -> Any:
-    (rollup,) = declared(**options).keepers
+    (rollup,) = declared(**options).view_handlers
     return rollup.state
 
 
 def test_what_a_changed_rollup_has_is_not_taken_for_something_else() -> None:
-    """But how long it is kept may change, and aggregates with functions are the same at every start."""
+    """The retention may change, and aggregates with functions are the same at every start."""
     first = shape_of(state_of())
     for changed in (
         {"by": ["day", "hour"]},
@@ -188,7 +194,7 @@ def test_what_a_changed_rollup_has_is_not_taken_for_something_else() -> None:
     ):
         reason = misfit(first, state_of(**changed))
         assert reason is not None
-        assert reason.startswith("its state was made by another declaration")
+        assert reason.startswith("its state belongs to a different declaration")
     assert misfit(first, state_of(keep={"day": timedelta(3)})) is None
 
     def summing() -> Any:
@@ -202,8 +208,8 @@ def test_a_key_that_is_no_name_is_told_once(key: Any) -> None:
     app = App("shop")
     app.rollup("sales", reads=app.stream("sold", Sale), key=key, by="day", aggregate=COUNT)
     fields = "at, shop, product, amount"
-    told = f"handler sales: the key is {key!r}; give the name of one field, or of several, of Sale: {fields}"
-    assert [each.message for each in check(app)] == [told]
+    message = f"handler sales: the key is {key!r}; use the name of one field or several fields of Sale: {fields}"
+    assert [problem.message for problem in check(app)] == [message]
 
 
 def _unwilling() -> Tops:
@@ -211,12 +217,12 @@ def _unwilling() -> Tops:
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("factory", "message"),
     [
-        (_unwilling, "n cannot be begun: what makes its object raises ValueError: no"),
-        (list, "n keeps a list, which has no add; it must have add, merge and copy, as a sketch has"),
+        (_unwilling, "n cannot create its object: the function raises ValueError: no"),
+        (list, "n keeps a list, which has no add; it must have add, merge and copy, like a sketch"),
     ],
 )
-def test_an_object_that_cannot_be_kept_is_told(made: Any, told: str) -> None:
-    app = declared(aggregate={"n": windows.summary("amount", made, len, int)})
-    assert f"handler sales: {told}" in [each.message for each in check(app)]
+def test_an_object_that_cannot_be_kept_is_told(factory: Any, message: str) -> None:
+    app = declared(aggregate={"n": windows.summary("amount", factory, len, int)})
+    assert f"handler sales: {message}" in [problem.message for problem in check(app)]

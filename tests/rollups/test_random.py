@@ -1,4 +1,4 @@
-"""Rollups of random events in random order, held against what a batch makes of the whole list."""
+"""Rollups of random events in random order, compared with a batch over the whole list."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock import windows
-from penstock.testing import BEGIN, CRASH, run
+from penstock.handlers.samples import BEGIN
+from penstock.testing import CRASH, run
 from tests.rollups.shop import Sale, logged, shop
 
 KEEP = {"second": timedelta(minutes=2), "minute": timedelta(hours=2), "hour": timedelta(days=2), "day": timedelta(40)}
@@ -33,14 +34,14 @@ class Came:
 
 
 def bucket(unit: str, at: datetime) -> datetime:
-    """The start of a bucket, written with other means than the real one."""
+    """Return the start of a bucket, computed by other means than the real one."""
     parts = {"second": 19, "minute": 16, "hour": 13, "day": 10, "month": 7, "year": 4}
     text = at.isoformat()[: parts[unit]]
     return datetime.fromisoformat((text + "0001-01-01T00:00:00"[len(text) :]) + "+00:00")
 
 
 def over(unit: str, at: datetime) -> datetime:
-    """When the bucket of a time goes: its page is one of the next coarser unit."""
+    """Return when the bucket of a time expires: its page is one of the next coarser unit."""
     if unit not in KEEP:
         return EVER
     page = {"second": "minute", "minute": "hour", "hour": "day", "day": "month"}[unit]
@@ -49,25 +50,25 @@ def over(unit: str, at: datetime) -> datetime:
 
 
 def time_of(came: list[Came], now: datetime) -> datetime:
-    return now - min(each.lag for each in came)
+    return now - min(arrival.lag for arrival in came)
 
 
 def in_batch(
     came: list[Came], units: list[str], now: datetime
 ) -> dict[tuple[str, datetime, str], tuple[int, float | None]]:
-    """All events, grouped; and of the groups those that are not over."""
+    """Group all events; return the groups that are not over."""
     groups: dict[tuple[str, datetime, str], list[float | None]] = defaultdict(list)
-    for shop_name in {each.sale.shop for each in came}:
-        mine = [each for each in came if each.sale.shop == shop_name]
+    for shop_name in {arrival.sale.shop for arrival in came}:
+        mine = [arrival for arrival in came if arrival.sale.shop == shop_name]
         for unit in units:
-            for each in mine:
-                if over(unit, each.sale.at) > time_of(mine, now):
-                    groups[unit, bucket(unit, each.sale.at), shop_name].append(each.sale.amount)
+            for arrival in mine:
+                if over(unit, arrival.sale.at) > time_of(mine, now):
+                    groups[unit, bucket(unit, arrival.sale.at), shop_name].append(arrival.sale.amount)
     return {key: (len(amounts), _sum(amounts)) for key, amounts in groups.items()}
 
 
 def _sum(amounts: list[float | None]) -> float | None:
-    known = [each for each in amounts if each is not None]
+    known = [amount for amount in amounts if amount is not None]
     return sum(known) if known else None
 
 
@@ -76,22 +77,22 @@ SPREAD = {"seconds": 30, "minutes": 200, "hours": 60, "days": 100}
 
 @st.composite
 def comings(draw: st.DrawFn) -> list[Came]:
-    """Sales with whole amounts, whose sums are exact. Most are a little late, some much, some ahead."""
+    """Return sales with whole amounts, whose sums are exact. Most are a little late, some much, some ahead."""
     chance = random.Random(draw(st.integers(0, 2**32)))
-    made, now = list[Came](), BEGIN + timedelta(days=40)
+    arrivals, now = list[Came](), BEGIN + timedelta(days=40)
     for _ in range(draw(st.integers(1, 40))):
         unit = draw(st.sampled_from(list(SPREAD)))
         now += timedelta(**{unit: chance.random() * SPREAD[unit]}) * chance.choice([0, 0.01, 1])
         now = now.replace(microsecond=now.microsecond // 1000 * 1000)
         behind = timedelta(**{chance.choice(list(SPREAD)): chance.uniform(-5, 60)}) * chance.choice([0, 0, 1])
         sale = Sale(at=now - behind, shop=chance.choice("aab"), amount=float(chance.randrange(4)) or None)
-        made.append(Came(now, sale))
+        arrivals.append(Came(now, sale))
         now += timedelta(milliseconds=1)
-    return made
+    return arrivals
 
 
 def fed(came: list[Came], until: datetime) -> list[Any]:
-    return logged([*((each.at, each.sale) for each in came), (until, None)])
+    return logged([*((arrival.at, arrival.sale) for arrival in came), (until, None)])
 
 
 def rows(result: Any) -> dict[tuple[str, datetime, str], tuple[int, float | None]]:
@@ -101,7 +102,7 @@ def rows(result: Any) -> dict[tuple[str, datetime, str], tuple[int, float | None
 @settings(max_examples=60, deadline=None)
 @given(came=comings(), after=st.sampled_from([timedelta(0), timedelta(minutes=3), timedelta(hours=5), timedelta(90)]))
 def test_rows_are_those_of_a_batch_over_all_events(came: list[Came], after: timedelta) -> None:
-    """Whatever came late, and whatever is over by now. A year is always kept, so no event is missed."""
+    """Events may come late, and buckets may be over by now. A year is always kept, so no event is missed."""
     units, until = [*KEEP, "month", "year"], came[-1].at + after
     app, sales, _ = shop(units, {**KEEP, "month": timedelta(days=3_000)})
     result = run(app, {sales: fed(came, until)})
@@ -113,22 +114,22 @@ def test_rows_are_those_of_a_batch_over_all_events(came: list[Came], after: time
 @settings(max_examples=60, deadline=None)
 @given(came=comings())
 def test_every_event_is_counted_or_told(came: list[Came]) -> None:
-    """One is told if all that is kept is newer; of a key of which nothing is kept there is no older and no newer."""
+    """An event is reported if everything kept is newer; for a key without kept buckets nothing is older or newer."""
     app, sales, _ = shop(["second", "minute"], {unit: KEEP[unit] for unit in ("second", "minute")})
     result = run(app, {sales: fed(came, came[-1].at)})
     known: dict[str, list[Came]] = defaultdict(list)
     expected: list[datetime] = []
-    for each in came:
-        mine = [*known[each.sale.shop], each]
-        time = time_of(mine, each.at)
+    for arrival in came:
+        mine = [*known[arrival.sale.shop], arrival]
+        time = time_of(mine, arrival.at)
         ends = [max(over(unit, other.sale.at) for unit in ("second", "minute")) for other in mine]
         if max(ends[:-1], default=time) <= time:
-            known[each.sale.shop] = [each]
+            known[arrival.sale.shop] = [arrival]
             continue
-        known[each.sale.shop] = mine
-        expected += [each.sale.at] if ends[-1] <= time else []
-    assert [told.at for told in result.emitted("sales.missed")] == expected
-    assert all(told.reason == "late" for told in result.emitted("sales.missed"))
+        known[arrival.sale.shop] = mine
+        expected += [arrival.sale.at] if ends[-1] <= time else []
+    assert [miss.at for miss in result.emitted("sales.missed")] == expected
+    assert all(miss.reason == "late" for miss in result.emitted("sales.missed"))
 
 
 @settings(max_examples=40, deadline=None)
@@ -158,7 +159,7 @@ def test_the_order_in_which_events_come_does_not_matter_while_all_is_kept(seed: 
     app, stream, _ = shop(units, {unit: timedelta(hours=10) for unit in units})
     came = [BEGIN + timedelta(hours=2, milliseconds=2 * number) for number in range(len(sales))]
     first, second = (
-        rows(run(app, {stream: logged(zip(came, each, strict=True))})) for each in (sorted(sales, key=_at), shuffled)
+        rows(run(app, {stream: logged(zip(came, order, strict=True))})) for order in (sorted(sales, key=_at), shuffled)
     )
     assert first == second
     assert sum(count for (unit, _, _), (count, _) in second.items() if unit == "second") == len(sales)

@@ -1,4 +1,4 @@
-"""A rollup in an app that runs: corrected by late events, asked for by range, through a crash."""
+"""A rollup in a running app: corrected by late events, queried by range, through a crash."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.harness import RunningApp, running, wait_for
 from tests.rollups import till
 
-pytestmark = [pytest.mark.spark, pytest.mark.soak]  # without Spark, the same is in test_files.py
+pytestmark = [pytest.mark.spark, pytest.mark.soak]  # test_files.py tests the same without Spark
 POINT = "handler.after_append@2"
 DAY = "2024-05-01"
 numbers = count()
@@ -23,13 +23,13 @@ def sale(clock: str, cents: int, at: str = DAY) -> dict[str, Any]:
 
 
 def rows(app: RunningApp, **asked: str) -> dict[str, tuple[int, int]]:
-    """The rows that are asked for, by the clock of their start."""
-    found = httpx.get(f"{app.url}/v1/views/sales", params=asked).json().get("rows", [])
-    return {each["start"][11:19]: (each["orders"], each["cents"]) for each in found}
+    """Return the requested rows, by the clock of their start."""
+    sales = httpx.get(f"{app.url}/v1/views/sales", params=asked).json().get("rows", [])
+    return {row["start"][11:19]: (row["orders"], row["cents"]) for row in sales}
 
 
 def test_a_rollup_is_kept_and_corrected_through_a_crash(tmp_path: Path) -> None:
-    """The events are of long ago: the time of the till is theirs."""
+    """The events are old: the time of the till is theirs."""
     mark = tmp_path / "reached"
     with running(Path(till.__file__), tmp_path / "data", PENSTOCK_FAILPOINTS=f"{POINT}=kill:{mark}") as app:
         app.ready()
@@ -47,10 +47,10 @@ def test_a_rollup_is_kept_and_corrected_through_a_crash(tmp_path: Path) -> None:
         assert rows(app, per="minute") == {"13:30:00": (1, 16)}
         (missed,) = httpx.get(f"{app.url}/v1/streams/sales.missed", params={"since": "earliest"}).json()["events"]
         assert (missed["key"], missed["reason"], missed["at"]) == ("a", "late", "2023-05-01T10:00:00Z")
-        told = httpx.get(f"{app.url}/v1/app").json()
-        (view,) = told["views"]
+        description = httpx.get(f"{app.url}/v1/app").json()
+        (view,) = description["views"]
         assert (view["name"], view["units"], view["key"]) == ("sales", ["minute", "day"], ["per", "start", "till"])
         assert httpx.get(f"{app.url}/v1/views/sales", params={"per": "week"}).json()["code"] == "bad_parameter"
         document = httpx.get(f"{app.url}/v1/openapi.json").json()
-        asked = {each["name"] for each in document["paths"]["/v1/views/{name}"]["get"]["parameters"]}
+        asked = {parameter["name"] for parameter in document["paths"]["/v1/views/{name}"]["get"]["parameters"]}
         assert {"per", "from", "to"} <= asked

@@ -1,4 +1,4 @@
-"""What is sold at each till: minutes for an hour, days for long."""
+"""The sales at each till: minutes for an hour, days for long."""
 
 from __future__ import annotations
 

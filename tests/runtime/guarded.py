@@ -1,4 +1,4 @@
-"""A gateway without Spark behind a real server, set up as `Gateway.run` does it, and those who ask it for something."""
+"""A gateway without Spark behind a real server, set up as `Gateway.run` does it, and clients for it."""
 
 from __future__ import annotations
 
@@ -22,13 +22,14 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from penstock import App, Context, Event, State
-from penstock.access import KeyFile, Policy
 from penstock.collect.protocol import post_protocol
-from penstock.runtime.directory import DataDirectory
+from penstock.core.access import KeyFile, Policy
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.gateway import Gateway, Loop, server_config
-from penstock.settings import Settings
-from tests.collect.fakes import DEADLINE_S
-from tests.collect.support import until
+from tests.clocks import until
+from tests.memory_log import DEADLINE_S
 
 Result = TypeVar("Result")
 
@@ -42,7 +43,7 @@ class Other(Event):
     k: str
 
 
-class Made(Event):
+class SeenKey(Event):
     k: str
 
 
@@ -56,7 +57,7 @@ def make_app() -> App:
     app.stream("b", Other, key="k")
     app.sql("v", "SELECT k, count(*) AS n FROM a GROUP BY k", key="k")
 
-    @app.handler("h", reads=first, key="k", state=Seen, emits=Made)
+    @app.handler("h", reads=first, key="k", state=Seen, emits=SeenKey)
     def h(seen: Seen, event: Reading, ctx: Context) -> None:
         seen.count += 1
 
@@ -65,7 +66,7 @@ def make_app() -> App:
 
 @dataclass
 class Running:
-    """`asgi` has the path of each request that did not go the short way, `errors` what nobody caught."""
+    """`asgi` has the path of each request that did not take the fast path, `errors` the uncaught exceptions."""
 
     gateway: Gateway
     port: int
@@ -74,18 +75,20 @@ class Running:
     asgi: list[str] = field(default_factory=list)
     errors: list[MutableMapping[str, Any]] = field(default_factory=list)
     verify: ssl.SSLContext | bool = False
-    """How clients check the gateway's certificate, if it has one."""
+    """The verification of the gateway's certificate by clients, if it has one."""
 
     @property
     def keys(self) -> KeyFile:
-        return KeyFile(self.gateway.directory.keys)
+        store = self.gateway.storage.keys()
+        assert isinstance(store, KeyFile)
+        return store
 
     @property
     def scheme(self) -> str:
         return "http" if self.gateway.gate.tls is None else "https"
 
     def do(self, what: Callable[[], Result]) -> Result:
-        """Call something in the gateway's event loop."""
+        """Call a function in the gateway's event loop."""
 
         async def call() -> Result:
             return what()
@@ -93,11 +96,11 @@ class Running:
         return asyncio.run_coroutine_threadsafe(call(), self.loop).result(DEADLINE_S)
 
     def reload(self) -> None:
-        """What the gateway does each second."""
+        """Do what the gateway does each second."""
         self.do(lambda: self.gateway.gate.take(self.gateway.gate.look()))
 
     def add(self, name: str, *grants: str, rate: float = 0.0) -> str:
-        """A new key, known to the gateway."""
+        """Add a key, known to the gateway; returns its text."""
         _, text = self.keys.add(name, grants, rate=rate)
         self.reload()
         return text
@@ -108,7 +111,7 @@ class Running:
         return httpx.Client(base_url=url, headers=headers, timeout=DEADLINE_S, **({"verify": self.verify} | more))
 
     def trust(self, authority: trustme.CA) -> None:
-        """Let clients believe what this authority has signed."""
+        """Let clients trust certificates signed by this authority."""
         self.verify = ssl.create_default_context()
         authority.configure_trust(self.verify)
 
@@ -121,17 +124,17 @@ class Running:
             return client.post(f"/v1/streams/{stream}", json=events or {"k": "x"}, headers=headers)
 
     def socket(self, path: str, key: str | None = None, **more: Any) -> AbstractContextManager[ClientConnection]:
-        """Without TLS: this client reads and writes at once, in two threads, which Python 3.11 does not guard a TLS
-        connection against. One in a thousand stood still."""
+        """Open a WebSocket, without TLS: this client reads and writes at once, in two threads, against which Python
+        3.11 does not guard a TLS connection. One in a thousand hung."""
         assert self.gateway.gate.tls is None
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         url = f"ws://127.0.0.1:{self.port}{path}"
         options: Any = {"additional_headers": headers, "compression": None, "proxy": None} | more
-        found: AbstractContextManager[ClientConnection] = connect(url, **options)
-        return found
+        connection: AbstractContextManager[ClientConnection] = connect(url, **options)
+        return connection
 
     def opened(self, path: str, key: str | None = None, **more: Any) -> int:
-        """101, or the status that a WebSocket is refused with."""
+        """Return 101, or the status with which a WebSocket is refused."""
         try:
             with self.socket(path, key, **more):
                 return 101
@@ -139,7 +142,7 @@ class Running:
             return error.response.status_code
 
     def talk(self, path: str, key: str | None = None, say: dict[str, str] | None = None) -> int | str:
-        """What the gateway has to say to a WebSocket over TLS: the event of its answer, or else the status."""
+        """Return the gateway's answer to a WebSocket over TLS: its event, or else the status."""
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         options: Any = {"ssl": self.verify, "server_hostname": "localhost", "proxy": None}
         url = f"wss://127.0.0.1:{self.port}{path}"
@@ -161,7 +164,7 @@ class Running:
 def running(
     root: Path, policy: Policy | None = None, settings: Settings | None = None, app: App | None = None
 ) -> Iterator[Running]:
-    """A gateway on a free port; everything that it did not catch fails the test."""
+    """Run a gateway on a free port; any uncaught exception fails the test."""
     directory = DataDirectory(root)
     directory.make()
     started: Future[Running] = Future()
@@ -173,9 +176,9 @@ def running(
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        found = started.result(DEADLINE_S)
-        yield found
-        assert found.errors == []
+        running = started.result(DEADLINE_S)
+        yield running
+        assert running.errors == []
     finally:
         if started.done() and started.exception() is None:
             started.result().do(started.result().gateway.stop)
@@ -189,7 +192,7 @@ async def _serve(
 ) -> None:
     loop = asyncio.get_running_loop()
     try:
-        gateway = Gateway(app, directory, settings, policy)
+        gateway = Gateway(app, EmbeddedStorage(directory), settings, policy)
         application, asgi = gateway.asgi(), list[str]()
 
         async def observed(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -197,10 +200,10 @@ async def _serve(
             await application(scope, receive, send)
 
         listener = socket.create_server(("127.0.0.1", 0))
-        protocol = post_protocol(gateway.door, settings, gateway.gate)
+        protocol = post_protocol(gateway.ingress, settings, gateway.gate, gateway.pending)
         server = uvicorn.Server(server_config(observed, settings, protocol, gateway.gate.tls))
-        found = Running(gateway, listener.getsockname()[1], loop, server, asgi)
-        loop.set_exception_handler(lambda _, context: found.errors.append(context))
+        running = Running(gateway, listener.getsockname()[1], loop, server, asgi)
+        loop.set_exception_handler(lambda _, context: running.errors.append(context))
         await asyncio.gather(*(table.load() for table in gateway.tables.values()))
         await gateway.webhooks.start(gateway.deps.channel)
         tables = [asyncio.create_task(table.run()) for table in gateway.tables.values()]
@@ -209,13 +212,13 @@ async def _serve(
     except BaseException as error:
         started.set_exception(error)
         raise
-    started.set_result(found)
+    started.set_result(running)
     await serving
     for task in tables:
         task.cancel()
     await asyncio.gather(*tables, return_exceptions=True)
     await gateway.webhooks.close()
-    await gateway.door.close()
+    await gateway.ingress.close()
     gateway.queries.close()
     gateway.acks.close()
     gateway.log.close()

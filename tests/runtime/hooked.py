@@ -1,4 +1,4 @@
-"""Webhooks of a gateway: a receiver of them, and those who ask for them."""
+"""Webhooks of a gateway: a receiver, and clients that register them."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from penstock.settings import Settings
-from penstock.signing import verify
+from penstock.core.settings import Settings
+from penstock.core.signing import verify
 from tests.harness import wait_for
 from tests.runtime.guarded import Running, running
 
@@ -27,7 +27,7 @@ QUICK = Settings(
 
 
 class Receiver(http.server.ThreadingHTTPServer):
-    """Answers challenges, with `said` if that is given; `status` is what it says to messages. `bodies` are those that
+    """Answers challenges, with `said` if that is given; `status` is its answer to messages. `bodies` are the ones that
     were signed with a secret."""
 
     def __init__(self) -> None:
@@ -72,18 +72,18 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    with Receiver() as found:
-        thread = threading.Thread(target=found.serve_forever, args=(0.02,))
+    with Receiver() as receiver:
+        thread = threading.Thread(target=receiver.serve_forever, args=(0.02,))
         thread.start()
-        yield found
-        found.shutdown()
+        yield receiver
+        receiver.shutdown()
         thread.join(10)
 
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path, settings=QUICK) as found:
-        yield found
+    with running(tmp_path, settings=QUICK) as gateway:
+        yield gateway
 
 
 class Client:
@@ -106,16 +106,16 @@ def asking(gateway: Running, key: str | None = None) -> Iterator[Client]:
 
 
 def registered(ask: Client, receiver: Receiver, **more: Any) -> str:
-    """A webhook of stream `a` that is active."""
-    told = ask("POST", body={"url": receiver.url, "stream": "a"} | more, expect=201)
-    receiver.secrets.append(told["secret"])
-    state_is(ask, told["id"], "active")
-    return str(told["id"])
+    """Return the id of an active webhook of stream `a`."""
+    webhook = ask("POST", body={"url": receiver.url, "stream": "a"} | more, expect=201)
+    receiver.secrets.append(webhook["secret"])
+    state_is(ask, webhook["id"], "active")
+    return str(webhook["id"])
 
 
 def state_is(ask: Client, id: str, state: str) -> dict[str, Any]:
     def look() -> Any:
-        told = ask("GET", f"/{id}")
-        return told if told["state"] == state else None
+        webhook = ask("GET", f"/{id}")
+        return webhook if webhook["state"] == state else None
 
     return dict(wait_for(look, 60, f"state {state}"))

@@ -1,4 +1,4 @@
-"""The app of the tests of rebuilt views. Each line that a test changes stands by itself."""
+"""The app of the tests of rebuilt views. Each line that a test changes is separate."""
 
 from datetime import datetime, timedelta
 

@@ -13,17 +13,19 @@ from typing import Any
 import msgspec
 from pyspark.sql import SparkSession
 
-from penstock.columns import place, to_batch
-from penstock.contracts import StreamSpec
+from penstock.app.loading import load
+from penstock.core.columns import partition_of, to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
-from penstock.runtime.directory import DataDirectory, take
+from penstock.runtime.embedded.directory import DataDirectory, take
+from penstock.runtime.embedded.storage import EmbeddedStorage, open_storage
 from penstock.runtime.engine import Engine
-from penstock.runtime.loading import load
 from penstock.runtime.rebuild import Rebuild, choose
 from penstock.runtime.views import view_spec
-from penstock.schema import event_schema
-from penstock.settings import Settings
 from penstock.store.reader import ViewReader
+from tests.harness import edited
 from tests.runtime import meters
 
 FIRST = Path(meters.__file__)
@@ -34,18 +36,12 @@ METERS = 5
 
 
 def changed(folder: Path, edits: Sequence[tuple[str, str]], name: str = "second.py") -> Path:
-    """The app's file with other code."""
-    text = FIRST.read_text()
-    for old, new in edits:
-        assert old in text
-        text = text.replace(old, new)
-    path = folder / name
-    path.write_text(text)
-    return path
+    """Write the app's file with other code."""
+    return edited(FIRST, folder / name, edits)
 
 
 def reading(number: int, *, at: float | None = None) -> meters.Reading:
-    """Number N is of meter N % 5, and comes N seconds after noon."""
+    """Return reading N, which is of meter N % 5, and comes N seconds after noon."""
     time = NOON + timedelta(seconds=number if at is None else at)
     return meters.Reading(reading=str(number), at=time, meter=f"m{number % METERS}", watts=1 + number * 37 % 101)
 
@@ -74,26 +70,26 @@ class Site:
             log.close()
 
     def send(self, events: Sequence[meters.Reading], came: float | None = None) -> None:
-        """Append events in one commit for each partition, at a log time in seconds after noon, else at that of the
+        """Append events in one commit for each partition, at a log time in seconds after noon, by default that of the
         newest of them."""
-        now = max(each.at for each in events) if came is None else NOON + timedelta(seconds=came)
+        now = max(event.at for event in events) if came is None else NOON + timedelta(seconds=came)
         with self.log() as log:
             for number in range(PARTITIONS):
-                mine = [each for each in events if place(each.meter, PARTITIONS) == number]
+                mine = [event for event in events if partition_of(event.meter, PARTITIONS) == number]
                 if mine:
-                    ids, keys = [each.reading for each in mine], [each.meter for each in mine]
+                    ids, keys = [event.reading for event in mine], [event.meter for event in mine]
                     batch = to_batch(meters.Reading, mine, ids=ids, keys=keys, now=now)
                     log.append("readings", number, batch, producer="test", sequence=next(self._numbers))
 
     @contextmanager
     def engine(self, target: Path, *, clean: bool = True, view: str = "peak") -> Iterator[Engine]:
-        """The engine of an app, of which one view runs, and has read everything that there is."""
+        """Run the engine of an app with one view, until it has read everything."""
         app = load(str(target)).app
         owned = take(self.directory, app.name)
-        engine = Engine(app, str(target), self.directory, self.settings, owned.epoch)
+        engine = Engine(app, str(target), EmbeddedStorage(self.directory), self.settings, owned.epoch)
         engine.spark = self.spark
         try:
-            (node,) = (each for each in app.queries if each.name == view)
+            (node,) = (query for query in app.queries if query.name == view)
             engine._start(node, clean)
             runner = engine.runners[node.name]
             assert runner.error is None, runner.error
@@ -103,17 +99,19 @@ class Site:
             yield engine
         finally:
             engine._stop(1)
-            os.close(owned.descriptor)
+            os.close(*owned.inherit)
 
     def run(self, target: Path, *, clean: bool = True, view: str = "peak") -> None:
         with self.engine(target, clean=clean, view=view):
             pass
 
     def rebuild(self, target: Path, *views: str, kept: bool = False) -> list[str]:
-        """Prepare some views; returns what is said."""
+        """Prepare some views; returns the messages printed."""
         said: list[str] = []
         loaded = load(str(target))
-        rebuild = Rebuild(loaded, str(target), self.directory.root, self.settings, choose(loaded.app, views, ()))
+        rebuild = Rebuild(
+            loaded, str(target), open_storage(self.directory.root), self.settings, choose(loaded.app, views, ())
+        )
         rebuild._spark = self.spark
         try:
             rebuild.prepare(said.append, lambda _: None, kept=kept)
@@ -122,9 +120,9 @@ class Site:
         return said
 
     def reader(self, target: Path, view: str) -> tuple[int, int, list[dict[str, Any]]]:
-        """Generation, version and rows of a view, as the gateway has them."""
-        (found,) = (each for each in load(str(target)).app.views if each.name == view)
-        reader = ViewReader(self.directory.view_file(view), view_spec(found, self.settings))
+        """Return generation, version and rows of a view, as the gateway has them."""
+        (declaration,) = (declaration for declaration in load(str(target)).app.views if declaration.name == view)
+        reader = ViewReader(self.directory.view_file(view), view_spec(declaration, self.settings))
         try:
             loaded = reader.load()
             assert loaded is not None
@@ -136,7 +134,7 @@ class Site:
         return {row["meter"]: (row["watts"], row["n"]) for row in self.reader(target, "peak")[2]}
 
     def late(self, view: str = "minutes") -> list[int]:
-        """The numbers of the readings in VIEW.late, in its order."""
+        """Return the numbers of the readings in VIEW.late, in its order."""
         with self.log() as log:
             name = f"{view}.late"
             end = log.ends(name)[0]
@@ -145,8 +143,8 @@ class Site:
 
 
 def expected(function: Any, events: Iterable[meters.Reading]) -> dict[str, tuple[int, int]]:
-    """What the view must have: the extreme of each meter, and how many readings there were."""
+    """Return the expected rows: the extreme of each meter, and the number of readings."""
     by_meter: dict[str, list[int]] = {}
-    for each in events:
-        by_meter.setdefault(each.meter, []).append(each.watts)
+    for event in events:
+        by_meter.setdefault(event.meter, []).append(event.watts)
     return {meter: (function(watts), len(watts)) for meter, watts in by_meter.items()}

@@ -1,4 +1,4 @@
-"""The key of a data directory that signs acknowledgements, and what becomes of those that it did not sign."""
+"""The key of a data directory that signs acknowledgements, and acknowledgements that it did not sign."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.cursor import MAC_BYTES, Ack, AckSigner, Span
-from penstock.errors import DiskFull, NewerFormat, StorageError
-from penstock.runtime import ack_key
-from penstock.runtime.ack_key import KEY_BYTES, read_or_create_key
+from penstock.core.cursor import MAC_BYTES, Ack, AckSigner, Span
+from penstock.core.errors import DiskFull, NewerFormat, StorageError
+from penstock.runtime.embedded import ack_key
+from penstock.runtime.embedded.ack_key import KEY_BYTES, read_or_create_key
 from tests.runtime.guarded import Running, running
 
 
@@ -24,7 +24,7 @@ def test_a_key_is_made_once_and_is_for_its_owner_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert read_or_create_key(path) == key
     assert read_or_create_key(tmp_path / "other.json") != key
-    assert [each.name for each in tmp_path.iterdir()].count("ack_key.json") == 1
+    assert [path.name for path in tmp_path.iterdir()].count("ack_key.json") == 1
 
 
 def test_a_key_is_durable_before_it_signs_anything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def asked(gateway: Running, ack: str) -> tuple[int, str, str]:
 
 
 def test_only_what_the_gateway_has_signed_is_answered_also_after_a_restart(tmp_path: Path) -> None:
-    """A forged one, of an event that is there, gets the answer for one that is malformed."""
+    """A forged one, of an existing event, gets the same answer as a malformed one."""
     with running(tmp_path / "data") as gateway:
         ack = gateway.post("a").json()["ack"]
         assert asked(gateway, ack)[0] == 200
@@ -85,7 +85,7 @@ def test_only_what_the_gateway_has_signed_is_answered_also_after_a_restart(tmp_p
         wider = Ack(payload.stream, payload.generation, (Span(payload.spans[0].partition, 0, 1),))
         unsigned = urlsafe_b64encode(data).decode().rstrip("=")
         for forged in (unsigned, AckSigner().sign(wider), AckSigner(b"").sign(payload), ack[:-1], "rubbish"):
-            detail = f"{forged[:80]!r} is no acknowledgement; use the `ack` of an answer"
+            detail = f"{forged[:80]!r} is not an acknowledgement; use the `ack` from a response"
             assert asked(gateway, forged) == (404, "not_found", detail)
     with running(tmp_path / "data") as gateway:
         assert asked(gateway, ack)[0] == 200

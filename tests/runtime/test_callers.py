@@ -1,4 +1,4 @@
-"""Callers side by side: what one is refused, may use up, chooses as a name, or leaves behind, is no other's."""
+"""Callers side by side: refusals, limits, names and leftovers of one caller do not affect another."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ import pytest
 from websockets.exceptions import ConnectionClosed
 from websockets.sync.client import ClientConnection
 
-from penstock.settings import Settings
-from tests.collect.fakes import DEADLINE_S
+from penstock.core.settings import Settings
 from tests.collect.support import body
 from tests.harness import wait_for
+from tests.memory_log import DEADLINE_S
 from tests.runtime.guarded import Running, running
 
 EVENT = {"k": "x"}
@@ -33,27 +33,27 @@ EVENT = {"k": "x"}
 
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path) as found:
-        yield found
+    with running(tmp_path) as gateway:
+        yield gateway
 
 
 @dataclass
 class Raw:
-    """One connection, on which each request goes out in one piece: so the short way is open to it."""
+    """One connection, on which each request is sent in one piece, so that it can take the fast path."""
 
     gateway: Running
     connection: socket.socket
 
     def post(self, *headers: tuple[str, str], stream: str = "a") -> tuple[int, str, bool]:
-        """Status and code of the answer, and whether it went the short way."""
+        """Post, and return status and code of the answer, and whether it took the fast path."""
         before, content = len(self.gateway.asgi), body(EVENT)
         named = [("host", "127.0.0.1"), ("content-length", str(len(content))), *headers]
         lines = [f"POST /v1/streams/{stream} HTTP/1.1", *(f"{name}: {value}" for name, value in named), "", ""]
         self.connection.sendall("\r\n".join(lines).encode() + content)
         with HTTPResponse(self.connection) as answer:
             answer.begin()
-            told = json.loads(answer.read())
-        return answer.status, told.get("code", ""), len(self.gateway.asgi) == before
+            response = json.loads(answer.read())
+        return answer.status, response.get("code", ""), len(self.gateway.asgi) == before
 
 
 @pytest.fixture
@@ -127,7 +127,7 @@ def test_a_websocket_ends_with_its_key_and_others_go_on(gateway: Running, path: 
             assert json.loads(socket.recv(60))["event"] == "subscribed"
         CHANGES[change](gateway)
         gateway.reload()
-        assert ended(socket) == (1008, "the key that opened this connection is revoked or expired")
+        assert ended(socket) == (1008, "the key that opened this connection has been revoked or has expired")
         if change != "deleted":
             beside.send(json.dumps({"op": "ping"}))
             assert json.loads(beside.recv(60)) == {"event": "pong"}
@@ -156,7 +156,7 @@ def test_connections_of_nobody_end_with_the_first_key(gateway: Running) -> None:
 
 
 def test_a_client_that_takes_nothing_is_let_go_with_its_key(gateway: Running) -> None:
-    """Its key is over, whether it reads that or not: what is sent from here on it never gets."""
+    """Its key has ended, whether it reads that or not: it never gets messages sent from here on."""
     key, boss = gateway.add("bob", "consume:a"), gateway.add("boss", "admin")
     with gateway.socket("/v1/live", key, max_queue=1, close_timeout=0.1) as socket:
         for number in range(40):
@@ -180,12 +180,12 @@ def test_who_is_over_its_rate_is_told_for_how_long_and_it_is_true(gateway: Runni
         assert client.get("/v1/streams/a").status_code == 429, "reading counts too"
         told_s = int(again.headers["retry-after"])
         assert told_s == again.json()["retry_after_s"] <= int(answer.headers["retry-after"]) + 1
-        time.sleep(told_s)  # what is promised is a time
+        time.sleep(told_s)  # the guarantee is a time
         assert client.post("/v1/streams/a", json=EVENT).status_code == 200
 
 
 def test_a_rate_is_not_got_around_by_many_bodies_that_are_held_back(gateway: Running) -> None:
-    """Each of them was let in when its head came; what counts is when its events do."""
+    """Each of them was let in when its head came; the count applies when its events come."""
     key = gateway.add("bob", "produce:a", rate=0.001)
     content = body([EVENT] * 10)
     head = f"POST /v1/streams/a HTTP/1.1\r\nhost: 127.0.0.1\r\nauthorization: Bearer {key}\r\n"
@@ -195,11 +195,11 @@ def test_a_rate_is_not_got_around_by_many_bodies_that_are_held_back(gateway: Run
         for connection in held:
             connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content[:5])
         wait_for(lambda: len(gateway.asgi) == len(held))
-        found = []
+        statuses = []
         for connection in held:
             connection.sendall(content[5:])
-            found.append(connection.recv(4096)[9:12])
-    assert found == [b"200", *([b"429"] * 19)]
+            statuses.append(connection.recv(4096)[9:12])
+    assert statuses == [b"200", *([b"429"] * 19)]
 
 
 def test_a_producer_that_holds_back_bodies_leaves_room_for_those_of_another(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ def test_a_producer_that_holds_back_bodies_leaves_room_for_those_of_another(tmp_
 
         held = [sent(bob) for _ in range(4)]
         refused, _, _ = select.select(held, [], [], 10)
-        assert {each.recv(4096)[9:12] for each in refused} == {b"429"}
+        assert {connection.recv(4096)[9:12] for connection in refused} == {b"429"}
         mine = sent(eve)
         mine.sendall(b'{"k": "x"}]'.rjust(100))
         assert mine.recv(4096)[9:12] == b"200"
@@ -247,9 +247,9 @@ def test_a_publisher_over_its_rate_waits_and_loses_nothing(gateway: Running) -> 
             socket.send(json.dumps({"seq": number, "event": EVENT}))
         last, accepted = -1, 0
         while last < 129:
-            told = json.loads(socket.recv(60))
-            assert told["event"] == "ack"
-            last, accepted = told["seq"], accepted + told["accepted"]
+            ack = json.loads(socket.recv(60))
+            assert ack["event"] == "ack"
+            last, accepted = ack["seq"], accepted + ack["accepted"]
     assert accepted == 130
 
 
@@ -271,7 +271,7 @@ def test_the_same_word_of_two_callers_is_no_repetition(gateway: Running) -> None
 
 
 def test_the_id_of_an_event_names_its_sender_as_the_page_on_security_says(gateway: Running) -> None:
-    """In a query and nowhere else; the class of these events has no id."""
+    """The id is visible in a query and nowhere else; the class of these events has no id."""
     gateway.post("a", events=[{"k": "open"}], **{"Idempotency-Key": "k"})
     key = gateway.add("till-7", "admin")
     gateway.post("a", key, events=[{"k": "plain"}])
@@ -318,7 +318,7 @@ def test_a_page_of_another_site_opens_nothing_though_it_has_a_key(gateway: Runni
 
 
 def test_who_is_refused_leaves_no_line_in_the_log(gateway: Running, caplog: pytest.LogCaptureFixture) -> None:
-    """Anyone may be refused, as often as they like: the disk of the log is not theirs."""
+    """Anyone may be refused, as often as they like: they must not fill the disk of the log."""
     caplog.set_level(logging.WARNING)
     gateway.add("bob", "consume:a")
     for path in ("/v1/live", "/v1/streams/a/publish", "/v1/streams/b/publish", "/none"):
@@ -329,10 +329,10 @@ def test_who_is_refused_leaves_no_line_in_the_log(gateway: Running, caplog: pyte
 
 
 def test_a_rate_is_not_got_around_by_many_requests_at_once(gateway: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    """They are counted before they are taken: here the first waits for its commit while the others come."""
+    """They are counted before they are accepted: here the first waits for its commit while the others come."""
     key = gateway.add("bob", "produce:a", rate=0.001)
-    entrance = gateway.gateway.door.entrance("a")
-    offer, held, go = entrance.intake.offer, threading.Event(), threading.Event()
+    stream_ingress = gateway.gateway.ingress.stream_ingress("a")
+    offer, held, go = stream_ingress.group_commit.offer, threading.Event(), threading.Event()
 
     def slow(request: Any) -> Any:
         async def later() -> Any:
@@ -342,7 +342,7 @@ def test_a_rate_is_not_got_around_by_many_requests_at_once(gateway: Running, mon
 
         return later()
 
-    monkeypatch.setattr(entrance.intake, "offer", slow)
+    monkeypatch.setattr(stream_ingress.group_commit, "offer", slow)
     events = [EVENT] * 1000
     with ThreadPoolExecutor(1) as threads:
         first = threads.submit(gateway.post, "a", key, events, **{"Idempotency-Key": "1"})
@@ -360,9 +360,9 @@ def test_keys_that_cannot_be_read_are_a_problem_until_they_can(gateway: Running)
     gateway.keys.path.write_text("{")
     gateway.reload()
     assert gateway.get("/v1/app", key).status_code == 401
-    told = gateway.do(gateway.gateway.status.health)["problems"]
-    assert [(each["kind"], each["level"]) for each in told] == [("access", "red")]
-    assert "no key is accepted: " in told[0]["message"]
+    problems = gateway.do(gateway.gateway.status.health)["problems"]
+    assert [(problem["kind"], problem["level"]) for problem in problems] == [("access", "red")]
+    assert "no key is accepted: " in problems[0]["message"]
     gateway.keys.path.write_bytes(content)
     gateway.reload()
     assert gateway.get("/v1/app", key).json()["problems"] == []

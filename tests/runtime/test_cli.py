@@ -1,4 +1,4 @@
-"""The commands as a newcomer types them."""
+"""The commands as a new user types them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.cli import main
+from penstock.cli.main import main
 
 BAD = """
 from penstock import App, Event
@@ -47,7 +47,7 @@ def test_check_prints_every_problem_with_its_line(tmp_path: Path) -> None:
     done = penstock("check", "shop.py", cwd=tmp_path)
     assert done.returncode == 1
     lines = done.stderr.splitlines()
-    assert lines[0].startswith("shop.py:8: stream orders: the key 'produkt' is no field of Order")
+    assert lines[0].startswith("shop.py:8: stream orders: the key 'produkt' is not a field of Order")
     assert lines[1].startswith("shop.py:9: view sales: top and by go together")
     assert len(lines) == 2
 
@@ -67,7 +67,7 @@ def test_a_new_app_is_sound_and_its_test_passes(tmp_path: Path) -> None:
     assert penstock("new", "corner-shop", cwd=tmp_path).returncode == 0
     checked = penstock("check", "corner-shop/app.py", cwd=tmp_path)
     assert checked.returncode == 0, checked.stderr
-    assert "corner-shop is sound: 1 stream, 1 view\n" in checked.stdout
+    assert "no problem found in corner-shop: 1 stream, 1 view\n" in checked.stdout
     command = [sys.executable, "-m", "pytest", "-q", "corner-shop"]
     tested = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240, check=False)
     assert tested.returncode == 0, tested.stdout
@@ -88,11 +88,11 @@ def test_doctor_says_what_it_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "says"),
     [
-        ("missing.py", "there is no file 'missing.py'"),
+        ("missing.py", "file 'missing.py' does not exist"),
         ("empty.py", "empty.py has no App"),
         ("broken.py", "broken.py:2: ZeroDivisionError"),
         ("syntax.py", "syntax.py:1: "),
-        ("two.py", "two.py has 2 apps; give one as two.py:NAME"),
+        ("two.py", "two.py has 2 apps; choose one with two.py:NAME"),
         ("two.py:c", "two.py has no app named 'c'; it has a, b"),
     ],
 )
@@ -137,7 +137,7 @@ Check = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture
 def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Check:
-    """What `penstock check --no-spark` says of a text: its status, its output, its errors."""
+    """Return the result of `penstock check --no-spark` on a text: its status, its output, its errors."""
     monkeypatch.chdir(tmp_path)
 
     def check(text: str, *arguments: str, file: str = "shop.py") -> tuple[int, str, str]:
@@ -151,8 +151,8 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Capt
 def test_check_warns_of_the_clock_and_of_random_numbers_in_handlers(checked: Check) -> None:
     status, out, errors = checked(HANDLED)
     assert status == 0
-    assert "shop is sound" in out
-    assert "warning: shop.py:18: handler seen: random.randrange() draws other values" in errors
+    assert "no problem found in shop" in out
+    assert "warning: shop.py:18: handler seen: random.randrange() draws different values" in errors
     assert "warning: shop.py:19: handler seen: time.time() is the wall clock" in errors
     assert "--determinism" in errors
     sound = HANDLED.replace("random.randrange(9)", "1").replace("time.time()", "1")
@@ -162,7 +162,7 @@ def test_check_warns_of_the_clock_and_of_random_numbers_in_handlers(checked: Che
 def test_a_determinism_check_that_finds_something_does_not_say_that_the_app_is_sound(checked: Check) -> None:
     status, out, errors = checked(HANDLED, "--determinism")
     assert status == 1
-    assert "draws other values" in errors
+    assert "draws different values" in errors
     assert "sound" not in out
 
 
@@ -235,15 +235,15 @@ def test_an_unknown_table_is_told_with_the_nearest_and_never_with_the_view_itsel
     text = BAD.replace('key="produkt"', "").replace(", top=3", "").replace("FROM orders", "FROM ordres")
     assert "did you mean orders?" in checked(text)[2]
     own = checked(text.replace("FROM ordres", "FROM salse"), file="own.py")[2]
-    assert "which is not a stream or view of this app; there are orders" in own
+    assert "which is not a stream or view of this app; available: orders" in own
     assert "sales?" not in own
 
 
 MISTYPED_COMMANDS = [
     ("chekc", "there is no command 'chekc'; did you mean 'check'? (see `penstock --help`)"),
-    ("xyzzy", "there is no command 'xyzzy'; there are run, "),
+    ("xyzzy", "there is no command 'xyzzy'; available: run, "),
     ("keys ad bob admin", "there is no action 'ad'; did you mean 'add'? (see `penstock keys --help`)"),
-    ("keys xyzzy", "there is no action 'xyzzy'; there are add, rotate, revoke, list"),
+    ("keys xyzzy", "there is no action 'xyzzy'; available: add, rotate, revoke, list"),
     ("run app.py --prot 80", "there is no option '--prot'; did you mean '--port'? (see `penstock run --help`)"),
     ("run --prot=80 app.py", "there is no option '--prot'; did you mean '--port'?"),
     ("purge app.py name --dta x", "there is no option '--dta'; did you mean '--data'?"),
@@ -251,23 +251,23 @@ MISTYPED_COMMANDS = [
         "keys add bob admin --expire-in 1d",
         "there is no option '--expire-in'; did you mean '--expires'? (see `penstock keys add --help`)",
     ),
-    ("doctor --zzzzzz", "there is no option '--zzzzzz'; there are --help"),
+    ("doctor --zzzzzz", "there is no option '--zzzzzz'; available: --help"),
     ("doctor now", "unrecognized arguments: now (see `penstock doctor --help`)"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("typed", "told"), MISTYPED_COMMANDS)
+@pytest.mark.parametrize(("typed", "message"), MISTYPED_COMMANDS)
 def test_a_mistyped_command_or_option_is_told_with_the_nearest_one(
-    capsys: pytest.CaptureFixture[str], typed: str, told: str
+    capsys: pytest.CaptureFixture[str], typed: str, message: str
 ) -> None:
     with pytest.raises(SystemExit) as end:
         main(typed.split())
     assert end.value.code == 2
-    assert capsys.readouterr().err.startswith(f"penstock: {told}")
+    assert capsys.readouterr().err.startswith(f"penstock: {message}")
 
 
 def test_what_new_says_to_type_works_in_its_environment(tmp_path: Path) -> None:
-    """Also where the package was installed without its script, or pytest was not installed."""
+    """This holds even if the package was installed without its script, or pytest was not installed."""
     done = penstock("new", "shop", cwd=tmp_path)
     commands = [line.strip() for line in done.stdout.partition("now:")[2].splitlines() if line.strip()]
     run, *others = commands
@@ -286,11 +286,11 @@ def test_new_says_how_to_get_what_is_not_installed(
     (bare / "python3").symlink_to(sys.executable)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "executable", str(bare / "python3"))
-    monkeypatch.setattr("penstock.cli.find_spec", lambda name: None)
+    monkeypatch.setattr("penstock.cli.main.find_spec", lambda name: None)
     assert main(["new", "shop"]) == 0
-    told = capsys.readouterr().out
-    assert "  'bin with blanks/python3' -m penstock.cli run shop/app.py\n" in told
-    assert "  'bin with blanks/python3' -m pip install pytest\n" in told
+    output = capsys.readouterr().out
+    assert "  'bin with blanks/python3' -m penstock.cli run shop/app.py\n" in output
+    assert "  'bin with blanks/python3' -m pip install pytest\n" in output
 
 
 def test_an_example_shows_its_own_name_in_its_help() -> None:

@@ -1,76 +1,44 @@
-"""One owner at a time, whoever dies how."""
+"""A data directory has one owner at a time, whatever process dies and however."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import time
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
-from penstock.errors import AlreadyRunning, Damaged, NewerFormat, StorageError
-from penstock.runtime.directory import DataDirectory, await_orphans, take
-
-HOLD = """
-import os, sys
-from pathlib import Path
-from penstock.runtime.directory import DataDirectory, take
-print(take(DataDirectory(Path(sys.argv[1])), "fleet").epoch, flush=True)
-sys.stdin.read()
-"""
+from penstock.core.errors import AlreadyRunning, Damaged, NewerFormat, StorageError
+from penstock.runtime.embedded.directory import DataDirectory, await_orphans, held, take
+from tests.contracts.ownership import left_behind
 
 
-def hold(root: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", HOLD, str(root)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def test_whoever_looks_at_the_owner_keeps_no_one_from_owning(tmp_path: Path) -> None:
+    """It has the lock for a moment."""
+    directory = DataDirectory(tmp_path)
+    directory.make()
+    looking = os.open(directory.root / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    fcntl.flock(looking, fcntl.LOCK_SH)
+    tries: list[float] = []
 
+    def sleep(seconds: float) -> None:
+        tries.append(seconds)
+        if len(tries) == 3:
+            os.close(looking)
 
-def test_a_second_owner_is_refused_with_the_pid_of_the_first(tmp_path: Path) -> None:
-    with hold(tmp_path) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "1\n"
-        with pytest.raises(AlreadyRunning, match=f"process {first.pid} "):
-            take(DataDirectory(tmp_path), "fleet")
-        first.kill()
-
-
-LEAVE = """
-import os, subprocess, sys
-from pathlib import Path
-from penstock.runtime.directory import DataDirectory, take
-held = take(DataDirectory(Path(sys.argv[1])), "fleet").descriptor
-with subprocess.Popen(["cat"], stdin=int(sys.argv[2]), pass_fds=[held]):
-    print("held", flush=True)
-"""
-
-
-@contextmanager
-def left_behind(root: Path) -> Iterator[tuple[int, Callable[[], None]]]:
-    """A directory whose owner was killed, and whose child still has the lock: the pid of the first, and what ends the
-    second."""
-    reading, writing = os.pipe()
-    held = os.fdopen(writing, "wb")
-
-    command = [sys.executable, "-c", LEAVE, str(root), str(reading)]
-    with subprocess.Popen(command, pass_fds=[reading], stdout=subprocess.PIPE, text=True) as owner:
-        os.close(reading)
-        assert owner.stdout is not None
-        assert owner.stdout.readline() == "held\n"
-        owner.kill()
-        os.waitid(os.P_PID, owner.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not forgotten yet
-        try:
-            yield owner.pid, held.close
-        finally:
-            held.close()
+    with patch.object(time, "sleep", sleep):
+        os.close(*take(directory, "fleet").inherit)
+    assert len(tries) == 3
 
 
 def test_what_a_killed_owner_has_started_is_waited_for(tmp_path: Path) -> None:
     directory, said = DataDirectory(tmp_path), list[str]()
-    with left_behind(tmp_path) as (pid, end):
+    with left_behind(str(tmp_path)) as (pid, end):
         with pytest.raises(AlreadyRunning):
             take(directory, "fleet")
 
@@ -79,39 +47,75 @@ def test_what_a_killed_owner_has_started_is_waited_for(tmp_path: Path) -> None:
             end()
 
         await_orphans(directory, say, 60)
-        os.close(take(directory, "fleet").descriptor)
-    assert said == [f"process {pid} is gone, but what it started is still ending; waiting up to 60 s"]
+        os.close(*take(directory, "fleet").inherit)
+    assert said == [f"process {pid} has ended, but its children have not; waiting up to 60 s"]
 
 
 def test_what_a_killed_owner_has_started_is_not_waited_for_without_end(tmp_path: Path) -> None:
-    with left_behind(tmp_path) as (pid, _), pytest.raises(AlreadyRunning, match=f"process {pid} is gone, but") as error:
+    with (
+        left_behind(str(tmp_path)) as (pid, _),
+        pytest.raises(AlreadyRunning, match=f"process {pid} has ended, but") as error,
+    ):
         await_orphans(DataDirectory(tmp_path), lambda line: None, 0.2)
     assert "end those processes" in error.value.message
 
 
-def test_an_owner_that_lives_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_process_that_got_the_id_of_a_killed_owner_later_is_not_the_owner(tmp_path: Path) -> None:
+    """This process, which runs, has the id, but it started at another time."""
     directory, said = DataDirectory(tmp_path), list[str]()
-    await_orphans(directory, said.append)
-    with hold(tmp_path) as first:
-        assert first.stdout is not None
-        assert first.stdout.readline() == "1\n"
-        await_orphans(directory, said.append)
-        first.kill()
-    assert said == []
+    with left_behind(str(tmp_path)) as (_, end):
+        stored = json.loads((tmp_path / "owner.json").read_text())
+        assert stored["started"] > 0
+        (tmp_path / "owner.json").write_text(json.dumps(stored | {"pid": os.getpid()}))
+
+        def say(line: str) -> None:
+            said.append(line)
+            end()
+
+        await_orphans(directory, say, 60)
+    assert len(said) == 1
 
 
-def test_each_owner_has_a_higher_epoch_even_after_kill(tmp_path: Path) -> None:
-    for epoch in (1, 2, 3):
-        with hold(tmp_path) as owner:
-            assert owner.stdout is not None
-            assert owner.stdout.readline() == f"{epoch}\n"
-            owner.kill()
+def test_the_children_of_a_killed_owner_are_named_as_what_uses_the_directory(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path)
+    with left_behind(str(tmp_path)) as (pid, _):
+        for use in (lambda: take(directory, "fleet"), lambda: held(directory).__enter__()):
+            with pytest.raises(AlreadyRunning, match=f"in use by children of process {pid} .*, which has ended; wait"):
+                use()
 
 
-def test_another_app_is_refused(tmp_path: Path) -> None:
-    os.close(take(DataDirectory(tmp_path), "fleet").descriptor)
-    with pytest.raises(AlreadyRunning, match="belongs to the app 'fleet'"):
-        take(DataDirectory(tmp_path), "shop")
+def test_purge_waits_for_what_a_killed_owner_has_started(tmp_path: Path) -> None:
+    """Two streams were declared once, and now there is one."""
+    (tmp_path / "app.py").write_text(
+        "from penstock import App, Event\nclass Fix(Event):\n    car: str\napp = App('fleet')\n"
+        "fixes = app.stream('fixes', Fix, key='car')\n"
+    )
+    data = DataDirectory(tmp_path / "data")
+    with left_behind(str(data.root)) as (pid, end):
+        (data.streams / "old.db").touch()
+        command = [sys.executable, "-m", "penstock.cli", "purge", "app.py", "old", "--data", "data", "--yes"]
+        with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as purge:
+            assert purge.stdout is not None
+            assert f"process {pid} has ended, but its children have not" in purge.stdout.readline()
+            assert (data.streams / "old.db").exists()
+            end()
+            purge.stdout.read()
+    assert purge.returncode == 0
+    assert not (data.streams / "old.db").exists()
+
+
+def test_the_parent_of_each_new_folder_is_synced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise, a power cut could lose a folder with all of its data."""
+    synced, fsync = list[str](), os.fsync
+
+    def record(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink()))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", record)
+    DataDirectory(tmp_path / "new" / "deep" / "data").make()
+    folders = [tmp_path, tmp_path / "new", tmp_path / "new" / "deep", tmp_path / "new" / "deep" / "data"]
+    assert synced == [str(folder) for folder in folders]
 
 
 def test_a_newer_format_is_refused(tmp_path: Path) -> None:
@@ -129,7 +133,7 @@ def test_a_damaged_owner_file_is_reported(tmp_path: Path, content: bytes) -> Non
 
 def test_the_directory_is_for_its_owner_only(tmp_path: Path) -> None:
     root = tmp_path / "data"
-    os.close(take(DataDirectory(root), "fleet").descriptor)
+    os.close(*take(DataDirectory(root), "fleet").inherit)
     assert root.stat().st_mode & 0o077 == 0
 
 
@@ -137,14 +141,14 @@ def test_the_directory_is_for_its_owner_only(tmp_path: Path) -> None:
 def test_a_directory_that_everyone_may_write_to_is_refused_with_the_command_that_fixes_it(
     tmp_path: Path, part: str
 ) -> None:
-    """Others could put files there that are trusted: keys, the next app file, the log."""
+    """Others could put trusted files there: keys, the next app file, the log."""
     directory = DataDirectory(tmp_path / "data")
     directory.make()
     (directory.root / part).chmod(0o777)
     with pytest.raises(StorageError, match=f"chmod go-w {directory.root / part}"):
         take(directory, "fleet")
     (directory.root / part).chmod(0o700)
-    os.close(take(directory, "fleet").descriptor)
+    os.close(*take(directory, "fleet").inherit)
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory to someone else")
@@ -161,7 +165,7 @@ def test_a_directory_of_another_user_is_refused_with_the_command_that_fixes_it(t
 def test_a_directory_that_others_may_rename_is_refused_with_the_command_that_fixes_it(
     tmp_path: Path, below: str
 ) -> None:
-    """Who may write to a directory above could put another data directory in its place, with keys of their own."""
+    """A user who may write to a directory above could replace the data directory, with their own keys in it."""
     shared = tmp_path / "shared"
     shared.mkdir()
     directory = DataDirectory(shared / below)
@@ -170,11 +174,11 @@ def test_a_directory_that_others_may_rename_is_refused_with_the_command_that_fix
     with pytest.raises(StorageError, match=f"chmod \\+t {shared}$"):
         take(directory, "fleet")
     shared.chmod(0o1777)
-    os.close(take(directory, "fleet").descriptor)
+    os.close(*take(directory, "fleet").inherit)
 
 
 def test_the_group_of_the_process_may_write_and_no_other(tmp_path: Path) -> None:
-    """With a umask of 002 a directory is made so, for a group with one member."""
+    """With a umask of 002 a directory is created so, for a group with one member."""
     directory = DataDirectory(tmp_path / "data")
     directory.make()
     directory.root.chmod(0o775)

@@ -1,4 +1,4 @@
-"""What the gateway refuses before anyone sees it."""
+"""Requests that the gateway refuses before they reach the app."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.harness import wait_for
 
 
 def test_a_publishing_websocket_too_many_is_told_that_the_gateway_is_busy(tmp_path: Path) -> None:
-    """It is 503 with a time after which to try, those that are open go on, and one that closes makes room."""
+    """It gets 503 with a time to retry, open ones continue, and one that closes makes room."""
     with running_gateway(tmp_path, PENSTOCK_CONNECTIONS_MAX="1") as gateway:
         url = f"ws://127.0.0.1:{gateway.port}/v1/streams/notes/publish"
         with connect(url, open_timeout=60) as first:

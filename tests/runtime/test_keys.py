@@ -1,4 +1,4 @@
-"""`penstock keys`, and what `penstock run` says before it lets anyone in."""
+"""`penstock keys`, and the messages of `penstock run` before it accepts requests."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from penstock.access import Gate, KeyFile
-from penstock.access.keys import digest
-from penstock.cli import main
+from penstock.cli.main import main
+from penstock.core.access import Gate, KeyFile
+from penstock.core.access.api_keys import digest
 from penstock.runtime.gateway import ask_if_exposed
 
 KEY = re.compile(r"penstock_[0-9a-f]{56}\n")
@@ -27,18 +27,18 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def penstock(captured: Captured, *arguments: str, status: int = 0) -> tuple[str, str]:
-    """What a command says on standard output, and on standard error."""
+    """Run a command; returns its standard output and standard error."""
     assert main(arguments) == status
-    found = captured.readouterr()
-    assert "Traceback" not in found.err
-    return found.out, found.err
+    output = captured.readouterr()
+    assert "Traceback" not in output.err
+    return output.out, output.err
 
 
 def test_add_shows_the_key_and_nothing_else_on_standard_output(here: Path, capsys: Captured) -> None:
     out, said = penstock(capsys, "keys", "add", "bob", "produce:a", "consume:b*", "--rate", "5", "--expires", "90d")
     assert KEY.fullmatch(out)
     assert "bob: produce:a consume:b*, at most 5 a second, until 20" in said
-    assert "this is the first key: from now on everyone who uses this app needs one" in said
+    assert "this is the first key: from now on, every request to this app requires a key" in said
     assert out.strip() not in said
     out, said = penstock(capsys, "keys", "add", "eve", "admin")
     assert "first" not in said
@@ -51,7 +51,7 @@ def test_add_shows_the_key_and_nothing_else_on_standard_output(here: Path, capsy
 def test_list_tells_keys_apart_and_shows_none(capsys: Captured) -> None:
     assert penstock(capsys, "keys", "list") == (
         "",
-        "penstock: there are no keys: nobody is asked who they are, and only this machine can connect\n",
+        "penstock: there are no keys: requests are not authenticated, and only this machine can connect\n",
     )
     texts = [penstock(capsys, "keys", "add", name, "admin")[0].strip() for name in ("bob", "eve", "joe")]
     penstock(capsys, "keys", "revoke", "eve")
@@ -60,14 +60,14 @@ def test_list_tells_keys_apart_and_shows_none(capsys: Captured) -> None:
     out, said = penstock(capsys, "keys", "list")
     assert said == ""
     head, *rows = [line.split() for line in out.splitlines()]
-    assert head[0] == "NAME"
+    assert head == ["NAME", "STATE", "ENDS", "IN", "CREATED", "GRANTS"]
     assert [row[:2] for row in rows] == [["bob", "valid"], ["eve", "revoked"], ["joe", "valid"], ["old", "expired"]]
     assert rows[0][2] == texts[0][-12:-8]
     assert rows[2][2] == f"{texts[3][-12:-8]},{texts[2][-12:-8]}"
     assert not any(text[9:20] in out for text in texts)
 
 
-@pytest.mark.parametrize(("keep", "says"), [((), "valid until 20"), (("--keep", "0s"), "valid no longer")])
+@pytest.mark.parametrize(("keep", "says"), [((), "valid until 20"), (("--keep", "0s"), "is no longer valid")])
 def test_rotate_shows_another_key_and_says_what_becomes_of_the_first(
     here: Path, capsys: Captured, keep: tuple[str, ...], says: str
 ) -> None:
@@ -77,7 +77,7 @@ def test_rotate_shows_another_key_and_says_what_becomes_of_the_first(
     assert first != second
     assert says in said
     kept = KeyFile(here / ".penstock/keys.json").keys()[0].secrets
-    assert [each.sha256 for each in kept] == [digest(text.strip()) for text in (second, first)[: 1 if keep else 2]]
+    assert [secret.sha256 for secret in kept] == [digest(text.strip()) for text in (second, first)[: 1 if keep else 2]]
 
 
 def test_revoke_ends_a_key_and_the_file_says_that_keys_are_needed(here: Path, capsys: Captured) -> None:
@@ -90,10 +90,10 @@ def test_revoke_ends_a_key_and_the_file_says_that_keys_are_needed(here: Path, ca
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("add", "a b", "admin"), "'a b' is no name for a key"),
-        (("add", "bob", "write:x"), "'write:x' is no grant: use produce:STREAM"),
-        (("revoke", "bob"), "there are no keys in .penstock; `penstock keys add` makes one"),
-        (("rotate", "bob"), "there are no keys in .penstock; `penstock keys add` makes one"),
+        (("add", "a b", "admin"), "'a b' is not a valid key name"),
+        (("add", "bob", "write:x"), "'write:x' is not a grant: use produce:STREAM"),
+        (("revoke", "bob"), "there are no keys in .penstock; `penstock keys add` creates one"),
+        (("rotate", "bob"), "there are no keys in .penstock; `penstock keys add` creates one"),
     ],
 )
 def test_what_makes_no_sense_is_told_in_one_sentence(
@@ -143,8 +143,8 @@ def test_a_file_that_cannot_be_read_is_told(here: Path, capsys: Captured, conten
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.5", "example.org"])
 def test_nobody_else_can_connect_before_there_is_a_key(capsys: Captured, host: str) -> None:
     _, said = penstock(capsys, "run", "app.py", "--host", host, "--port", "0", status=1)
-    assert f"{host} can be reached from other machines, and nobody would be asked who they are" in said
-    assert "make a key first with `penstock keys add NAME admin`, or use 127.0.0.1" in said
+    assert f"{host} can be reached from other machines, and requests need no key yet" in said
+    assert "create one first with `penstock keys add NAME admin`, or use 127.0.0.1" in said
 
 
 @pytest.mark.parametrize(("host", "is_open"), [("127.0.0.1", True), ("::1", True), ("0.0.0.0", False), ("::", False)])

@@ -11,8 +11,8 @@ from penstock.runtime.logs import EntryFormatter
 
 
 def entry(message: str, *given: object, error: bool = False) -> str:
-    found = sys.exc_info() if error else None
-    record = logging.LogRecord("penstock.serve", logging.ERROR, __file__, 1, message, given, found)
+    exc_info = sys.exc_info() if error else None
+    record = logging.LogRecord("penstock.serve", logging.ERROR, __file__, 1, message, given, exc_info)
     return EntryFormatter().format(record)
 
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import penstock
-from penstock import errors
-from penstock.cli import main
-from penstock.runtime.console import formatted, report
+from penstock.cli.console import formatted, report
+from penstock.cli.main import main
+from penstock.core import errors
 
 HEAD = """
 from penstock import App, Context, Event, State
@@ -94,7 +94,7 @@ CALLS = [
     ("check sound.py --determinism --data missing", 1),
     ("plan sound.py", 0),
     ("plan wrong.py", 1),
-    ("purge sound.py", 0),
+    ("purge sound.py", 1),
     ("purge sound.py orders", 1),
     ("purge sound.py nothing --yes", 1),
     ("rebuild sound.py", 1),
@@ -120,14 +120,14 @@ NAMES = {"Penstock", "Spark", "Python", "Java", "PySpark"}
 
 
 def complaints(line: str) -> Iterator[str]:
-    """What is wrong with the format of a line."""
+    """Yield the errors in the format of a line."""
     if line.startswith("  "):
         return
-    found = SAID.fullmatch(line) or PROBLEM.fullmatch(line)
-    if found is None:
+    match = SAID.fullmatch(line) or PROBLEM.fullmatch(line)
+    if match is None:
         yield f"neither a problem with its place nor a sentence of penstock: {line}"
     else:
-        yield from (f"{each}: {line}" for each in wrong_with(found["sentence"]))
+        yield from (f"{fault}: {line}" for fault in wrong_with(match["sentence"]))
 
 
 def wrong_with(sentence: str) -> Iterator[str]:
@@ -150,16 +150,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_every_line_of_a_command_has_the_format(
     folder: Path, capsys: pytest.CaptureFixture[str], call: str, status: int | None
 ) -> None:
-    found: object
+    code: object
     try:
-        found = main(call.split())
+        code = main(call.split())
     except SystemExit as end:
-        found = end.code
+        code = end.code
     out, err = capsys.readouterr()
     lines = [*out.splitlines(), *err.splitlines()]
-    assert [each for line in lines for each in complaints(line)] == []
+    assert [complaint for line in lines for complaint in complaints(line)] == []
     assert lines
-    assert status in (None, found)
+    assert status in (None, code)
     if status in (1, 2):
         assert err, "an error goes to standard error"
         assert "Traceback" not in err
@@ -168,14 +168,14 @@ def test_every_line_of_a_command_has_the_format(
 def test_a_key_and_the_list_of_keys_are_results_without_a_prefix(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The key alone is in standard output, so that a script can take it."""
+    """The key alone is on standard output, so that a script can use it."""
     for action in ("add ann consume:*", "rotate ann"):
         assert main(["keys", *action.split()]) == 0
         out, err = capsys.readouterr()
         assert re.fullmatch(r"penstock_[0-9a-f]{56}\n", out)
-        assert [each for line in err.splitlines() for each in complaints(line)] == []
+        assert [complaint for line in err.splitlines() for complaint in complaints(line)] == []
     assert main(["keys", "revoke", "ann"]) == 0
-    assert [each for line in capsys.readouterr().err.splitlines() for each in complaints(line)] == []
+    assert [complaint for line in capsys.readouterr().err.splitlines() for complaint in complaints(line)] == []
     assert main(["keys", "list"]) == 0
     assert capsys.readouterr().out.startswith("NAME ")
 
@@ -194,18 +194,19 @@ def test_problems_of_several_lines_have_the_format_line_by_line(capsys: pytest.C
 
 PACKAGE = Path(penstock.__file__).parent
 SPEAKERS = {"say", "say_aside", "_say", "Problem"} | {
-    name for name, each in vars(errors).items() if isinstance(each, type) and issubclass(each, errors.PenstockError)
+    name for name, cls in vars(errors).items() if isinstance(cls, type) and issubclass(cls, errors.PenstockError)
 }
 
 
 def spoken(path: Path) -> Iterator[tuple[int, str]]:
-    """The texts in the source that become a message: a line number, and the text with {} for what is filled in."""
+    """Yield the texts in the source that become a message: a line number, and the text with {} for each inserted
+    value."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and _name(node.func) in SPEAKERS:
             for given in node.args:
                 parts = given.values if isinstance(given, ast.JoinedStr) else [given]
-                texts = [each.value if isinstance(each, ast.Constant) else "{}" for each in parts]
-                if any(isinstance(each, str) and each != "{}" for each in texts):
+                texts = [part.value if isinstance(part, ast.Constant) else "{}" for part in parts]
+                if any(isinstance(text, str) and text != "{}" for text in texts):
                     yield node.lineno, "".join(map(str, texts))
 
 
@@ -214,10 +215,10 @@ def _name(called: ast.expr) -> str:
 
 
 def test_messages_that_no_test_can_provoke_have_the_format_too() -> None:
-    found = [
-        f"{path.relative_to(PACKAGE)}:{line}: {each}: {text[-60:]}"
+    faults = [
+        f"{path.relative_to(PACKAGE)}:{line}: {fault}: {text[-60:]}"
         for path in sorted(PACKAGE.rglob("*.py"))
         for line, text in spoken(path)
-        for each in wrong_with(text)
+        for fault in wrong_with(text)
     ]
-    assert found == []
+    assert faults == []

@@ -9,7 +9,7 @@ from typing import Any
 
 from penstock import App, Event
 from penstock.client import Client, Events
-from penstock.schema import Event as AnyEvent
+from penstock.core.schema import Event as AnyEvent
 from tests.client.suite import TRANSPORTS
 from tests.collect.support import in_loop
 from tests.harness import wait_for
@@ -41,7 +41,7 @@ class Order(Event, id="oid", version=2, renamed={"text": "body"}, dropped=["note
 
 OLD = [{"oid": f"o{n}", "text": f"t{n}", "cents": n * 10, "note": "x"} for n in range(4)]
 READ = [Order(oid=f"o{n}", body=f"t{n}", amount=Decimal(n) / 10) for n in range(4)]
-DEAR = [each for each in READ if each.amount > Decimal("0.1")]
+DEAR = [order for order in READ if order.amount > Decimal("0.1")]
 
 
 def orders(event: type[AnyEvent]) -> App:
@@ -60,15 +60,15 @@ def stored(root: Path) -> None:
 
 async def followed(client: Client, transport: Any, **wish: Any) -> list[Order]:
     async with client.follow(**wish, of=Order, since="earliest", transport=transport) as messages:
-        while not isinstance(found := await anext(messages), Events):
+        while not isinstance(message := await anext(messages), Events):
             pass
-        return list(found.events)
+        return list(message.events)
 
 
 async def of_client(gateway: Running, **wish: Any) -> list[list[Order]]:
-    """What a typed client gets of a stream or feed, by each transport."""
+    """Return the events that a typed client gets of a stream or feed, by each transport."""
     async with asyncio.timeout(DEADLINE_S), Client(f"http://127.0.0.1:{gateway.port}") as client:
-        return [await followed(client, each, **wish) for each in TRANSPORTS]
+        return [await followed(client, transport, **wish) for transport in TRANSPORTS]
 
 
 @in_loop
@@ -87,7 +87,8 @@ def test_a_webhook_and_one_of_a_feed_send_old_events_as_the_new_class(tmp_path: 
             receiver.bodies.clear()
             registered(ask, receiver, stream=name, since="earliest")
             wait_for(lambda: len(receiver.events()) >= len(expected), what="the messages")  # noqa: B023
-            told = sorted(receiver.events(), key=lambda event: str(event["oid"]))
-            assert told == [
-                {"oid": each.oid, "body": each.body, "amount": str(each.amount), "currency": "EUR"} for each in expected
+            events = sorted(receiver.events(), key=lambda event: str(event["oid"]))
+            assert events == [
+                {"oid": order.oid, "body": order.body, "amount": str(order.amount), "currency": "EUR"}
+                for order in expected
             ]

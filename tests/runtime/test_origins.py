@@ -1,4 +1,4 @@
-"""Pages of other sites: those that are listed may use the API, and a browser is told nothing that lets others."""
+"""Pages of other sites: listed ones may use the API, and browsers let no others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from penstock.access import Policy
+from penstock.core.access import Policy
 from tests.runtime.guarded import Running, running
 
 LISTED, OTHER = "https://shop.example", "https://evil.example"
@@ -17,8 +17,8 @@ ASKS = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("data"), Policy(origins=frozenset({LISTED}))) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("data"), Policy(origins=frozenset({LISTED}))) as gateway:
+        yield gateway
 
 
 def ask(gateway: Running, method: str, path: str, origin: str | None, **headers: str) -> httpx.Response:
@@ -28,11 +28,11 @@ def ask(gateway: Running, method: str, path: str, origin: str | None, **headers:
 
 
 def allowed(answer: httpx.Response) -> str | None:
-    """The origin that a browser would let read the answer."""
+    """Return the origin that a browser would let read the answer."""
     assert "access-control-allow-credentials" not in answer.headers
-    found = answer.headers.get_list("access-control-allow-origin")
-    assert len(found) < 2
-    return found[0] if found else None
+    origins = answer.headers.get_list("access-control-allow-origin")
+    assert len(origins) < 2
+    return origins[0] if origins else None
 
 
 PATHS = ["/v1/streams/a", "/v1/views/v", "/v1/streams/nothing", "/v1/app", "/v1/health", "/penstock.js", "/nothing"]
@@ -40,7 +40,7 @@ PATHS = ["/v1/streams/a", "/v1/views/v", "/v1/streams/nothing", "/v1/app", "/v1/
 
 @pytest.mark.parametrize("path", PATHS)
 def test_a_listed_page_may_read_every_answer_and_no_other_page_any(gateway: Running, path: str) -> None:
-    """Refusals too: a page must be able to tell its user what is wrong. Caches are told that origins differ."""
+    """This includes refusals: a page must be able to show its user the error. Caches are told that origins differ."""
     for origin, wanted in [(LISTED, LISTED), (OTHER, None), ("null", None), (None, None), (f"{LISTED}.evil", None)]:
         answer = ask(gateway, "GET", path, origin)
         assert allowed(answer) == wanted
@@ -78,7 +78,7 @@ def test_a_listed_page_may_open_a_websocket_and_another_may_not(gateway: Running
 
 
 def test_being_listed_is_no_key(tmp_path: Path) -> None:
-    """A listed page is asked for a key like everyone; the question before, which has none, is answered."""
+    """A listed page needs a key like any caller; the preflight, which has none, is answered."""
     with running(tmp_path, Policy(origins=frozenset({LISTED}))) as gateway:
         key = gateway.add("reader", "consume:a")
         refused = ask(gateway, "GET", "/v1/streams/a", LISTED)
@@ -100,28 +100,28 @@ def test_without_a_list_there_is_no_word_of_it(tmp_path: Path) -> None:
 
 
 def test_a_name_that_was_made_to_point_here_is_no_way_round(gateway: Running) -> None:
-    """The Host is checked as ever, for a listed page too: its requests name this machine."""
+    """The Host is still checked, for a listed page too: its requests name this machine."""
     assert ask(gateway, "GET", "/v1/streams/a", LISTED, Host="shop.example").status_code == 403
     assert ask(gateway, "OPTIONS", "/v1/streams/a", LISTED, Host="shop.example", **ASKS).status_code == 403
 
 
 @pytest.mark.parametrize("browser", [{"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"}, {"Origin": OTHER}])
 def test_a_page_of_another_site_learns_nothing_by_timing(tmp_path: Path, browser: dict[str, str]) -> None:
-    """A filter that matches would be answered at once, and one that does not after a second: with that, a page could
-    guess what is stored, one character after the other. It gets one answer to both, which waits for nothing."""
+    """A matching filter would be answered at once, and one that does not match after a second: with that, a page could
+    guess stored data, one character after the other. It gets the same answer to both, which waits for nothing."""
     with running(tmp_path) as gateway, gateway.client() as client:
         assert gateway.post("a", events={"k": "secret"}).status_code == 200
-        found = []
+        statuses = []
         for guess in ("s%", "t%"):
             asked = {"where": f"k LIKE '{guess}'", "since": "earliest", "wait": "1"}
             for path in ("/v1/streams/a", "/v1/streams/a/live"):
                 with client.stream("GET", path, params=asked, headers=browser) as answer:
-                    found.append(answer.status_code)
-        assert found == [403] * 4
+                    statuses.append(answer.status_code)
+        assert statuses == [403] * 4
 
 
 def test_a_listed_page_is_let_in_by_browsers_that_say_more(gateway: Running) -> None:
-    """A browser says of a listed page, too, that it is of another site. A picture or a form of it names no origin."""
+    """A browser marks a listed page, too, as another site. A picture or a form of it sends no origin."""
     cross = {"Sec-Fetch-Site": "cross-site"}
     assert ask(gateway, "GET", "/v1/streams/a", LISTED, **cross).status_code == 200
     assert ask(gateway, "POST", "/v1/streams/a", LISTED, **cross).status_code == 200

@@ -7,13 +7,14 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.app import App
-from penstock.collect.door import FrontDoor
+from penstock.app.app import App
+from penstock.app.shed import Shed
+from penstock.collect.ingress import Ingress
+from penstock.core.schema import Event
+from penstock.core.settings import Settings
 from penstock.runtime.pressure import Behind, judge, press
-from penstock.schema import Event
-from penstock.settings import Settings
-from penstock.shed import Shed
-from tests.collect.fakes import ManualClock, MemoryLog
+from tests.clocks import ManualClock
+from tests.memory_log import MemoryLog
 
 
 @pytest.mark.parametrize(
@@ -25,17 +26,17 @@ def test_a_stream_is_held_over_the_limit_and_let_go_at_half_of_it(behind: int, h
 
 
 def test_the_wait_is_the_time_to_catch_up_by_half() -> None:
-    found = judge(Behind("till", 2000, 100.0), False, 1000)
-    assert found is not None
-    assert found.retry_after_s == 15
-    assert found.reason == "is 2000 events ahead of till, and at most 1000 are allowed"
+    hold = judge(Behind("till", 2000, 100.0), False, 1000)
+    assert hold is not None
+    assert hold.retry_after_s == 15
+    assert hold.reason == "is 2000 events ahead of till, and at most 1000 are allowed"
 
 
 @pytest.mark.parametrize(("rate", "wait_s"), [(0.0, 5), (0.001, 60), (10_000_000.0, 1)])
 def test_the_wait_is_bounded_and_guessed_if_nobody_knows_the_pace(rate: float, wait_s: int) -> None:
-    found = judge(Behind("till", 2000, rate), True, 1000)
-    assert found is not None
-    assert found.retry_after_s == wait_s
+    hold = judge(Behind("till", 2000, rate), True, 1000)
+    assert hold is not None
+    assert hold.retry_after_s == wait_s
 
 
 def test_without_a_limit_or_a_word_of_the_engine_nothing_is_held() -> None:
@@ -48,17 +49,17 @@ class Reading(Event):
 
 
 @contextmanager
-def door() -> Iterator[FrontDoor]:
+def ingress() -> Iterator[Ingress]:
     app = App("test")
     app.stream("held", Reading)
     app.stream("shed", Reading, shed=Shed(keep=0.5))
     log = MemoryLog()
-    yield FrontDoor(app.streams, log, Settings(), ManualClock(), lambda error: None, lambda name: None)
+    yield Ingress(app.streams, log, Settings(), ManualClock(), lambda error: None, lambda name: None)
 
 
 def test_a_stream_that_may_shed_does_so_first_and_is_held_at_twice_the_limit() -> None:
-    """Up, and down again: each begins over its limit and ends at half of it."""
-    with door() as front:
+    """The lag goes up, and down again: each begins over its limit and ends at half of it."""
+    with ingress() as front:
         seen = []
         for behind in (1000, 1001, 2000, 2001, 1001, 1000, 501, 500, 1000):
             press(front, lambda name: Behind("till", behind, 10.0), 1000)  # noqa: B023
@@ -70,7 +71,7 @@ def test_a_stream_that_may_shed_does_so_first_and_is_held_at_twice_the_limit() -
 
 
 def test_why_a_stream_sheds_and_is_held_is_told_with_each_limit() -> None:
-    with door() as front:
+    with ingress() as front:
         press(front, lambda name: Behind("till", 2001, 10.0), 1000)
         shedding = front.shedding()["shed"]
         assert shedding.reason == "is 2001 events ahead of till, and at most 1000 are allowed"
@@ -82,11 +83,11 @@ def test_why_a_stream_sheds_and_is_held_is_told_with_each_limit() -> None:
 
 
 def test_the_log_tells_when_shedding_begins_and_ends(caplog: pytest.LogCaptureFixture) -> None:
-    with door() as front:
+    with ingress() as front:
         for behind in (1001, 1001, 500):
             press(front, lambda name: Behind("till", behind, 10.0), 1000)  # noqa: B023
-    told = [each.message for each in caplog.records if "stream shed" in each.message]
-    assert told == [
+    messages = [record.message for record in caplog.records if "stream shed" in record.message]
+    assert messages == [
         "stream shed sheds: it is 1001 events ahead of till, and at most 1000 are allowed",
         "stream shed keeps all events again",
     ]

@@ -1,4 +1,4 @@
-"""What is rebuilt: the views and handlers that are named, and never something else."""
+"""The choice of what is rebuilt: the named views and handlers, and never anything else."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 import pytest
 
 from penstock import App, Context, Event, State
-from penstock.declared import Handler
-from penstock.errors import AlreadyRunning, DeclarationError
-from penstock.runtime.directory import DataDirectory
-from penstock.runtime.hold import held, hold, rebuild_lock
-from penstock.runtime.loading import Loaded
+from penstock.app.declared import Handler
+from penstock.app.loading import LoadedApp
+from penstock.core.errors import DeclarationError
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.storage import open_storage
 from penstock.runtime.rebuild import Rebuild, choose
-from penstock.settings import Settings
 
 
 class Sale(Event):
@@ -44,7 +43,7 @@ def checked(total: Total, sale: Sale, ctx: Context) -> None:
 
 def test_views_and_handlers_are_chosen_by_name_each_once() -> None:
     chosen = choose(app, ["counts", "counts"], ["checked"])
-    assert [each.name for each in chosen] == ["counts", "checked"]
+    assert [node.name for node in chosen] == ["counts", "checked"]
 
 
 def test_a_view_that_a_handler_keeps_is_rebuilt_as_that_handler() -> None:
@@ -56,15 +55,15 @@ def test_a_view_that_a_handler_keeps_is_rebuilt_as_that_handler() -> None:
 def test_with_nothing_named_it_says_what_there_is() -> None:
     with pytest.raises(DeclarationError) as refused:
         choose(app, [], [])
-    listed = "say what to rebuild: --view counts, --view totals, --handler checked"
-    assert refused.value.message == f"nothing has changed that a rebuild would make otherwise; {listed}"
+    listed = "name what to rebuild: --view counts, --view totals, --handler checked"
+    assert refused.value.message == f"no change needs a rebuild; {listed}"
 
 
 def test_the_only_handler_of_an_app_without_views_need_not_be_named() -> None:
     other = App("alone")
     stream = other.stream("sales", Sale, key="shop")
-    made = other.handler("only", reads=stream, key="shop", state=Total, emits=Sale)(lambda *_: None)
-    assert choose(other, [], []) == [made]
+    handler = other.handler("only", reads=stream, key="shop", state=Total, emits=Sale)(lambda *_: None)
+    assert choose(other, [], []) == [handler]
 
 
 def test_an_unknown_view_is_refused_with_those_that_there_are() -> None:
@@ -78,21 +77,6 @@ def test_a_derived_view_has_nothing_to_rebuild() -> None:
 
 
 def test_a_folder_without_data_is_refused(tmp_path: Path) -> None:
-    loaded = Loaded(app, __import__(__name__), Path(__file__))
-    with pytest.raises(DeclarationError, match="is no data directory: there is nothing to rebuild"):
-        Rebuild(loaded, __file__, tmp_path, Settings(), choose(app, ["counts"], []))
-
-
-def test_one_rebuild_works_at_a_time_and_what_it_needs_counts_until_it_ends(tmp_path: Path) -> None:
-    directory = DataDirectory(tmp_path / "data")
-    directory.make()
-    with rebuild_lock(directory):
-        hold(directory, {"sales": {0: 7}})
-        assert held(directory, "sales") == {0: 7}
-        assert held(directory, "others") == {}
-        with pytest.raises(AlreadyRunning, match="another rebuild is at work on"), rebuild_lock(directory):
-            pass
-        assert held(directory, "sales") == {0: 7}
-    assert held(directory, "sales") == {}
-    with rebuild_lock(directory):
-        assert held(directory, "sales") == {}
+    loaded = LoadedApp(app, __import__(__name__), Path(__file__))
+    with pytest.raises(DeclarationError, match="is not a data directory: there is nothing to rebuild"):
+        Rebuild(loaded, __file__, open_storage(tmp_path), Settings(), choose(app, ["counts"], []))

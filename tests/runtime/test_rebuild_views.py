@@ -1,4 +1,4 @@
-"""A view rebuilt from the log and taken over: right rows, each event once, at every point of a crash."""
+"""A view rebuilt from the log and taken over: correct rows, each event once, at every point of a crash."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from penstock import failpoints
-from penstock.contracts import Output, Retention
-from penstock.errors import AlreadyRunning, DeclarationError, StorageError
-from penstock.failpoints import Interrupted
-from penstock.runtime.hold import held, hold, rebuild_lock
-from penstock.runtime.loading import load
-from penstock.runtime.nextview import NextView
+from penstock.app.loading import load
+from penstock.core import failpoints
+from penstock.core.contracts import Output, Retention
+from penstock.core.errors import AlreadyRunning, DeclarationError, StorageError
+from penstock.core.failpoints import Interrupted
+from penstock.runtime.embedded.next_view import EmbeddedNextView
+from penstock.runtime.embedded.rebuild_lock import held_back, hold_back, rebuild_lock
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.retention import floor
 from penstock.runtime.viewrun import ViewRun
 from penstock.store import History, rebuilt
@@ -42,7 +43,7 @@ def second(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A directory on which the first code has run on some readings."""
+    """Return a directory on which the first code has run on some readings."""
     root = tmp_path_factory.mktemp("begun") / "data"
     site = Site(spark, root)
     for first in (0, 30, 60):
@@ -53,7 +54,7 @@ def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Path
 
 @pytest.fixture(scope="module")
 def prepared(spark: SparkSession, begun: Path, second: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same, where the view is rebuilt for the second code, and then more readings came and were taken."""
+    """Return the same, with the view rebuilt for the second code, and more readings processed since."""
     root = tmp_path_factory.mktemp("prepared") / "data"
     shutil.copytree(begun, root)
     site = Site(spark, root)
@@ -87,7 +88,7 @@ def test_an_edited_view_is_rebuilt_beside_the_old_one_and_taken_over(
     site.send(readings(105, 20))
     site.run(second)
     assert site.peak(second) == expected(min, readings(0, 125))
-    files = NextView(site.directory, "peak")
+    files = EmbeddedNextView(site.directory, "peak")
     assert not files.folder.exists()
     assert not files.checkpoint.path.exists()
 
@@ -95,7 +96,7 @@ def test_an_edited_view_is_rebuilt_beside_the_old_one_and_taken_over(
 def test_a_crash_at_every_point_of_the_swap_is_made_up_for(
     opened: Opened, prepared: Path, second: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One crash after the other, each at the next point. `tests/soak` has each by itself, by kill -9."""
+    """Crashes one after the other, each at the next point. `tests/soak` tests each alone, by kill -9."""
     site = opened(prepared)
     for point in SWAP_POINTS:
         monkeypatch.setattr(failpoints, "_traps", failpoints.parse(f"{point}=stop"))
@@ -105,7 +106,7 @@ def test_a_crash_at_every_point_of_the_swap_is_made_up_for(
     site.send(readings(100, 5))
     site.run(second, clean=False)
     assert site.peak(second) == expected(min, readings(0, 105))
-    assert NextView(site.directory, "peak").read() is None
+    assert EmbeddedNextView(site.directory, "peak").read() is None
 
 
 def test_what_was_begun_is_finished_by_other_code_too(
@@ -117,7 +118,7 @@ def test_what_was_begun_is_finished_by_other_code_too(
     with pytest.raises(Interrupted):
         site.run(second)
     monkeypatch.setattr(failpoints, "_traps", {})
-    with pytest.raises(StorageError, match="half taken over; start the app"):
+    with pytest.raises(StorageError, match="has not finished switching to an earlier rebuild"):
         site.rebuild(second, "peak")
     third = changed(tmp_path, [*MINIMUM, ("app = App", "# other text\napp = App")], "third.py")
     site.run(third, clean=False)
@@ -128,7 +129,7 @@ def test_what_is_prepared_is_left_aside_by_other_code(opened: Opened, prepared: 
     site = opened(prepared)
     site.run(FIRST)
     assert site.peak(FIRST) == expected(max, readings(0, 100))
-    assert NextView(site.directory, "peak").read() is not None
+    assert EmbeddedNextView(site.directory, "peak").read() is not None
 
 
 @pytest.mark.parametrize(("point", "counts"), [("rebuild.before_mark", False), ("rebuild.after_mark", True)])
@@ -140,8 +141,8 @@ def test_a_crash_of_the_preparation_leaves_all_of_it_or_nothing(
     with pytest.raises(Interrupted):
         site.rebuild(second, "peak")
     monkeypatch.setattr(failpoints, "_traps", {})
-    assert (NextView(site.directory, "peak").read() is not None) == counts
-    site.rebuild(second, "peak")  # which starts afresh
+    assert (EmbeddedNextView(site.directory, "peak").read() is not None) == counts
+    site.rebuild(second, "peak")  # which starts again
     site.run(second)
     assert site.peak(second) == expected(min, readings(0, 90))
 
@@ -173,15 +174,15 @@ def test_an_acknowledgement_from_before_still_answers(opened: Opened, prepared: 
     _, version, _ = site.reader(second, "peak")
     for partition, end in ends.items():
         for offset in range(end):
-            found = past.find("readings", partition, offset)
-            assert found is not None
-            assert found.done.version <= version
+            batch = past.find("readings", partition, offset)
+            assert batch is not None
+            assert batch.done.version <= version
         assert past.find("readings", partition, end) is None
     past.close()
 
 
 def test_late_events_are_told_once_before_and_after_the_swap(opened: Opened, begun: Path, second: Path) -> None:
-    """Spark numbers batches from 0 again: under the old numbers, what is late would be taken for a repetition."""
+    """Spark numbers batches from 0 again: under the old numbers, late events would look like a repetition."""
     site = opened(begun)
     site.send([reading(600)])
     site.run(FIRST, view="minutes")
@@ -212,12 +213,12 @@ def test_events_that_are_late_for_the_rebuilt_view_alone_are_told_once(
     with pytest.raises(Interrupted):
         site.run(second, view="minutes")
     monkeypatch.setattr(failpoints, "_traps", {})
-    told = site.late()
+    numbers = site.late()
     site.run(second, clean=False, view="minutes")
-    assert site.late() == told
+    assert site.late() == numbers
     missed = [row["n"] for row in site.reader(second, "minutes")[2]]
-    assert sum(missed) + len(told) == 132
-    assert told == [700, 701]
+    assert sum(missed) + len(numbers) == 132
+    assert numbers == [700, 701]
 
 
 def trim(site: Site) -> None:
@@ -233,19 +234,19 @@ def test_a_log_that_no_longer_reaches_back_is_rebuilt_only_if_told_so(
     trim(site)
     with site.log() as log:
         gone = sum(log.starts("readings").values())
-    with pytest.raises(DeclarationError, match="no longer kept from where peak began; --kept rebuilds it") as refused:
+    with pytest.raises(DeclarationError, match="no longer contains the first events of peak; --kept") as refused:
         site.rebuild(second, "peak")
-    line = f"readings: its first {gone:,} events are gone, in"
+    line = f"readings: at most {gone:,} of its first events were deleted, in"
     assert line in refused.value.message
-    assert "those before 2026-01-01 12:00:59 UTC" in refused.value.message
+    assert "all before 2026-01-01 12:00:59 UTC" in refused.value.message
     said = site.rebuild(second, "peak", kept=True)
-    assert any("peak is rebuilt without what is no longer kept" in each and line in each for each in said)
+    assert any("peak is rebuilt without the dropped events" in message and line in message for message in said)
     site.run(second)
     assert sum(n for _, n in site.peak(second).values()) == 90 - gone
     site.rebuild(second, "peak")  # the view began there, so nothing of it is missing
-    found = rebuilt(site.directory.view_file("peak"))
-    assert found is not None
-    assert "readings/0" in found.origin
+    rebuild = rebuilt(site.directory.view_file("peak"))
+    assert rebuild is not None
+    assert "readings/0" in rebuild.origin
 
 
 def test_two_rebuilds_at_once_are_refused_and_a_start_beside_one_waits(
@@ -253,13 +254,13 @@ def test_two_rebuilds_at_once_are_refused_and_a_start_beside_one_waits(
 ) -> None:
     site = opened(prepared)
     with rebuild_lock(site.directory):
-        with pytest.raises(AlreadyRunning, match="another rebuild is at work on"):
+        with pytest.raises(AlreadyRunning, match="another rebuild is running on"):
             site.rebuild(second, "peak")
-        with pytest.raises(AssertionError, match="was rebuilt, and is taken over later"):  # it is started again then
+        with pytest.raises(AssertionError, match="was rebuilt, and will be adopted later"):  # restarted later
             site.run(second)
-        assert NextView(site.directory, "peak").read() is not None
+        assert EmbeddedNextView(site.directory, "peak").read() is not None
     site.run(second)
-    assert NextView(site.directory, "peak").read() is None
+    assert EmbeddedNextView(site.directory, "peak").read() is None
     assert site.peak(second) == expected(min, readings(0, 100))
 
 
@@ -271,22 +272,22 @@ def test_retention_keeps_what_a_rebuild_has_to_read(
     advance = ViewRun.advance
 
     def watched(run: ViewRun, *arguments: Any) -> int:
-        seen.append(held(site.directory, "readings"))
+        seen.append(held_back(site.directory, "readings"))
         with site.log() as log:
-            hold(site.directory, {"others": {0: 3}})
-            assert floor(app, site.directory, log, "others") == {0: 3}  # which no view reads
+            hold_back(site.directory, {"others": {0: 3}})
+            assert floor(app, EmbeddedStorage(site.directory), log, "others") == {0: 3}  # which no view reads
         return advance(run, *arguments)
 
     monkeypatch.setattr(ViewRun, "advance", watched)
     site.rebuild(second, "peak")
     assert seen == [{0: 0, 1: 0}]
-    assert held(site.directory, "readings") == {}
-    hold(site.directory, {"readings": {0: 0}})  # as one that was killed leaves it
-    assert held(site.directory, "readings") == {}
+    assert held_back(site.directory, "readings") == {}
+    hold_back(site.directory, {"readings": {0: 0}})  # as one that was killed leaves it
+    assert held_back(site.directory, "readings") == {}
 
 
 def test_rows_expire_by_the_time_of_the_log(opened: Opened, begun: Path, tmp_path: Path) -> None:
-    """Not by the time of the rebuild, in which all of them are new."""
+    """The time of the rebuild, at which all of them are new, does not matter."""
     site = opened(begun)
     for day in (1, 2):  # meter m4 only
         site.send([reading(number) for number in range(day * 86_400 + 4, day * 86_400 + 204, 5)])
@@ -325,18 +326,20 @@ def test_an_app_of_another_name_is_refused(opened: Opened, begun: Path, tmp_path
 def test_a_view_of_a_stream_that_is_not_there_is_refused(opened: Opened, begun: Path, tmp_path: Path) -> None:
     site = opened(begun)
     other = changed(tmp_path, [('app.stream("readings"', 'app.stream("fresh"'), ("FROM readings", "FROM fresh")])
-    with pytest.raises(DeclarationError, match=r"there is no stream fresh in .*: there is nothing to rebuild it from"):
+    with pytest.raises(
+        DeclarationError, match=r"there is no stream 'fresh' in .*: there is nothing to rebuild it from"
+    ):
         site.rebuild(other, "peak")
 
 
 def test_the_stream_of_changes_leads_to_the_rebuilt_rows(opened: Opened, begun: Path, tmp_path: Path) -> None:
-    """Rows that are no longer there are deleted in it, and versions rise."""
+    """Rows that no longer exist are deleted in it, and versions increase."""
     query = "SELECT meter, count(*) AS n FROM `peak.changes` GROUP BY meter"
     minutes = 'app.sql(\n    "minutes"'
-    told = (minutes, f'app.sql("told", "{query}", key="meter")\n{minutes}')
-    first = changed(tmp_path, [told], "first.py")
+    edit = (minutes, f'app.sql("told", "{query}", key="meter")\n{minutes}')
+    first = changed(tmp_path, [edit], "first.py")
     second = changed(
-        tmp_path, [told, ("FROM readings GROUP BY meter", "FROM readings WHERE meter > 'm1' GROUP BY meter")]
+        tmp_path, [edit, ("FROM readings GROUP BY meter", "FROM readings WHERE meter > 'm1' GROUP BY meter")]
     )
     site = opened(begun)
     site.run(first)

@@ -1,4 +1,4 @@
-"""Every route for every role, on the short way in and on the long one."""
+"""Every route for every role, on the fast path and by ASGI."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import pytest
 from websockets.sync.client import ClientConnection
 
-from penstock.access.keys import KeyFile
-from penstock.cursor import Ack, AckSigner, Span
+from penstock.core.cursor import Ack, AckSigner, Span
 from tests.runtime.guarded import Running, running
 
 ROLES = ("nobody", "wrong", "produce:a", "consume:a", "consume:*", "admin")
@@ -78,23 +77,23 @@ ROUTES: dict[str, tuple[int, ...]] = {
 
 @pytest.fixture(scope="module")
 def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    with running(tmp_path_factory.mktemp("data")) as found:
-        yield found
+    with running(tmp_path_factory.mktemp("data")) as gateway:
+        yield gateway
 
 
 @pytest.fixture(scope="module")
 def keys(gateway: Running) -> dict[str, str | None]:
-    """The key of each role."""
+    """Return the key of each role."""
     named = {"produce:a": "producer", "consume:a": "reader", "consume:*": "watcher", "admin": "boss"}
     return {"nobody": None, "wrong": WRONG} | {role: gateway.add(name, role) for role, name in named.items()}
 
 
 @pytest.fixture(scope="module")
 def acks(gateway: Running, keys: dict[str, str | None]) -> dict[str, str]:
-    """An acknowledgement of each stream, and one of events that are not there."""
-    found = {name: gateway.post(name.lower(), keys["admin"]).json()["ack"] for name in ("A", "B")}
+    """Return an acknowledgement of each stream, and one of events that do not exist."""
+    acks = {name: gateway.post(name.lower(), keys["admin"]).json()["ack"] for name in ("A", "B")}
     made_up = Ack("b", gateway.gateway.log.generation("b"), (Span(0, 0, 10**6),))
-    return found | {"MADE_UP_B": AckSigner(b"another key").sign(made_up)}
+    return acks | {"MADE_UP_B": AckSigner(b"another key").sign(made_up)}
 
 
 def ask(gateway: Running, kind: str, path: str, key: str | None) -> int:
@@ -114,14 +113,14 @@ def test_each_route_is_for_those_who_may(
     kind, _, path = route.partition(" ")
     last = path.rpartition("/")[2]
     path = path.removesuffix(last) + acks.get(last, last)
-    found = {role: ask(gateway, kind, path, keys[role]) for role in ROLES}
+    statuses = {role: ask(gateway, kind, path, keys[role]) for role in ROLES}
     again = {role: ask(gateway, kind, path, keys[role]) for role in ROLES}
-    assert found == again == dict(zip(ROLES, ROUTES[route], strict=True))
+    assert statuses == again == dict(zip(ROLES, ROUTES[route], strict=True))
 
 
 def test_every_route_of_the_gateway_is_in_the_table(gateway: Running) -> None:
     document = gateway.gateway.status.describe()
-    assert [each["name"] for each in document["streams"]] == ["a", "b", "h", "h.failed"]
+    assert [stream["name"] for stream in document["streams"]] == ["a", "b", "h", "h.failed"]
     known = {path.partition("?")[0] for path in (route.split()[1] for route in ROUTES)}
     listed = gateway.get("/v1/openapi.json", _boss(gateway)).json()["paths"]
     examples = {"name": "a", "key": "x", "ack": "A", "id": "none"}
@@ -131,12 +130,12 @@ def test_every_route_of_the_gateway_is_in_the_table(gateway: Running) -> None:
 
 
 def _boss(gateway: Running) -> str:
-    kept = KeyFile(gateway.gateway.directory.keys).keys()
+    kept = gateway.keys.keys()
     return gateway.add(f"boss-{len(kept)}", "admin")
 
 
 def subscribed(socket: ClientConnection, id: str, **what: str) -> int:
-    """The status of a subscription: 200, or that of the problem."""
+    """Return the status of a subscription: 200, or that of the problem."""
     socket.send(json.dumps({"op": "subscribe", "id": id} | what))
     while (answer := json.loads(socket.recv(60))).get("id") != id:
         pass
@@ -157,8 +156,8 @@ def test_a_subscription_is_for_those_who_may_read(role: str, gateway: Running, k
 def test_health_says_no_more_than_ready_or_not_to_those_who_may_not_see_all(
     role: str, gateway: Running, keys: dict[str, str | None]
 ) -> None:
-    found = gateway.get("/v1/health", keys[role]).json()
-    assert (found == {"ready": False}) == (role not in ("consume:*", "admin"))
+    health = gateway.get("/v1/health", keys[role]).json()
+    assert (health == {"ready": False}) == (role not in ("consume:*", "admin"))
 
 
 def test_the_document_of_the_api_has_only_what_the_caller_has_to_do_with(
@@ -178,7 +177,7 @@ def test_the_document_of_the_api_has_only_what_the_caller_has_to_do_with(
 
 
 def test_nobody_is_told_what_there_is(gateway: Running, keys: dict[str, str | None]) -> None:
-    """A stream that is there and one that is not are refused in the same words."""
+    """An existing stream and a missing one are refused in the same words."""
     for kind in ("GET", "POST"):
         with gateway.client(keys["consume:a"]) as client:
             there, missing = (client.request(kind, f"/v1/streams/{name}").json() for name in ("b", "c"))

@@ -1,4 +1,4 @@
-"""Who sees which rows: the rules of the access file, on every way to a row."""
+"""Row rules of the access file, on every path by which rows can be read."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock import App, Context, Event
-from penstock.access import Policy
-from penstock.columns import to_batch
-from penstock.contracts import StreamSpec
-from penstock.files import write_status
-from penstock.schema import Failed, Late, event_schema
-from tests.collect.fakes import DEADLINE_S
-from tests.runtime.guarded import Made, Reading, Running, Seen, running
+from penstock import App, Context, Event, cep, joins, rollups, windows
+from penstock.control import HandlerStatus, NodeStatus, ViewStatus
+from penstock.core.access import Policy
+from penstock.core.columns import to_batch
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import Failed, Late, event_schema
+from tests.memory_log import DEADLINE_S
+from tests.runtime.guarded import Reading, Running, Seen, SeenKey, running
+from tests.runtime.statuses import engine_status, figures
 
 RULES = {"a": "k = claim('sub') OR n IN (claim('numbers'))", "b*": "k = claim('nothing')"}
 
@@ -32,10 +33,16 @@ class Order(Event, id="id"):
     k: str
 
 
+class Sample(Event, time="at"):
+    at: datetime
+    k: str
+    n: int = 0
+
+
 @pytest.fixture
 def gateway(tmp_path: Path) -> Iterator[Running]:
-    with running(tmp_path, policy=Policy(rows=RULES)) as found:
-        yield found
+    with running(tmp_path, policy=Policy(rows=RULES)) as gateway:
+        yield gateway
 
 
 def get(gateway: Running, path: str, key: str, **params: Any) -> httpx.Response:
@@ -48,7 +55,7 @@ def post(gateway: Running, stream: str, key: str, *events: Any) -> httpx.Respons
 
 
 def test_each_sees_its_own_rows_and_an_admin_all(gateway: Running) -> None:
-    """A filter of the reader's own sees nothing more, and `claim` is no word of theirs."""
+    """A reader's own filter shows nothing more, and `claim` is not available to readers."""
     ops = gateway.add("ops", "admin")
     ann, bob = gateway.add("ann", "consume:*"), gateway.add("bob", "consume:a")
     post(gateway, "a", ops, {"k": "ann"}, {"k": "bob"}, {"k": "bob", "n": 1})
@@ -70,10 +77,11 @@ def test_each_sees_its_own_rows_and_an_admin_all(gateway: Running) -> None:
 def test_the_text_of_a_failure_is_for_those_who_see_all_rows(gateway: Running) -> None:
     """It may quote a value of any row; the class of the error does not."""
     ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*")
-    view = {"state": "failed", "error": "app.py:7: view v: [CAST_INVALID_INPUT] The value 'boom' is malformed"}
-    handler = {"state": "failed", "error": "app.py:9: handler h: ValueError: boom (retrying in 1 s)", "failed": 0}
-    told = {"state": "ready", "views": {"v": view}, "handlers": {"h": handler}}
-    write_status(gateway.gateway.directory.engine_status, json.dumps(told).encode())
+    view = NodeStatus(state="failed", error="app.py:7: view v: [CAST_INVALID_INPUT] The value 'boom' is malformed")
+    handler = NodeStatus(state="failed", error="app.py:9: handler h: ValueError: boom (retrying in 1 s)")
+    views, handlers = {"v": ViewStatus(node=view)}, {"h": HandlerStatus(node=handler, figures=figures())}
+    gateway.gateway.channel.publish(engine_status(views=views, handlers=handlers))
+    gateway.do(gateway.gateway.control.look)
     gateway.do(lambda: gateway.gateway.status.note_rates(1.0))
     for path in ("/v1/health", "/v1/app"):
         assert "boom" in get(gateway, path, ops).text
@@ -85,7 +93,8 @@ def test_the_text_of_a_failure_is_for_those_who_see_all_rows(gateway: Running) -
 
 
 def test_an_id_that_was_used_before_gives_no_acknowledgement_to_those_with_a_rule(tmp_path: Path) -> None:
-    """It would tell when the event was logged that they may not see. On the short way, too; not of their own."""
+    """It would reveal when the hidden event was logged. This includes the fast path, but not the caller's own
+    events."""
     app = App("orders")
     app.stream("a", Order, key="k")
     with running(tmp_path, policy=Policy(rows={"a": "k = claim('sub')"}), app=app) as gateway:
@@ -99,19 +108,19 @@ def test_an_id_that_was_used_before_gives_no_acknowledgement_to_those_with_a_rul
                 connection.sendall(f"{head}content-length: {len(content)}\r\n\r\n".encode() + content)
                 with HTTPResponse(connection) as answer:
                     answer.begin()
-                    found: dict[str, Any] = json.loads(answer.read())
-                    return found
+                    receipt: dict[str, Any] = json.loads(answer.read())
+                    return receipt
 
         assert posted(ops, hidden)["ack"] is not None
         assert posted(ops, hidden)["ack"] is not None, "who sees all is told"
         assert posted(ann, own)["ack"] is not None
         for events in ([hidden], [hidden, {"id": "3", "k": "ann"}]):
-            told = posted(ann, *events)
-            assert (told["duplicates"], told["ack"]) == (1, None)
+            receipt = posted(ann, *events)
+            assert (receipt["duplicates"], receipt["ack"]) == (1, None)
 
 
 def test_a_cursor_of_another_shows_no_row_of_theirs(gateway: Running) -> None:
-    """A cursor is a place and no right."""
+    """A cursor is a position and not a permission."""
     ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:a")
     start = get(gateway, "/v1/streams/a", ops, since="latest").json()["cursor"]
     post(gateway, "a", ops, {"k": "bob"}, {"k": "ann"})
@@ -120,39 +129,39 @@ def test_a_cursor_of_another_shows_no_row_of_theirs(gateway: Running) -> None:
 
 
 def test_what_cannot_be_shown_in_part_is_refused(gateway: Running) -> None:
-    """Dead letters of a limited stream, replies and states: none of them by the back door."""
+    """Dead letters of a limited stream, replies and states cannot be used to see its rows."""
     ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*", "produce:a")
     post(gateway, "a", ops, {"k": 5})
     letters = get(gateway, "/v1/streams/a.rejected", ann)
     assert (letters.status_code, letters.json()["code"]) == (403, "forbidden")
     assert get(gateway, "/v1/streams/a.rejected", ops).status_code == 200
     ack = post(gateway, "a", ann, {"k": "ann"}).json()["ack"]
-    told = get(gateway, f"/v1/acks/{ack}", ann)
-    assert told.status_code == 200
-    assert "ann" not in json.dumps(told.json()["processed"])
+    response = get(gateway, f"/v1/acks/{ack}", ann)
+    assert response.status_code == 200
+    assert "ann" not in json.dumps(response.json()["processed"])
 
 
 def test_followers_see_no_more_than_pages_do(gateway: Running) -> None:
-    """By server-sent events and by WebSocket."""
+    """This holds for server-sent events and WebSockets."""
     ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:a")
     post(gateway, "a", ops, {"k": "bob"}, {"k": "ann"}, {"k": "bob"}, {"k": "ann", "n": 7})
-    found = list[str]()
+    keys = list[str]()
     with gateway.client(ann) as client, client.stream("GET", "/v1/streams/a/live?since=earliest") as response:
         for line in response.iter_lines():
             if line.startswith("data: "):
-                found += [event["k"] for event in json.loads(line.removeprefix("data: ")).get("events", ())]
-            if len(found) == 2:
+                keys += [event["k"] for event in json.loads(line.removeprefix("data: ")).get("events", ())]
+            if len(keys) == 2:
                 break
-    assert found == ["ann", "ann"]
+    assert keys == ["ann", "ann"]
     with gateway.socket("/v1/live", ann) as connection:
         connection.send(json.dumps({"op": "subscribe", "id": "1", "stream": "a", "since": "earliest"}))
-        told = [json.loads(connection.recv(60)) for _ in range(2)]
-    assert [event["n"] for event in told[1]["data"]["events"]] == [0, 7]
+        messages = [json.loads(connection.recv(60)) for _ in range(2)]
+    assert [event["n"] for event in messages[1]["data"]["events"]] == [0, 7]
 
 
 def test_events_that_failed_or_came_late_are_not_shown_in_another_stream(tmp_path: Path) -> None:
     """`h.failed` and `v.late` have whole events of `a`, as text to which its rule cannot be applied: nothing of them is
-    shown to those with a rule on `a`, unless there is a rule on the stream itself."""
+    shown to callers with a rule on `a`, unless there is a rule on the stream itself."""
     app = timed_app()
     failed = Failed(
         stream="a", partition=0, offset=0, key="bob", error="ValueError", traceback="", event='{"k": "bob"}'
@@ -177,12 +186,36 @@ def test_events_that_failed_or_came_late_are_not_shown_in_another_stream(tmp_pat
                 assert (asked.status_code, len(asked.json()["rows"])) == (200, seen)
 
 
+def test_events_that_a_pattern_a_join_or_a_rollup_missed_are_not_shown_in_another_stream(tmp_path: Path) -> None:
+    """They have whole events of `a` as text, as `h.failed` does."""
+    text = '{"k": "bob"}'
+    missed: dict[str, Event] = {
+        "m.missed": cep.Missed(key="bob", reason="late", at=NOW, events=text),
+        "j.missed": joins.Missed(key="bob", stream="a", reason="late", at=NOW, event=text),
+        "r.missed": rollups.Missed(key="bob", reason="late", at=NOW, by_s=1.0, event=text),
+    }
+    for rules, seen in ((RULES, 0), (RULES | dict.fromkeys(missed, "key = 'bob'"), 1)):
+        with running(tmp_path / str(seen), policy=Policy(rows=rules), app=missing_app()) as gateway:
+            ops, ann = gateway.add("ops", "admin"), gateway.add("ann", "consume:*")
+            for name, event in missed.items():
+                batch = to_batch(type(event), [event], ids=["1"], keys=["k"], now=NOW)
+                gateway.gateway.log.declare(StreamSpec(name, event_schema(type(event)), 1))
+                gateway.gateway.log.admit(name, {0: batch})
+                path = f"/v1/streams/{name}"
+                assert len(get(gateway, path, ops, since="earliest").json()["events"]) == 1
+                shown = get(gateway, path, ann, since="earliest")
+                assert (shown.status_code, len(shown.json()["events"])) == (200, seen)
+                with gateway.client(ann) as client:
+                    asked = client.post("/v1/query", json={"sql": f'SELECT * FROM "{name}"'})
+                assert (asked.status_code, len(asked.json()["rows"])) == (200, seen)
+
+
 @pytest.mark.parametrize(("rules", "status"), [({}, 404), (RULES, 403), ({"h": "TRUE"}, 403), ({"b": "FALSE"}, 404)])
 @pytest.mark.parametrize("words", [("consume:*",), ("consume:h",)])
 def test_the_state_of_a_handler_is_refused_to_those_with_a_rule_on_what_it_reads(
     tmp_path: Path, rules: dict[str, str], status: int, words: tuple[str, ...]
 ) -> None:
-    """A key's state is made of all of its events. 404: there is none, since no engine has run here."""
+    """A key's state is computed from all of its events. 404: there is none, since no engine has run here."""
     with running(tmp_path, policy=Policy(rows=rules)) as gateway:
         ops, ann = gateway.add("ops", "admin"), gateway.add("ann", *words)
         assert get(gateway, "/v1/handlers/h/state/bob", ann).status_code == status
@@ -194,8 +227,19 @@ def timed_app() -> App:
     first = app.stream("a", Reading, key="k", late_after=timedelta(minutes=1))
     app.sql("v", "SELECT k, count(*) AS n FROM a GROUP BY k", key="k")
 
-    @app.handler("h", reads=first, key="k", state=Seen, emits=Made)
+    @app.handler("h", reads=first, key="k", state=Seen, emits=SeenKey)
     def h(seen: Seen, event: Reading, ctx: Context) -> None:
         seen.count += 1
 
+    return app
+
+
+def missing_app() -> App:
+    app, minute = App("guarded"), timedelta(minutes=1)
+    first = app.stream("a", Sample, key="k", late_after=minute)
+    second = app.stream("b", Sample, key="k", late_after=minute)
+    pattern = cep.on("one", Sample).then(cep.on("two", Sample))
+    app.match("m", reads=first, key="k", pattern=pattern, within=minute, emits=Sample)(lambda match: match["one"])
+    app.join("j", left=first, right=second, key="k", within=minute, emits=Sample)(lambda one, two: one)
+    app.rollup("r", reads=first, key="k", by=["hour"], aggregate={"count": windows.count()})
     return app

@@ -1,4 +1,4 @@
-"""Keys, tokens and the key of the certificate stay where they are."""
+"""Keys, tokens and the key of the certificate are not revealed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import jwt
 import pytest
 import trustme
 
-from penstock.access import read_policy
+from penstock.core.access import read_policy
 from tests.runtime.guarded import running
 
 ACCESS = """
@@ -28,12 +28,12 @@ SECRET = "canary-secret-of-an-issuer-that-nobody-may-see"
 
 
 def test_no_secret_is_ever_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Not in a log line, an answer, the figures or the app's own description."""
+    """They are not in a log line, an answer, the figures or the app's own description."""
     caplog.set_level(logging.INFO)
     authority = trustme.CA()
-    made = authority.issue_cert("localhost", "127.0.0.1")
-    made.cert_chain_pems[0].write_to_path(tmp_path / "c.pem")
-    made.private_key_pem.write_to_path(tmp_path / "k.pem")
+    certificate = authority.issue_cert("localhost", "127.0.0.1")
+    certificate.cert_chain_pems[0].write_to_path(tmp_path / "c.pem")
+    certificate.private_key_pem.write_to_path(tmp_path / "k.pem")
     (tmp_path / "secret").write_text(SECRET)
     tls, issuer = (
         '[tls]\ncertificate = "c.pem"\nkey = "k.pem"\n',
@@ -60,7 +60,7 @@ def test_no_secret_is_ever_said(tmp_path: Path, caplog: pytest.LogCaptureFixture
         gateway.reload()
         seen.append(gateway.get("/v1/app", key).text)
     said = "\n".join(seen) + caplog.text + repr(gateway.gateway.gate) + repr(gateway.gateway.settings)
-    key_lines = made.private_key_pem.bytes().decode().splitlines()[1:-1]
+    key_lines = certificate.private_key_pem.bytes().decode().splitlines()[1:-1]
     parts = [text.rpartition(".")[2][:24] for text in (token, forged)] + [key[9:40], SECRET, *key_lines]
     assert [part for part in parts if part in said] == []
     assert "penstock.access" in caplog.text, "the change was seen"

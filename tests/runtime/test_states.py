@@ -1,4 +1,4 @@
-"""The state of handlers' keys for readers outside the engine, and how much of it is held in memory."""
+"""The state of handlers' keys for readers outside the engine, and the bound on its memory."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.columns import place
-from penstock.contracts import HandledShard, StreamSpec
-from penstock.declared import Handler
-from penstock.evolution import shape_of
+from penstock.app.declared import Handler
+from penstock.core.columns import partition_of
+from penstock.core.contracts import StreamSpec
+from penstock.core.schema import event_schema
+from penstock.core.shapes import shape_of
+from penstock.handlers.contracts import HandledShard
+from penstock.handlers.shard import NO_VERSION, Codec, KeyState, Shard, ShardChanges
 from penstock.queue import EmbeddedLog
-from penstock.runtime.directory import DataDirectory
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.states import HandlerStates, ShardCache
-from penstock.schema import event_schema
-from penstock.shard import NOTHING, Changes, Codec, Entry, Shard
 from penstock.store import HandlerLedger, ShardFiles
 from tests.collect.support import in_loop
 from tests.runtime.guarded import Reading, Seen, make_app
@@ -30,7 +32,7 @@ HANDLER = make_app().handlers[0]
 
 
 class Engine:
-    """Writes the state of a handler as the engine does, and knows what it should be."""
+    """Writes the state of a handler as the engine does, and returns the expected state."""
 
     def __init__(self, root: Path, handler: Handler = HANDLER) -> None:
         self.handler = handler
@@ -42,7 +44,7 @@ class Engine:
         self._ledger = HandlerLedger(path, SHARDS, '[{"a/0": 0}]', shape_of(Seen))
         self._codec = Codec(Seen)
         self._shards = {number: Shard() for number in range(SHARDS)}
-        self._versions = dict.fromkeys(range(SHARDS), NOTHING)
+        self._versions = dict.fromkeys(range(SHARDS), NO_VERSION)
         self.counts: dict[str, int] = {}
 
     def files(self, number: int) -> ShardFiles:
@@ -50,16 +52,16 @@ class Engine:
         return ShardFiles(folder / str(number), self.handler.name, number)
 
     def count(self, *keys: str) -> None:
-        """One batch in which each of these keys is counted once more."""
+        """Commit one batch in which each of these keys is counted once more."""
         self.counts |= {key: self.counts.get(key, 0) + 1 for key in keys}
         touched: dict[int, HandledShard] = {}
-        for number in {place(key, SHARDS) for key in keys}:
+        for number in {partition_of(key, SHARDS) for key in keys}:
             records = {
-                key: self._codec.seal(key, Entry(Seen(count=self.counts[key])), None)
+                key: self._codec.seal(key, KeyState(Seen(count=self.counts[key])), None)
                 for key in keys
-                if place(key, SHARDS) == number
+                if partition_of(key, SHARDS) == number
             }
-            shard, base, changes = self._shards[number], self._versions[number], Changes(records, {}, 0)
+            shard, base, changes = self._shards[number], self._versions[number], ShardChanges(records, {}, 0)
             shard.apply(changes)
             self._versions[number] = base + 1
             self.files(number).write_delta(base + 1, base, changes, shard.digest)
@@ -68,16 +70,16 @@ class Engine:
         self._ledger._put(msgspec.structs.replace(self._ledger.state, shards=shards))
 
     def renew(self) -> None:
-        """Begin all state again at 1, in files of the next generation, as a rebuild does."""
+        """Restart all state at 1, in files of the next generation, as a rebuild does."""
         keys, self.counts = list(self.counts), {}
         self._shards = {number: Shard() for number in range(SHARDS)}
-        self._versions = dict.fromkeys(range(SHARDS), NOTHING)
+        self._versions = dict.fromkeys(range(SHARDS), NO_VERSION)
         state = self._ledger.state
         self._ledger._put(msgspec.structs.replace(state, shards={}, generation=state.generation + 1))
         self.count(*keys)
 
     def states(self, cache: ShardCache) -> HandlerStates:
-        return HandlerStates(self.handler, self.directory, self.log, cache)
+        return HandlerStates(self.handler, EmbeddedStorage(self.directory), self.log, cache)
 
     def shard_bytes(self, number: int) -> int:
         return self._shards[number].size
@@ -95,19 +97,19 @@ def engine(tmp_path: Path) -> Iterator[Engine]:
 
 
 async def shown(states: HandlerStates, key: str) -> int:
-    found = await states.get(key)
-    return 0 if found is None else int(json.loads(found)["state"]["count"])
+    content = await states.get(key)
+    return 0 if content is None else int(json.loads(content)["state"]["count"])
 
 
 def key_of(number: int) -> str:
     """A key in this shard."""
-    return next(key for key in KEYS if place(key, SHARDS) == number)
+    return next(key for key in KEYS if partition_of(key, SHARDS) == number)
 
 
 @pytest.mark.parametrize("shards_held", [0, 1, 2.5, 100])
 @in_loop
 async def test_answers_are_right_and_memory_is_bounded_whatever_is_evicted(engine: Engine, shards_held: float) -> None:
-    """While the engine goes on, and replaces all state now and then."""
+    """The engine continues, and replaces all state now and then."""
     engine.count(*KEYS)
     largest = max(map(engine.shard_bytes, range(SHARDS)))
     cache = ShardCache(int(largest * shards_held))
@@ -135,7 +137,7 @@ async def test_the_least_recently_read_shard_goes_first(engine: Engine, monkeypa
         return load(files, version)
 
     def caught_up(files: ShardFiles, shard: Shard, held: int, version: int) -> int | None:
-        return None if held == NOTHING else 0
+        return None if held == NO_VERSION else 0
 
     monkeypatch.setattr(ShardFiles, "load", noted)
     monkeypatch.setattr(ShardFiles, "catch_up", caught_up)
@@ -151,7 +153,7 @@ async def test_the_least_recently_read_shard_goes_first(engine: Engine, monkeypa
 
 @in_loop
 async def test_the_bound_is_one_for_all_handlers(engine: Engine, tmp_path: Path) -> None:
-    """And what is held of one is never shown of another."""
+    """Nothing held for one is ever shown for another."""
     other = Engine(tmp_path / "other", replace(HANDLER, name="other"))
     engine.count(*KEYS)
     other.count(*KEYS)
@@ -159,8 +161,8 @@ async def test_the_bound_is_one_for_all_handlers(engine: Engine, tmp_path: Path)
     most = sum(map(engine.shard_bytes, range(SHARDS)))
     cache = ShardCache(most)
     for _ in range(2):
-        for expected, each in enumerate((engine, other), 1):
-            states = each.states(cache)
+        for expected, owner in enumerate((engine, other), 1):
+            states = owner.states(cache)
             for number in range(SHARDS):
                 assert await shown(states, key_of(number)) == expected
                 assert cache.size <= most

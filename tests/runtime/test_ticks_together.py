@@ -1,4 +1,4 @@
-"""Log time passes at once in all streams that a handler reads: else what one has would wait for the others."""
+"""Log time advances at once in all streams that a handler reads: else events of one would wait for the others."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from penstock import App, Context, Event, State
-from penstock.runtime.directory import DataDirectory
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.gateway import Gateway
-from penstock.settings import Settings
 
 
 class Reading(Event):
@@ -21,7 +22,7 @@ class Seen(State):
 
 
 def chained() -> App:
-    """Handlers that read a and b, b and c, and d alone; nobody reads e."""
+    """Return an app with handlers that read a and b, b and c, and d alone; nobody reads e."""
     app = App("chained")
     for name in "abcde":
         app.stream(name, Reading, key="k")
@@ -42,7 +43,7 @@ def test_streams_that_handlers_read_side_by_side_are_ticked_together(
 ) -> None:
     directory = DataDirectory(tmp_path / "data")
     directory.make()
-    gateway = Gateway(chained(), directory, Settings())
+    gateway = Gateway(chained(), EmbeddedStorage(directory), Settings())
     assert gateway.status.together(ticked) == set(expected)
     gateway.acks.close()
     gateway.log.close()

@@ -1,4 +1,4 @@
-"""TLS: with certificates that are good, bad, renewed, of clients, and with clients that never finish."""
+"""TLS: with valid, invalid and renewed certificates, client certificates, and clients that never finish."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ import pytest
 import trustme
 from websockets.asyncio.client import connect
 
-from penstock.access import read_policy
-from penstock.collect import edge
-from penstock.settings import Settings
+from penstock.core.access import read_policy
+from penstock.core.settings import Settings
+from penstock.http import edge
 from tests.collect.support import body
 from tests.runtime.guarded import Running, running
 
@@ -51,9 +51,9 @@ def clients() -> trustme.CA:
     return trustme.CA()
 
 
-def write(folder: Path, made: trustme.LeafCert) -> None:
-    (folder / "c.pem").write_bytes(b"".join(each.bytes() for each in made.cert_chain_pems))
-    made.private_key_pem.write_to_path(folder / "k.pem")
+def write(folder: Path, certificate: trustme.LeafCert) -> None:
+    (folder / "c.pem").write_bytes(b"".join(pem.bytes() for pem in certificate.cert_chain_pems))
+    certificate.private_key_pem.write_to_path(folder / "k.pem")
 
 
 @contextmanager
@@ -155,7 +155,7 @@ def test_who_never_finishes_the_handshake_is_closed(
 
 
 def test_connections_are_counted_before_their_handshake(tmp_path: Path, authority: trustme.CA) -> None:
-    """Those that never say a word take no more places than others; when they are gone there is room again."""
+    """Silent ones take no more slots than others; when they are gone there is room again."""
     settings = Settings(sockets_per_address_max=5)
     with served(tmp_path, authority, settings=settings) as gateway, ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", gateway.port), 10)) for _ in range(12)]
@@ -165,8 +165,8 @@ def test_connections_are_counted_before_their_handshake(tmp_path: Path, authorit
             assert ready, "they are kept open, and escape the limit"
         assert all(map(_is_closed, ready))
         assert len(ready) == 7
-        for each in silent:
-            each.close()
+        for client in silent:
+            client.close()
         deadline = time.monotonic() + 10
         while True:
             try:
@@ -212,7 +212,7 @@ def test_a_certificate_gives_what_its_name_is_granted(
 
 
 def _with_uri(clients: trustme.CA, name: str) -> trustme.LeafCert:
-    """A certificate for a URI, as SPIFFE has it; trustme makes none."""
+    """Return a certificate for a URI, as in SPIFFE; trustme cannot create one."""
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -220,7 +220,7 @@ def _with_uri(clients: trustme.CA, name: str) -> trustme.LeafCert:
     key, now = ec.generate_private_key(ec.SECP256R1()), datetime.now(UTC)
     issuer = x509.load_pem_x509_certificate(clients.cert_pem.bytes())
     signer = serialization.load_pem_private_key(clients.private_key_pem.bytes(), None)
-    made = (
+    certificate = (
         x509.CertificateBuilder()
         .subject_name(x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "sensor.example")]))
         .issuer_name(issuer.subject)
@@ -234,11 +234,11 @@ def _with_uri(clients: trustme.CA, name: str) -> trustme.LeafCert:
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
-    return trustme.LeafCert(private, made.public_bytes(serialization.Encoding.PEM), [])
+    return trustme.LeafCert(private, certificate.public_bytes(serialization.Encoding.PEM), [])
 
 
 def refused(gateway: Running, context: ssl.SSLContext, session: ssl.SSLSession | None = None) -> bool:
-    """Whether TLS lets nobody through. In 1.3 a client is told after its first word."""
+    """Return whether TLS refuses everyone. In 1.3 a client learns it after its first message."""
     try:
         with connected(gateway, context, session=session) as connection:
             ask(connection)
@@ -276,11 +276,11 @@ def test_a_rate_belongs_to_the_certificate_and_not_to_its_connection(
     tmp_path: Path, authority: trustme.CA, clients: trustme.CA
 ) -> None:
     with served(tmp_path, authority, clients) as gateway:
-        certificate, found = _with_uri(clients, "spiffe://example/slow"), []
+        certificate, statuses = _with_uri(clients, "spiffe://example/slow"), []
         for _ in range(4):
             with connected(gateway, trusting(authority, certificate)) as connection:
-                found.append(ask(connection, "GET /v1/streams/a HTTP/1.1"))
-        assert found == [200, 200, 429, 429]
+                statuses.append(ask(connection, "GET /v1/streams/a HTTP/1.1"))
+        assert statuses == [200, 200, 429, 429]
 
 
 def serial(connection: ssl.SSLSocket) -> object:
@@ -310,13 +310,13 @@ def test_a_certificate_that_is_half_renewed_changes_nothing(tmp_path: Path, auth
     with served(tmp_path, authority) as gateway:
         with connected(gateway, trusting(authority)) as connection:
             first = serial(connection)
-        made = authority.issue_cert("localhost")
-        (tmp_path / "c.pem").write_bytes(made.cert_chain_pems[0].bytes())
+        certificate = authority.issue_cert("localhost")
+        (tmp_path / "c.pem").write_bytes(certificate.cert_chain_pems[0].bytes())
         for _ in range(2):
             gateway.reload()
             with connected(gateway, trusting(authority)) as connection:
                 assert (serial(connection), ask(connection)) == (first, 200)
-        write(tmp_path, made)
+        write(tmp_path, certificate)
         gateway.reload()
         with connected(gateway, trusting(authority)) as connection:
             assert serial(connection) != first
@@ -338,7 +338,7 @@ def test_connections_do_not_outlive_an_authority_that_is_removed(
     tmp_path: Path, authority: trustme.CA, clients: trustme.CA, require: str
 ) -> None:
     """An open WebSocket is closed and the next request refused; one more authority, or a new certificate of the
-    gateway, ends nothing."""
+    gateway, closes nothing."""
     other = trustme.CA()
     context = trusting(authority, clients.issue_cert("sensor.example"))
     with served(tmp_path, authority, clients, require=require) as gateway:
@@ -365,7 +365,7 @@ def test_connections_do_not_outlive_an_authority_that_is_removed(
 def test_a_key_does_not_keep_a_connection_whose_certificate_is_not_trusted_any_more(
     tmp_path: Path, authority: trustme.CA, clients: trustme.CA
 ) -> None:
-    """Where a certificate is required, on the short way of a POST too."""
+    """This applies if a certificate is required, also on the fast path of a POST."""
     context = trusting(authority, clients.issue_cert("nobody.example"))
     with (
         served(tmp_path, authority, clients) as gateway,
@@ -377,6 +377,33 @@ def test_a_key_does_not_keep_a_connection_whose_certificate_is_not_trusted_any_m
         gateway.reload()
         answer = bob.post("/v1/streams/a", json={"k": "v"})
         assert (answer.status_code, answer.headers["connection"]) == (401, "close")
+
+
+@pytest.mark.parametrize(("require", "closed"), [("true", True), ("false", False)])
+def test_a_key_does_not_keep_a_live_connection_whose_certificate_is_not_trusted_any_more(
+    tmp_path: Path, authority: trustme.CA, clients: trustme.CA, require: str, closed: bool
+) -> None:
+    """This applies if a certificate is required. If it is not, the key alone was enough to open it, and still is."""
+    context = trusting(authority, clients.issue_cert("nobody.example"))
+    with served(tmp_path, authority, clients, require=require) as gateway:
+        headers = {"Authorization": f"Bearer {gateway.add('bob', 'admin')}"}
+        url = f"wss://127.0.0.1:{gateway.port}/v1/live"
+        options: Any = {"ssl": context, "server_hostname": "localhost", "proxy": None, "additional_headers": headers}
+
+        async def after_removal() -> tuple[int | None, str | None]:
+            async with connect(url, **options) as live:
+                await (await live.ping())
+                trustme.CA().cert_pem.write_to_path(tmp_path / "ca.pem")
+                await asyncio.to_thread(gateway.reload)
+                if closed:
+                    await asyncio.wait_for(live.wait_closed(), 20)
+                else:
+                    await (await live.ping())
+                return live.close_code, live.close_reason
+
+        code, reason = asyncio.run(after_removal())
+        assert code == (1008 if closed else None)
+        assert "authority" in (reason or "") or not closed
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
@@ -396,7 +423,7 @@ def test_a_session_does_not_outlive_those_who_signed_its_certificate(
 
 
 def test_a_caller_ends_with_its_certificate(tmp_path: Path, authority: trustme.CA, clients: trustme.CA) -> None:
-    """On a connection that is open, too: the next request is refused, and a WebSocket is closed."""
+    """This includes an open connection: the next request is refused, and a WebSocket is closed."""
     ends = datetime.now(UTC) + timedelta(seconds=4)
     context = trusting(authority, clients.issue_cert("sensor.example", not_after=ends))
     with served(tmp_path, authority, clients) as gateway:

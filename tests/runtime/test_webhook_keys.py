@@ -1,4 +1,4 @@
-"""A webhook is of the key that registered it: of that key, whatever text it has by now, and of no other of its name."""
+"""A webhook belongs to the key that registered it, even after a rotation, and to no other key of the same name."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.access import KeyFile
-from penstock.runtime.directory import DataDirectory
-from penstock.serve.webhooks.store import _HOOK, WebhookStore
+from penstock.core.access import KeyFile
+from penstock.runtime.embedded.directory import DataDirectory
+from penstock.runtime.embedded.webhooks import _HOOK, WebhookStore
 from tests.harness import wait_for
 from tests.runtime.guarded import Running, running
 from tests.runtime.hooked import QUICK, Receiver, asking, gateway, receiver, registered, state_is
@@ -19,7 +19,7 @@ __all__ = ["gateway", "receiver"]
 
 
 def readded(gateway: Running, name: str, *grants: str) -> str:
-    """Revoke a key and add another of the same name, before the gateway looks."""
+    """Revoke a key and add another of the same name, before the gateway checks."""
     gateway.keys.revoke(name)
     return gateway.add(name, *grants)
 
@@ -34,13 +34,13 @@ def test_a_webhook_stops_with_its_key_though_another_of_the_same_name_is_added(
         wait_for(lambda: len(receiver.bodies) == 1)
         readded(gateway, "mine", "consume:a")
         gateway.post("a", boss, {"k": "one", "n": 2})
-        told = state_is(admin, id, "stopped")
-        assert "key:mine may do nothing here any more" in told["reason"]
+        webhook = state_is(admin, id, "stopped")
+        assert "key:mine no longer has access" in webhook["reason"]
         assert len(receiver.bodies) == 1
 
 
 def test_a_key_does_not_get_the_webhooks_of_an_earlier_one_of_its_name(gateway: Running, receiver: Receiver) -> None:
-    """Neither to see them nor to resume them; and their names are free for it."""
+    """It can neither see nor resume them; and it may reuse their names."""
     mine, boss = gateway.add("mine", "consume:a"), gateway.add("boss", "admin")
     with asking(gateway, mine) as ask:
         id = registered(ask, receiver, name="alarm")
@@ -65,7 +65,7 @@ def test_a_webhook_that_was_resumed_by_an_admin_stops_with_the_key_of_that_admin
         state_is(another, id, "stopped")
         assert admin("POST", f"/{id}/resume")["owner"] == "key:boss"
         readded(gateway, "boss", "admin")
-        assert "key:boss may do nothing here any more" in state_is(another, id, "stopped")["reason"]
+        assert "key:boss no longer has access" in state_is(another, id, "stopped")["reason"]
 
 
 def test_a_webhook_goes_on_with_a_rotated_key_across_a_restart(tmp_path: Path, receiver: Receiver) -> None:
@@ -81,7 +81,7 @@ def test_a_webhook_goes_on_with_a_rotated_key_across_a_restart(tmp_path: Path, r
 
 
 def forget_keys(path: Path) -> None:
-    """Make the file one of before, when webhooks had the name of their owner only."""
+    """Make the file an old one, when webhooks had only the name of their owner."""
 
     def rewrite(store: WebhookStore) -> None:
         for hook, _ in store.hooks():
@@ -97,15 +97,21 @@ def forget_keys(path: Path) -> None:
     asyncio.run(change())
 
 
-def test_a_webhook_that_was_stored_without_its_key_goes_on_with_the_key_that_was_there_by_then(
-    tmp_path: Path, receiver: Receiver
-) -> None:
-    """And stops with it, as the others do."""
-    with running(tmp_path, settings=QUICK) as gateway:
+def stored_without_key(directory: Path, receiver: Receiver) -> tuple[str, str, str]:
+    """Register a webhook and forget its key. Returns its id, the key of its owner and the key of an admin."""
+    with running(directory, settings=QUICK) as gateway:
         mine, boss = gateway.add("mine", "consume:a"), gateway.add("boss", "admin")
         with asking(gateway, mine) as ask:
             id = registered(ask, receiver)
-    forget_keys(DataDirectory(tmp_path).webhooks)
+    forget_keys(DataDirectory(directory).webhooks)
+    return id, mine, boss
+
+
+def test_a_webhook_that_was_stored_without_its_key_goes_on_with_the_key_that_was_there_by_then(
+    tmp_path: Path, receiver: Receiver
+) -> None:
+    """It stops with the key, as other webhooks do."""
+    id, mine, boss = stored_without_key(tmp_path, receiver)
     with running(tmp_path, settings=QUICK) as gateway, asking(gateway, boss) as admin:
         gateway.post("a", boss, {"k": "one", "n": 1})
         wait_for(lambda: len(receiver.bodies) == 1)
@@ -118,11 +124,7 @@ def test_a_webhook_that_was_stored_without_its_key_goes_on_with_the_key_that_was
 def test_a_webhook_that_was_stored_without_its_key_does_not_go_to_a_later_key(
     tmp_path: Path, receiver: Receiver
 ) -> None:
-    with running(tmp_path, settings=QUICK) as gateway:
-        mine, boss = gateway.add("mine", "consume:a"), gateway.add("boss", "admin")
-        with asking(gateway, mine) as ask:
-            id = registered(ask, receiver)
-    forget_keys(DataDirectory(tmp_path).webhooks)
+    id, _, boss = stored_without_key(tmp_path, receiver)
     keys = KeyFile(DataDirectory(tmp_path).keys)
     keys.revoke("mine")
     keys.add("mine", ["consume:a"])

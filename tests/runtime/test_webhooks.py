@@ -1,4 +1,4 @@
-"""Webhooks in a gateway: the API, whose they are, what becomes of them when a key goes, and those of the app."""
+"""Webhooks in a gateway: the API, their owners, the effect of a revoked key, and webhooks of the app."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from typing import Any
 import pytest
 
 from penstock import App
-from penstock.access import Policy
-from penstock.access.policy import Jwt
-from penstock.access.tokens import LEEWAY_S
-from penstock.files import write_atomic
-from penstock.graph import check
+from penstock.app.graph import check
+from penstock.core.access import Policy
+from penstock.core.access.policy import Jwt
+from penstock.core.access.tokens import LEEWAY_S
+from penstock.core.errors import RateLimited
+from penstock.core.files import write_atomic
+from penstock.core.signing import new_secret
 from penstock.runtime.webhooks import declared
-from penstock.signing import new_secret
+from penstock.serve.webhooks.invitations import CALLERS_MAX, FORGET_S, UNANSWERED_MAX, Invitations
 from tests.access.support import SECRET, signed
 from tests.access.test_tokens import AUDIENCE, ISSUER
 from tests.harness import wait_for
@@ -31,21 +33,21 @@ __all__ = ["gateway", "receiver"]
 
 def test_a_webhook_is_registered_verified_told_paused_resumed_and_removed(gateway: Running, receiver: Receiver) -> None:
     with asking(gateway) as ask:
-        told = ask("POST", body={"url": receiver.url, "stream": "a", "name": "mine"}, expect=201)
-        assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=", told["secret"])
-        receiver.secrets.append(told["secret"])
-        id = told["id"]
+        hook = ask("POST", body={"url": receiver.url, "stream": "a", "name": "mine"}, expect=201)
+        assert re.fullmatch(r"whsec_[A-Za-z0-9+/]{43}=", hook["secret"])
+        receiver.secrets.append(hook["secret"])
+        id = hook["id"]
         state_is(ask, id, "active")
         gateway.post("a", events={"k": "one", "n": 1})
         wait_for(lambda: len(receiver.bodies) == 1)
         wait_for(lambda: ask("GET", f"/{id}")["delivered"] == 1)
-        told = ask("GET", f"/{id}")
-        assert "secret" not in told
-        assert (told["name"], told["stream"], told["pending"], told["lag"], told["dead"]) == ("mine", "a", 0, 0, 0)
+        hook = ask("GET", f"/{id}")
+        assert "secret" not in hook
+        assert (hook["name"], hook["stream"], hook["pending"], hook["lag"], hook["dead"]) == ("mine", "a", 0, 0, 0)
         assert ask("POST", f"/{id}/pause")["state"] == "paused"
         gateway.post("a", events={"k": "one", "n": 2})
         assert ask("GET", f"/{id}")["lag"] == 1
-        assert [each["id"] for each in ask("GET")["webhooks"]] == [id]
+        assert [hook["id"] for hook in ask("GET")["webhooks"]] == [id]
         ask("POST", f"/{id}/resume")
         wait_for(lambda: [event["n"] for event in receiver.events()] == [1, 2])
         ask("POST", body={"url": receiver.url, "stream": "a", "name": "mine"}, expect=409)
@@ -58,26 +60,26 @@ def test_a_webhook_is_registered_verified_told_paused_resumed_and_removed(gatewa
 def test_a_webhook_waits_until_its_address_answers_the_challenge(gateway: Running, receiver: Receiver) -> None:
     receiver.willing = False
     with asking(gateway) as ask:
-        told = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)
-        receiver.secrets.append(told["secret"])
+        webhook = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)
+        receiver.secrets.append(webhook["secret"])
         gateway.post("a", events={"k": "one", "n": 1})
-        wait_for(lambda: "another challenge" in (ask("GET", f"/{told['id']}")["reason"] or ""))
-        assert ask("POST", f"/{told['id']}/verify")["state"] == "pending"
+        wait_for(lambda: "different challenge" in (ask("GET", f"/{webhook['id']}")["reason"] or ""))
+        assert ask("POST", f"/{webhook['id']}/verify")["state"] == "pending"
         assert receiver.bodies == []
         receiver.willing = True
-        assert ask("POST", f"/{told['id']}/verify")["state"] == "active"
+        assert ask("POST", f"/{webhook['id']}/verify")["state"] == "active"
         wait_for(lambda: len(receiver.bodies) == 1)
-        ask("POST", f"/{told['id']}/verify", expect=409)
+        ask("POST", f"/{webhook['id']}/verify", expect=409)
 
 
 def test_an_address_that_has_not_agreed_is_not_asked_as_often_as_someone_likes(
     gateway: Running, receiver: Receiver
 ) -> None:
-    """By `verify`, nor by `pause` and `resume`: the owner is told when the next challenge may be sent."""
+    """This holds for `verify`, and for `pause` and `resume`: the response says when the next challenge may be sent."""
     receiver.willing = False
     with asking(gateway) as ask:
         id = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)["id"]
-        wait_for(lambda: "another challenge" in (ask("GET", f"/{id}")["reason"] or ""))
+        wait_for(lambda: "different challenge" in (ask("GET", f"/{id}")["reason"] or ""))
         for _ in range(2):
             ask("POST", f"/{id}/verify")
         for _ in range(20):
@@ -87,12 +89,61 @@ def test_an_address_that_has_not_agreed_is_not_asked_as_often_as_someone_likes(
         assert ask("POST", f"/{id}/resume", expect=429)["code"] == "rate_limited"
 
 
+def test_an_address_that_has_not_agreed_is_not_asked_by_registering_again_and_again(
+    gateway: Running, receiver: Receiver
+) -> None:
+    """Removing the webhook does not help. Other callers may still register, and an address that agrees does not
+    count."""
+    mine, others = gateway.add("mine", "consume:a"), gateway.add("others", "consume:a")
+    with asking(gateway, mine) as ask, asking(gateway, others) as other:
+        for _ in range(2):
+            registered(ask, receiver)
+        receiver.willing = False
+        for _ in range(UNANSWERED_MAX):
+            id = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)["id"]
+            ask("DELETE", f"/{id}", expect=204)
+        refused = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=429)
+        assert (refused["code"], 0 < refused["retry_after_s"] <= FORGET_S) == ("rate_limited", True)
+        other("POST", body={"url": receiver.url, "stream": "a"}, expect=201)
+
+
+def test_a_registration_that_was_not_answered_is_forgotten_after_a_while() -> None:
+    now = 0.0
+    invitations = Invitations(lambda: now)
+    for _ in range(UNANSWERED_MAX):
+        invitations.take("ada")
+    with pytest.raises(RateLimited):
+        invitations.take("ada")
+    now = FORGET_S
+    invitations.take("ada")
+    with pytest.raises(RateLimited):
+        invitations.take("ada")
+
+
+def test_callers_whose_registrations_are_forgotten_take_no_memory() -> None:
+    now = 0.0
+    invitations = Invitations(lambda: now)
+    for number in range(CALLERS_MAX):
+        invitations.take(str(number))
+    now = FORGET_S + 1
+    invitations.take("ada")
+    assert len(invitations._clear_at) == 1
+
+
+def test_the_registrations_of_so_many_callers_only_are_counted() -> None:
+    invitations = Invitations(lambda: 0.0)
+    for number in range(CALLERS_MAX + 5):
+        invitations.take(str(number))
+    assert len(invitations._clear_at) == CALLERS_MAX
+    assert str(CALLERS_MAX + 4) in invitations._clear_at
+
+
 def test_an_answer_that_is_too_deep_to_be_read_is_no_agreement(gateway: Running, receiver: Receiver) -> None:
     receiver.said = b'{"x":' + b"[" * 60_000
     with asking(gateway) as ask:
         id = ask("POST", body={"url": receiver.url, "stream": "a"}, expect=201)["id"]
-        told = ask("POST", f"/{id}/verify")
-        assert (told["state"], "is not" in told["reason"]) == ("pending", True)
+        webhook = ask("POST", f"/{id}/verify")
+        assert (webhook["state"], "is not" in webhook["reason"]) == ("pending", True)
 
 
 def test_dead_letters_are_shown_and_sent_again(gateway: Running, receiver: Receiver) -> None:
@@ -102,8 +153,8 @@ def test_dead_letters_are_shown_and_sent_again(gateway: Running, receiver: Recei
         gateway.post("a", events=[{"k": "one", "n": 1}, {"k": "one", "n": 2}])
         wait_for(lambda: ask("GET", f"/{id}")["dead"] == 2)
         dead = ask("GET", f"/{id}/dead")["dead"]
-        assert [each["message"]["data"]["events"][0]["n"] for each in dead] == [1, 2]
-        assert {each["error"] for each in dead} == {"it answered 500"}
+        assert [letter["message"]["data"]["events"][0]["n"] for letter in dead] == [1, 2]
+        assert {letter["error"] for letter in dead} == {"the receiver returned 500"}
         assert ask("GET", f"/{id}/dead?after={dead[0]['number']}")["dead"] == dead[1:]
         receiver.status = 200
         assert ask("POST", f"/{id}/dead/redrive", {"number": dead[1]["number"]}) == {"redriven": 1}
@@ -123,7 +174,7 @@ def test_after_rotation_both_secrets_sign(gateway: Running, receiver: Receiver) 
         receiver.secrets = [old]
         gateway.post("a", events={"k": "one", "n": 2})
         wait_for(lambda: len(receiver.bodies) == 2)
-        assert [len(each.split()) for each in receiver.signatures] == [2, 2]
+        assert [len(signature.split()) for signature in receiver.signatures] == [2, 2]
         assert ask("GET", f"/{id}")["secrets"] == 2
 
 
@@ -176,7 +227,7 @@ def test_there_are_only_so_many_webhooks(tmp_path: Path, receiver: Receiver) -> 
 def test_webhooks_of_others_are_not_there_for_anyone_but_an_admin(
     gateway: Running, receiver: Receiver, grants: list[str]
 ) -> None:
-    """Two tenants: every path of one's webhook, asked by the other."""
+    """Two tenants: every path of one's webhook, requested by the other."""
     mine, others, boss = gateway.add("mine", "consume:a"), gateway.add("others", *grants), gateway.add("boss", "admin")
     with asking(gateway, mine) as ask, asking(gateway, others) as other, asking(gateway, boss) as admin:
         id = registered(ask, receiver)
@@ -188,7 +239,7 @@ def test_webhooks_of_others_are_not_there_for_anyone_but_an_admin(
             other(method, f"/{id}{path}", expect=404)
         other("POST", f"/{id}/redrive", {"since": "earliest"}, expect=404)
         assert ask("GET", f"/{id}")["state"] == "active"
-        assert [each["id"] for each in admin("GET")["webhooks"]] == [id]
+        assert [webhook["id"] for webhook in admin("GET")["webhooks"]] == [id]
         assert admin("POST", f"/{id}/pause")["state"] == "paused"
         assert admin("POST", f"/{id}/resume")["owner"] == "key:mine"
         ask("POST", body={"url": receiver.url, "stream": "b"}, expect=403)
@@ -204,8 +255,8 @@ def test_a_webhook_stops_when_its_owners_key_is_revoked(gateway: Running, receiv
         gateway.keys.revoke("mine")
         gateway.reload()
         gateway.post("a", boss, {"k": "one", "n": 2})
-        told = state_is(admin, id, "stopped")
-        assert "key:mine may do nothing here any more" in told["reason"]
+        webhook = state_is(admin, id, "stopped")
+        assert "key:mine no longer has access" in webhook["reason"]
         assert len(receiver.bodies) == 1
         assert admin("POST", f"/{id}/resume")["owner"] == "key:boss"
         wait_for(lambda: [event["n"] for event in receiver.events()] == [1, 2])
@@ -230,20 +281,20 @@ def test_a_webhook_stops_when_its_owner_loses_the_grant_and_goes_on_under_a_key_
         gateway.reload()
         gateway.post("a", boss, {"k": "one", "n": 1})
         wait_for(lambda: len(receiver.bodies) == 1)
-        path = gateway.gateway.directory.keys
+        path = gateway.keys.path
         write_atomic(path, path.read_bytes().replace(b'"consume:a"', b'"consume:b"'), durable=False)
         gateway.reload()
-        told = state_is(admin, id, "stopped")
-        assert "may not consume 'a'" in told["reason"]
+        webhook = state_is(admin, id, "stopped")
+        assert "is no longer allowed to consume 'a'" in webhook["reason"]
 
 
 def test_figures_tell_of_webhooks_without_paths_and_secrets(gateway: Running, receiver: Receiver) -> None:
     with asking(gateway) as ask:
         id = registered(ask, receiver)
         app, metrics = gateway.get("/v1/app"), gateway.get("/metrics").text
-        [told] = app.json()["webhooks"]
-        assert (told["name"], told["of"], told["state"]) == (id, "a", "active")
-        assert told["address"] == f"http://127.0.0.1:{receiver.server_address[1]}"
+        [webhook] = app.json()["webhooks"]
+        assert (webhook["name"], webhook["of"], webhook["state"]) == (id, "a", "active")
+        assert webhook["address"] == f"http://127.0.0.1:{receiver.server_address[1]}"
         assert f'penstock_webhook_active{{webhook="{id}"}} 1.0' in metrics
         for text in (app.text, metrics):
             assert "hidden" not in text
@@ -280,8 +331,8 @@ def test_a_webhook_that_the_app_declares_works_and_goes_on_after_a_restart(
     monkeypatch.setattr(guarded, "make_app", lambda: make_app(receiver, "HOOK_SECRET"))
     for number in (2, 3):
         with running(tmp_path, settings=QUICK) as gateway, asking(gateway) as ask:
-            told = state_is(ask, "hook", "active")
-            assert (told["declared"], told["owner"], told["where"]) == (True, "app", "n > 1")
+            webhook = state_is(ask, "hook", "active")
+            assert (webhook["declared"], webhook["owner"], webhook["where"]) == (True, "app", "n > 1")
             gateway.post("a", events=[{"k": "one", "n": 0}, {"k": "one", "n": number}])
             wait_for(lambda: receiver.events()[-1:] == [{"k": "one", "n": number}])  # noqa: B023
             ask("DELETE", "/hook", expect=409)
@@ -298,7 +349,7 @@ def test_a_declared_webhook_without_its_secret_is_stopped_and_one_that_is_no_lon
         assert "no such environment variable" in state_is(ask, "hook", "stopped")["reason"]
     monkeypatch.setattr(guarded, "make_app", lambda: _without(make_app(receiver, "HOOK_SECRET")))
     with running(tmp_path, settings=QUICK) as gateway, asking(gateway) as ask:
-        assert "does not declare" in state_is(ask, "hook", "stopped")["reason"]
+        assert "no longer declares" in state_is(ask, "hook", "stopped")["reason"]
         ask("DELETE", "/hook", expect=204)
 
 
@@ -310,28 +361,28 @@ def _without(app: App) -> App:
 def test_a_declared_webhooks_secrets_may_be_in_a_file_and_be_two(tmp_path: Path, receiver: Receiver) -> None:
     one, two = new_secret(), new_secret()
     (tmp_path / "secret").write_text(f"{two}\n{one}\n")
-    [found] = declared(make_app(receiver, str(tmp_path / "secret")), {})
-    assert (found.secrets, found.wrong) == ((two, one), None)
+    [webhook] = declared(make_app(receiver, str(tmp_path / "secret")), {})
+    assert (webhook.secrets, webhook.wrong) == ((two, one), None)
     (tmp_path / "secret").write_text("whsec_short")
-    [found] = declared(make_app(receiver, str(tmp_path / "secret")), {})
-    assert found.secrets == ()
-    assert "short" not in (found.wrong or "")
-    [found] = declared(make_app(receiver, str(tmp_path / "none")), {})
-    assert "No such file" in (found.wrong or "")
+    [webhook] = declared(make_app(receiver, str(tmp_path / "secret")), {})
+    assert webhook.secrets == ()
+    assert "short" not in (webhook.wrong or "")
+    [webhook] = declared(make_app(receiver, str(tmp_path / "none")), {})
+    assert "No such file" in (webhook.wrong or "")
 
 
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"of": "none"}, "no stream, view or feed of this app"),
+        ({"of": "none"}, "not a stream, view or feed of this app"),
         ({"url": "ftp://x"}, "https://"),
         ({"secret": "whsec_abc"}, "not the secret itself"),
         ({"secret": "not a name"}, "environment variable"),
         ({"secret": "PENSTOCK_X"}, "does not begin with PENSTOCK_"),
         ({"batch": 0}, "batch must be from 1"),
         ({"where": "none = 1"}, "none"),
-        ({"name": "Bad Name"}, "malformed"),
-        ({"name": "a"}, "taken by"),
+        ({"name": "Bad Name"}, "the name is invalid"),
+        ({"name": "a"}, "already used by"),
     ],
 )
 def test_a_declaration_that_is_wrong_is_found_by_check(given: dict[str, Any], message: str) -> None:
@@ -356,7 +407,7 @@ def test_a_sound_declaration_has_no_problem() -> None:
 def test_a_declared_webhook_of_a_stream_that_is_still_to_be_made_waits_for_it(
     tmp_path: Path, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a handler emits is a stream that the engine makes, and there is none here."""
+    """The output of a handler is a stream that the engine creates, and there is none here."""
     monkeypatch.setenv("HOOK_SECRET", new_secret())
     before = guarded.make_app
 
@@ -367,8 +418,8 @@ def test_a_declared_webhook_of_a_stream_that_is_still_to_be_made_waits_for_it(
 
     monkeypatch.setattr(guarded, "make_app", with_webhook)
     with running(tmp_path, settings=QUICK) as gateway, asking(gateway) as ask:
-        told = state_is(ask, "made", "active")
-        assert (told["cursor"], told["lag"], told["last_error"]) == ("earliest", None, None)
+        webhook = state_is(ask, "made", "active")
+        assert (webhook["cursor"], webhook["lag"], webhook["last_error"]) == ("earliest", None, None)
         with gateway.client() as client:
             assert client.post("/v1/webhooks", json={"url": receiver.url, "stream": "h"}).status_code == 404
 
@@ -378,7 +429,9 @@ def test_a_damaged_file_stops_webhooks_and_nothing_else(tmp_path: Path, receiver
     with running(tmp_path, settings=QUICK) as gateway:
         assert gateway.get("/v1/webhooks").json()["code"] == "damaged"
         assert gateway.post("a").status_code == 200
-        assert "there are no webhooks: their file cannot be used" in gateway.get("/v1/health").json()["reasons"]
+        assert (
+            "webhooks are not running, because their file cannot be used" in gateway.get("/v1/health").json()["reasons"]
+        )
         assert gateway.get("/v1/app").json()["webhooks"] == []
 
 
@@ -401,7 +454,7 @@ def test_a_webhook_sends_the_rows_that_its_owner_may_see(tmp_path: Path, receive
 
 
 def test_a_webhook_that_was_registered_with_a_token_ends_with_it(tmp_path: Path, receiver: Receiver) -> None:
-    """And with the process, which does not keep tokens; whoever shows another one resumes it."""
+    """It also ends with the process, which does not store tokens; a caller with another one resumes it."""
     (tmp_path / "secret").write_text(SECRET)
     policy = Policy(jwt=Jwt(ISSUER, AUDIENCE, tmp_path / "secret", ("HS256",)))
     with running(tmp_path / "data", policy, QUICK) as gateway:
@@ -414,7 +467,7 @@ def test_a_webhook_that_was_registered_with_a_token_ends_with_it(tmp_path: Path,
             eve("GET", f"/{id}", expect=404)
     with running(tmp_path / "data", policy, QUICK) as gateway:
         with asking(gateway, boss) as admin, asking(gateway, token("ada", 8 - LEEWAY_S)) as ask:
-            assert "token:ada may do nothing here any more" in state_is(admin, id, "stopped")["reason"]
+            assert "token:ada no longer has access" in state_is(admin, id, "stopped")["reason"]
             assert ask("POST", f"/{id}/resume")["state"] == "active"
             gateway.post("a", boss, {"k": "one", "n": 2})
             wait_for(lambda: len(receiver.bodies) == 2)
@@ -426,7 +479,7 @@ def test_a_webhook_that_was_registered_with_a_token_ends_with_it(tmp_path: Path,
 
 
 def test_a_declared_webhook_is_shown_without_its_address() -> None:
-    """Many services take who knows the address for someone who may post to it."""
+    """Many services accept posts from anyone who knows the address."""
     app = App("shop")
     webhook = app.webhook("out", of=app.stream("orders"), url="https://x.example/services/hidden?t=hidden", secret="S")
     assert "hidden" not in repr(webhook)

@@ -1,4 +1,4 @@
-"""Clients of each transport, as plain as they can be: what a delivery looks like on the wire."""
+"""Minimal clients of each transport, to see a delivery as it is sent."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Received:
 
 
 async def _lines(response: httpx.Response) -> AsyncIterator[str]:
-    """Lines as server-sent events have them: httpx would also break them at other characters of Unicode."""
+    """Yield lines as server-sent events define them: httpx would also break them at other characters of Unicode."""
     rest = b""
     async for piece in response.aiter_bytes():
         *whole, rest = (rest + piece).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n")
@@ -39,7 +39,7 @@ async def _lines(response: httpx.Response) -> AsyncIterator[str]:
 
 
 async def read_events(response: httpx.Response) -> AsyncIterator[Received]:
-    """Server-sent events, parsed by the rules of the HTML standard that concern us."""
+    """Parse server-sent events, by the rules of the HTML standard that matter here."""
     fields: dict[str, str] = {}
     cursor = ""
     async for line in _lines(response):
@@ -54,17 +54,17 @@ async def read_events(response: httpx.Response) -> AsyncIterator[Received]:
 
 
 def _together(changes: list[Any]) -> Any:
-    """Changes of a view with the key `k` as one: they have one cursor, so a client takes all of them or none."""
+    """Merge changes of a view with the key `k`: they have one cursor, so a client takes all of them or none."""
     rows: dict[str, Any] = {}
     for change in changes:
         rows |= {row["k"]: ("upserts", row) for row in change["upserts"]}
         rows |= {key["k"]: ("deletes", key) for key in change["deletes"]}
-    return {kind: [row for found, row in rows.values() if found == kind] for kind in ("upserts", "deletes")}
+    return {kind: [row for row_kind, row in rows.values() if row_kind == kind] for kind in ("upserts", "deletes")}
 
 
 @asynccontextmanager
 async def polls(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
-    """Long polling, each answer as if it were a delivery."""
+    """Poll, returning each answer as a delivery."""
 
     async def deliveries(client: httpx.AsyncClient) -> AsyncIterator[Received]:
         cursor = since
@@ -89,7 +89,7 @@ async def polls(port: int, kind: str, since: str | None, **filter: str) -> Async
 
 @asynccontextmanager
 async def events(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
-    """Server-sent events, resumed as a browser would."""
+    """Follow server-sent events, resumed as a browser would."""
     headers = {"Last-Event-ID": since} if since else {}
     url = f"http://127.0.0.1:{port}/v1/{kind}s/x/live"
     async with httpx.AsyncClient(timeout=30, verify=False) as client:
@@ -100,7 +100,7 @@ async def events(port: int, kind: str, since: str | None, **filter: str) -> Asyn
 
 @asynccontextmanager
 async def socket(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
-    """One subscription on a WebSocket."""
+    """Follow with one subscription on a WebSocket."""
 
     async def deliveries(connection: ClientConnection) -> AsyncIterator[Received]:
         async for raw in connection:
@@ -116,14 +116,14 @@ async def socket(port: int, kind: str, since: str | None, **filter: str) -> Asyn
 
 @asynccontextmanager
 async def open_socket(port: int, **options: Any) -> AsyncIterator[ClientConnection]:
-    """A connection that always takes what it is sent, so that it can be closed at any time."""
+    """Open a connection that always reads its messages, so that it can be closed at any time."""
     url = f"ws://127.0.0.1:{port}/v1/live"
     async with connect(url, compression=None, proxy=None, max_queue=None, **options) as connection:
         yield connection
 
 
 async def closing_code(connection: ClientConnection) -> int:
-    """Take what comes until the server closes; the code it closes with."""
+    """Read until the server closes; returns the close code."""
     with suppress(ConnectionClosed):
         while True:
             await connection.recv()
@@ -135,7 +135,7 @@ async def say(connection: ClientConnection, **message: Any) -> None:
 
 
 async def hear(connection: ClientConnection) -> dict[str, Any]:
-    """The next message that is not a mark of progress."""
+    """Return the next message that is not a progress mark."""
     while True:
         message: dict[str, Any] = json.loads(await connection.recv())
         if message["event"] != "progress":
@@ -144,13 +144,14 @@ async def hear(connection: ClientConnection) -> dict[str, Any]:
 
 @asynccontextmanager
 async def webhook(port: int, kind: str, since: str | None, **filter: str) -> AsyncIterator[AsyncIterator[Received]]:
-    """A webhook of whole deliveries, one after the other, as if each message were one. Silence is told, too."""
+    """Follow by a webhook of whole deliveries, one after the other, each message as a delivery. Silence is reported
+    too."""
     arrived: asyncio.Queue[Received] = asyncio.Queue()
 
     async def take(receiver: Receiver, message: Message, writer: asyncio.StreamWriter) -> bytes | None:
         if message.id not in receiver.taken:
-            found = message.json
-            arrived.put_nowait(Received(found["type"].partition(".")[2], found["cursor"], found["data"]))
+            content = message.json
+            arrived.put_nowait(Received(content["type"].partition(".")[2], content["cursor"], content["data"]))
         return OK
 
     async def deliveries() -> AsyncIterator[Received]:
@@ -171,7 +172,7 @@ async def webhook(port: int, kind: str, since: str | None, **filter: str) -> Asy
 
 
 async def said(deliveries: AsyncIterator[Received]) -> Received:
-    """The next, however long it takes."""
+    """Return the next delivery, however long it takes."""
     while (received := await anext(deliveries)).kind == SILENCE:
         pass
     return received

@@ -1,4 +1,4 @@
-"""Frames that no good client sends. What the Autobahn suite judges is in `tests/soak/test_autobahn.py`."""
+"""Frames that no good client sends. The Autobahn suite is in `tests/soak/test_autobahn.py`."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from contextlib import contextmanager
 
 import pytest
 
-from penstock.serve import protocol
+from penstock.http import protocol
+from penstock.http.protocol import FRAGMENTS_MAX
 from penstock.serve.channels.view import ViewChannel
-from penstock.serve.protocol import FRAGMENTS_MAX
-from tests.serve.fakes import QUICK, FakeView, make_deps, run, serving, until
+from tests.clocks import until
+from tests.serve.fakes import QUICK, FakeView, make_deps, run, serving
 from tests.serve.test_slow import frame, request
 
 TEXT, CONTINUED, CLOSE, PING, PONG, COMPRESSED = 0x81, 0x00, 0x88, 0x89, 0x8A, 0xC1
@@ -24,7 +25,7 @@ OFFER = b"Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r
 
 @contextmanager
 def upgraded(port: int, extra: bytes = b"") -> Iterator[tuple[socket.socket, bytes]]:
-    """An open WebSocket, and the head of the answer that opened it."""
+    """Open a WebSocket; yields it, and the bytes after the head of the answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=20) as client:
         asked = request("websocket", "view")
         client.sendall(asked.removesuffix(b"\r\n") + extra if extra else asked)
@@ -34,17 +35,17 @@ def upgraded(port: int, extra: bytes = b"") -> Iterator[tuple[socket.socket, byt
 
 
 def received(client: socket.socket) -> list[tuple[int, bytes]]:
-    """The frames of the server until it ends the connection: opcode and data, each of less than 64 KiB."""
+    """Return the frames of the server until it ends the connection: opcode and data, each of less than 64 KiB."""
     data = b""
     while piece := client.recv(65536):
         data += piece
-    found = []
+    frames = []
     while data:
         long = data[1] == 126
         size, begin = (int.from_bytes(data[2:4], "big"), 4) if long else (data[1], 2)
-        found.append((data[0], data[begin : begin + size]))
+        frames.append((data[0], data[begin : begin + size]))
         data = data[begin + size :]
-    return found
+    return frames
 
 
 def code(closing: tuple[int, bytes]) -> int:
@@ -54,7 +55,7 @@ def code(closing: tuple[int, bytes]) -> int:
 
 @pytest.mark.parametrize("data", [b"", b" "], ids=["empty", "one byte"])
 def test_a_hundred_thousand_fragments_are_not_gathered(data: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    """The connection is closed with the reason when there are too many; what was sent after that is thrown away."""
+    """The connection is closed with the reason when there are too many; later ones are discarded."""
 
     def attack(port: int, count: int) -> list[tuple[int, bytes]]:
         with upgraded(port) as (client, _):
@@ -75,7 +76,7 @@ def test_a_hundred_thousand_fragments_are_not_gathered(data: bytes, caplog: pyte
 
 
 def test_pings_behind_what_ends_the_connection_do_no_harm(caplog: pytest.LogCaptureFixture) -> None:
-    """They were read together with it, so they may be answered before the good-bye, and nothing comes after that."""
+    """They were read together with it, so they may be answered before the close, and nothing comes after that."""
 
     def attack(port: int) -> list[tuple[int, bytes]]:
         with upgraded(port) as (client, _):
@@ -93,7 +94,7 @@ def test_pings_behind_what_ends_the_connection_do_no_harm(caplog: pytest.LogCapt
 
 
 def test_a_client_that_goes_on_sending_still_reads_why_it_was_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A message too large is refused by its head. The client has sent megabytes of it before it looks for an answer;
+    """A message too large is refused by its head. The client has sent megabytes of it before it reads the answer;
     one that never ends is cut off after a while."""
     head = b"\x81\xff" + (1 << 30).to_bytes(8, "big") + bytes(4)
 
@@ -122,7 +123,7 @@ def test_a_client_that_goes_on_sending_still_reads_why_it_was_closed(monkeypatch
 
 
 def test_nothing_is_obeyed_or_sent_after_a_close() -> None:
-    """A client that says good-bye and goes on talking is answered with its own code, and that is all."""
+    """A client that closes and continues to send is answered with its own code, and nothing else."""
     subscribe = json.dumps({"op": "subscribe", "id": "1", "view": "x"}).encode()
 
     def attack(port: int) -> list[tuple[int, bytes]]:
@@ -143,7 +144,7 @@ def test_nothing_is_obeyed_or_sent_after_a_close() -> None:
 
 
 def test_a_client_may_leave_in_the_middle_of_a_message() -> None:
-    """A close between two fragments is no error: it is answered with its own code."""
+    """A close between two fragments is not an error: it is answered with its own code."""
 
     def leave(port: int) -> list[tuple[int, bytes]]:
         with upgraded(port) as (client, _):
@@ -159,7 +160,7 @@ def test_a_client_may_leave_in_the_middle_of_a_message() -> None:
 
 
 def test_compression_is_not_agreed_on_and_a_bomb_is_not_opened() -> None:
-    """A client that offers it gets none; a frame that is compressed anyway ends the connection."""
+    """A client that offers it gets none; a compressed frame ends the connection."""
     packer = zlib.compressobj(wbits=-15)
     bomb = packer.compress(bytes(1024 * 1024)) + packer.flush(zlib.Z_SYNC_FLUSH)
     assert len(bomb) < 2000

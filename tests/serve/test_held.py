@@ -1,4 +1,5 @@
-"""What is held for clients that do not take it is bounded, for each caller and in all. Those who read get it all."""
+"""Bytes held for clients that do not read are bounded, for each caller and in total. Clients that read get
+everything."""
 
 from __future__ import annotations
 
@@ -13,14 +14,15 @@ import httpx
 import pytest
 from websockets.asyncio.client import ClientConnection
 
+from penstock.core.settings import Settings
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
 from penstock.serve.held import HeldBytes
-from penstock.settings import Settings
 from tests.alone import alone
+from tests.clocks import until
 from tests.serve.clients import events, hear, open_socket, say
-from tests.serve.fakes import FakeView, make_deps, run, serving, until
+from tests.serve.fakes import FakeView, make_deps, run, serving
 from tests.serve.query.support import Typed, queried
 from tests.serve.test_slow import frame, mute, requested
 
@@ -28,11 +30,11 @@ MIB = 1024 * 1024
 CALM = Settings(heartbeat_s=600, filters_max=1_000)
 SUBSCRIPTIONS = 40
 CACHES_BYTES = 48 * MIB
-"""What the channel itself keeps of rows and snapshots, whoever asks."""
+"""The size of the channel's own caches of rows and snapshots, whoever asks."""
 
 
 def large_view(rows: int = 200) -> FakeView:
-    """Of 10 KB for each row."""
+    """Return a view with rows of 10 KB each."""
     view = FakeView()
     view.put({f"{number:04}" + "x" * 10_000: number for number in range(rows)})
     return view
@@ -43,13 +45,13 @@ def deps_of(view: FakeView, connections: Connections | None = None) -> Deps:
 
 
 async def subscribe(connection: ClientConnection, number: int, **more: object) -> None:
-    """Through a filter of its own, which sees all but one row."""
+    """Subscribe through a unique filter, which hides one row only."""
     await say(connection, op="subscribe", id=str(number), view="x", where=f"v <> {number}", **more)
 
 
 @alone
 def test_held_up_subscriptions_hold_no_snapshots() -> None:
-    """Each has a window that is full, and then a filter of its own on a view of 2 MB: 40 of them would hold 80 MB."""
+    """Each has a full window, and then a unique filter on a view of 2 MB: 40 of them would hold 80 MB."""
 
     async def main() -> None:
         async with serving(deps_of(large_view())) as port, open_socket(port, max_size=None) as connection:
@@ -71,6 +73,26 @@ def test_held_up_subscriptions_hold_no_snapshots() -> None:
     run(main())
 
 
+@pytest.mark.parametrize("window", [1, None])
+@alone
+def test_idle_subscriptions_hold_no_snapshots_that_they_have_sent(window: int | None) -> None:
+    """Each has sent its snapshot of 2 MB, and waits: 40 of them would hold 80 MB."""
+
+    async def main() -> None:
+        connections = Connections(10)
+        async with serving(deps_of(large_view(), connections)) as port, open_socket(port, max_size=None) as connection:
+            base = tracemalloc.get_traced_memory()[0]
+            for number in range(SUBSCRIPTIONS):
+                await subscribe(connection, number, window=window)
+                assert (await hear(connection))["event"] == "subscribed"
+                assert (await hear(connection))["event"] == "snapshot"
+            await until(lambda: connections.held.total == 0)
+            assert tracemalloc.get_traced_memory()[0] - base < CACHES_BYTES
+
+    tracemalloc.start()
+    run(main())
+
+
 @alone
 def test_subscriptions_that_are_paused_at_once_hold_no_snapshots() -> None:
     async def main() -> None:
@@ -79,9 +101,9 @@ def test_subscriptions_that_are_paused_at_once_hold_no_snapshots() -> None:
             for number in range(SUBSCRIPTIONS):
                 await subscribe(connection, number)
                 await say(connection, op="pause", id=str(number))
-            told = Counter[str]()
-            while min(told["paused"], told["subscribed"]) < SUBSCRIPTIONS:  # each has read its first delivery then
-                told[(await hear(connection))["event"]] += 1
+            counts = Counter[str]()
+            while min(counts["paused"], counts["subscribed"]) < SUBSCRIPTIONS:  # each has read its first delivery then
+                counts[(await hear(connection))["event"]] += 1
             assert tracemalloc.get_traced_memory()[0] - base < CACHES_BYTES
 
     tracemalloc.start()
@@ -100,7 +122,7 @@ def test_one_who_does_not_read_holds_no_more_than_the_bound() -> None:
                     client.sendall(frame(0x81, asked))
                 await until(lambda: connections.held.total > 4 * MIB)
                 async with events(port, "view", None, where="v < 1") as deliveries:
-                    await anext(deliveries)  # what would be read ahead was read before
+                    await anext(deliveries)  # anything read ahead would have been read before
                 assert connections.held.total <= 8 * MIB
                 assert tracemalloc.get_traced_memory()[0] - base < CACHES_BYTES + 8 * MIB
             await until(lambda: connections.held.total == 0)
@@ -110,7 +132,7 @@ def test_one_who_does_not_read_holds_no_more_than_the_bound() -> None:
 
 
 def test_those_who_read_get_every_snapshot_though_few_fit_at_once() -> None:
-    """What there was no room for is read again, in turn; a subscription that was paused gets its own later."""
+    """Deliveries without room are read again, in turn; a paused subscription gets its own later."""
 
     async def main() -> None:
         connections = Connections(10, held_bytes_max=5 * MIB)
@@ -146,19 +168,19 @@ def test_server_sent_events_are_refused_while_there_is_no_room() -> None:
 
 
 def page(number: int) -> bytes:
-    """A request for all rows of a view of 4 MB but one."""
+    """Return a request for all rows but one of a view of 4 MB."""
     return b"GET /v1/views/by-key?limit=all&where=v%%20%%3C%%3E%%20%d HTTP/1.1\r\nHost: x\r\n\r\n" % number
 
 
 def question(number: int) -> bytes:
-    """A query with an answer of 4 MB."""
+    """Return a query with an answer of 4 MB."""
     body = b'{"sql":"SELECT repeat(\'x\', 4000000) AS x, %d AS n"}' % number
     return b"POST /v1/query HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
 
 
 @pytest.mark.parametrize("ask", [page, question])
 def test_long_answers_that_are_not_read_are_bounded_and_the_next_is_refused(ask: Callable[[int], bytes]) -> None:
-    """Each has a body of its own, which nobody shares. There is room for two."""
+    """Each has a separate body, which is not shared. There is room for two."""
 
     async def main() -> None:
         view, connections = Typed(), Connections(100, held_bytes_max=9 * MIB)

@@ -13,19 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.contracts import Delivery, Page, Style
-from penstock.cursor import stream_cursor, view_cursor
-from penstock.errors import Damaged
+from penstock.core.cursor import stream_cursor, view_cursor
+from penstock.core.errors import Damaged
+from penstock.core.settings import Settings
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.settings import Settings
-from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, application, make_deps, run
+from tests.serve.fakes import QUICK, FakeLog, FakeView, application, make_deps, run
 
 
 @asynccontextmanager
 async def calling(deps: Deps) -> AsyncIterator[httpx.AsyncClient]:
-    """A client of the application itself, with no server between."""
+    """Yield a client of the application itself, without a server."""
     transport = httpx.ASGITransport(application(deps), raise_app_exceptions=False)
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         yield client
@@ -49,7 +48,7 @@ def get(path: str, deps: Deps | None = None, method: str = "GET", **params: str)
 
 
 def test_a_stream_is_read_page_by_page() -> None:
-    """`since` and `limit` walk a stream; an answer is JSON that no cache may keep."""
+    """Pages follow each other by `since` and `limit`; an answer is JSON that no cache may store."""
     log = FakeLog(1)
     log.write(0, 1, 2, 3)
     first = get("/v1/streams/s", deps_of(log), limit="2")
@@ -62,7 +61,7 @@ def test_a_stream_is_read_page_by_page() -> None:
 
 
 def test_a_view_gives_its_rows() -> None:
-    """Without `since` the rows now and the cursor they stand at."""
+    """Without `since` it returns the current rows and their cursor."""
 
     async def main() -> None:
         view = FakeView()
@@ -121,14 +120,14 @@ REFUSED = [
 
 
 def test_a_method_that_is_not_allowed_is_answered_with_those_that_are() -> None:
-    """The front door's too, which takes what is posted before it comes here."""
+    """This includes POST, which ingestion handles before it comes here."""
     allowed = get("/v1/streams/s", method="DELETE").headers["allow"]
-    assert {each.strip() for each in allowed.split(",")} == {"GET", "HEAD", "POST"}
+    assert {method.strip() for method in allowed.split(",")} == {"GET", "HEAD", "POST"}
 
 
 @pytest.mark.parametrize(("method", "path", "status", "code"), REFUSED)
 def test_every_refusal_is_a_problem_with_a_code(method: str, path: str, status: int, code: str) -> None:
-    """RFC 9457: a program reads the code, a person the detail."""
+    """RFC 9457: a program reads the code, a user the detail."""
     answer = get(path, method=method)
     assert answer.status_code == status
     assert answer.headers["content-type"] == "application/problem+json"
@@ -139,7 +138,7 @@ def test_every_refusal_is_a_problem_with_a_code(method: str, path: str, status: 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_no_text_as_a_cursor_makes_the_server_fail(text: str) -> None:
-    """On every route that takes one: an answer or a 400, never a 500."""
+    """On every route that takes one there is an answer or a 400, never a 500."""
 
     async def main() -> None:
         async with calling(deps_of()) as client:
@@ -161,18 +160,13 @@ def test_damage_is_told_without_its_details() -> None:
 
 
 def test_a_bug_is_a_problem_too() -> None:
-    """An error that nobody foresaw has the code `internal` and shows nothing of itself."""
+    """An unexpected error has the code `internal` and shows no details."""
 
-    class Broken(NoChannel):
-        async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
-            raise ValueError("a secret")
-
-        async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
-            raise ValueError("a secret")
-            yield Delivery("progress", b"{}", "")
-
-    for path in ("/v1/streams/x", "/v1/streams/x/live"):
-        answer = get(path, make_deps(streams={"x": Broken()}))
+    log = FakeLog(1)
+    log.write(0, 1)
+    log.error = ValueError("a secret")
+    for path in ("/v1/streams/x", "/v1/streams/x/live?since=earliest"):
+        answer = get(path, make_deps(streams={"x": StreamChannel("x", log, QUICK)}))
         assert (answer.status_code, answer.json()["code"]) == (500, "internal")
         assert "secret" not in answer.text
 
@@ -180,9 +174,9 @@ def test_a_bug_is_a_problem_too() -> None:
 def test_health_says_ready_or_why_not() -> None:
     """200 when ready, 503 with the reasons when not."""
     assert get("/v1/health").status_code == 200
-    found = {"ready": False, "reasons": ["the engine is starting"], "state": "starting"}
-    answer = get("/v1/health", replace(deps_of(), health=lambda: found))
-    assert (answer.status_code, answer.json()) == (503, found)
+    health = {"ready": False, "reasons": ["the engine is starting"], "state": "starting"}
+    answer = get("/v1/health", replace(deps_of(), health=lambda: health))
+    assert (answer.status_code, answer.json()) == (503, health)
 
 
 def test_the_app_is_described_as_it_is() -> None:

@@ -43,47 +43,47 @@ APP: dict[str, Any] = {
 
 
 def samples(description: dict[str, Any]) -> dict[tuple[str, str], float]:
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(render(description).decode()):
         for sample in family.samples:
-            found[sample.name, "/".join(sample.labels[each] for each in sorted(sample.labels, reverse=True))] = (
+            values[sample.name, "/".join(sample.labels[label] for label in sorted(sample.labels, reverse=True))] = (
                 sample.value
             )
-    return found
+    return values
 
 
 def test_the_figures_of_the_app_are_the_metrics() -> None:
-    """Each figure has its name, its labels and its unit; one that is not known has no sample."""
-    found = samples(APP)
+    """Each figure has its name, its labels and its unit; an unknown one has no sample."""
+    values = samples(APP)
     odd = 'odd"name\\\n'
-    assert found["penstock_stream_events_total", odd] == 12
-    assert found["penstock_stream_duplicates_total", odd] == 1
-    assert found["penstock_stream_rejected_total", odd] == 2
-    assert found["penstock_stream_bytes", odd] == 4096
-    assert found["penstock_stream_last_event_seconds", odd] == 1767225600
-    assert ("penstock_stream_last_event_seconds", "idle") not in found
-    assert found["penstock_view_lag_events", "v"] == 7
-    assert ("penstock_view_lag_events", "w") not in found
-    assert found["penstock_view_batch_seconds", "v"] == 0.25
-    assert (found["penstock_view_failed", "v"], found["penstock_view_failed", "w"]) == (1, 0)
-    assert found["penstock_source_received_total", "feed"] == 100
-    assert found["penstock_intake_received_total", f"{odd}/POST"] == 8
-    assert found["penstock_intake_lost_total", f"{odd}/feed"] == 4
-    assert found["penstock_intake_durable_seconds_mean", f"{odd}/POST"] == 0.0025
-    assert ("penstock_intake_durable_seconds_mean", f"{odd}/feed") not in found
-    assert found["penstock_connections", ""] == 3
-    assert found["penstock_ready", ""] == 1
-    assert found["penstock_engine_restarts_total", ""] == 4
+    assert values["penstock_stream_events_total", odd] == 12
+    assert values["penstock_stream_duplicates_total", odd] == 1
+    assert values["penstock_stream_rejected_total", odd] == 2
+    assert values["penstock_stream_bytes", odd] == 4096
+    assert values["penstock_stream_last_event_seconds", odd] == 1767225600
+    assert ("penstock_stream_last_event_seconds", "idle") not in values
+    assert values["penstock_view_lag_events", "v"] == 7
+    assert ("penstock_view_lag_events", "w") not in values
+    assert values["penstock_view_batch_seconds", "v"] == 0.25
+    assert (values["penstock_view_failed", "v"], values["penstock_view_failed", "w"]) == (1, 0)
+    assert values["penstock_source_received_total", "feed"] == 100
+    assert values["penstock_intake_received_total", f"{odd}/POST"] == 8
+    assert values["penstock_intake_lost_total", f"{odd}/feed"] == 4
+    assert values["penstock_intake_durable_seconds_mean", f"{odd}/POST"] == 0.0025
+    assert ("penstock_intake_durable_seconds_mean", f"{odd}/feed") not in values
+    assert values["penstock_connections", ""] == 3
+    assert values["penstock_ready", ""] == 1
+    assert values["penstock_engine_restarts_total", ""] == 4
 
 
 def test_the_table_is_what_is_served() -> None:
-    """Every metric of the table appears with its type and help, and no other; names are told once."""
+    """Every metric of the table appears once, with its type and help, and no other."""
     families = {
         (family.name + "_total" if family.type == "counter" else family.name): (family.type, family.documentation)
         for family in text_string_to_metric_families(render(APP).decode())
     }
-    assert families == {each.name: (each.type, each.help) for each in METRICS}
-    assert len({each.name for each in METRICS}) == len(METRICS)
+    assert families == {metric.name: (metric.type, metric.help) for metric in METRICS}
+    assert len({metric.name for metric in METRICS}) == len(METRICS)
 
 
 def test_metrics_are_served_as_prometheus_reads_them() -> None:

@@ -10,19 +10,20 @@ import httpx
 import pyarrow as pa
 import pytest
 
-from penstock.access import Caller
-from penstock.access.caller import Sight
-from penstock.access.grants import grants
-from penstock.contracts import Channel
-from penstock.errors import Busy
-from penstock.schema import event_schema
+from penstock.core.access import Caller
+from penstock.core.access.caller import Sight
+from penstock.core.access.grants import grants
+from penstock.core.contracts import Channel
+from penstock.core.errors import Busy
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections, following
 from penstock.serve.deps import Deps
-from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, FakeView, Reading, application, make_deps, run, until
+from tests.clocks import until
+from tests.serve.fakes import FakeLog, FakeView, Reading, application, make_deps, run
 from tests.serve.test_http import calling
 
 SMALL = Settings(heartbeat_s=600, page_events=5, page_events_max=20)
@@ -59,7 +60,7 @@ def filled(count: int) -> FakeLog:
 
 
 def test_a_filtered_page_has_as_many_events_as_were_asked_for() -> None:
-    """However few of the events fit, a page looks on; the next one continues it."""
+    """However few events match, a page reads on; the next one continues it."""
     deps = deps_of(filled(40))
     first = got(deps, "/v1/streams/s", where="n % 10 = 0", limit=3)
     assert numbers(first) == [0, 10, 20]
@@ -70,20 +71,21 @@ def test_a_filtered_page_has_as_many_events_as_were_asked_for() -> None:
 
 
 def test_a_page_that_has_looked_at_enough_says_that_there_is_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A filter that lets little pass does not hold a thread for long: the page ends, with a cursor to go on from."""
+    """A filter that matches few events does not hold a thread for long: the page ends, with a cursor to continue
+    from."""
     monkeypatch.setattr("penstock.serve.channels.stream.SCAN_EVENTS_MAX", 10)
-    deps, cursor, found, pages = deps_of(filled(40)), "earliest", list[int](), 0
+    deps, cursor, matches, pages = deps_of(filled(40)), "earliest", list[int](), 0
     while True:
         page = got(deps, "/v1/streams/s", where="n = 39", since=cursor, limit=3)
-        found, cursor, pages = found + numbers(page), page["cursor"], pages + 1
+        matches, cursor, pages = matches + numbers(page), page["cursor"], pages + 1
         if "more" not in page:
             break
-    assert found == [39]
+    assert matches == [39]
     assert pages >= 4
 
 
 def test_the_latest_events_come_in_their_order() -> None:
-    """`last` counts those that fit the filter."""
+    """`last` counts matching events."""
     deps = deps_of(filled(40))
     assert numbers(got(deps, "/v1/streams/s", last=3)) == [37, 38, 39]
     page = got(deps, "/v1/streams/s", last=2, where="n < 38 AND n % 2 = 0")
@@ -93,7 +95,7 @@ def test_the_latest_events_come_in_their_order() -> None:
 
 
 def test_a_request_that_waits_is_answered_when_something_comes() -> None:
-    """What does not fit the filter wakes nobody; the answer has what came, and no more than the limit."""
+    """An event that does not match wakes nobody; the answer has the events that came, up to the limit."""
 
     async def main() -> None:
         log = filled(3)
@@ -104,7 +106,7 @@ def test_a_request_that_waits_is_answered_when_something_comes() -> None:
             cursor = (await client.get("/v1/streams/s", params={"since": "latest"})).json()["cursor"]
             given: dict[str, Any] = {"since": cursor, "wait": 15, "where": "n >= 50", "limit": 2}
             waiting = asyncio.create_task(client.get("/v1/streams/s", params=given))
-            await until(lambda: source._tail.lenses.readers == 1)
+            await until(lambda: source._tail.row_filters.readers == 1)
             log.write(0, 3, at_s=10)
             source.wake()
             await until(lambda: source._tail.position == log.ends("s"))
@@ -120,7 +122,7 @@ def test_a_request_that_waits_is_answered_when_something_comes() -> None:
 
 
 def test_a_request_that_waits_in_vain_is_answered_with_an_empty_page() -> None:
-    """The cursor has moved past what the filter does not show."""
+    """The cursor has moved past the events that the filter hides."""
 
     async def main() -> None:
         log, view = filled(3), FakeView()
@@ -136,7 +138,7 @@ def test_a_request_that_waits_in_vain_is_answered_with_an_empty_page() -> None:
 
 
 def test_a_view_that_is_waited_for_tells_its_changes() -> None:
-    """A change that the filter does not show is waited out."""
+    """A change that the filter hides does not end the wait."""
 
     async def main() -> None:
         view = FakeView()
@@ -153,7 +155,7 @@ def test_a_view_that_is_waited_for_tells_its_changes() -> None:
 
 
 def test_those_who_wait_are_told_that_the_app_stops() -> None:
-    """503, and the cursor they have still holds."""
+    """503, and the client's cursor stays valid."""
 
     async def main() -> None:
         deps = deps_of()
@@ -169,7 +171,7 @@ def test_those_who_wait_are_told_that_the_app_stops() -> None:
 
 @pytest.mark.parametrize("path", ["/v1/streams/s", "/v1/views/v"])
 def test_one_who_waits_gets_nothing_once_its_key_is_revoked(path: str) -> None:
-    """As with connections that stay open: what comes after that is not for it."""
+    """As with connections that stay open, it gets nothing that comes after that."""
 
     async def main() -> None:
         log, view = FakeLog(1), FakeView()
@@ -188,7 +190,7 @@ def test_one_who_waits_gets_nothing_once_its_key_is_revoked(path: str) -> None:
 
 
 def test_an_answer_that_would_be_the_same_is_not_sent_again() -> None:
-    """304 for the same rows, also if rows changed that the filter does not show; 200 as soon as one differs."""
+    """304 for the same rows, even if rows changed that the filter hides; 200 as soon as one differs."""
 
     async def main() -> None:
         view = FakeView()
@@ -215,7 +217,7 @@ def test_an_answer_that_would_be_the_same_is_not_sent_again() -> None:
 
 
 def test_rows_come_in_the_order_that_is_asked_for() -> None:
-    """By several columns, up or down; of a limit, the first in that order."""
+    """Several columns are sorted, ascending or descending; a limit takes the first in that order."""
     view = FakeView()
     view.put({"a": 2, "b": 1, "c": 2, "d": 3})
     deps = deps_of(view=view)
@@ -232,7 +234,7 @@ def test_rows_come_in_the_order_that_is_asked_for() -> None:
 
 
 def test_a_view_comes_as_a_whole_if_that_is_asked_for() -> None:
-    """However many rows it has, also after a reset, and through a filter; what comes after them is not missed."""
+    """This holds for any number of rows, after a reset, and through a filter; later changes are not missed."""
     view = FakeView()
     view.put({f"{number:02}": number for number in range(50)})
     deps = deps_of(view=view)
@@ -245,7 +247,7 @@ def test_a_view_comes_as_a_whole_if_that_is_asked_for() -> None:
     for number in range(30):
         view.put({"00": -number})
     later = got(deps, "/v1/views/v", limit="all", since=whole["cursor"])
-    assert [change["upserts"][0]["v"] for change in later["changes"]] == [0, -1, -2, -3, -4]  # in pages, as ever
+    assert [change["upserts"][0]["v"] for change in later["changes"]] == [0, -1, -2, -3, -4]  # in pages, as always
     view.remake()
     view.put({f"{number:02}": number for number in range(30)})
     anew = got(deps, "/v1/views/v", limit="all", since=later["cursor"])
@@ -286,7 +288,7 @@ def test_a_stream_never_comes_as_a_whole(path: str) -> None:
 
 
 def test_a_feed_is_a_stream_or_view_of_its_own() -> None:
-    """It shows what its filter lets pass, and a reader's filter sees nothing else."""
+    """It shows the events or rows that its filter lets pass, and a reader's filter sees nothing else."""
     view = FakeView()
     view.put({"a": 2, "b": 7, "c": 9})
     deps = deps_of(filled(6), view)
@@ -307,7 +309,7 @@ def test_a_feed_is_a_stream_or_view_of_its_own() -> None:
     ],
 )
 def test_a_feed_shows_nothing_that_its_reader_may_not_see_of_the_stream(rules: dict[str, str], seen: list[int]) -> None:
-    """Unless there is a rule for the feed itself. Who may read everything would find all in it otherwise."""
+    """The exception is a rule for the feed itself. Otherwise a caller of the feed would find hidden events in it."""
 
     async def main() -> None:
         reader = Caller("key:ann", grants(["consume:*"]), sight=Sight(rules))
@@ -343,7 +345,7 @@ def test_a_feed_shows_nothing_that_its_reader_may_not_see_of_the_stream(rules: d
     ],
 )
 def test_what_cannot_be_asked_for_is_refused(path: str, given: dict[str, str], code: str) -> None:
-    """With the parameter that is wrong."""
+    """The answer names the wrong parameter."""
     assert got(deps_of(), path, **given)["code"] == code
 
 
@@ -361,7 +363,7 @@ def test_a_view_whose_columns_are_not_known_yet_cannot_be_filtered() -> None:
 
 
 def test_a_view_made_anew_with_other_columns_is_not_shown_through_a_filter_of_before() -> None:
-    """One that waits meanwhile asks again, and then its filter fits or is refused."""
+    """A waiting reader asks again, and then its filter fits or is refused."""
 
     class Changing(FakeView):
         columns = pa.schema([("k", pa.string()), ("v", pa.int64())])
@@ -375,7 +377,7 @@ def test_a_view_made_anew_with_other_columns_is_not_shown_through_a_filter_of_be
         async with calling(deps_of(view=view)) as client:
             given: dict[str, Any] = {"since": "latest", "wait": 20, "where": "v IS NULL OR v > 0"}
             waiting = asyncio.create_task(client.get("/v1/views/v", params=given))
-            await asyncio.sleep(0.05)
+            await until(lambda: view.waiting > 0)
             view.columns = pa.schema([("k", pa.string()), ("secret", pa.int64())])
             view.remake()
             view.put({"a": 1})
@@ -387,7 +389,7 @@ def test_a_view_made_anew_with_other_columns_is_not_shown_through_a_filter_of_be
 
 
 def test_so_many_filters_at_once_and_no_more() -> None:
-    """Those with the same filter count once; a new one is refused while all places are taken."""
+    """Readers with the same filter count once; a new one is refused while all slots are taken."""
 
     async def main() -> None:
         source = StreamChannel("s", FakeLog(1), Settings(filters_max=2), lambda: event_schema(Reading))
@@ -396,8 +398,8 @@ def test_so_many_filters_at_once_and_no_more() -> None:
             async with following(seen, "latest") as deliveries:
                 return (await anext(deliveries)).kind
 
-        with source._tail.attached(source.through("n = 1", None)._lens):
-            with source._tail.attached(source.through("n = 2", None)._lens):
+        with source._tail.attached(source.through("n = 1", None)._row_filter):
+            with source._tail.attached(source.through("n = 2", None)._row_filter):
                 assert await begin(source.through("n = 2", None)) == "progress"
                 assert await begin(source) == "progress"
                 with pytest.raises(Busy):

@@ -1,4 +1,4 @@
-"""The channels on the real log and the real store: what other tests show with fakes holds with files."""
+"""The channels on the real log and the real store: results that other tests show with fakes hold with files."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.columns import tick_batch, to_batch
-from penstock.contracts import Output, Retention, StreamSpec
+from penstock.core.clock import WallClock
+from penstock.core.columns import tick_batch, to_batch
+from penstock.core.contracts import Output, Retention, StreamSpec
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.queue.embedded import EmbeddedLog
-from penstock.schema import event_schema
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import following
-from penstock.settings import Settings
-from penstock.store.live import LiveTable
+from penstock.store.live import InMemoryView
 from penstock.store.spec import ViewSpec
 from penstock.store.table import ViewTable
 from tests.serve.clients import TRANSPORTS
@@ -30,14 +31,6 @@ from tests.serve.test_view import fold
 TOTAL = 300
 SETTINGS = Settings(heartbeat_s=0.05, page_events=9, buffered_changes=6)
 SPEC = ViewSpec("x", ("k",), None, None, None, changes_kept=10_000, changes_bytes=2**30)
-
-
-class WallClock:
-    def now(self) -> datetime:
-        return datetime.now(UTC)
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
 
 
 def declared(directory: Path, partitions: int = 2) -> EmbeddedLog:
@@ -53,7 +46,7 @@ def batch(*values: int) -> pa.RecordBatch:
 
 
 def write(log: EmbeddedLog, chance: random.Random) -> None:
-    """In a thread: events and ticks in commits of random sizes, merged now and then."""
+    """Write events and ticks in a thread, in commits of random sizes, merged now and then."""
     number = 0
     while number < TOTAL:
         count = min(TOTAL - number, chance.randrange(1, 10))
@@ -72,14 +65,14 @@ def test_a_stream_in_files_is_resumed_without_gap_or_repeat(transport: str, tmp_
     chance = random.Random(seed)
 
     async def read(port: int) -> list[int]:
-        cursor, found = "earliest", list[int]()
-        while len(found) < TOTAL:
+        cursor, events = "earliest", list[int]()
+        while len(events) < TOTAL:
             async with TRANSPORTS[transport](port, "stream", cursor) as deliveries:
                 for _ in range(chance.randrange(1, 8)):
                     received = await anext(deliveries)
                     cursor = received.cursor
-                    found += [event["n"] for event in received.data.get("events", ())]
-        return found
+                    events += [event["n"] for event in received.data.get("events", ())]
+        return events
 
     async def main() -> None:
         writer, reader = declared(tmp_path), EmbeddedLog(tmp_path, read_only=True)
@@ -93,8 +86,9 @@ def test_a_stream_in_files_is_resumed_without_gap_or_repeat(transport: str, tmp_
     run(main())
 
 
+@pytest.mark.usefixtures("dense")
 def test_a_follower_of_files_is_reset_by_retention(tmp_path: Path) -> None:
-    """What was trimmed before the follower came to it is a `reset`, then the first kept event."""
+    """Events trimmed before the follower reached them are a `reset`, then the first kept event follows."""
 
     async def main() -> None:
         log = declared(tmp_path, partitions=1)
@@ -125,7 +119,7 @@ def test_a_client_of_a_view_in_files_ends_with_its_rows(tmp_path: Path) -> None:
 
     async def main() -> None:
         path = tmp_path / "x.db"
-        live = LiveTable(path, SPEC, buffered_changes=4)
+        live = InMemoryView(path, SPEC, buffered_changes=4)
         source = ViewChannel("x", live, Settings(heartbeat_s=0.02, buffered_changes=4), key=["k"])
         table = ViewTable(path, SPEC, clock=WallClock())
         running = asyncio.create_task(live.run())

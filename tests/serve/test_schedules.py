@@ -1,7 +1,7 @@
-"""Random schedules: whatever happens in whatever order, a follower's copy is what its filter shows of the rows.
+"""Random schedules: in any order of events, a follower's copy equals its filter applied to the rows.
 
-Each seed makes one schedule of changes, trims and remakes, with several followers that are slow, come back, merge,
-take, and look through filters. After every delivery, what a follower has must be what there is to be seen up to the
+Each seed makes one schedule of changes, trims and re-creations, with several followers that are slow, reconnect,
+merge, take, and use filters. After every delivery, a follower's copy must equal the visible rows up to the
 cursor of that delivery.
 """
 
@@ -16,16 +16,17 @@ from typing import Any
 
 import pytest
 
-from penstock.contracts import Channel, Delivery, Style
-from penstock.cursor import StreamCursor, ViewCursor, decode, stream_cursor
-from penstock.errors import Busy
-from penstock.schema import event_schema
-from penstock.serve.channels import cuts, front, stream, tail, view
+from penstock.core.contracts import Channel, Delivery, Style
+from penstock.core.cursor import StreamCursor, ViewCursor, decode, stream_cursor
+from penstock.core.errors import Busy
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
+from penstock.serve.channels import broadcast, filter_cache, stream, tail, view
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.threads import for_follower, for_reader
 from penstock.serve.channels.view import ViewChannel
-from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, FakeView, Reading, run, until
+from tests.clocks import until
+from tests.serve.fakes import FakeLog, FakeView, Reading, run
 
 SMALL = Settings(heartbeat_s=0.01, buffered_changes=2, page_events=2, filters_max=50)
 KEYS = "abcdef"
@@ -41,7 +42,7 @@ SIGHTS: list[tuple[str | None, str | None, Callable[[Row], Row | None]]] = [
 
 
 class Watched(FakeView):
-    """A view whose rows at every version are known for good."""
+    """A view that keeps its rows at every version."""
 
     def __init__(self, kept: int, *, remembers: bool) -> None:
         super().__init__(kept, remembers=remembers)
@@ -60,7 +61,7 @@ class Watched(FakeView):
 
 
 class Copy:
-    """What a client of a view has, and whether it is right."""
+    """A client's copy of a view, with its checks."""
 
     def __init__(self, of: Watched, sight: Callable[[Row], Row | None], *, strict: bool) -> None:
         self._of, self._sight, self._strict = of, sight, strict
@@ -69,8 +70,8 @@ class Copy:
         self.started = False
 
     def take(self, deliveries: Sequence[Delivery]) -> bool:
-        for each in deliveries:
-            self.hear(each.kind, json.loads(each.data), each.cursor)
+        for delivery in deliveries:
+            self.hear(delivery.kind, json.loads(delivery.data), delivery.cursor)
         return True
 
     def hear(self, kind: str, data: Any, cursor: str) -> None:
@@ -94,9 +95,10 @@ class Copy:
             assert known or not self._strict, f"it was told of {key}, which it never saw"
 
     def _came_and_went(self, key: str, cursor: str) -> bool:
-        """Whether a row was to be seen after the last delivery and before this one: they may have been merged."""
+        """Return whether a row was visible after the last delivery and before this one: the changes may have been
+        merged."""
         first, last = _place(self.cursor or cursor), _place(cursor)
-        return any(key in self.expected(last.generation, each) for each in range(first.version, last.version))
+        return any(key in self.expected(last.generation, version) for version in range(first.version, last.version))
 
     def expected(self, generation: int, version: int) -> Rows:
         rows = self._of.history[generation, version]
@@ -114,7 +116,7 @@ def _place(cursor: str) -> ViewCursor:
 
 
 async def follow_view(channel: Channel, copy: Copy, chance: random.Random, over: asyncio.Event) -> None:
-    """Read in all ways, come back now and then, and never lose the place."""
+    """Read in all ways, reconnect now and then, and never lose the position."""
     while not over.is_set():
         if copy.cursor is not None and chance.random() < 0.3:
             await poll(channel, copy, chance)
@@ -138,7 +140,7 @@ async def poll(channel: Channel, copy: Copy, chance: random.Random) -> None:
 
 
 async def hear_some(channel: Channel, copy: Any, style: Style, chance: random.Random, over: asyncio.Event) -> None:
-    """Some deliveries of one connection, the last of which may be broken off at any point."""
+    """Take some deliveries of one connection, the last of which may be broken off at any point."""
     async with aclosing(channel.follow(copy.cursor, style)) as deliveries:  # type: ignore[type-var]
         for _ in range(chance.randint(1, 12)):
             try:
@@ -164,14 +166,14 @@ async def change_view(of: Watched, chance: random.Random, steps: int) -> None:
 
 
 def slow_threads(monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None:
-    """Everything in threads that end late, or in the event loop: by chance."""
+    """Run everything in slow threads, or in the event loop, at random."""
     inline = chance.choice([0, 2, 64])
-    for module in (cuts, front, view):
+    for module in (filter_cache, broadcast, view):
         monkeypatch.setattr(module, "INLINE_ROWS", inline)
-    for module in (front, view):
+    for module in (broadcast, view):
         monkeypatch.setattr(module, "CHECK_S", 0.01)
     monkeypatch.setattr(asyncio, "to_thread", _late(asyncio.to_thread, chance))
-    for module in (cuts, stream, view):
+    for module in (filter_cache, stream, view):
         monkeypatch.setattr(module, "for_reader", _late(for_reader, chance))
     for module in (stream, tail):
         monkeypatch.setattr(module, "for_follower", _late(for_follower, chance))
@@ -180,9 +182,9 @@ def slow_threads(monkeypatch: pytest.MonkeyPatch, chance: random.Random) -> None
 def _late(work: Callable[..., Any], chance: random.Random) -> Callable[..., Any]:
     async def late(*given: Any, **named: Any) -> Any:
         await asyncio.sleep(chance.choice([0, 0, 0.003]))
-        made = await work(*given, **named)
+        outcome = await work(*given, **named)
         await asyncio.sleep(chance.choice([0, 0, 0.003]))
-        return made
+        return outcome
 
     return late
 
@@ -215,37 +217,38 @@ def test_copies_of_a_view_are_what_their_filters_show(seed: int, monkeypatch: py
 
 
 class WatchedLog(FakeLog):
-    """A log of which every event ever written is known for good: by making, partition and offset."""
+    """A log that keeps the number and the position of every event ever written: by generation and partition."""
 
     def __init__(self) -> None:
         super().__init__(2)
-        self.events: dict[int, dict[int, list[int | None]]] = {1: {0: [], 1: []}}
+        self.history: dict[int, dict[int, list[tuple[int, int]]]] = {1: {0: [], 1: []}}
         self._number = 0
 
     def grow(self, partition: int, count: int, at_s: float) -> None:
         numbers = range(self._number, self._number + count)
         self._number += count
-        self.events[self._generation][partition] += numbers
         self.write(partition, *numbers, at_s=at_s)
-
-    def grow_tick(self, partition: int, at_s: float) -> None:
-        self.events[self._generation][partition].append(None)
-        self.tick(partition, at_s=at_s)
+        offsets = self.offsets("x", partition)[-count:]
+        self.history[self.generation("x")][partition] += zip(offsets, numbers, strict=True)
 
     def remake(self) -> None:
-        self.events[self._generation + 1] = {0: [], 1: []}
+        self.history[self.generation("x") + 1] = {0: [], 1: []}
         super().remake()
 
     def between(self, first: StreamCursor, last: StreamCursor) -> list[int]:
-        """The events of one making from a position to another."""
+        """Return the events of one generation from a position to another."""
         assert first.generation == last.generation
-        parts = self.events[last.generation]
-        spans = (parts[each][first.offsets[each] : last.offsets[each]] for each in parts)
-        return sorted(number for span in spans for number in span if number is not None)
+        return sorted(
+            number
+            for partition, written in self.history[last.generation].items()
+            for offset, number in written
+            if first.offsets[partition] <= offset < last.offsets[partition]
+        )
 
 
 class Heard:
-    """What a client of a stream has heard since it began, or lost its place: all that its filter shows, once each."""
+    """The events that a client of a stream has received since it began, or lost its position: all visible ones, once
+    each."""
 
     def __init__(self, of: WatchedLog, sight: Callable[[int], bool], cursor: str) -> None:
         self._of, self._sight = of, sight
@@ -281,10 +284,10 @@ async def follow_stream(channel: Channel, heard: Heard, chance: random.Random, o
             continue
         try:
             page = await channel.page(heard.cursor, chance.randint(1, 4), wait_s=chance.choice([0, 0.01]))
-        except Busy:  # it was trimmed or remade at each of its tries: ask again
+        except Busy:  # it was trimmed or recreated at each of its tries: ask again
             continue
         answer = json.loads(page.body)
-        if answer.get("reset"):  # it does not say where it begins, so what it has is not looked at
+        if answer.get("reset"):  # it does not say where it begins, so its content is not checked
             heard.hear("reset", {}, page.cursor)
         else:
             heard.hear("change", answer, page.cursor)
@@ -295,7 +298,7 @@ async def change_log(of: WatchedLog, channel: StreamChannel, chance: random.Rand
         for _ in range(chance.choice([1, 1, 2, 5])):
             at_s = step + chance.choice([0, 0, -2])
             if chance.random() < 0.2:
-                of.grow_tick(chance.randint(0, 1), at_s)
+                of.tick(chance.randint(0, 1), at_s)
             else:
                 of.grow(chance.randint(0, 1), chance.randint(1, 5), at_s)
         if chance.random() < 0.1:
@@ -322,7 +325,7 @@ def test_who_follows_a_stream_hears_all_that_its_filter_shows_once(seed: int, mo
     print("seed", seed)
     chance = random.Random(seed)
     slow_threads(monkeypatch, chance)
-    monkeypatch.setattr(tail, "POLL_S", 0.01)
+    monkeypatch.setattr(tail, "LOOK_S", 0.01)
     monkeypatch.setattr(stream, "STALL_EVENTS", chance.choice([3, 10_000]))
     monkeypatch.setattr(stream, "SCAN_EVENTS_MAX", chance.choice([3, 10_000]))
 
@@ -342,7 +345,7 @@ def test_who_follows_a_stream_hears_all_that_its_filter_shows_once(seed: int, mo
                 )
                 tasks.create_task(work)
             await change_log(log, channel, chance, 100)
-            await until(lambda: all(each.is_whole for each in followers))
+            await until(lambda: all(follower.is_whole for follower in followers))
             over.set()
         assert channel.describe()["readers"] == 0
 

@@ -10,19 +10,20 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.contracts import Channel, Output
+from penstock.core.contracts import Channel, Output
 from penstock.serve.channels.view import ViewChannel
-from penstock.store import LiveTable, ViewSpec, ViewTable
-from tests.serve.fakes import run, until
+from penstock.store import InMemoryView, ViewSpec, ViewTable
+from tests.clocks import ManualClock, until
+from tests.serve.fakes import run
 from tests.serve.test_schedules import KEYS, SIGHTS, SMALL, Copy, Rows, follow_view, slow_threads
-from tests.store.support import ManualClock, served
+from tests.store.support import START, served
 
 SPEC = ViewSpec("x", ("k",), None, 4, "v", changes_kept=6, changes_bytes=1 << 20)
 SCHEMA = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 
 class Files:
-    """A view of the four highest values, its file, and what it held at every version."""
+    """A view of the four highest values, its file, and its rows at every version."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -30,15 +31,15 @@ class Files:
         self._begin()
 
     def _begin(self) -> None:
-        self._table = ViewTable(self._path, SPEC, clock=ManualClock())
+        self._table = ViewTable(self._path, SPEC, clock=ManualClock(START))
         self._table.describe(SCHEMA)
         self._batch = 0
         self._note()
 
     def remake(self) -> None:
         self._table.close()
-        for each in self._path.parent.glob(f"{self._path.name}*"):
-            each.unlink()
+        for file in self._path.parent.glob(f"{self._path.name}*"):
+            file.unlink()
         self._begin()
 
     def put(self, values: dict[str, int]) -> None:
@@ -72,7 +73,7 @@ def test_copies_of_a_view_in_files_are_what_their_filters_show(
 
     async def main() -> None:
         files: Any = Files(tmp_path / "x.db")
-        live = LiveTable(tmp_path / "x.db", SPEC, buffered_changes=chance.choice([2, 4]))
+        live = InMemoryView(tmp_path / "x.db", SPEC, buffered_changes=chance.choice([2, 4]))
         await live.load()
         channel = ViewChannel("x", live, SMALL, key=["k"])
         over, copies = asyncio.Event(), list[Copy]()

@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from penstock.cursor import stream_cursor
-from penstock.schema import event_schema
-from penstock.serve.channels import front, view
+from penstock.core.cursor import stream_cursor
+from penstock.core.schema import event_schema
+from penstock.serve.channels import broadcast, view
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
+from tests.clocks import until
 from tests.serve.clients import open_socket, say
-from tests.serve.fakes import Reading, make_deps, run, serving, until
+from tests.serve.fakes import Reading, make_deps, run, serving
 from tests.serve.test_schedules import (
     SEEN,
     SIGHTS,
@@ -32,7 +33,7 @@ from tests.serve.test_schedules import (
 
 
 class Subscription:
-    """One subscription as its client sees it. What is heard is checked, whatever was said before."""
+    """One subscription as its client sees it. Every message is checked, whatever was sent before."""
 
     def __init__(self, kind: str, of: Any, chance: random.Random, id: str) -> None:
         self.kind, self.id, self._of, self._chance = kind, id, of, chance
@@ -51,7 +52,7 @@ class Subscription:
         return {"where": where, "select": select}
 
     def say(self) -> dict[str, Any]:
-        """Something that a client may say at any time."""
+        """Return a random command of a client."""
         draw = self._chance.random()
         if draw < 0.2:
             self._next.append(self._chance.randrange(len(self._sights)))
@@ -69,7 +70,7 @@ class Subscription:
         return {"op": "ack", "cursor": cursor}
 
     def calm(self) -> list[dict[str, Any]]:
-        """All that lets everything come again."""
+        """Return the commands that let all deliveries come again."""
         return [{"op": "resume"}, {"op": "pace", "every_s": 0}]
 
     def hear(self, message: dict[str, Any]) -> None:
@@ -86,7 +87,8 @@ class Subscription:
             assert self._window is None or len(self._unacknowledged) <= self._window, "over the window"
 
     def _turn(self, sight: Any) -> None:
-        """A view's rows are those of the filter before, until its snapshot; a stream goes on from where it is."""
+        """Check a change of the filter: a view's rows are those of the old filter until its snapshot; a stream
+        continues."""
         if self.kind == "view":
             self.model = Copy(self._of, sight, strict=False)
         else:
@@ -101,23 +103,23 @@ async def listen(connection: ClientConnection, subscriptions: dict[str, Subscrip
 
 
 async def talk(connection: ClientConnection, subscriptions: list[Subscription], chance: random.Random) -> None:
-    for each in subscriptions:
-        await say(connection, id=each.id, **each.begin())
-    await until(lambda: all(each.model is not None for each in subscriptions))
+    for subscription in subscriptions:
+        await say(connection, id=subscription.id, **subscription.begin())
+    await until(lambda: all(subscription.model is not None for subscription in subscriptions))
     for _ in range(60):
-        each = chance.choice(subscriptions)
-        await say(connection, id=each.id, **each.say())
+        subscription = chance.choice(subscriptions)
+        await say(connection, id=subscription.id, **subscription.say())
         await asyncio.sleep(chance.choice([0, 0.002, 0.01]))
-    for each in subscriptions:
-        for message in each.calm():
-            await say(connection, id=each.id, **message)
+    for subscription in subscriptions:
+        for message in subscription.calm():
+            await say(connection, id=subscription.id, **message)
 
 
 async def hear_the_rest(connection: ClientConnection, subscriptions: list[Subscription]) -> None:
-    while not all(each.model.is_whole and not each._next for each in subscriptions):
-        for each in subscriptions:
-            if each._unacknowledged:
-                await say(connection, id=each.id, **each.acknowledge(-1))
+    while not all(subscription.model.is_whole and not subscription._next for subscription in subscriptions):
+        for subscription in subscriptions:
+            if subscription._unacknowledged:
+                await say(connection, id=subscription.id, **subscription.acknowledge(-1))
         await asyncio.sleep(0.01)
 
 
@@ -125,7 +127,7 @@ async def hear_the_rest(connection: ClientConnection, subscriptions: list[Subscr
 def test_whatever_a_client_says_its_copies_are_right(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     print("seed", seed)
     chance = random.Random(seed)
-    for module in (front, view):
+    for module in (broadcast, view):
         monkeypatch.setattr(module, "CHECK_S", 0.01)
 
     async def main() -> None:
@@ -137,7 +139,9 @@ def test_whatever_a_client_says_its_copies_are_right(seed: int, monkeypatch: pyt
             async with open_socket(port) as connection:
                 kinds = [("view", rows), ("stream", log), ("view", rows), ("stream", log)]
                 known = [Subscription(kind, of, chance, str(n)) for n, (kind, of) in enumerate(kinds)]
-                listening = asyncio.create_task(listen(connection, {each.id: each for each in known}))
+                listening = asyncio.create_task(
+                    listen(connection, {subscription.id: subscription for subscription in known})
+                )
                 async with asyncio.TaskGroup() as tasks:
                     tasks.create_task(talk(connection, known, chance))
                     tasks.create_task(change_log(log, stream, random.Random(seed), 60))

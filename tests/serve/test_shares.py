@@ -1,4 +1,4 @@
-"""What is bounded for all is not used up by one caller: filters, live queries, webhooks, and the rate of a socket."""
+"""One caller cannot use up shared limits: filters, live queries, webhooks, and the rate of a socket."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pathlib import Path
 import pytest
 from websockets.exceptions import InvalidStatus
 
-from penstock.access import Caller
-from penstock.access.caller import Bucket
-from penstock.access.grants import ALL, grants
-from penstock.contracts import Channel
-from penstock.errors import Busy
-from penstock.schema import event_schema
+from penstock.core.access import Caller
+from penstock.core.access.caller import Bucket
+from penstock.core.access.grants import ALL, grants
+from penstock.core.contracts import Channel
+from penstock.core.errors import Busy
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections, following
 from penstock.serve.deps import Deps
-from penstock.settings import Settings
 from tests.serve.clients import hear, open_socket, say
 from tests.serve.fakes import FakeLog, FakeView, Reading, make_deps, run, serving
 from tests.serve.query.support import SETTINGS, queried
@@ -42,13 +42,13 @@ def deps_of() -> Deps:
 
 
 def seen(deps: Deps, what: str, caller: Caller, number: int) -> Channel:
-    """A stream, feed or view through a filter that no other number has."""
+    """Return a stream, feed or view through a filter that no other number has."""
     return deps.channel(*NAMES[what], caller).through(f"{'v' if what == 'view' else 'n'} <> {number}", None)
 
 
 @asynccontextmanager
 async def followed(channel: Channel) -> AsyncIterator[None]:
-    """Someone follows while in the block."""
+    """Follow while in the block."""
     async with following(channel, "latest") as deliveries:
         await anext(deliveries)
         yield
@@ -56,7 +56,7 @@ async def followed(channel: Channel) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("what", NAMES)
 def test_one_caller_has_half_of_the_filters_at_most(what: str) -> None:
-    """Also if it reads without a filter in between; those who use the same one take no more of them."""
+    """This holds even if it reads without a filter in between; readers with the same filter count once."""
 
     async def main() -> None:
         deps = deps_of()
@@ -65,11 +65,11 @@ def test_one_caller_has_half_of_the_filters_at_most(what: str) -> None:
                 await held.enter_async_context(followed(seen(deps, what, ANN, number)))
                 async with followed(deps.channel(NAMES[what][0], "x", ANN)):
                     pass
-            with pytest.raises(Busy, match="you use 2 filters"):
+            with pytest.raises(Busy, match="you already use 2 filters"):
                 await held.enter_async_context(followed(seen(deps, what, ANN, 3)))
             for number in (4, 5):
                 await held.enter_async_context(followed(seen(deps, what, BOB, number)))
-            with pytest.raises(Busy, match="all 4 filters"):
+            with pytest.raises(Busy, match="already has 4 filters in use"):
                 await held.enter_async_context(followed(seen(deps, what, Caller("key:cat", READS), 6)))
         async with followed(seen(deps, what, ANN, 3)):
             pass
@@ -81,7 +81,7 @@ def test_long_polls_count_in_the_share_of_their_caller() -> None:
     async def main() -> None:
         deps = deps_of()
         async with followed(seen(deps, "stream", ANN, 1)), followed(seen(deps, "stream", ANN, 2)):
-            with pytest.raises(Busy, match="you use 2 filters"):
+            with pytest.raises(Busy, match="you already use 2 filters"):
                 await seen(deps, "stream", ANN, 3).page("latest", 10, 5.0)
 
     run(main())
@@ -92,36 +92,37 @@ def test_one_caller_keeps_half_of_the_live_queries_at_most() -> None:
         async with queried(settings=replace(SETTINGS, live_queries_max=4)) as deps, AsyncExitStack() as held:
             for number in (1, 2, 2):
                 await held.enter_async_context(followed(deps.channel("query", f"SELECT {number}", ANN)))
-            with pytest.raises(Busy, match="you keep 2 queries live"):
+            with pytest.raises(Busy, match="you already follow 2 live queries"):
                 await held.enter_async_context(followed(deps.channel("query", "SELECT 3", ANN)))
             await held.enter_async_context(followed(deps.channel("query", "SELECT 3", BOB)))
-            with pytest.raises(Busy, match="you keep 2 queries live"):  # though it is kept already
+            with pytest.raises(Busy, match="you already follow 2 live queries"):  # though it is live already
                 await held.enter_async_context(followed(deps.channel("query", "SELECT 3", ANN)))
 
     run(main())
 
 
 def test_one_caller_has_half_of_the_webhooks_at_most(tmp_path: Path) -> None:
-    """But for one who may do everything, and who is asked for when something is wrong."""
+    """The exception is an admin, who is needed when something is wrong."""
 
     async def main() -> None:
         boss = Caller("key:boss", ALL)
         async with receiving() as receiver, rigged(tmp_path, replace(QUICK, webhooks_max=4)) as rig:
-            rig.people.update({each.name: each for each in (ANN, BOB, boss)})
+            rig.people.update({person.name: person for person in (ANN, BOB, boss)})
             for _ in range(2):
                 await rig.add(receiver, ANN)
-            with pytest.raises(Busy, match="you have 2 webhooks"):
+            with pytest.raises(Busy, match="you already have 2 webhooks"):
                 await rig.registry.register(ANN, wanted(receiver.url), "latest")
             await rig.add(receiver, BOB)
             await rig.add(receiver, boss)
-            with pytest.raises(Busy, match="there are 4 webhooks"):
+            with pytest.raises(Busy, match="there are already 4 webhooks"):
                 await rig.registry.register(boss, wanted(receiver.url), "latest")
 
     run(main())
 
 
 def test_subscriptions_count_against_the_rate_of_their_caller_and_wait_for_it() -> None:
-    """As requests do. None is refused: a client that comes back with many subscriptions gets all of them, in time."""
+    """They count like requests. None is refused: a client that reconnects with many subscriptions gets all of them, in
+    time."""
 
     async def main() -> None:
         caller = Caller("key:ann", READS, Bucket(1.0))  # three at once, then one a second
@@ -138,7 +139,7 @@ def test_subscriptions_count_against_the_rate_of_their_caller_and_wait_for_it() 
 def test_one_caller_has_half_of_the_live_connections_at_most() -> None:
     connections = Connections(4)
     with connections.one("key:ann"), connections.one("key:ann"):
-        with pytest.raises(Busy, match="no one may hold more"), connections.one("key:ann"):
+        with pytest.raises(Busy, match="the maximum for one caller"), connections.one("key:ann"):
             pass
         with connections.one("key:bob"), connections.one(""):
             assert connections.open == 4

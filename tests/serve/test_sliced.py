@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from penstock.access import CALLER, Caller
-from penstock.access.grants import ALL
+from penstock.core.access import CALLER, Caller
+from penstock.core.access.grants import ALL
 from penstock.serve.connections import SLICE_BYTES, Connections
-from penstock.serve.sliced import answered
+from penstock.serve.sliced import sliced_response
 from tests.serve.fakes import run
 
 BODY = b"x" * (10 * SLICE_BYTES)
@@ -30,7 +30,7 @@ def test_a_long_answer_is_broken_off_when_its_key_is_revoked() -> None:
                 caller.limit(0.0)
                 await asyncio.Event().wait()
 
-        response = answered(BODY, connections, {})
+        response = sliced_response(BODY, connections, {})
         async with asyncio.timeout(10):
             await response({"type": "http", CALLER: caller}, nothing_more, send)
         assert sum(map(len, sent)) == 2 * SLICE_BYTES
@@ -46,9 +46,9 @@ def test_a_long_answer_is_sent_whole_while_its_key_is_valid() -> None:
         async def send(message: Any) -> None:
             sent.append(message)
 
-        response = answered(BODY, Connections(10), {}, end=b"}")
+        response = sliced_response(BODY, Connections(10), {}, end=b"}")
         await response({"type": "http", CALLER: Caller("key:bob", ALL)}, nothing_more, send)
-        assert b"".join(each["body"] for each in sent[1:]) == BODY + b"}"
+        assert b"".join(message["body"] for message in sent[1:]) == BODY + b"}"
         assert not sent[-1].get("more_body")
 
     run(main())

@@ -1,4 +1,4 @@
-"""Readers that never read: bounded memory, nobody else waits, and in the end they are let go."""
+"""Readers that never read: memory is bounded, no other reader waits, and at last they are disconnected."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextma
 
 import pytest
 
+from penstock.core.settings import Settings
+from penstock.http.protocol import BoundedWebSocket
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
-from penstock.serve.protocol import BoundedWebSocket
-from penstock.settings import Settings
 from tests.alone import alone
+from tests.clocks import until
 from tests.serve.clients import events
-from tests.serve.fakes import FakeLog, FakeView, make_deps, run, serving, until
+from tests.serve.fakes import FakeLog, FakeView, make_deps, run, serving
 
 MIB = 1024 * 1024
 SETTINGS = Settings(heartbeat_s=600, page_events=20, buffered_changes=16)
@@ -29,7 +30,7 @@ SUBSCRIBE = b'{"op":"subscribe","id":"1","%b":"x"}'
 
 
 def frame(opcode: int, data: bytes) -> bytes:
-    """A client's frame of less than 126 bytes; a mask of zeros leaves them as they are."""
+    """Return a client's frame of less than 126 bytes; a mask of zeros leaves them unchanged."""
     return bytes([opcode, 0x80 | len(data)]) + bytes(4) + data
 
 
@@ -45,7 +46,7 @@ def request(transport: str, kind: str) -> bytes:
 
 @contextmanager
 def requested(port: int, head_and_body: bytes) -> Iterator[socket.socket]:
-    """A connection with a small buffer, on which a request was sent and nothing was read."""
+    """Open a connection with a small buffer, send a request on it and read nothing."""
     client = socket.socket()
     with client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -56,7 +57,7 @@ def requested(port: int, head_and_body: bytes) -> Iterator[socket.socket]:
 
 @contextmanager
 def connected(port: int, transport: str, kind: str) -> Iterator[socket.socket]:
-    """A connection that asks for everything and reads nothing."""
+    """Open a connection that requests everything and reads nothing."""
     with requested(port, request(transport, kind)) as client:
         if transport == "websocket":
             assert client.recv(4096).startswith(b"HTTP/1.1 101")
@@ -73,14 +74,14 @@ async def mute(port: int, transport: str, kind: str) -> AsyncIterator[socket.soc
 
 
 def most_of(held: tracemalloc.Snapshot) -> str:
-    """Where most of the memory was allocated."""
-    return "\n".join(str(each) for each in held.statistics("lineno")[:10])
+    """Return where most of the memory was allocated."""
+    return "\n".join(str(line) for line in held.statistics("lineno")[:10])
 
 
 @pytest.mark.parametrize("transport", ["sse", "websocket"])
 @alone
 def test_those_who_do_not_read_cost_little_and_delay_no_one(transport: str) -> None:
-    """10 MB of events for each of 10 mute readers stay far below that in memory, while another reads them all."""
+    """10 MB of events for each of 10 mute readers use far less memory than that, while another reads them all."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -90,7 +91,7 @@ def test_those_who_do_not_read_cost_little_and_delay_no_one(transport: str) -> N
             async with AsyncExitStack() as stack:
                 for _ in range(READERS):
                     await stack.enter_async_context(mute(port, transport, "stream"))
-                await until(lambda: source._tail.lenses.readers == READERS)
+                await until(lambda: source._tail.row_filters.readers == READERS)
                 async with events(port, "stream", "latest") as deliveries:
                     await anext(deliveries)
                     base = tracemalloc.get_traced_memory()[0]
@@ -98,7 +99,6 @@ def test_those_who_do_not_read_cost_little_and_delay_no_one(transport: str) -> N
                     for number in range(ROUNDS):
                         log.write(0, *range(20), text="x" * 1000)
                         log.trim(0, max(0, 20 * (number - 50)))
-                        log.forget()
                         source.wake()
                         while seen < 20 * (number + 1):
                             seen += len((await anext(deliveries)).data.get("events", ()))
@@ -114,8 +114,8 @@ def test_those_who_do_not_read_cost_little_and_delay_no_one(transport: str) -> N
 @pytest.mark.parametrize(("transport", "copies"), [("sse", 3), ("poll", 4)])
 @alone
 def test_a_mute_reader_of_a_large_snapshot_holds_a_slice_of_it(transport: str, copies: int) -> None:
-    """It goes out in slices: a snapshot of 8 MB costs 10 mute readers far less than 10 copies. There are two copies at
-    the one who reads, one for all who follow, and one for all who poll."""
+    """It is sent in slices: a snapshot of 8 MB costs 10 mute readers far less than 10 copies. There are two copies at
+    the reader, one for all followers, and one for all who poll."""
 
     async def main() -> None:
         view = FakeView()
@@ -137,7 +137,7 @@ def test_a_mute_reader_of_a_large_snapshot_holds_a_slice_of_it(transport: str, c
 
 @pytest.mark.parametrize("transport", ["sse", "websocket", "poll"])
 def test_those_who_take_nothing_for_long_lose_their_place(transport: str) -> None:
-    """After `stuck_s` without taking what was sent, the place is free for another."""
+    """After `stuck_s` without reading, the slot is free for another."""
 
     async def main() -> None:
         view = FakeView()
@@ -169,13 +169,15 @@ def flood(port: int, frames: bytes, times: int, first: bytes = b"") -> bool:
 
 
 def waiting_bytes() -> int:
-    """What the server's WebSockets have yet to send."""
-    sockets = [each for each in gc.get_objects() if type(each) is BoundedWebSocket and each.transport]
-    return max((each.transport.get_write_buffer_size() for each in sockets), default=0)
+    """Return the bytes that the server's WebSockets have yet to send."""
+    sockets = [
+        websocket for websocket in gc.get_objects() if type(websocket) is BoundedWebSocket and websocket.transport
+    ]
+    return max((websocket.transport.get_write_buffer_size() for websocket in sockets), default=0)
 
 
 def test_a_flood_of_pings_costs_no_memory() -> None:
-    """Pongs for a client that does not read are not piled up: of 16 MB, next to nothing waits."""
+    """Pongs for a client that does not read do not accumulate: of 16 MB, next to nothing waits."""
 
     async def main() -> None:
         async with serving(make_deps()) as port:
@@ -191,7 +193,7 @@ def test_a_flood_of_pings_costs_no_memory() -> None:
 
 
 def test_a_message_in_endless_fragments_is_cut_off() -> None:
-    """Empty fragments have no size, so their number is bounded; the connection is closed, though they go on."""
+    """Empty fragments have no size, so their number is bounded; the connection is closed, though they continue."""
 
     async def main() -> None:
         deps = make_deps()

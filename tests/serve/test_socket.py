@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -11,17 +10,18 @@ import pytest
 from websockets.asyncio.client import ClientConnection
 from websockets.exceptions import InvalidStatus
 
-from penstock.contracts import Delivery, Style
-from penstock.cursor import stream_cursor
-from penstock.errors import Damaged
+from penstock.core.cursor import stream_cursor, view_cursor
+from penstock.core.errors import Damaged
+from penstock.core.settings import Settings
+from penstock.http.frames import MESSAGE_BYTES_MAX
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
 from penstock.serve.deps import Deps
-from penstock.serve.socket import BAD_MESSAGES_MAX, MESSAGE_BYTES_MAX
-from penstock.settings import Settings
+from penstock.serve.socket import BAD_MESSAGES_MAX
+from tests.clocks import until
 from tests.serve.clients import closing_code, hear, open_socket, say
-from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, make_deps, run, serving, until
+from tests.serve.fakes import QUICK, FakeLog, FakeView, make_deps, run, serving
 
 CALM = Settings(heartbeat_s=600)
 
@@ -35,7 +35,7 @@ def deps_of(log: FakeLog | None = None, view: FakeView | None = None, **changed:
 
 
 async def problem(connection: ClientConnection) -> tuple[str | None, str]:
-    """The next message, which must be an error: its id and its code."""
+    """Return the next message, which must be an error: its id and its code."""
     message = await hear(connection)
     assert message["event"] == "error", message
     return message.get("id"), message["data"]["code"]
@@ -86,7 +86,7 @@ def test_nothing_comes_after_unsubscribed() -> None:
 
 
 def test_a_cursor_resumes_a_subscription() -> None:
-    """`since` is the cursor of any transport."""
+    """`since` accepts the cursor of any transport."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -123,7 +123,7 @@ BAD: list[tuple[str, str | None, str]] = [
 
 @pytest.mark.parametrize(("raw", "id", "code"), BAD)
 def test_a_bad_message_is_answered_and_the_connection_goes_on(raw: str, id: str | None, code: str) -> None:
-    """Each mistake has its code, under the id if there was one; the next good message is obeyed."""
+    """Each mistake has its code, under the id if there was one; the next good message is executed."""
 
     async def main() -> None:
         async with serving(deps_of()) as port, open_socket(port) as connection:
@@ -136,7 +136,7 @@ def test_a_bad_message_is_answered_and_the_connection_goes_on(raw: str, id: str 
 
 
 def test_an_id_in_use_and_one_subscription_too_many_are_refused() -> None:
-    """The subscriptions that are there go on."""
+    """The existing subscriptions continue."""
 
     async def main() -> None:
         deps = deps_of(settings=replace(CALM, subscriptions_max=2))
@@ -157,7 +157,7 @@ def test_an_id_in_use_and_one_subscription_too_many_are_refused() -> None:
 
 
 def test_nothing_but_bad_messages_ends_the_connection() -> None:
-    """Too many in a row close it with 1008; a good one between them starts the count again."""
+    """Too many in a row close it with 1008; a good one between them restarts the count."""
 
     async def main() -> None:
         async with serving(deps_of()) as port, open_socket(port) as connection:
@@ -188,7 +188,7 @@ def test_a_binary_message_is_read_like_text() -> None:
 
 
 def test_sockets_count_as_connections() -> None:
-    """Over the limit the handshake is answered with 503 and Retry-After; a closed socket frees its place."""
+    """Above the limit the handshake is answered with 503 and Retry-After; a closed socket frees its slot."""
 
     async def main() -> None:
         connections = Connections(1)
@@ -206,7 +206,7 @@ def test_sockets_count_as_connections() -> None:
 
 
 def test_a_shutdown_closes_sockets_with_a_reason() -> None:
-    """1012 tells a client to come back to the gateway that starts next."""
+    """1012 tells a client to reconnect to the gateway that starts next."""
 
     async def main() -> None:
         deps = deps_of()
@@ -220,25 +220,25 @@ def test_a_shutdown_closes_sockets_with_a_reason() -> None:
     run(main())
 
 
-class Endless(NoChannel):
-    """A channel that always has something to say."""
-
-    async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
-        while True:
-            yield Delivery("change", b'{"events":["' + b"x" * 1000 + b'"]}', "c")
+def busy_view() -> ViewChannel:
+    """A view with so many changes that a test does not come to their end."""
+    view = FakeView()
+    for _ in range(5_000):
+        view.put({"a": "x" * 1000})
+    return ViewChannel("busy", view, replace(CALM, buffered_changes=10_000), key=["k"])
 
 
 def test_a_busy_subscription_does_not_starve_the_others() -> None:
-    """With three that never pause, each gets its turn, a quiet one is heard, and commands are obeyed."""
+    """With three that never pause, each gets its turn, a quiet one is served, and commands are executed."""
 
     async def main() -> None:
         log = FakeLog(1)
         source = StreamChannel("s", log, CALM)
-        deps = make_deps(streams={"s": source, "busy": Endless()})
+        deps = make_deps(streams={"s": source}, views={"busy": busy_view()})
         async with serving(deps) as port, open_socket(port) as connection:
             await say(connection, op="subscribe", id="quiet", stream="s")
             for number in range(3):
-                await say(connection, op="subscribe", id=f"busy{number}", stream="busy")
+                await say(connection, op="subscribe", id=f"busy{number}", view="busy", since=view_cursor(1, 0))
             heard: list[str] = []
             while len(set(heard)) < 4:
                 heard.append(json.loads(await connection.recv())["id"])
@@ -261,7 +261,7 @@ def test_a_busy_subscription_does_not_starve_the_others() -> None:
 
 
 def test_a_subscription_that_fails_leaves_the_others_alone() -> None:
-    """The client is told which one failed, without what is not its business, and can subscribe again."""
+    """The client learns which one failed, without internal details, and can subscribe again."""
 
     async def main() -> None:
         log, view = FakeLog(1), FakeView()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
 from dataclasses import replace
 from typing import Any
 
@@ -14,19 +13,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.contracts import Delivery, Style
-from penstock.cursor import stream_cursor
-from penstock.errors import Damaged
+from penstock.core.contracts import Delivery
+from penstock.core.cursor import stream_cursor
+from penstock.core.errors import Damaged
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.connections import Connections
 from penstock.serve.sse import encode
+from tests.clocks import until
 from tests.serve.clients import events, read_events
-from tests.serve.fakes import QUICK, FakeLog, FakeView, NoChannel, make_deps, run, serving, until
+from tests.serve.fakes import QUICK, FakeLog, FakeView, make_deps, run, serving
 
 
 def test_an_event_has_its_kind_its_cursor_and_its_data() -> None:
-    """The headers forbid caches and buffers, and the browser is told how soon to come back."""
+    """The headers forbid caches and buffers, and tell the browser how soon to reconnect."""
 
     async def main() -> None:
         log = FakeLog()
@@ -43,7 +43,7 @@ def test_an_event_has_its_kind_its_cursor_and_its_data() -> None:
                     "retry: 1000",
                     "",
                     "event: change",
-                    f"id: {stream_cursor(1, {0: 1, 1: 0})}",
+                    f"id: {stream_cursor(1, log.ends('x'))}",
                     'data: {"events":[{"n":7,"text":"héllo"}]}',
                     "",
                 ]
@@ -52,14 +52,14 @@ def test_an_event_has_its_kind_its_cursor_and_its_data() -> None:
 
 
 def test_the_last_event_id_wins_over_since() -> None:
-    """A browser that reconnects repeats its first address; where it stands now is in the header."""
+    """A browser that reconnects repeats its first address; its current position is in the header."""
 
     async def main() -> None:
         log = FakeLog(1)
         log.write(0, 1, 2, 3)
         async with serving(make_deps(streams={"x": StreamChannel("x", log, QUICK)})) as port:
             url = f"http://127.0.0.1:{port}/v1/streams/x/live?since=earliest"
-            headers = {"Last-Event-ID": stream_cursor(1, {0: 2})}
+            headers = {"Last-Event-ID": stream_cursor(1, {0: log.offsets("x", 0)[1] + 1})}
             async with httpx.AsyncClient() as client, client.stream("GET", url, headers=headers) as response:
                 received = await anext(read_events(response))
                 assert [event["n"] for event in received.data["events"]] == [3]
@@ -105,7 +105,7 @@ def test_a_large_snapshot_arrives_whole() -> None:
 
 
 def test_connections_over_the_limit_are_told_to_come_back() -> None:
-    """503 with `busy` and Retry-After; a place that becomes free can be taken."""
+    """503 with `busy` and Retry-After; a slot that becomes free can be used."""
 
     async def main() -> None:
         connections = Connections(2)
@@ -124,7 +124,7 @@ def test_connections_over_the_limit_are_told_to_come_back() -> None:
 
 
 def test_a_shutdown_ends_live_responses_properly() -> None:
-    """When the gateway closes, the response ends as a whole one, at once, without waiting for a heartbeat."""
+    """When the gateway closes, the response ends completely, at once, without waiting for a heartbeat."""
 
     async def main() -> None:
         deps = make_deps(streams={"x": StreamChannel("x", FakeLog(), replace(QUICK, heartbeat_s=600))})
@@ -132,14 +132,14 @@ def test_a_shutdown_ends_live_responses_properly() -> None:
             async with events(port, "stream", None) as deliveries:
                 assert (await anext(deliveries)).kind == "progress"
                 deps.closing.set()
-                assert [each async for each in deliveries] == []
+                assert [delivery async for delivery in deliveries] == []
             assert deps.connections.open == 0
 
     run(main())
 
 
 def test_a_failure_on_the_way_is_the_last_event() -> None:
-    """Damage found while following is told as `error` with its code, and the response ends."""
+    """Damage found while following is reported as `error` with its code, and the response ends."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -150,25 +150,24 @@ def test_a_failure_on_the_way_is_the_last_event() -> None:
                 log.error = Damaged("bad bytes in /secret/path", file="/secret/path")
                 log.write(0, 1)
                 source.wake()
-                rest = [each async for each in deliveries]
-                assert [(each.kind, each.data["code"]) for each in rest] == [("error", "damaged")]
+                rest = [delivery async for delivery in deliveries]
+                assert [(delivery.kind, delivery.data["code"]) for delivery in rest] == [("error", "damaged")]
                 assert "file" not in rest[0].data
 
     run(main())
 
 
 def test_a_bug_in_a_channel_is_told_without_its_details() -> None:
-    """An error that nobody foresaw is `internal`, and its text stays in the log."""
-
-    class Broken(NoChannel):
-        async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
-            yield Delivery("progress", b"{}", "c")
-            raise ValueError("a secret")
+    """An unexpected error is `internal`, and its text stays in the log."""
 
     async def main() -> None:
-        async with serving(make_deps(streams={"x": Broken()})) as port:
+        log = FakeLog()
+        log.error = ValueError("a secret")
+        async with serving(make_deps(streams={"x": StreamChannel("x", log, QUICK)})) as port:
             async with events(port, "stream", None) as deliveries:
-                last = [each async for each in deliveries][-1]
+                await anext(deliveries)
+                log.write(0, 1)
+                last = [delivery async for delivery in deliveries][-1]
                 assert (last.kind, last.data["code"]) == ("error", "internal")
                 assert "secret" not in json.dumps(last.data)
 
@@ -176,7 +175,7 @@ def test_a_bug_in_a_channel_is_told_without_its_details() -> None:
 
 
 def test_a_client_that_goes_is_noticed_without_a_write() -> None:
-    """A closed connection frees its place and its follower at once, however quiet the stream is."""
+    """A closed connection frees its slot and its follower at once, however quiet the stream is."""
 
     async def main() -> None:
         source = StreamChannel("x", FakeLog(), replace(QUICK, heartbeat_s=600))
@@ -188,7 +187,7 @@ def test_a_client_that_goes_is_noticed_without_a_write() -> None:
             writer.close()
             await writer.wait_closed()
             await until(lambda: deps.connections.open == 0)
-            assert source._tail.lenses.readers == 0
+            assert source._tail.row_filters.readers == 0
 
     run(main())
 
@@ -207,15 +206,15 @@ def test_a_head_request_gets_the_headers_and_an_end() -> None:
 
 
 def parsed(raw: bytes) -> list[tuple[str, str, str]]:
-    """Type, last id and data of each event, by the rules of the HTML standard for a stream of events."""
-    found, last, kind, data = list[tuple[str, str, str]](), "", "", list[str]()
+    """Return type, last id and data of each event, by the rules of the HTML standard for a stream of events."""
+    messages, last, kind, data = list[tuple[str, str, str]](), "", "", list[str]()
     lines = re.split("\r\n|\n|\r", raw.decode())
-    for line in lines[:-1]:  # what is behind the last line break is not dispatched
+    for line in lines[:-1]:  # anything after the last line break is not dispatched
         name, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
             if data:
-                found.append((kind or "message", last, "\n".join(data)))
+                messages.append((kind or "message", last, "\n".join(data)))
             kind, data = "", []
         elif name == "event":
             kind = value
@@ -223,7 +222,7 @@ def parsed(raw: bytes) -> list[tuple[str, str, str]]:
             data.append(value)
         elif name == "id" and "\0" not in value:
             last = value
-    return found
+    return messages
 
 
 TEXTS = st.text() | st.lists(
@@ -236,7 +235,7 @@ VALUES = st.recursive(
 
 @given(st.dictionaries(TEXTS, VALUES), st.sampled_from([None, 1, "\t"]), TEXTS.filter(lambda text: "\0" not in text))
 def test_any_delivery_is_one_event_with_its_kind_its_id_and_its_data(value: Any, indent: Any, cursor: str) -> None:
-    """However its values and keys are written, and over how many lines; a cursor too, though ours have no breaks."""
+    """This holds for all values and keys, on any number of lines; for a cursor too, though ours have no breaks."""
     raw = b"".join(encode(Delivery("change", json.dumps(value, indent=indent).encode(), cursor)))
     [(kind, last, data)] = parsed(raw)
     assert (kind, last) == ("change", cursor.replace("\r", " ").replace("\n", " "))

@@ -11,15 +11,18 @@ from typing import Any
 
 import pytest
 
-from penstock.contracts import Delivery
-from penstock.cursor import stream_cursor
-from penstock.errors import BadCursor, Damaged
+from penstock.core.contracts import Channel, Delivery
+from penstock.core.cursor import stream_cursor, view_cursor
+from penstock.core.errors import BadCursor, Damaged
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels import stream as stream_module
 from penstock.serve.channels import tail as tail_module
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.connections import following
-from penstock.settings import Settings
-from tests.serve.fakes import QUICK, FakeLog, background, body, numbers, run, until
+from tests.clocks import until
+from tests.contracts.channel import FAR, ChangeChannelContract, ChangeChannelHome, OpenChannel, Run
+from tests.serve.fakes import QUICK, FakeLog, Reading, background, body, numbers, run
 
 CALM = Settings(heartbeat_s=600)
 
@@ -33,13 +36,61 @@ async def page(source: StreamChannel, since: str | None = None, limit: int = 100
 
 
 async def next_change(deliveries: AsyncIterator[Delivery]) -> Delivery:
-    """The next delivery that is not a mark of progress."""
+    """Return the next delivery that is not a progress mark."""
     async for delivery in deliveries:
         if delivery.kind != "progress":
             return delivery
     raise AssertionError("the channel ended")
 
 
+class NumbersInStream:
+    """A stream of readings, and what a channel test does with it."""
+
+    column, foreign_cursor = "n", view_cursor(1, 0)
+
+    def __init__(self, heartbeat_s: float, where: str | None) -> None:
+        settings = Settings(heartbeat_s=heartbeat_s, page_events=5, buffered_changes=2)
+        self._log = FakeLog(1)
+        self._source = StreamChannel("s", self._log, settings, lambda: event_schema(Reading))
+        self.channel: Channel = self._source if where is None else self._source.through(where, None)
+
+    @property
+    def reads(self) -> int:
+        return self._log.reads
+
+    def write(self, *numbers: int) -> None:
+        for number in numbers:
+            self._log.write(0, number)
+        self._source.wake()
+
+    def kept(self) -> list[int]:
+        span = self._log.starts("s")[0], self._log.ends("s")[0]
+        return [number for batch in self._log.read("s", 0, *span) for number in batch.column("n").to_pylist()]
+
+    def trim(self) -> None:
+        self._log.trim(0, self._log.ends("s")[0])
+
+    def recreate(self) -> None:
+        self._log.remake()
+
+
+class TestStreamChannel(ChangeChannelContract):
+    @pytest.fixture(params=[None, "n >= 0"], ids=["whole", "filtered"])
+    def open_home(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> OpenChannel:
+        monkeypatch.setattr(stream_module, "STALL_EVENTS", FAR)
+
+        def opened(heartbeat_s: float) -> ChangeChannelHome:
+            return NumbersInStream(heartbeat_s, request.param)
+
+        return opened
+
+    @pytest.mark.usefixtures("dense")
+    def test_the_cursor_of_a_page_leads_to_what_comes_after(self, run: Run) -> None:
+        """It compares cursors, and the cursor of an empty page is behind a gap at the end."""
+        super().test_the_cursor_of_a_page_leads_to_what_comes_after(run)
+
+
+@pytest.mark.usefixtures("dense")
 def test_pages_lead_from_the_first_kept_event_to_the_end() -> None:
     """Page after page gives all events, and the page at the end is empty with the same cursor."""
 
@@ -47,51 +98,21 @@ def test_pages_lead_from_the_first_kept_event_to_the_end() -> None:
         log = FakeLog()
         log.write(0, *range(10))
         log.write(1, *range(10, 15))
-        source, cursor, found = channel(log), None, []
+        source, cursor, received = channel(log), None, []
         for size in (4, 4, 4, 3, 0):
             answer = await page(source, cursor, 4)
             assert len(answer["events"]) == size
-            found += [event["n"] for event in answer["events"]]
+            received += [event["n"] for event in answer["events"]]
             cursor = answer["cursor"]
-        assert sorted(found) == list(range(15))
+        assert sorted(received) == list(range(15))
         assert (await page(source, cursor))["cursor"] == cursor
         assert await page(source, "earliest") == await page(source)
 
     run(main())
 
 
-def test_latest_is_an_empty_page_with_the_place_of_now() -> None:
-    """What is written after `latest` is all that its cursor gives."""
-
-    async def main() -> None:
-        log = FakeLog()
-        log.write(0, 1, 2)
-        answer = await page(channel(log), "latest")
-        assert answer["events"] == []
-        log.write(1, 3)
-        assert [event["n"] for event in (await page(channel(log), answer["cursor"]))["events"]] == [3]
-
-    run(main())
-
-
-def test_a_page_at_a_position_that_is_gone_says_so() -> None:
-    """A trimmed position and one of another making are answered from the first kept, with `reset`."""
-
-    async def main() -> None:
-        log = FakeLog(1)
-        log.write(0, *range(10))
-        log.trim(0, 5)
-        for cursor in (stream_cursor(1, {0: 4}), stream_cursor(99, {0: 7})):
-            answer = await page(channel(log), cursor)
-            assert answer["reset"] is True
-            assert [event["n"] for event in answer["events"]] == [5, 6, 7, 8, 9]
-        assert "reset" not in await page(channel(log), stream_cursor(1, {0: 5}))
-
-    run(main())
-
-
 def test_a_follower_without_a_place_gets_one_at_once_and_then_what_comes() -> None:
-    """The first delivery is a progress mark; older events are not given."""
+    """The first delivery is a progress mark; older events are not delivered."""
 
     async def main() -> None:
         log = FakeLog()
@@ -110,23 +131,8 @@ def test_a_follower_without_a_place_gets_one_at_once_and_then_what_comes() -> No
     run(main())
 
 
-def test_a_follower_that_is_up_to_date_hears_so_at_once() -> None:
-    """Resuming at the end gives a progress mark without waiting for the heartbeat."""
-
-    async def main() -> None:
-        log = FakeLog()
-        log.write(0, 1)
-        source = channel(log)
-        cursor = (await page(source, "latest"))["cursor"]
-        async with following(source, cursor) as deliveries:
-            first = await anext(deliveries)
-            assert (first.kind, first.cursor) == ("progress", cursor)
-
-    run(main())
-
-
 def test_events_of_another_process_are_found_without_being_told() -> None:
-    """A commit that nobody announced is noticed by looking."""
+    """A commit without an announcement is noticed by polling."""
 
     async def main() -> None:
         log = FakeLog()
@@ -149,33 +155,33 @@ def test_silence_is_broken_by_progress_that_passes_ticks() -> None:
             seen = [await anext(deliveries)]
             while seen[-1].cursor == first.cursor:
                 seen.append(await anext(deliveries))
-            assert {each.kind for each in seen} == {"progress"}
-            assert seen[-1].cursor == stream_cursor(1, {0: 1})
+            assert {delivery.kind for delivery in seen} == {"progress"}
+            assert seen[-1].cursor == stream_cursor(1, log.ends("s"))
 
     run(main())
 
 
 def test_followers_at_the_tail_share_one_encoding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However many follow, a new piece is read once and every follower is given the same bytes."""
+    """However many follow, a new piece is read once and every follower gets the same bytes."""
 
     async def main() -> None:
         log = FakeLog(1)
         source = channel(log)
         followers = [source.follow(None) for _ in range(20)]
-        for each in followers:
-            await anext(each)
+        for follower in followers:
+            await anext(follower)
         log.write(0, 0)
         source.wake()
-        for each in followers:  # now all stand on the tail
-            assert numbers(await anext(each)) == [0]
+        for follower in followers:  # now all are at the tail
+            assert numbers(await anext(follower)) == [0]
         before = log.reads
         log.write(0, 1, 2, 3)
         source.wake()
-        given = [await anext(each) for each in followers]
+        given = [await anext(follower) for follower in followers]
         assert log.reads == before + 1
-        assert len({id(each.data) for each in given}) == 1
-        for each in followers:
-            await each.aclose()  # type: ignore[attr-defined]
+        assert len({id(delivery.data) for delivery in given}) == 1
+        for follower in followers:
+            await follower.aclose()  # type: ignore[attr-defined]
 
     run(main())
 
@@ -187,35 +193,19 @@ def test_a_change_holds_no_more_events_than_a_page() -> None:
         log = FakeLog(1)
         log.write(0, *range(95))
         async with following(channel(log, replace(CALM, page_events=10)), "earliest") as deliveries:
-            found: list[int] = []
-            while len(found) < 95:
+            received: list[int] = []
+            while len(received) < 95:
                 events = numbers(await anext(deliveries))
                 assert len(events) <= 10
-                found += events
-            assert found == list(range(95))
+                received += events
+            assert received == list(range(95))
 
     run(main())
 
 
-def test_a_follower_whose_position_is_gone_is_reset_and_goes_on() -> None:
-    """A trimmed cursor gives `reset` with a reason, then everything from the first kept event."""
-
-    async def main() -> None:
-        log = FakeLog(1)
-        log.write(0, *range(10))
-        log.trim(0, 6)
-        for cursor in (stream_cursor(1, {0: 2}), stream_cursor(5, {0: 9})):
-            async with following(channel(log), cursor) as deliveries:
-                first = await anext(deliveries)
-                assert first.kind == "reset"
-                assert body(first)["reason"]
-                assert numbers(await anext(deliveries)) == [6, 7, 8, 9]
-
-    run(main())
-
-
+@pytest.mark.usefixtures("dense")
 def test_a_follower_that_retention_overtakes_is_reset() -> None:
-    """Events that go while a slow follower still needs them are a `reset`, not a hole."""
+    """Events that are trimmed while a slow follower still needs them are a `reset`, not a gap."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -230,26 +220,8 @@ def test_a_follower_that_retention_overtakes_is_reset() -> None:
     run(main())
 
 
-def test_a_stream_made_anew_resets_its_followers() -> None:
-    """Even if the new stream has grown past the old position, nobody is given its middle."""
-
-    async def main() -> None:
-        log = FakeLog(1)
-        log.write(0, 1, 2, 3)
-        source = channel(log)
-        async with following(source, "earliest") as deliveries:
-            assert numbers(await anext(deliveries)) == [1, 2, 3]
-            log.remake()
-            log.write(0, *range(10, 15))
-            source.wake()
-            assert (await next_change(deliveries)).kind == "reset"
-            assert numbers(await anext(deliveries)) == [10, 11, 12, 13, 14]
-
-    run(main())
-
-
 def test_what_was_read_while_the_stream_was_made_anew_is_not_given() -> None:
-    """Rows that may be of either making are dropped, and the follower is reset."""
+    """Rows that may be of either generation are dropped, and the follower is reset."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -270,7 +242,7 @@ def test_what_was_read_while_the_stream_was_made_anew_is_not_given() -> None:
 
 
 def test_a_cursor_ahead_of_the_end_is_refused() -> None:
-    """Pages and followers alike say `BadCursor` to a position that was never given."""
+    """Pages and followers both raise `BadCursor` for a position that does not exist yet."""
 
     async def main() -> None:
         source = channel(FakeLog(1))
@@ -284,7 +256,7 @@ def test_a_cursor_ahead_of_the_end_is_refused() -> None:
 
 
 def test_a_follower_far_behind_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One `stall` with how far behind, however long it takes; another only after it had caught up."""
+    """There is one `stall` with the lag, however long it takes; another only after it had caught up."""
     monkeypatch.setattr(stream_module, "STALL_EVENTS", 50)
 
     async def main() -> None:
@@ -294,11 +266,11 @@ def test_a_follower_far_behind_is_told_once(monkeypatch: pytest.MonkeyPatch) -> 
         async with following(source, "earliest") as deliveries:
 
             async def kinds_until(number: int) -> list[str]:
-                kinds, found = list[str](), list[int]()
-                while number not in found:
+                kinds, received = list[str](), list[int]()
+                while number not in received:
                     delivery = await anext(deliveries)
                     kinds.append(delivery.kind)
-                    found += numbers(delivery) if delivery.kind == "change" else []
+                    received += numbers(delivery) if delivery.kind == "change" else []
                 return kinds
 
             first = await anext(deliveries)
@@ -312,8 +284,55 @@ def test_a_follower_far_behind_is_told_once(monkeypatch: pytest.MonkeyPatch) -> 
     run(main())
 
 
+def test_a_gap_puts_no_follower_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lag of a follower is counted in rows, and the log is not asked for each delivery."""
+    monkeypatch.setattr(stream_module, "STALL_EVENTS", 50)
+
+    async def main() -> None:
+        log = FakeLog(1)
+        log.skip(0, 5_000)
+        for number in range(40):
+            log.write(0, number, at_s=number)
+            log.skip(0, 5_000 if number == 20 else 1)
+        source = channel(log, replace(CALM, page_events=1, buffered_changes=4))
+        async with following(source, "earliest") as deliveries:
+            received, kinds = list[int](), set[str]()
+            while len(received) < 40:
+                delivery = await anext(deliveries)
+                kinds.add(delivery.kind)
+                received += numbers(delivery) if delivery.kind == "change" else []
+            assert (received, kinds) == (list(range(40)), {"change"})
+            assert log.counts == 1
+            log.write(0, *range(40, 140))
+            log.skip(0, 100)
+        async with following(source, stream_cursor(1, {0: 0})) as deliveries:
+            first = await anext(deliveries)
+            assert (first.kind, body(first)) == ("stall", {"behind": 140})
+
+    run(main())
+
+
+@pytest.mark.usefixtures("dense")
+def test_the_last_events_are_found_behind_a_long_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gap is not read, so it does not count as what a page may read."""
+    monkeypatch.setattr(stream_module, "SCAN_EVENTS_MAX", 100)
+
+    async def main() -> None:
+        log = FakeLog()
+        log.write(0, *range(5))
+        log.skip(0, 10_000)
+        log.write(1, 5, at_s=1)
+        log.skip(1, 10_000)
+        log.write(1, 6, at_s=2)
+        answer = json.loads((await channel(log).last(4)).body)
+        assert [event["n"] for event in answer["events"]] == [3, 4, 5, 6]
+        assert log.reads < 40
+
+    run(main())
+
+
 def test_a_slow_follower_loses_its_place_on_the_tail_and_misses_nothing() -> None:
-    """A follower that the ring has left behind reads the log for itself until it meets the tail again."""
+    """A follower that the ring has left behind reads the log by itself until it meets the tail again."""
 
     async def main() -> None:
         log = FakeLog()
@@ -339,20 +358,20 @@ def test_a_slow_follower_loses_its_place_on_the_tail_and_misses_nothing() -> Non
 
 
 def test_a_damaged_log_ends_its_followers_with_the_error() -> None:
-    """Damage is raised to every follower; one that comes later, when it is mended, is served."""
+    """Damage is raised to every follower; one that comes later, when it is repaired, is served."""
 
     async def main() -> None:
         log = FakeLog(1)
         source = channel(log)
         followers = [source.follow(None) for _ in range(3)]
-        for each in followers:
-            await anext(each)
+        for follower in followers:
+            await anext(follower)
         log.error = Damaged("bad bytes")
         log.write(0, 1)
         source.wake()
-        for each in followers:
+        for follower in followers:
             with pytest.raises(Damaged):
-                await anext(each)
+                await anext(follower)
         log.error = None
         async with following(source, "earliest") as deliveries:
             assert numbers(await anext(deliveries)) == [1]
@@ -361,8 +380,8 @@ def test_a_damaged_log_ends_its_followers_with_the_error() -> None:
 
 
 def test_the_tail_works_only_while_someone_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With no follower the log is not looked at, and nothing is held in memory."""
-    monkeypatch.setattr(tail_module, "POLL_S", 0.001)
+    """Without followers the log is not read, and nothing is held in memory."""
+    monkeypatch.setattr(tail_module, "LOOK_S", 0.001)
 
     async def main() -> None:
         log = FakeLog(1)
@@ -390,17 +409,17 @@ def test_followers_that_come_and_go_get_every_event_once(seed: int) -> None:
     chance = random.Random(seed)
 
     async def reader(source: StreamChannel, total: int, start: str) -> None:
-        cursor, found = start, list[int]()
-        while len(found) < total:
+        cursor, received = start, list[int]()
+        while len(received) < total:
             async with following(source, cursor) as deliveries:
                 for _ in range(chance.randrange(1, 6)):
                     delivery = await anext(deliveries)
                     cursor = delivery.cursor
-                    found += numbers(delivery) if delivery.kind == "change" else []
+                    received += numbers(delivery) if delivery.kind == "change" else []
                     if chance.random() < 0.2:
                         await asyncio.sleep(chance.random() * 0.01)
         for partition in range(3):
-            own = [each for each in found if each % 3 == partition]
+            own = [number for number in received if number % 3 == partition]
             assert own == list(range(partition, total, 3))
 
     async def writer(log: FakeLog, source: StreamChannel, total: int) -> None:
@@ -410,7 +429,9 @@ def test_followers_that_come_and_go_get_every_event_once(seed: int) -> None:
             left = total // 3 - written[partition]
             count = min(left, chance.randrange(0, 8))
             first = written[partition]
-            log.write(partition, *(3 * each + partition for each in range(first, first + count)), at_s=chance.random())
+            log.write(
+                partition, *(3 * index + partition for index in range(first, first + count)), at_s=chance.random()
+            )
             written[partition] += count
             if chance.random() < 0.2:
                 log.tick(partition)

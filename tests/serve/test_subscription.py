@@ -1,4 +1,4 @@
-"""What a client may say of a live subscription: acknowledge, pause, slow down, another filter."""
+"""The commands of a client for a live subscription: acknowledge, pause, slow down, another filter."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 from websockets.asyncio.client import ClientConnection
 
-from penstock.schema import event_schema
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.settings import Settings
 from tests.serve.clients import hear, open_socket, say
 from tests.serve.fakes import FakeLog, FakeView, Reading, make_deps, run, serving
 
@@ -26,7 +26,7 @@ def deps_of(log: FakeLog | None = None, view: FakeView | None = None) -> Deps:
 
 
 async def subscribed(connection: ClientConnection, **asked: Any) -> Any:
-    """Subscribe under the id `1`; gives the first delivery."""
+    """Subscribe under the id `1`; returns the first delivery."""
     await say(connection, op="subscribe", id="1", **asked)
     assert await hear(connection) == {"id": "1", "event": "subscribed"}
     return await hear(connection)
@@ -38,7 +38,7 @@ async def answered(connection: ClientConnection, op: str, event: str, **more: An
 
 
 async def pong(connection: ClientConnection) -> None:
-    """Nothing but the answer to a ping: whatever was to be sent before it was not."""
+    """Check that the next message is the answer to a ping: nothing else was sent before it."""
     await say(connection, op="ping")
     assert await hear(connection) == {"event": "pong"}
 
@@ -71,7 +71,8 @@ def test_no_more_than_the_window_goes_out_unacknowledged() -> None:
 
 
 def test_a_paused_subscription_goes_on_where_it_was() -> None:
-    """While it is paused nothing comes, not even the first that it was waiting for; afterwards everything does."""
+    """While it is paused nothing comes, not even the first delivery that it was waiting for; afterwards everything
+    does."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -80,8 +81,8 @@ def test_a_paused_subscription_goes_on_where_it_was() -> None:
         stream = deps.streams["s"]
         assert isinstance(stream, StreamChannel)
         async with serving(deps) as port, open_socket(port) as connection, open_socket(port) as another:
-            for each in (connection, another):
-                first = await subscribed(each, stream="s", since="earliest")
+            for client in (connection, another):
+                first = await subscribed(client, stream="s", since="earliest")
                 assert [event["n"] for event in first["data"]["events"]] == [1]
             await answered(connection, "pause", "paused")
             for number in (2, 3):
@@ -89,23 +90,23 @@ def test_a_paused_subscription_goes_on_where_it_was() -> None:
                 stream.wake()
                 assert [event["n"] for event in (await hear(another))["data"]["events"]] == [number]
                 await pong(connection)
-            found = list[int]()
+            received = list[int]()
             await answered(connection, "resume", "resumed")
-            while len(found) < 2:
-                found += [event["n"] for event in (await hear(connection))["data"]["events"]]
-            assert found == [2, 3]
+            while len(received) < 2:
+                received += [event["n"] for event in (await hear(connection))["data"]["events"]]
+            assert received == [2, 3]
 
     run(main())
 
 
 def test_what_comes_after_a_pace_was_set_comes_at_that_pace() -> None:
-    """Also the first of it, for which the subscription was waiting when the pace was set."""
+    """This includes the first delivery, for which the subscription was waiting when the pace was set."""
 
     async def main() -> None:
         view = FakeView()
         async with serving(deps_of(view=view)) as port, open_socket(port) as connection, open_socket(port) as another:
-            for each in (connection, another):
-                await subscribed(each, view="v")
+            for client in (connection, another):
+                await subscribed(client, view="v")
             await answered(connection, "pace", "paced", every_s=600)
             for number in (1, 2):
                 view.put({"a": number})
@@ -118,7 +119,7 @@ def test_what_comes_after_a_pace_was_set_comes_at_that_pace() -> None:
 
 
 def test_a_paced_view_gives_the_latest_of_each_row_now_and_then() -> None:
-    """Changes that come faster than the pace are one change; at another pace all of them come again."""
+    """Changes that come faster than the pace are merged into one; at another pace all of them come again."""
 
     async def main() -> None:
         view = FakeView()
@@ -141,7 +142,7 @@ def test_a_paced_view_gives_the_latest_of_each_row_now_and_then() -> None:
 
 
 def test_a_stream_goes_on_through_another_filter_where_it_was() -> None:
-    """No event that fits the filter of its time is missed, and none comes twice."""
+    """No event that matches the current filter is missed, and none comes twice."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -160,7 +161,7 @@ def test_a_stream_goes_on_through_another_filter_where_it_was() -> None:
 
 
 def test_a_view_begins_anew_through_another_filter() -> None:
-    """What the client has is of the filter before: a snapshot through the new one replaces it."""
+    """The client's rows are of the old filter: a snapshot through the new one replaces them."""
 
     async def main() -> None:
         view = FakeView()
@@ -179,7 +180,7 @@ def test_a_view_begins_anew_through_another_filter() -> None:
 
 
 def test_the_same_cursor_through_another_filter_is_acknowledged_at_once() -> None:
-    """The client names the last delivery that it is done with; how many there were under this cursor is all one."""
+    """The client names the last delivery that it has processed; their number under this cursor does not matter."""
 
     async def main() -> None:
         view = FakeView()

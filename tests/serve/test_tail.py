@@ -1,4 +1,4 @@
-"""The tail of a stream through many filters: each piece is looked at once for each, and what is kept is bounded."""
+"""The tail of a stream through many filters: each piece is filtered once for each, and its memory is bounded."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import asyncio
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import pytest
 
-from penstock.contracts import Delivery
-from penstock.cursor import stream_cursor
-from penstock.schema import event_schema
+from penstock.core.contracts import Delivery
+from penstock.core.cursor import stream_cursor
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels import tail as tail_module
-from penstock.serve.channels.pieces import read_piece
 from penstock.serve.channels.stream import StreamChannel
-from penstock.serve.channels.tail import Entry, change_of
+from penstock.serve.channels.stream_reader import read_run
+from penstock.serve.channels.tail import TailEntry, change_of
 from penstock.serve.channels.threads import THREADS
-from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, Reading, numbers, run, until
+from tests.clocks import until
+from tests.serve.fakes import FakeLog, Reading, numbers, run
 
 CALM = Settings(heartbeat_s=600, page_events=10)
 
@@ -38,7 +39,7 @@ async def first_change(seen: StreamChannel, since: str) -> list[int]:
 
 
 async def fill(source: StreamChannel, log: FakeLog, pieces: int) -> None:
-    """Pieces on the ring, for as long as someone follows."""
+    """Put pieces on the ring, for as long as someone follows."""
     for number in range(pieces):
         before = source._tail.next
         log.write(0, number, text="x" * 10_000)
@@ -46,16 +47,23 @@ async def fill(source: StreamChannel, log: FakeLog, pieces: int) -> None:
         await until(lambda before=before: source._tail.next > before)  # type: ignore[misc]
 
 
+@asynccontextmanager
+async def filled(count: int) -> AsyncIterator[StreamChannel]:
+    """A channel with so many events in its ring, and one follower that stays."""
+    log = FakeLog(1)
+    source = channel(log)
+    async with aclosing(source.follow("latest")) as staying:  # type: ignore[type-var]
+        await anext(staying)
+        await until(lambda: source._tail.now is not None)
+        await fill(source, log, count)
+        yield source
+
+
 def test_filters_that_nobody_uses_any_more_cost_nothing() -> None:
-    """On a stream to which nothing new comes, too: there the ring does not move on."""
+    """This includes a stream without new events: there the ring does not advance."""
 
     async def main() -> None:
-        log = FakeLog(1)
-        source = channel(log)
-        async with aclosing(source.follow("latest")) as staying:  # type: ignore[type-var]
-            await anext(staying)
-            await until(lambda: source._tail.now is not None)
-            await fill(source, log, 20)
+        async with filled(20) as source:
             size = sum(entry.size for entry in source._tail._ring)
             for number in range(30):
                 seen = source.through(f"n >= 0 OR n = {-number}", None)
@@ -66,27 +74,22 @@ def test_filters_that_nobody_uses_any_more_cost_nothing() -> None:
 
 
 def test_filters_in_use_do_not_take_the_ring_over_its_size(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who finds its piece gone from the ring reads it from the log."""
+    """A follower whose piece has left the ring reads it from the log."""
     monkeypatch.setattr(tail_module, "RING_BYTES_MAX", 1_000_000)
 
     async def main() -> None:
-        log = FakeLog(1)
-        source = channel(log)
-        async with aclosing(source.follow("latest")) as staying:  # type: ignore[type-var]
-            await anext(staying)
-            await until(lambda: source._tail.now is not None)
-            await fill(source, log, 20)
-            lenses = [source.through(f"n >= 0 OR n = {-number}", None) for number in range(30)]
-            followers = [seen.follow(stream_cursor(1, {0: 0})) for seen in lenses]
-            for each in followers:
-                found = list[int]()
-                while len(found) < 20:
-                    delivery = await anext(each)
-                    found += numbers(delivery) if delivery.kind == "change" else []
-                assert found == list(range(20))
+        async with filled(20) as source:
+            row_filters = [source.through(f"n >= 0 OR n = {-number}", None) for number in range(30)]
+            followers = [seen.follow(stream_cursor(1, {0: 0})) for seen in row_filters]
+            for follower in followers:
+                received = list[int]()
+                while len(received) < 20:
+                    delivery = await anext(follower)
+                    received += numbers(delivery) if delivery.kind == "change" else []
+                assert received == list(range(20))
             assert sum(entry.size for entry in source._tail._ring) <= 1_000_000
-            for each in followers:
-                await each.aclose()  # type: ignore[attr-defined]
+            for follower in followers:
+                await follower.aclose()  # type: ignore[attr-defined]
 
     run(main())
 
@@ -95,21 +98,16 @@ def test_those_who_come_back_at_once_with_the_same_filter_share_its_work(monkeyp
     looks: Counter[Any] = Counter()
     go = threading.Event()
 
-    def counted(generation: int, piece: Any, lens: Any) -> Any:
-        if lens:
+    def counted(generation: int, piece: Any, row_filter: Any) -> Any:
+        if row_filter:
             looks[piece.start[0]] += 1
             assert go.wait(60)
-        return change_of(generation, piece, lens)
+        return change_of(generation, piece, row_filter)
 
     monkeypatch.setattr(tail_module, "change_of", counted)
 
     async def main() -> None:
-        log = FakeLog(1)
-        source = channel(log)
-        async with aclosing(source.follow("latest")) as staying:  # type: ignore[type-var]
-            await anext(staying)
-            await until(lambda: source._tail.now is not None)
-            await fill(source, log, 3)
+        async with filled(3) as source:
             seen = source.through("n >= 0", None)
             coming = [asyncio.create_task(first_change(seen, stream_cursor(1, {0: 0}))) for _ in range(20)]
             await until(lambda: looks.total() > 0 and source.describe()["readers"] == 21)
@@ -126,10 +124,10 @@ def test_filters_of_one_caller_delay_neither_those_without_one_nor_the_filters_o
     """There are more of them than threads, and none ends before the others have their events."""
     costly, go = set[Any](), threading.Event()
 
-    def held(generation: int, piece: Any, lens: Any) -> Any:
-        if lens in costly:
+    def held(generation: int, piece: Any, row_filter: Any) -> Any:
+        if row_filter in costly:
             assert go.wait(60)
-        return change_of(generation, piece, lens)
+        return change_of(generation, piece, row_filter)
 
     monkeypatch.setattr(tail_module, "change_of", held)
 
@@ -138,12 +136,12 @@ def test_filters_of_one_caller_delay_neither_those_without_one_nor_the_filters_o
         source = channel(log)
         slow = [source.asked_by("ann").through(f"n > {-number}", None) for number in range(1, 9)]
         shared = [source.asked_by(who).through("n < 100", None) for who in ("ann", "bob")]
-        costly.update(each._lens for each in slow)
-        streams = [each.follow("latest") for each in (*slow, *shared, source)]
-        for each in streams:
-            await anext(each)
+        costly.update(channel._row_filter for channel in slow)
+        streams = [channel.follow("latest") for channel in (*slow, *shared, source)]
+        for stream in streams:
+            await anext(stream)
         await until(lambda: source._tail.now is not None)
-        first = [asyncio.create_task(_changes(each, 3)) for each in streams]
+        first = [asyncio.create_task(_changes(stream, 3)) for stream in streams]
         for number in range(3):
             before = source._tail.next
             log.write(0, number)
@@ -151,11 +149,11 @@ def test_filters_of_one_caller_delay_neither_those_without_one_nor_the_filters_o
             await until(lambda before=before: source._tail.next > before)  # type: ignore[misc]
         async with asyncio.timeout(30):
             assert await asyncio.gather(*first[len(slow) :]) == [[0, 1, 2]] * 3
-        assert not any(each.done() for each in first[: len(slow)])
+        assert not any(task.done() for task in first[: len(slow)])
         go.set()
         assert await asyncio.gather(*first) == [[0, 1, 2]] * len(first)
-        for each in streams:
-            await each.aclose()  # type: ignore[attr-defined]
+        for stream in streams:
+            await stream.aclose()  # type: ignore[attr-defined]
 
     try:
         run(main())
@@ -164,21 +162,21 @@ def test_filters_of_one_caller_delay_neither_those_without_one_nor_the_filters_o
 
 
 async def _changes(deliveries: AsyncIterator[Delivery], events: int) -> list[int]:
-    """So many events of one who follows."""
-    found = list[int]()
-    while len(found) < events:
+    """Return the next events of a follower."""
+    received = list[int]()
+    while len(received) < events:
         delivery = await anext(deliveries)
-        found += numbers(delivery) if delivery.kind == "change" else []
-    return found
+        received += numbers(delivery) if delivery.kind == "change" else []
+    return received
 
 
 def test_a_filter_that_many_callers_use_is_looked_through_by_few_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whose turn comes later finds it done."""
+    """Callers whose turn comes later find it done."""
     looked = list[Any]()
 
-    def counted(generation: int, piece: Any, lens: Any) -> Any:
-        looked.append(lens)
-        return change_of(generation, piece, lens)
+    def counted(generation: int, piece: Any, row_filter: Any) -> Any:
+        looked.append(row_filter)
+        return change_of(generation, piece, row_filter)
 
     monkeypatch.setattr(tail_module, "change_of", counted)
 
@@ -186,16 +184,16 @@ def test_a_filter_that_many_callers_use_is_looked_through_by_few_of_them(monkeyp
         log = FakeLog(1)
         source = channel(log)
         followers = [source.asked_by(f"{who}").through("n < 100", None).follow("latest") for who in range(200)]
-        for each in followers:
-            await anext(each)
+        for follower in followers:
+            await anext(follower)
         await until(lambda: source._tail.now is not None)
-        first = [asyncio.create_task(_changes(each, 1)) for each in followers]
+        first = [asyncio.create_task(_changes(follower, 1)) for follower in followers]
         log.write(0, 7)
         source.wake()
         assert await asyncio.gather(*first) == [[7]] * len(followers)
-        assert 1 <= len(looked) <= 2 * THREADS  # a place is free a moment before what was done in it is handed out
-        for each in followers:
-            await each.aclose()  # type: ignore[attr-defined]
+        assert 1 <= len(looked) <= 2 * THREADS  # a slot is free a moment before its result is given out
+        for follower in followers:
+            await follower.aclose()  # type: ignore[attr-defined]
 
     run(main())
 
@@ -203,9 +201,9 @@ def test_a_filter_that_many_callers_use_is_looked_through_by_few_of_them(monkeyp
 def test_a_turn_ends_with_the_first_filter_that_is_done_after_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     log = FakeLog(1)
     log.write(0, 5)
-    lenses = [channel(log).through(f"n > {number}", None)._lens for number in range(3)]
-    entry = Entry(1, read_piece(log, "x", {0: 0}, {0: 1}, events_max=10, bytes_max=10_000))
+    row_filters = [channel(log).through(f"n > {number}", None)._row_filter for number in range(3)]
+    entry = TailEntry(1, read_run(log, "x", {0: 0}, {0: 1}, events_max=10, bytes_max=10_000))
     monkeypatch.setattr(tail_module, "TURN_S", 600)
-    assert len(entry.make(lenses)) == 3
+    assert len(entry.make(row_filters)) == 3
     monkeypatch.setattr(tail_module, "TURN_S", 0)
-    assert len(entry.make(lenses)) == 1
+    assert len(entry.make(row_filters)) == 1

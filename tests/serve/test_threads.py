@@ -1,4 +1,4 @@
-"""Callers take turns in the threads for pages: one who asks for much does not hold up the others."""
+"""Callers take turns in the threads for pages: one with many requests does not delay the others."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from collections.abc import Iterator
 
 import pytest
 
-from penstock.access import Caller
-from penstock.access.grants import ALL
-from penstock.schema import event_schema
+from penstock.core.access import Caller
+from penstock.core.access.grants import ALL
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels import threads
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.threads import FairThreads
 from penstock.serve.deps import Deps
-from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, Reading, make_deps, run, until
+from tests.clocks import until
+from tests.serve.fakes import FakeLog, Reading, make_deps, run
 from tests.serve.query.support import asking
 
 ANN, BOB = Caller("key:ann", ALL), Caller("key:bob", ALL)
@@ -53,18 +54,16 @@ class Slow(FakeLog):
 
 @pytest.fixture
 def gate() -> Iterator[Gate]:
-    found = Gate()
-    yield found
-    found.open()
+    gate = Gate()
+    yield gate
+    gate.open()
 
 
 def deps_of(gate: Gate) -> Deps:
     log = FakeLog(1)
     log.write(0, 5)
     logs = {"slow": Slow(gate), "other": log}
-    channels = {
-        name: StreamChannel(name, each, Settings(), lambda: event_schema(Reading)) for name, each in logs.items()
-    }
+    channels = {name: StreamChannel("x", log, Settings(), lambda: event_schema(Reading)) for name, log in logs.items()}
     return make_deps(streams=channels)
 
 
@@ -107,7 +106,7 @@ def test_too_many_pages_of_one_caller_are_refused_and_others_are_not(
 
 
 def test_work_that_has_begun_keeps_its_place_though_nobody_waits_for_it(gate: Gate) -> None:
-    """A thread cannot be ended: one who asks and leaves, again and again, would have all of them."""
+    """A thread cannot be stopped: a caller that repeatedly asks and disconnects would otherwise occupy all of them."""
     fair = FairThreads(2, 10, name="test", what="pages")
 
     async def main() -> None:

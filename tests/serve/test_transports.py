@@ -1,5 +1,5 @@
-"""What every transport promises: a client that comes back with its cursor gets the next change, no gap, no repeat; one
-whose place is gone is told so; and a filter shows the same on all of them."""
+"""Guarantees of every transport: a client that resumes with its cursor gets the next change, no gap, no repeat; one
+whose position is gone gets a reset; and a filter shows the same on all of them."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.contracts import Channel
-from penstock.cursor import stream_cursor, view_cursor
-from penstock.schema import Event, Record, event_schema
+from penstock.core.contracts import Channel
+from penstock.core.cursor import stream_cursor, view_cursor
+from penstock.core.schema import Event, Record, event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels.feed import FeedChannel
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
-from penstock.settings import Settings
 from tests.serve.clients import SILENCE, TRANSPORTS, Received, said
 from tests.serve.fakes import FakeLog, FakeView, Reading, background, make_deps, run, serving
 
 LIVELY = Settings(heartbeat_s=0.05, page_events=6, buffered_changes=8)
 TOTAL = 200
 DELIVERIES = dict.fromkeys(TRANSPORTS, 1) | {"webhook": 4}
-"""To register a webhook is some commits: it stays a little longer."""
+"""Registering a webhook takes several commits: it stays a little longer."""
 
 
 @pytest.mark.parametrize("seed", random.sample(range(10**6), 2))
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_stream_is_resumed_at_every_position(transport: str, seed: int) -> None:
-    """Two clients leave after a random number of deliveries, again and again, while events are written."""
+    """Two clients repeatedly leave after a random number of deliveries, while events are written."""
     print(f"seed {seed}")
     chance = random.Random(seed)
 
@@ -46,15 +46,15 @@ def test_a_stream_is_resumed_at_every_position(transport: str, seed: int) -> Non
             await asyncio.sleep(chance.random() * 0.01)
 
     async def read(port: int, cursor: str) -> list[int]:
-        found: list[int] = []
-        while len(found) < TOTAL:
+        numbers: list[int] = []
+        while len(numbers) < TOTAL:
             async with TRANSPORTS[transport](port, "stream", cursor) as deliveries:
                 for _ in range(chance.randrange(1, 8)):
                     received = await anext(deliveries)
                     cursor = received.cursor
                     assert received.kind in ("change", "progress", SILENCE)
-                    found += [event["n"] for event in received.data.get("events", ())]
-        return found
+                    numbers += [event["n"] for event in received.data.get("events", ())]
+        return numbers
 
     async def main() -> None:
         log = FakeLog()
@@ -62,8 +62,8 @@ def test_a_stream_is_resumed_at_every_position(transport: str, seed: int) -> Non
         async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
             async with background(write(log, source)):
                 results = await asyncio.gather(read(port, "earliest"), read(port, "earliest"))
-        for found in results:
-            assert sorted(found) == list(range(TOTAL))
+        for numbers in results:
+            assert sorted(numbers) == list(range(TOTAL))
 
     run(main())
 
@@ -77,7 +77,7 @@ def test_a_view_is_resumed_at_every_position(transport: str, seed: int) -> None:
 
     async def write(view: FakeView) -> None:
         for number in range(1, TOTAL + 1):
-            view.put({str(number): number})
+            view.put({f"{number:06}": number})
             if chance.random() < 0.3:
                 await asyncio.sleep(chance.random() * 0.01)
 
@@ -103,7 +103,7 @@ def test_a_view_is_resumed_at_every_position(transport: str, seed: int) -> None:
 
 
 def folded(rows: dict[str, int], received: Received) -> dict[str, int]:
-    """The rows of a view that a client holds after a delivery."""
+    """Return the rows of a view that a client has after a delivery."""
     if received.kind == "reset":
         return {}
     if received.kind == "snapshot":
@@ -113,6 +113,20 @@ def folded(rows: dict[str, int], received: Received) -> dict[str, int]:
         kept = {key: value for key, value in rows.items() if key not in gone}
         return kept | {row["k"]: row["v"] for row in received.data["upserts"]}
     return rows
+
+
+async def read_in_stays(
+    transport: str, port: int, count: int, stay: Callable[[], int], **filter: str
+) -> list[dict[str, Any]]:
+    """Read so many events of a stream, leaving after `stay()` deliveries, again and again."""
+    cursor, events = "earliest", list[dict[str, Any]]()
+    while len(events) < count:
+        async with TRANSPORTS[transport](port, "stream", cursor, **filter) as deliveries:
+            for _ in range(stay()):
+                received = await anext(deliveries)
+                cursor = received.cursor
+                events += received.data.get("events", ())
+    return events
 
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
@@ -127,15 +141,8 @@ def test_a_filtered_stream_gives_each_event_that_fits_once(transport: str) -> No
             await asyncio.sleep(chance.random() * 0.005)
 
     async def read(port: int) -> list[Any]:
-        cursor, found = "earliest", list[Any]()
-        while len(found) < TOTAL // 4:
-            filter = {"where": "text = 'even' AND n % 4 = 0", "select": "n * 10 AS tens"}
-            async with TRANSPORTS[transport](port, "stream", cursor, **filter) as deliveries:
-                for _ in range(chance.randrange(1, 8)):
-                    received = await anext(deliveries)
-                    cursor = received.cursor
-                    found += received.data.get("events", ())
-        return found
+        filter = {"where": "text = 'even' AND n % 4 = 0", "select": "n * 10 AS tens"}
+        return await read_in_stays(transport, port, TOTAL // 4, lambda: chance.randrange(1, 8), **filter)
 
     async def main() -> None:
         log = FakeLog()
@@ -143,9 +150,9 @@ def test_a_filtered_stream_gives_each_event_that_fits_once(transport: str) -> No
         async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
             async with background(write(log, source)):
                 results = await asyncio.gather(read(port), read(port))
-        for found in results:
-            assert sorted(event["tens"] for event in found) == list(range(0, TOTAL * 10, 40))
-            assert all(set(event) == {"tens"} for event in found)
+        for events in results:
+            assert sorted(event["tens"] for event in events) == list(range(0, TOTAL * 10, 40))
+            assert all(set(event) == {"tens"} for event in events)
 
     run(main())
 
@@ -153,7 +160,7 @@ def test_a_filtered_stream_gives_each_event_that_fits_once(transport: str) -> No
 @pytest.mark.parametrize("remembers", [True, False])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_filtered_view_leads_to_exactly_the_rows_that_fit(transport: str, remembers: bool) -> None:
-    """Rows come to fit and cease to, while a client leaves and resumes; also if nobody knows what was there before."""
+    """Rows begin and cease to match, while a client leaves and resumes; even if the previous rows are unknown."""
     chance = random.Random(11)
 
     async def write(view: FakeView) -> None:
@@ -202,7 +209,7 @@ ABOUT_PYTHON = "exists(topics, t -> t.urlkey = 'python')"
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_filter_by_the_elements_of_a_list_gives_each_event_that_fits_once(transport: str) -> None:
-    """Of lists with such an element, without one, with one that is missing, empty lists and none at all."""
+    """There are lists with such an element, without one, with a missing one, empty lists and null."""
     total = 80
 
     async def write(log: FakeLog, source: StreamChannel) -> None:
@@ -211,23 +218,14 @@ def test_a_filter_by_the_elements_of_a_list_gives_each_event_that_fits_once(tran
             source.wake()
             await asyncio.sleep(0)
 
-    async def read(port: int) -> list[Any]:
-        cursor, found = "earliest", list[Any]()
-        while len(found) < total // len(TOPICS):
-            async with TRANSPORTS[transport](port, "stream", cursor, where=ABOUT_PYTHON, select="n") as deliveries:
-                for _ in range(3):
-                    received = await anext(deliveries)
-                    cursor = received.cursor
-                    found += received.data.get("events", ())
-        return found
-
     async def main() -> None:
         log = FakeLog()
         source = StreamChannel("x", log, LIVELY, lambda: event_schema(Rsvp))
         async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
             async with background(write(log, source)):
-                found = await read(port)
-        assert sorted(event["n"] for event in found) == [n for n in range(total) if n // 2 % len(TOPICS) == 0]
+                filter = {"where": ABOUT_PYTHON, "select": "n"}
+                events = await read_in_stays(transport, port, total // len(TOPICS), lambda: 3, **filter)
+        assert sorted(event["n"] for event in events) == [n for n in range(total) if n // 2 % len(TOPICS) == 0]
 
     run(main())
 
@@ -272,10 +270,11 @@ def test_a_filter_by_the_elements_of_a_list_follows_rows_that_come_to_fit_and_ce
     run(main())
 
 
+@pytest.mark.usefixtures("dense")
 @pytest.mark.parametrize("filter", [{}, {"where": "n >= 0"}])
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_place_that_is_gone_is_told_and_then_comes_what_there_is(transport: str, filter: dict[str, str]) -> None:
-    """The log was trimmed under a reader: `reset`, and then every event that is kept."""
+    """The log was trimmed under a reader: it gets `reset`, and then every event that is kept."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -286,10 +285,10 @@ def test_a_place_that_is_gone_is_told_and_then_comes_what_there_is(transport: st
         async with serving(make_deps(streams={"x": source}, settings=LIVELY)) as port:
             async with TRANSPORTS[transport](port, "stream", cursor, **filter) as deliveries:
                 assert (await said(deliveries)).kind == "reset"
-                found = list[int]()
-                while len(found) < 5:
-                    found += [event["n"] for event in (await anext(deliveries)).data.get("events", ())]
-        assert found == [5, 6, 7, 8, 9]
+                numbers = list[int]()
+                while len(numbers) < 5:
+                    numbers += [event["n"] for event in (await anext(deliveries)).data.get("events", ())]
+        assert numbers == [5, 6, 7, 8, 9]
 
     run(main())
 
@@ -303,8 +302,8 @@ SIGHTS: dict[str, Callable[[ViewChannel, str], Channel]] = {
 @pytest.mark.parametrize("sight", SIGHTS)
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_one_who_is_shown_other_rows_than_before_is_told_and_gets_those(transport: str, sight: str) -> None:
-    """A token that was renewed says something else, or an app was started with another filter. Rows that are no longer
-    shown would stay in a copy for ever, and those that are shown now would be missing there until they change."""
+    """A renewed token has other claims, or the app was started with another filter. Rows that are now hidden
+    would stay in a copy for good, and rows that are now visible would be missing there until they change."""
 
     async def main() -> None:
         view = FakeView()
@@ -314,12 +313,12 @@ def test_one_who_is_shown_other_rows_than_before_is_told_and_gets_those(transpor
         cursor = (await before.page(None, None)).cursor
         async with serving(make_deps(views={"x": now}, settings=LIVELY)) as port:
             async with TRANSPORTS[transport](port, "view", cursor) as deliveries:
-                told = [await said(deliveries), await said(deliveries)]
+                messages = [await said(deliveries), await said(deliveries)]
             view.put({"b": 3})
-            async with TRANSPORTS[transport](port, "view", told[1].cursor) as deliveries:
+            async with TRANSPORTS[transport](port, "view", messages[1].cursor) as deliveries:
                 after = await said(deliveries)
-        assert [each.kind for each in told] == ["reset", "snapshot"]
-        assert told[1].data["rows"] == [{"k": "b", "v": 2}]
+        assert [message.kind for message in messages] == ["reset", "snapshot"]
+        assert messages[1].data["rows"] == [{"k": "b", "v": 2}]
         assert (after.kind, after.data["upserts"]) == ("change", [{"k": "b", "v": 3}])
 
     run(main())
@@ -327,7 +326,7 @@ def test_one_who_is_shown_other_rows_than_before_is_told_and_gets_those(transpor
 
 @pytest.mark.parametrize("transport", TRANSPORTS)
 def test_a_view_that_was_made_anew_is_told_and_then_comes_its_snapshot(transport: str) -> None:
-    """A cursor of before leads to `reset` and the rows of now."""
+    """An earlier cursor leads to `reset` and the current rows."""
 
     async def main() -> None:
         view = FakeView()
@@ -339,7 +338,7 @@ def test_a_view_that_was_made_anew_is_told_and_then_comes_its_snapshot(transport
         async with serving(make_deps(views={"x": source}, settings=LIVELY)) as port:
             async with TRANSPORTS[transport](port, "view", cursor) as deliveries:
                 kinds = [await said(deliveries), await said(deliveries)]
-        assert [each.kind for each in kinds] == ["reset", "snapshot"]
+        assert [message.kind for message in kinds] == ["reset", "snapshot"]
         assert kinds[1].data["rows"] == [{"k": "new", "v": 2}]
 
     run(main())

@@ -1,4 +1,4 @@
-"""Streams to summarise: uniform, skewed, and such as are known to be hard; and a sketch of each sort to add them to."""
+"""Streams to summarise: uniform, skewed, and known hard ones; and a sketch of each kind to add them to."""
 
 from __future__ import annotations
 
@@ -23,30 +23,31 @@ from penstock.sketches import (
 NUMBERS: dict[str, Callable[[Random, int], list[float]]] = {
     "uniform": lambda random, n: [random.random() for _ in range(n)],
     "skewed": lambda random, n: [random.paretovariate(0.5) for _ in range(n)],
-    "rising": lambda random, n: [float(each) for each in range(n)],
-    "falling": lambda random, n: [float(n - each) for each in range(n)],
-    "from both ends": lambda random, n: [float(each if each % 2 else -each) for each in range(n)],
+    "rising": lambda random, n: [float(number) for number in range(n)],
+    "falling": lambda random, n: [float(n - number) for number in range(n)],
+    "from both ends": lambda random, n: [float(number if number % 2 else -number) for number in range(n)],
     "few values": lambda random, n: [float(random.randrange(4)) for _ in range(n)],
     "one value": lambda random, n: [7.0] * n,
-    "ever larger": lambda random, n: [10.0 ** (10 * each // n) * random.random() for each in range(n)],
+    "ever larger": lambda random, n: [10.0 ** (10 * number // n) * random.random() for number in range(n)],
 }
 
 ITEMS: dict[str, Callable[[Random, int], list[str]]] = {
     "uniform": lambda random, n: [f"item {random.randrange(n)}" for _ in range(n)],
     "skewed": lambda random, n: [f"item {int(random.paretovariate(0.6))}" for _ in range(n)],
-    "all different": lambda random, n: [f"item {each}" for each in range(n)],
+    "all different": lambda random, n: [f"item {number}" for number in range(n)],
     "all the same": lambda random, n: ["item"] * n,
     "frequent ones first": lambda random, n: (
-        [f"item {each * each * 40 // (n * n)}" for each in range(n // 2)] + [f"rare {each}" for each in range(n // 2)]
+        [f"item {number * number * 40 // (n * n)}" for number in range(n // 2)]
+        + [f"rare {number}" for number in range(n // 2)]
     ),
     "frequent ones last": lambda random, n: (
-        [f"rare {each}" for each in range(n // 2)] + [f"item {each % 20}" for each in range(n // 2)]
+        [f"rare {number}" for number in range(n // 2)] + [f"item {number % 20}" for number in range(n // 2)]
     ),
 }
 
 
 class Case(NamedTuple):
-    """A sort of sketch: how one is made, small enough to overflow soon, and how a number is added to it."""
+    """A kind of sketch: how one is created, small enough to overflow soon, and how a number is added to it."""
 
     make: Callable[[], Sketch]
     add: Callable[[Any, int], None]
@@ -76,7 +77,7 @@ CASES: dict[str, Case] = {
 
 
 def filled(name: str, numbers: Any) -> Any:
-    made = CASES[name].make()
+    sketch = CASES[name].make()
     for number in numbers:
-        CASES[name].add(made, number)
-    return made
+        CASES[name].add(sketch, number)
+    return sketch

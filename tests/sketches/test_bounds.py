@@ -1,6 +1,6 @@
 """Sketches against exact answers, over uniform, skewed and hard data.
 
-Where chance decides, either the seed is fixed, or the bound is so wide that it fails less than once in 10^9 runs.
+If chance decides, either the seed is fixed, or the bound is so wide that it fails less than once in 10^9 runs.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.sketches.data import CASES, ITEMS, NUMBERS, filled
 
 RANKS = (0.0, 0.001, 0.01, 0.1, 0.25, 0.5, 0.75, 0.9, 0.99, 0.999, 1.0)
 FAR = 7
-"""Standard deviations that are not reached by chance."""
+"""A number of standard deviations that is not reached by chance."""
 
 
 def holds(estimate: Estimate, truth: float) -> bool:
@@ -41,7 +41,7 @@ def holds(estimate: Estimate, truth: float) -> bool:
 
 
 def rank_error(ordered: list[float], value: float, rank: float) -> float:
-    """How far a rank is from those that a value has in a sorted list."""
+    """Return how far a rank is from those that a value has in a sorted list."""
     low, high = bisect_left(ordered, value) / len(ordered), bisect_right(ordered, value) / len(ordered)
     return max(0.0, low - rank, rank - high)
 
@@ -85,8 +85,12 @@ def test_small_sets_are_combined_exactly() -> None:
     for number in range(100):
         one.add(number)
         other.add(number + 30)
-    made = [one.union(other), one.intersection(other), one.difference(other)]
-    assert [each.count() for each in made] == [Estimate(130, 130, 130), Estimate(70, 70, 70), Estimate(30, 30, 30)]
+    sketches = [one.union(other), one.intersection(other), one.difference(other)]
+    assert [sketch.count() for sketch in sketches] == [
+        Estimate(130, 130, 130),
+        Estimate(70, 70, 70),
+        Estimate(30, 30, 30),
+    ]
 
 
 @pytest.mark.parametrize("name", ITEMS)
@@ -95,7 +99,7 @@ def test_a_count_min_is_never_too_low_and_seldom_too_high(name: str) -> None:
     sketch, truth = CountMin(0.005, 0.99), Counter(items)
     for item in items:
         sketch.add(item)
-    answers = {item: sketch.count(item) for item in [*truth, *(f"none {each}" for each in range(500))]}
+    answers = {item: sketch.count(item) for item in [*truth, *(f"none {number}" for number in range(500))]}
     assert all(answer.value >= truth[item] for item, answer in answers.items())
     assert all(answer.high == answer.value for answer in answers.values())
     held = sum(holds(answer, truth[item]) for item, answer in answers.items())
@@ -171,7 +175,7 @@ def test_a_bloom_filter_denies_nothing_that_came_and_wrongly_claims_as_often_as_
     for item in items:
         sketch.add(item)
     assert all(item in sketch for item in items)
-    claimed = sum(f"never {each}" in sketch for each in range(10_000)) / 10_000
+    claimed = sum(f"never {number}" in sketch for number in range(10_000)) / 10_000
     assert abs(claimed - sketch.false_positive_rate) <= 5 * math.sqrt(sketch.false_positive_rate / 10_000)
     assert sketch.false_positive_rate <= 0.022
     assert holds(sketch.count(), len(items))
@@ -241,15 +245,15 @@ def test_a_t_digest_interpolates_between_centroids() -> None:
     sketch = TDigest(200)
     for number in range(20_000):
         sketch.add(number)
-    answers = [sketch.quantile(each / 500).value for each in range(501)]
+    answers = [sketch.quantile(step / 500).value for step in range(501)]
     assert answers == sorted(answers)
-    assert all(abs(answer - 20_000 * each / 500) <= 40 for each, answer in enumerate(answers))
+    assert all(abs(answer - 20_000 * step / 500) <= 40 for step, answer in enumerate(answers))
 
 
 @pytest.mark.parametrize("cls", [Kll, TDigest])
 def test_quantiles_of_few_numbers_are_those_numbers(cls: type[Kll] | type[TDigest]) -> None:
     sketch = cls()
-    with pytest.raises(ValueError, match="no quantile of nothing"):
+    with pytest.raises(ValueError, match="an empty sketch has no quantiles"):
         sketch.quantile(0.5)
     sketch.add(3)
     assert sketch.quantile(0.5).value == 3
@@ -263,7 +267,7 @@ def test_every_item_has_the_same_chance_to_be_in_a_reservoir() -> None:
     trials, n, k = 2_000, 40, 10
     seen: list[Counter[float]] = [Counter(), Counter()]
     for seed in range(trials):
-        straight, parts = Reservoir(k, seed, float), [Reservoir(k, seed + each * trials, float) for each in (1, 2)]
+        straight, parts = Reservoir(k, seed, float), [Reservoir(k, seed + part * trials, float) for part in (1, 2)]
         for number in range(n):
             straight.add(float(number))
             parts[number % 4 == 0].add(float(number))
@@ -272,7 +276,7 @@ def test_every_item_has_the_same_chance_to_be_in_a_reservoir() -> None:
         seen[1].update(parts[0].items)
     spread = math.sqrt(trials * k / n * (1 - k / n))
     for counts in seen:
-        assert max(abs(counts[float(each)] - trials * k / n) for each in range(n)) <= 4.5 * spread
+        assert max(abs(counts[float(number)] - trials * k / n) for number in range(n)) <= 4.5 * spread
 
 
 def test_the_bounds_of_a_count_by_sample_hold() -> None:
@@ -292,7 +296,7 @@ def test_each_stratum_has_a_sample_of_its_own_and_those_beyond_the_limit_share_o
     sketch.add("rare", "rare 1")
     for number in range(10):
         sketch.add(f"late {number}", f"late {number}")
-    assert {key: (each.n, len(each.items)) for key, each in sketch.strata.items()} == {
+    assert {key: (stratum.n, len(stratum.items)) for key, stratum in sketch.strata.items()} == {
         "common": (1_000, 3), "rare": (1, 1), REST: (10, 3),
     }  # fmt: skip
     assert sketch.sample("rare") == ["rare 1"]

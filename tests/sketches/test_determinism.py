@@ -1,4 +1,4 @@
-"""A sketch in a handler's state comes to the same bytes wherever batches are cut, in every process."""
+"""A sketch in a handler's state has the same bytes for any batch boundaries, in every process."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ STEPS = st.lists(
 
 
 def played(name: str, steps: list[Any], *, cuts: bool, asks: bool = False) -> Any:
-    """A sketch after some steps; with cuts, it is written and read again at each of them."""
+    """Return a sketch after some steps; with cuts, it is written and read again at each of them."""
     case = CASES[name]
-    made: Any = case.make()
+    sketch: Any = case.make()
     for step in steps:
         if step == CUT:
-            made = type(made).unpack(made.pack()) if cuts else made
+            sketch = type(sketch).unpack(sketch.pack()) if cuts else sketch
         elif isinstance(step, tuple):
             other = filled(name, step[1])
-            made.merge(type(other).unpack(other.pack()) if cuts else other)
+            sketch.merge(type(other).unpack(other.pack()) if cuts else other)
         else:
             for number in step:
-                case.add(made, number)
+                case.add(sketch, number)
         if asks:
-            made.to_bytes()
-            repr(made)
-    return made
+            sketch.to_bytes()
+            repr(sketch)
+    return sketch
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -62,7 +62,7 @@ def test_asking_it_changes_nothing(name: str, steps: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_long_stream_comes_to_the_same_whether_it_is_cut_or_not(name: str) -> None:
-    numbers = [each * each % 4_999 for each in range(6_000)]
+    numbers = [number * number % 4_999 for number in range(6_000)]
     steps = [part for start in range(0, 6_000, 37) for part in (numbers[start : start + 37], CUT)]
     assert played(name, steps, cuts=True).pack() == filled(name, numbers).pack()
 
@@ -78,18 +78,18 @@ def test_merging_leaves_the_other_one_as_it_was(name: str) -> None:
 @pytest.mark.parametrize("name", ["Hll", "Theta", "CountMin", "RangeCounts", "Bloom"])
 def test_what_is_a_function_of_all_items_is_merged_to_the_same_answers_in_any_order(name: str) -> None:
     parts = [filled(name, range(start, start + 700, 3)) for start in (0, 500, 1_000)]
-    made = []
+    wholes = []
     for turn in ((0, 1, 2), (2, 0, 1)):
         whole = parts[turn[0]].copy()
-        for each in turn[1:]:
-            whole.merge(parts[each])
-        made.append(whole)
-    assert made[0].to_bytes() == made[1].to_bytes()
+        for index in turn[1:]:
+            whole.merge(parts[index])
+        wholes.append(whole)
+    assert wholes[0].to_bytes() == wholes[1].to_bytes()
 
 
 def digest() -> str:
-    """Of all sketches after the same numbers."""
-    whole = b"".join(filled(name, [each * 7_919 % 5_003 for each in range(1_500)]).pack() for name in CASES)
+    """Return a digest of all sketches after the same numbers."""
+    whole = b"".join(filled(name, [number * 7_919 % 5_003 for number in range(1_500)]).pack() for name in CASES)
     return blake2b(whole).hexdigest()
 
 

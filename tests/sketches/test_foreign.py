@@ -1,4 +1,5 @@
-"""Sketches that others have written: the smaller forms of HLL, earlier versions of theta, KLL of whole numbers."""
+"""Sketches that other programs have written: the smaller forms of HLL, earlier versions of theta, KLL of whole
+numbers."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ MAX_THETA = 2**63 - 1
 
 
 def hll(kind: datasketches.tgt_hll_type, lg_k: int, n: int) -> datasketches.hll_sketch:
-    made = datasketches.hll_sketch(lg_k, kind)
+    sketch = datasketches.hll_sketch(lg_k, kind)
     for number in range(n):
-        made.update(f"item {number}")
-    return made
+        sketch.update(f"item {number}")
+    return sketch
 
 
 @pytest.mark.parametrize("kind", [datasketches.HLL_4, datasketches.HLL_6, datasketches.HLL_8], ids=["4", "6", "8"])
@@ -30,7 +31,7 @@ def hll(kind: datasketches.tgt_hll_type, lg_k: int, n: int) -> datasketches.hll_
 def test_an_hll_of_any_width_is_read_as_what_it_is(
     kind: datasketches.tgt_hll_type, n: int, lg_k: int, form: str
 ) -> None:
-    """And goes on as the one of eight bits would, which has the same registers."""
+    """It continues as the one of eight bits would, which has the same registers."""
     read, plain = Hll.from_bytes(bytes(getattr(hll(kind, lg_k, n), form)())), Hll(lg_k)
     for number in range(n):
         plain.add(f"item {number}")
@@ -60,9 +61,9 @@ def test_a_small_hll_that_is_cut_or_changed_is_refused_or_read_but_never_trusted
 ) -> None:
     data = bytes(hll(kind, 8, 20_000).serialize_updatable())
     for size in range(len(data)):
-        with pytest.raises(ValueError, match="not the bytes"):
+        with pytest.raises(ValueError, match="the bytes are not a valid"):
             Hll.from_bytes(data[:size])
-    with pytest.raises(ValueError, match="not the bytes"):
+    with pytest.raises(ValueError, match="the bytes are not a valid"):
         Hll.from_bytes(data + b"\0")
     for place in range(len(data)):
         for change in (0x01, 0x80, 0xFF):
@@ -75,18 +76,18 @@ def test_a_small_hll_that_is_cut_or_changed_is_refused_or_read_but_never_trusted
 
 
 def hashes(n: int) -> tuple[list[int], int, int]:
-    """The hashes of a theta sketch of n items, its theta, and the mark of the seed."""
-    made = datasketches.update_theta_sketch(12)
+    """Return the hashes of a theta sketch of n items, its theta, and the hash of the seed."""
+    sketch = datasketches.update_theta_sketch(12)
     for number in range(n):
-        made.update(f"item {number}")
-    kept = made.compact(True)
+        sketch.update(f"item {number}")
+    kept = sketch.compact(True)
     (seed,) = struct.unpack_from("<H", kept.serialize(), 6)
     return list(kept), kept.theta64, seed
 
 
 def earlier(version: int, n: int) -> bytes:
-    """A theta sketch as the first two versions of the format had it: always ordered, and the first without the mark of
-    its seed. (DataSketches: ForwardCompatibility.java.)"""
+    """Return a theta sketch in one of the first two versions of the format: always ordered, and the first without the
+    hash of its seed. (DataSketches: ForwardCompatibility.java.)"""
     items, theta, seed = hashes(n)
     longs = 3 if version == 1 or theta < MAX_THETA else 2 if items else 1
     head = struct.pack("<BBBHBH", longs, version, 3, 0, 0, seed if version == 2 else 0)
@@ -112,27 +113,27 @@ def test_a_theta_of_an_earlier_version_is_read(version: int, n: int) -> None:
 def test_a_theta_of_an_earlier_version_that_is_cut_is_refused(version: int) -> None:
     data = earlier(version, 5_000)
     for size in (*range(33), len(data) - 8, len(data) - 1):
-        with pytest.raises(ValueError, match="not the bytes"):
+        with pytest.raises(ValueError, match="the bytes are not a valid"):
             Theta.from_bytes(data[:size])
-    with pytest.raises(ValueError, match="not the bytes"):
+    with pytest.raises(ValueError, match="the bytes are not a valid"):
         Theta.from_bytes(struct.pack("<BBBHBH", 3, version, 3, 0, 0, 0) + struct.pack("<II", 2**31, 0) + bytes(64))
 
 
 def unmarked(sketch: Kll) -> bytes:
-    """The bytes of a KLL as other programs write them: nothing in them says what it is of."""
+    """Return the bytes of a KLL as other programs write them: without a mark of their item type."""
     data = sketch.to_bytes()
     return data[:7] + b"\0" + data[8:]
 
 
 def of(*values: float) -> Kll:
-    made = Kll()
+    sketch = Kll()
     for value in values:
-        made.add(value)
-    return made
+        sketch.add(value)
+    return sketch
 
 
 def longs(*values: int) -> bytes:
-    """The bytes of a KLL of whole numbers, as `kll_sketch_agg_bigint` of Spark makes them."""
+    """Return the bytes of a KLL of whole numbers, as Spark's `kll_sketch_agg_bigint` writes them."""
     data = unmarked(of(*values))
     if len(values) < 2:
         return data[:8] + struct.pack(f"<{len(values)}q", *values)
@@ -170,7 +171,7 @@ def test_a_kll_of_whole_numbers_is_never_read_unless_that_is_said(values: tuple[
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1), min_size=1, max_size=30))
 def test_no_kll_of_whole_numbers_is_taken_for_one_of_doubles(values: list[int]) -> None:
-    """Random ids of 63 bits and times in nanoseconds too, whose bits are those of ordinary doubles."""
+    """This includes random ids of 63 bits and times in nanoseconds, whose bits are those of ordinary doubles."""
     with pytest.raises(ValueError, match="items='long'"):
         Kll.from_bytes(longs(*values))
     assert Kll.from_bytes(longs(*values), items="long").quantile(1).value == float(max(values))
@@ -180,29 +181,29 @@ def test_no_kll_of_whole_numbers_is_taken_for_one_of_doubles(values: list[int]) 
 def test_a_kll_of_doubles_is_read_if_that_is_said_and_ours_without_it(values: list[float]) -> None:
     sketch = of(*values)
     assert Kll.from_bytes(sketch.to_bytes()) == sketch == sketch.copy()
-    if any(abs(each) >= sys.float_info.min for each in values):
+    if any(abs(value) >= sys.float_info.min for value in values):
         assert Kll.from_bytes(unmarked(sketch), items="double") == sketch
 
 
 @pytest.mark.parametrize("values", [(), (-1.5, -2.5), (-3.0, -1.0, 4.0)], ids=str)
 def test_a_kll_that_can_only_be_one_of_doubles_needs_no_word(values: tuple[float, ...]) -> None:
-    """Its least is above others if they are taken for whole numbers; or it is empty."""
+    """Its least item is above others if they are read as whole numbers; or it is empty."""
     assert Kll.from_bytes(unmarked(of(*values))) == of(*values)
 
 
 def test_a_kll_of_doubles_is_not_read_as_one_of_whole_numbers_or_the_other_way_round() -> None:
-    with pytest.raises(ValueError, match="double or long"):
+    with pytest.raises(ValueError, match="'double' or 'long'"):
         Kll.from_bytes(of(1.5).to_bytes(), items="float")  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="marked as those of doubles; say items='double'"):
+    with pytest.raises(ValueError, match="marked as doubles; pass items='double'"):
         Kll.from_bytes(of(1.5, 2.5).to_bytes(), items="long")
-    with pytest.raises(ValueError, match="whole numbers need items='long'"):
+    with pytest.raises(ValueError, match="integers need items='long'"):
         Kll.from_bytes(longs(0, 17, 2_000), items="double")
-    with pytest.raises(ValueError, match="may be of doubles"):
+    with pytest.raises(ValueError, match="could be doubles"):
         Kll.from_bytes(unmarked(of(1.5, 2.5)))
 
 
 def test_a_kll_in_a_state_has_the_bytes_that_it_always_had() -> None:
-    """So digests of stored states stay as they are."""
+    """So digests of stored states stay unchanged."""
     sketch = of(1.5, 2.5)
     assert sketch.pack() == msgspec.msgpack.encode(({"seed": 0}, unmarked(sketch)))
     assert Kll.unpack(sketch.pack()) == sketch

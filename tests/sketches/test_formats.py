@@ -1,4 +1,4 @@
-"""The bytes of sketches are those of Apache DataSketches, and bytes that are not of a sketch are refused."""
+"""The bytes of sketches are those of Apache DataSketches, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_an_item_goes_in_as_text_or_as_a_number_and_these_are_different() -> Non
 
 
 def answers(sketch: Any) -> list[Estimate]:
-    """What it says to each sort of question that it can be asked."""
+    """Return the sketch's answers to each kind of question."""
     if isinstance(sketch, Kll | TDigest):
         quantiles, ranks = map(sketch.quantile, (0, 0.01, 0.5, 0.99, 1)), map(sketch.rank, (-1.0, 3.0, 1e9))
         return [*quantiles, *ranks] if sketch.n else []
@@ -140,12 +140,12 @@ def answers(sketch: Any) -> list[Estimate]:
     if isinstance(sketch, RangeCounts):
         return [sketch.count(1, 7), sketch.count(0, (1 << sketch.bits) - 1)]
     if isinstance(sketch, Stratified):
-        return [each.count(bool) for each in sketch.strata.values()]
+        return [stratum.count(bool) for stratum in sketch.strata.values()]
     return [sketch.count(bool) if isinstance(sketch, Reservoir) else sketch.count()]
 
 
 def changed(whole: bytes, draw: Random) -> bytes:
-    """The same bytes with some of them changed, most of those in the head, or cut short."""
+    """Return the same bytes with some of them changed, most of those in the head, or cut short."""
     data = bytearray(whole[: draw.randrange(len(whole) + 1)] if draw.random() < 0.25 else whole)
     for _ in range(draw.randrange(4) if data else 0):
         place = draw.randrange(min(len(data), draw.choice((8, 40, len(data)))))
@@ -156,22 +156,22 @@ def changed(whole: bytes, draw: Random) -> bytes:
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("n", [0, 1, 3, 40, 300])
 def test_bytes_that_were_changed_are_refused_or_read_as_a_sketch_that_works(name: str, n: int) -> None:
-    """What is read answers within its bounds, comes to bytes that are read again, and can be added to."""
-    draw, made = Random(f"{name} {n}"), filled(name, range(n))
+    """A sketch that is read answers within its bounds, can be written and read again, and can be added to."""
+    draw, sketch = Random(f"{name} {n}"), filled(name, range(n))
     for _ in range(300):
-        data = changed(made.to_bytes(), draw)
+        data = changed(sketch.to_bytes(), draw)
         try:
-            read = type(made).from_bytes(data, **made._outside())
+            read = type(sketch).from_bytes(data, **sketch._outside())
         except ValueError:
             continue
         assert answers(read.copy()) == answers(read), data
-        if read.size_bytes_max < 1 << 20:  # one that is said to be large may be, and takes the memory for it
+        if read.size_bytes_max < 1 << 20:  # a declared large size may be valid, and takes that memory
             CASES[name].add(read, 3)
-        assert [each for each in answers(read.copy()) if not each.low <= each.value <= each.high] == [], data
+        assert [answer for answer in answers(read.copy()) if not answer.low <= answer.value <= answer.high] == [], data
 
 
 def full(items: list[float], **head: int) -> bytes:
-    """The image of a KLL of some items on one level, of 200 at most."""
+    """Return the image of a KLL of some items on one level, of 200 at most."""
     given = {"least_k": 200, "count": 1} | head
     start = struct.pack("<4BHBBQHBBI", 5, 1, 15, 0, 200, 8, 0, len(items), given["least_k"], given["count"], 0, 200 - 2)
     return start + struct.pack(f"<{2 + len(items)}d", 1.0, 2.0, *items)
@@ -183,7 +183,7 @@ def frequent(counts: tuple[int, ...], items: tuple[int, ...], total: int, error:
 
 
 def patched(name: str, n: int, place: int, *values: int) -> bytes:
-    """The image of a sketch of so many numbers, with other bytes at a place."""
+    """Return the image of a sketch of `n` numbers, with other bytes at an offset."""
     data = bytearray(filled(name, range(n)).to_bytes())
     data[place : place + len(values)] = values
     return bytes(data)
@@ -204,9 +204,9 @@ NOT_QUITE: dict[str, tuple[Any, bytes, str]] = {
     "an HLL whose list has gaps": (Hll, patched("Hll", 2, 8, 0, 0, 0, 0, 1, 0, 0, 1, 1, 0, 0, 2), "its list has gaps"),
     "an HLL that has counted nothing": (Hll, patched("Hll", 300, 8, *NAN), "its sums are"),
     "an HLL with other free registers": (Hll, patched("Hll", 300, 32, 1, 0), "not 1 are free"),
-    "a t-digest of something that is no number": (TDigest, patched("TDigest", 40, 32, *NAN), "a value is no number"),
-    "a t-digest of nothing": (TDigest, patched("TDigest", 40, 40, *bytes(8)), "a weight is no count"),
-    "a counter that is no number": (CountMin, patched("CountMin", 40, 32, *NAN), "a counter is no count"),
+    "a t-digest of something that is no number": (TDigest, patched("TDigest", 40, 32, *NAN), "a value is not a number"),
+    "a t-digest of nothing": (TDigest, patched("TDigest", 40, 40, *bytes(8)), "a weight is not a valid count"),
+    "a counter that is no number": (CountMin, patched("CountMin", 40, 32, *NAN), "a counter is not a valid count"),
     "more sizes than a number has bits": (
         RangeCounts, msgspec.msgpack.encode((1, [CountMin().to_bytes()] * 63)), "63 sizes",
     ),
@@ -215,7 +215,7 @@ NOT_QUITE: dict[str, tuple[Any, bytes, str]] = {
     ),
     "sizes of other numbers": (
         RangeCounts, msgspec.msgpack.encode((1, [filled("CountMin", range(n)).to_bytes() for n in (1, 2)])),
-        "its sizes are not of the same numbers",
+        "its sizes do not contain the same numbers",
     ),
 }  # fmt: skip
 
@@ -227,13 +227,13 @@ def test_an_image_that_no_sketch_can_have_made_is_refused(cls: Any, data: bytes,
 
 
 def test_images_as_they_should_be_are_read() -> None:
-    """What the refused ones differ from."""
+    """The refused ones differ from these."""
     assert Kll.from_bytes(full([1.0, 2.0]), items="double").quantile(0.5).value == 1.0
     assert TopK.from_bytes(frequent((1, 2), (7, 8), 3, 0), int).count(8).value == 2
 
 
 def test_an_empty_filter_takes_no_memory_until_something_is_added() -> None:
-    """Its image has 24 bytes, and may be of one that has half a gigabyte."""
+    """Its image has 24 bytes, and may be of one that takes half a gigabyte."""
     large = struct.pack("<4BHHQII", 3, 1, 21, 4, 7, 0, 0, 1 << 26, 0)
     tracemalloc.start()
     try:
@@ -249,32 +249,35 @@ def test_an_empty_filter_takes_no_memory_until_something_is_added() -> None:
 @pytest.mark.parametrize("cls", [Hll, Theta, Kll, TDigest, TopK, CountMin, Bloom, Reservoir, Stratified])
 def test_bytes_of_something_else_are_refused_in_a_sentence(cls: Any) -> None:
     for data in (b"", b"nonsense", bytes(100), struct.pack("<8B", 2, 1, 99, 0, 0, 0, 0, 0) + bytes(92)):
-        with pytest.raises(ValueError, match="these are not the bytes of a"):
+        with pytest.raises(ValueError, match="the bytes are not a valid"):
             cls.from_bytes(data)
 
 
 BAD: list[tuple[Any, str]] = [
-    (lambda: Kll(3), "k is from 8 to 65535, not 3"),
-    (lambda: TDigest(3), "k is from 10 to 65535, not 3"),
-    (lambda: TopK(0), "it has room for 1 to 786,432 counters, not 0"),
-    (lambda: TopK(10, of=bytes), "a sketch keeps items of type str, int or float, not bytes"),  # type: ignore[arg-type]
-    (lambda: CountMin(0), "error and confidence are between 0 and 1, not 0 and 0.99"),
-    (lambda: Bloom(0), "a filter is for 1 item or more at a rate between 0 and 1, not 0 at 0.01"),
-    (lambda: Reservoir(0), "a sample has 1 item or more, not 0"),
-    (lambda: Stratified(5, 0), "there is room for 1 stratum or more, not 0"),
-    (lambda: TopK().add("a", 0), "a weight is 1 or more, not 0"),
-    (lambda: CountMin().add("a", -1), "a weight is 1 or more, not -1"),
-    (lambda: TopK().add("a" * 1_025), "an item has at most 1024 bytes, and this one 1025"),
-    (lambda: TopK(of=int).add(1 << 63), "9223372036854775808 does not fit 64 bits"),
+    (lambda: Kll(3), "k must be from 8 to 65535, not 3"),
+    (lambda: TDigest(3), "k must be from 10 to 65535, not 3"),
+    (lambda: TopK(0), "it can have 1 to 786,432 counters, not 0"),
+    (lambda: TopK(10, of=bytes), "the items of a sketch must have the type str, int or float, not bytes"),  # type: ignore[arg-type]
+    (lambda: CountMin(0), "error and confidence must be between 0 and 1, not 0 and 0.99"),
+    (lambda: Bloom(0), "a filter needs 1 item or more and a rate between 0 and 1, not 0 and 0.01"),
+    (lambda: Reservoir(0), "a sample must have 1 item or more, not 0"),
+    (lambda: Stratified(5, 0), "strata_max must be 1 or more, not 0"),
+    (lambda: TopK().add("a", 0), "a weight must be 1 or more, not 0"),
+    (lambda: CountMin().add("a", -1), "a weight must be 1 or more, not -1"),
+    (lambda: TopK().add("a" * 1_025), "an item can have at most 1024 bytes, but this one has 1025"),
+    (lambda: TopK(of=int).add(1 << 63), "9223372036854775808 does not fit in 64 bits"),
     (lambda: Kll().add(float("nan")), "NaN has no rank"),
-    (lambda: TDigest().add(float("inf")), "a t-digest has no place for inf"),
-    (lambda: Kll().quantile(1.5), "a rank is from 0 to 1, not 1.5"),
-    (lambda: Bloom(10).merge(Bloom(20)), "two filters are merged only if they have the same parameters"),
-    (lambda: CountMin(0.1).merge(CountMin(0.2)), "two count-min sketches are merged only if they have the same error"),
+    (lambda: TDigest().add(float("inf")), "a t-digest cannot contain inf"),
+    (lambda: Kll().quantile(1.5), "a rank must be from 0 to 1, not 1.5"),
+    (lambda: Bloom(10).merge(Bloom(20)), "two filters can be merged only if they have the same parameters"),
+    (
+        lambda: CountMin(0.1).merge(CountMin(0.2)),
+        "two count-min sketches can be merged only if they have the same error",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("made", "said"), BAD, ids=[said for _, said in BAD])
-def test_what_makes_no_sense_is_refused(made: Any, said: str) -> None:
+@pytest.mark.parametrize(("call", "said"), BAD, ids=[said for _, said in BAD])
+def test_what_makes_no_sense_is_refused(call: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        made()
+        call()

@@ -1,4 +1,4 @@
-"""docs/sketches.md: its table says what the classes say of themselves, and its tests pass."""
+"""docs/sketches.md: its table agrees with the classes, and its tests pass."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ROWS = [
     for line in PAGE.splitlines()
     if line.startswith("| `") and "µs" in line
 ]
-MADE = [each for each in sketches.__all__ if each not in ("REST", "Estimate", "Sketch")]
+MADE = [name for name in sketches.__all__ if name not in ("REST", "Estimate", "Sketch")]
 
 
 def test_every_sketch_has_a_row() -> None:
@@ -40,7 +40,7 @@ def test_every_function_of_columns_is_on_the_page(name: str) -> None:
 
 def test_the_tests_of_the_page_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(DOCS / "examples"))
-    tests = [each for title, each in vars(importlib.import_module("test_pages")).items() if title.startswith("test_")]
+    tests = [test for title, test in vars(importlib.import_module("test_pages")).items() if title.startswith("test_")]
     assert len(tests) == 3
-    for each in tests:
-        each()
+    for test in tests:
+        test()

@@ -1,4 +1,4 @@
-"""Sketches and Spark: the bytes are the same, what it makes can be asked, and views run as streams."""
+"""Sketches and Spark: the bytes are the same, Spark's sketches can be queried, and views run as streams."""
 
 from __future__ import annotations
 
@@ -16,12 +16,13 @@ from pyspark.sql import functions as F
 
 from penstock.analyze.check import EmptyLog, _check_all
 from penstock.analyze.source import register
-from penstock.app import App
-from penstock.runtime.loading import load
+from penstock.app.app import App
+from penstock.app.loading import load
+from penstock.handlers.samples import BEGIN
 from penstock.sketches import Bloom, Hll, Kll, Reservoir, TDigest, Theta, TopK
 from penstock.sketches import columns as S
 from penstock.sketches.spark import SparkBloom, SparkCountMin
-from penstock.testing import BEGIN, run
+from penstock.testing import run
 from tests.analyze.pipe import Pipe, fix, fixes
 from tests.handlers.pipe import HandlerPipe, later
 
@@ -33,14 +34,14 @@ PAGES = Path(__file__).parents[2] / "docs/examples/pages.py"
 
 @pytest.fixture(scope="module")
 def items(spark: SparkSession) -> DataFrame:
-    """Numbers, with a text that comes again, and as doubles."""
+    """Return numbers, with a text that recurs, and as doubles."""
     text = F.concat(F.lit("é "), (F.col("id") % DISTINCT).cast("string"))
     return spark.range(N, numPartitions=2).select("id", text.alias("text"), F.col("id").cast("double").alias("number"))
 
 
 @pytest.fixture(scope="module")
-def made(items: DataFrame) -> dict[str, Any]:
-    """What Spark makes of them."""
+def aggregates(items: DataFrame) -> dict[str, Any]:
+    """Return Spark's sketches of the items."""
     exact = (F.lit(0.01), F.lit(0.95), F.lit(7))
     columns: dict[str, Column] = {
         "hll": F.hll_sketch_agg("text", 12),
@@ -58,7 +59,9 @@ def made(items: DataFrame) -> dict[str, Any]:
         "digest": S.tdigest("number", 100),
     }
     [row] = (
-        items.repartition(1).agg(*(each.alias(name) for name, each in columns.items() if name != "digest")).collect()
+        items.repartition(1)
+        .agg(*(column.alias(name) for name, column in columns.items() if name != "digest"))
+        .collect()
     )
     [digest] = items.agg(columns["digest"].alias("digest")).collect()
     return {**row.asDict(), **digest.asDict()}
@@ -68,46 +71,51 @@ def texts() -> list[str]:
     return [f"é {number % DISTINCT}" for number in range(N)]
 
 
-def test_a_distinct_count_of_spark_has_the_bytes_of_ours(made: dict[str, Any]) -> None:
+def test_a_distinct_count_of_spark_has_the_bytes_of_ours(aggregates: dict[str, Any]) -> None:
     hll, theta, full = Hll(12), Theta(12), Theta(8)
     for number, text in enumerate(texts()):
         hll.add(text)
         theta.add(text)
         full.add(number)
-    assert Hll.from_bytes(bytes(made["hll"])).to_bytes()[40:] == hll.to_bytes()[40:], "the registers"
-    assert bytes(made["theta"]) == theta.to_bytes()
-    assert bytes(made["full_theta"]) == full.to_bytes()
+    assert Hll.from_bytes(bytes(aggregates["hll"])).to_bytes()[40:] == hll.to_bytes()[40:], "the registers"
+    assert bytes(aggregates["theta"]) == theta.to_bytes()
+    assert bytes(aggregates["full_theta"]) == full.to_bytes()
 
 
-def test_what_spark_makes_is_read(made: dict[str, Any]) -> None:
-    assert abs(Kll.from_bytes(bytes(made["kll"]), items="double").quantile(0.5).value - N / 2) <= 0.04 * N
-    top = TopK.from_bytes(bytes(made["top_ids"]["sketch"]), of=int)
+def test_what_spark_makes_is_read(aggregates: dict[str, Any]) -> None:
+    assert abs(Kll.from_bytes(bytes(aggregates["kll"]), items="double").quantile(0.5).value - N / 2) <= 0.04 * N
+    top = TopK.from_bytes(bytes(aggregates["top_ids"]["sketch"]), of=int)
     assert [(item, count.value) for item, count in top.top(2)] == [(0, 429), (1, 429)]
-    assert TopK.from_bytes(bytes(made["top"]["sketch"])).total == N
-    assert TDigest.from_bytes(bytes(made["digest"])).n == N
+    assert TopK.from_bytes(bytes(aggregates["top"]["sketch"])).total == N
+    assert TDigest.from_bytes(bytes(aggregates["digest"])).n == N
 
 
 def test_what_spark_makes_of_whole_numbers_is_never_taken_for_doubles(
-    spark: SparkSession, made: dict[str, Any]
+    spark: SparkSession, aggregates: dict[str, Any]
 ) -> None:
     for name in ("kll", "kll_times"):
         with pytest.raises(ValueError, match=r"items='double'.* items='long'"):
-            Kll.from_bytes(bytes(made[name]))
-    frame = spark.createDataFrame([(bytearray(made["kll_times"]),)], "kll binary")
+            Kll.from_bytes(bytes(aggregates[name]))
+    frame = spark.createDataFrame([(bytearray(aggregates["kll_times"]),)], "kll binary")
     [row] = frame.select(S.kll_quantile("kll", 0.5, items="long").alias("median")).collect()
     assert abs(row.median.value - NANOSECONDS - N / 2) <= 0.04 * N
     with pytest.raises(TypeError, match="items"):
         S.kll_quantile("kll", 0.5)  # type: ignore[call-arg]
 
 
-def test_sparks_own_formats_are_asked_as_spark_would(made: dict[str, Any]) -> None:
-    counts, of_ids = (SparkCountMin.from_bytes(bytes(made[name])) for name in ("count_min", "count_min_of_ids"))
+def test_sparks_own_formats_are_asked_as_spark_would(aggregates: dict[str, Any]) -> None:
+    counts, of_ids = (SparkCountMin.from_bytes(bytes(aggregates[name])) for name in ("count_min", "count_min_of_ids"))
     answers = [counts.count(f"é {number}") for number in range(DISTINCT)]
     assert all(answer.value >= 4 and answer.low <= 5 for answer in answers)
     assert sum(answer.value for answer in answers) / DISTINCT < 4.3 + 0.01 * N
     assert all(1 <= of_ids.count(number).value <= 1 + 0.01 * N for number in range(N))
-    assert counts.inner(counts).high >= sum((N // DISTINCT + (each < N % DISTINCT)) ** 2 for each in range(DISTINCT))
-    seen, ids = SparkBloom.from_bytes(bytes(made["bloom"])), SparkBloom.from_bytes(bytes(made["bloom_of_ids"]))
+    assert counts.inner(counts).high >= sum(
+        (N // DISTINCT + (number < N % DISTINCT)) ** 2 for number in range(DISTINCT)
+    )
+    seen, ids = (
+        SparkBloom.from_bytes(bytes(aggregates["bloom"])),
+        SparkBloom.from_bytes(bytes(aggregates["bloom_of_ids"])),
+    )
     assert all(text in seen for text in texts())
     assert all(number in ids for number in range(N))
     for filtered in (seen, ids):
@@ -115,11 +123,11 @@ def test_sparks_own_formats_are_asked_as_spark_would(made: dict[str, Any]) -> No
         assert claimed == pytest.approx(filtered.false_positive_rate, abs=0.01)
 
 
-def test_columns_give_answers_with_bounds(spark: SparkSession, made: dict[str, Any]) -> None:
+def test_columns_give_answers_with_bounds(spark: SparkSession, aggregates: dict[str, Any]) -> None:
     binary = ["hll", "theta", "kll", "count_min", "bloom", "digest"]
     schema = ", ".join(f"{name} binary" for name in binary) + ", top struct<sketch: binary>"
-    values = tuple(bytearray(made[name]) for name in binary)
-    frame = spark.createDataFrame([(*values, (bytearray(made["top_ids"]["sketch"]),)), (None,) * 7], schema)
+    values = tuple(bytearray(aggregates[name]) for name in binary)
+    frame = spark.createDataFrame([(*values, (bytearray(aggregates["top_ids"]["sketch"]),)), (None,) * 7], schema)
     row, nothing = frame.select(
         S.hll_count("hll").alias("hll"),
         S.theta_count("theta").alias("theta"),
@@ -141,7 +149,7 @@ def test_columns_give_answers_with_bounds(spark: SparkSession, made: dict[str, A
     assert 0 < row.rate < 0.01
     assert abs(row.p99.value - 0.99 * N) < 5
     assert row.p99.confidence is None
-    assert [(each["item"], each["count"].value) for each in row.top] == [(0, 429), (1, 429)]
+    assert [(entry["item"], entry["count"].value) for entry in row.top] == [(0, 429), (1, 429)]
     assert all(value is None for value in nothing)
 
 
@@ -162,10 +170,10 @@ def test_java_reads_our_bytes(spark: SparkSession) -> None:
     read = package.filters.bloomfilter.BloomFilter.heapify(memory(bloom.to_bytes()))
     assert all(read.query(f"é {number}") for number in range(500))
     assert bytes(read.toByteArray()) == bloom.to_bytes()
-    made = package.filters.bloomfilter.BloomFilterBuilder.createBySize(bloom.bits, bloom.hashes, 7)
+    java_bloom = package.filters.bloomfilter.BloomFilterBuilder.createBySize(bloom.bits, bloom.hashes, 7)
     for number in range(500):
-        made.update(f"é {number}")
-    assert Bloom.from_bytes(bytes(made.toByteArray())) == bloom, "though Java leaves the bits to be counted"
+        java_bloom.update(f"é {number}")
+    assert Bloom.from_bytes(bytes(java_bloom.toByteArray())) == bloom, "though Java leaves the bits to be counted"
     drawn = package.sampling.ReservoirItemsSketch.heapify(memory(sample.to_bytes()), strings)
     assert bytes(drawn.toByteArray(strings)) == sample.to_bytes()
     counted = package.frequencies.ItemsSketch.getInstance(memory(top.to_bytes()), strings)
@@ -196,7 +204,7 @@ app._streams.append(fixes)
 
 @app.view("figures", reads=fixes, key="vehicle")
 def figures(fixes: DataFrame) -> DataFrame:
-    made = fixes.groupBy("vehicle").agg(
+    sketches = fixes.groupBy("vehicle").agg(
         F.hll_sketch_agg("fix_id").alias("ids"),
         F.theta_sketch_agg("fix_id").alias("theta"),
         F.kll_sketch_agg_double("speed").alias("speeds"),
@@ -205,7 +213,7 @@ def figures(fixes: DataFrame) -> DataFrame:
         S.bloom("fix_id", 100).alias("seen"),
         S.reservoir("fix_id", by="fix_id", k=3).alias("some"),
     )
-    return made.select(
+    return sketches.select(
         "vehicle",
         S.hll_count("ids").value.alias("ids"),
         S.theta_count("theta").value.alias("theta"),
@@ -226,7 +234,7 @@ def test_a_view_with_an_aggregate_that_cannot_run_as_a_stream_is_refused(spark: 
     register(spark, EmptyLog)
     [problem] = _check_all(app, spark)
     assert problem.where == digests.where
-    assert "use one of Spark's own (for quantiles, kll_sketch_agg_double in place of tdigest)" in problem.message
+    assert "use one of Spark's own (for quantiles, kll_sketch_agg_double instead of tdigest)" in problem.message
 
 
 def test_a_streaming_view_has_all_of_them_and_goes_on_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
@@ -268,7 +276,7 @@ def test_a_handler_with_sketches_on_spark_comes_to_the_same_bits_as_in_plain_pyt
     shutil.copytree(tmp_path / "data", tmp_path / "moved")  # where no worker has anything in memory
     moved = HandlerPipe(spark, tmp_path / "moved", pages, PAGES, handler_events_max=170)
     moved.append(stream.name, visits[400:], first=BEGIN + later(visits[:400]))
-    assert moved.run(handler)["digest"] == run(pages, {stream: visits}).digest(handler)
+    assert moved.run(handler).digest == run(pages, {stream: visits}).digest(handler)
     moved.close()
 
 

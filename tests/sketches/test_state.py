@@ -1,4 +1,4 @@
-"""A field of a state class may be a sketch: it is kept as its bytes, and all that holds for state holds for it."""
+"""A field of a state class may be a sketch: it is stored as its bytes, and behaves like any other state."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import msgspec
 import pytest
 
 from penstock import App, Context, Event, Record, State
-from penstock.evolution import Carrier, misfit, shape_of
-from penstock.graph import check
-from penstock.packed import shown
-from penstock.schema import UnmappedType, event_schema
-from penstock.shard import Codec, Entry
+from penstock.app.graph import check
+from penstock.core.schema import UnmappedType, event_schema
+from penstock.core.shapes import shape_of
+from penstock.core.state_value import shown
+from penstock.handlers.evolution import Carrier, misfit
+from penstock.handlers.shard import Codec, KeyState
 from penstock.sketches import Hll, Kll, Reservoir, Stratified, TDigest, Theta, TopK
 from penstock.testing import CRASH, run
 
@@ -77,7 +78,7 @@ def test_a_state_with_sketches_comes_to_the_same_however_events_are_cut_and_wher
         assert cut.emitted(pages) == plain.emitted(pages)
     state = plain.states(pages)["p0"]
     assert state.visits == state.took_ms.n == state.regulars.total == 120
-    assert state.people.count(3).low <= len({each.person for each in events if each.page == "p0"})
+    assert state.people.count(3).low <= len({event.person for event in events if event.page == "p0"})
     assert plain.failed(pages) == []
 
 
@@ -97,7 +98,7 @@ def test_what_an_event_that_fails_did_to_a_sketch_is_undone() -> None:
 
 def test_an_item_that_a_sketch_refuses_fails_its_event_only() -> None:
     result = run(app, {"visits": [visit(0), visit(2, float("nan")), visit(4)]})
-    assert [each.error for each in result.failed(pages)] == ["ValueError: NaN has no rank"]
+    assert [failure.error for failure in result.failed(pages)] == ["ValueError: NaN has no rank"]
     assert result.states(pages)["p0"].visits == 2
 
 
@@ -105,8 +106,8 @@ def test_the_digest_covers_what_is_in_a_sketch() -> None:
     codec, one, other = Codec(Page), Page(), Page()
     one.people.add("a")
     other.people.add("b")
-    assert codec.seal("key", Entry(one), None) != codec.seal("key", Entry(other), None)
-    assert codec.seal("key", Entry(Page()), None) is None
+    assert codec.seal("key", KeyState(one), None) != codec.seal("key", KeyState(other), None)
+    assert codec.seal("key", KeyState(Page()), None) is None
 
 
 def test_the_shape_of_a_state_names_its_sketches_and_another_sort_does_not_fit() -> None:
@@ -133,7 +134,7 @@ def test_a_sketch_is_carried_over_to_a_class_that_has_changed() -> None:
     state = Before()
     for number in range(500):
         state.people.add(number)
-    record = Codec(Before).seal("key", Entry(state), None)
+    record = Codec(Before).seal("key", KeyState(state), None)
     assert record is not None
     carried = Carrier(After, shape_of(Before)).record("key", record)
     assert Codec(After).decode(carried).state.visitors == state.people
@@ -141,10 +142,10 @@ def test_a_sketch_is_carried_over_to_a_class_that_has_changed() -> None:
 
 def test_what_is_shown_of_a_state_has_the_answers_of_its_sketches() -> None:
     state = run(app, {"visits": [visit(number) for number in range(40)]}).states(pages)["p0"]
-    told = msgspec.json.decode(msgspec.json.encode(state, enc_hook=shown))
-    assert told["people"]["kind"] == "hll"
-    assert round(told["people"]["count"]["value"]) == 20
-    assert told["took_ms"]["p50"]["low"] <= told["took_ms"]["p50"]["value"] <= told["took_ms"]["p50"]["high"]
+    fields = msgspec.json.decode(msgspec.json.encode(state, enc_hook=shown))
+    assert fields["people"]["kind"] == "hll"
+    assert round(fields["people"]["count"]["value"]) == 20
+    assert fields["took_ms"]["p50"]["low"] <= fields["took_ms"]["p50"]["value"] <= fields["took_ms"]["p50"]["high"]
     assert repr(state.people) != repr(Hll(8))
 
 
@@ -162,5 +163,5 @@ class Deep(Event):
 
 @pytest.mark.parametrize("cls", [Summary, Deep])
 def test_a_sketch_in_an_event_is_refused_with_what_to_write_instead(cls: type[Event]) -> None:
-    with pytest.raises(UnmappedType, match=r"it is for the state of a handler; in an event, give bytes"):
+    with pytest.raises(UnmappedType, match=r"it can be used only in a handler's state; in an event, use bytes"):
         event_schema(cls)

@@ -1,4 +1,4 @@
-"""The Autobahn test suite: how to get it, and what it finds. It is a program of Python 2.7, so it is no dependency."""
+"""The Autobahn test suite: installation and results. It is a program for Python 2.7, so it is not a dependency."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROGRAM = "import site, sys; site.addsitedir(sys.argv.pop(1)); from autobahntest
 
 @dataclass(frozen=True)
 class Case:
-    """What became of one case: how the messages were judged, how the end was, and its code."""
+    """The result of one case: the verdicts on the messages and on the close, and the close code."""
 
     behaviour: str
     ending: str
@@ -29,20 +29,21 @@ class Case:
 
     @property
     def passed(self) -> bool:
-        """`NON-STRICT` is what the standard allows: to fail a connection as soon as its error is seen, and not answer
-        the messages that came with it; or to look at the text of a message when all of it is there."""
+        """True if the case passed. `NON-STRICT` is allowed by the standard: to fail a connection as soon as its error
+        is seen, and not answer the messages that came with it; or to check the text of a message only when all of it
+        has arrived."""
         return self.behaviour in ("OK", "NON-STRICT", "INFORMATIONAL") and self.ending in ("OK", "INFORMATIONAL")
 
 
 def python27() -> str | None:
-    """A Python 2.7 that runs: that of `PYTHON27`, of the path, or of pyenv."""
+    """Return a working Python 2.7: that of `PYTHON27`, of the path, or of pyenv."""
     named = [os.environ.get("PYTHON27"), shutil.which("python2.7")]
-    found = [*named, *map(str, Path.home().glob(".pyenv/versions/2.7*/bin/python2.7"))]
-    return next((each for each in found if each and _runs(each)), None)
+    candidates = [*named, *map(str, Path.home().glob(".pyenv/versions/2.7*/bin/python2.7"))]
+    return next((candidate for candidate in candidates if candidate and _runs(candidate)), None)
 
 
 def _runs(python: str) -> bool:
-    """pyenv puts a `python2.7` on the path that only tells that there is none."""
+    """Return whether it runs: pyenv puts a `python2.7` on the path that only reports that there is none."""
     try:
         return subprocess.run([python, "-c", ""], check=False, capture_output=True, timeout=30).returncode == 0
     except (OSError, subprocess.TimeoutExpired):
@@ -51,13 +52,13 @@ def _runs(python: str) -> bool:
 
 @dataclass(frozen=True)
 class Autobahn:
-    """The suite, installed in a folder of its own."""
+    """The suite, installed in a separate folder."""
 
     python: str
     folder: Path
 
     def install(self) -> str | None:
-        """Why it could not be, or None."""
+        """Install it; returns the reason if that failed, or None."""
         command = [self.python, "-m", "pip", "install", "--quiet", "--target", str(self.folder / "suite"), SUITE]
         try:
             done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=INSTALL_S)
@@ -74,9 +75,9 @@ class Autobahn:
         done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=RUN_S, cwd=self.folder)
         assert done.returncode == 0, done.stderr[-2000:]
         index: dict[str, Any] = json.loads((self.folder / "found/index.json").read_text())
-        return {name: self._case(found) for name, found in index[AGENT].items()}
+        return {name: self._case(entry) for name, entry in index[AGENT].items()}
 
-    def _case(self, found: dict[str, Any]) -> Case:
-        told: dict[str, Any] = json.loads((self.folder / "found" / found["reportfile"]).read_text())
-        waited = told["wasCloseHandshakeTimeout"] or told["wasServerConnectionDropTimeout"]
-        return Case(found["behavior"], found["behaviorClose"], told["remoteCloseCode"], told["wasClean"], waited)
+    def _case(self, entry: dict[str, Any]) -> Case:
+        report: dict[str, Any] = json.loads((self.folder / "found" / entry["reportfile"]).read_text())
+        waited = report["wasCloseHandshakeTimeout"] or report["wasServerConnectionDropTimeout"]
+        return Case(entry["behavior"], entry["behaviorClose"], report["remoteCloseCode"], report["wasClean"], waited)

@@ -1,4 +1,4 @@
-"""Bytes of a checkpoint flipped or cut: the query refuses to start, or its result is right all the same."""
+"""Bytes of a checkpoint flipped or cut: the query refuses to start, or its result is still correct."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ TRIALS = int(os.environ.get("TRIALS", "120"))
 
 
 def damage(file: Path, chance: random.Random) -> str:
-    """Flip one bit of the file, or cut it; says what was done."""
+    """Flip one bit of the file, or cut it; returns a description."""
     data = bytearray(file.read_bytes())
     place = chance.randrange(len(data))
     if chance.random() < 0.3:

@@ -25,7 +25,7 @@ def event(number: int) -> dict[str, object]:
 
 
 def test_a_full_disk_is_answered_and_nothing_is_lost(tmp_path: Path) -> None:
-    """New events get 507 before the disk is full; when space is back, everything goes on by itself."""
+    """New events get 507 before the disk is full; when space is back, everything continues by itself."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to mount a small tmpfs")
     mount = tmp_path / "small"
@@ -74,4 +74,4 @@ def test_a_failed_fsync_is_never_acknowledged_and_the_gateway_starts_anew(tmp_pa
         expected = dict(producer.expected) | {"p": 10}
         wait_for(lambda: {row["page"]: row["hits"] for row in app.view("pages")} == expected, 120, "every event, once")
         assert app.stop() == 0
-        assert "the gateway stopped, for the disk failed to take a write" in app.output
+        assert "the gateway stopped because a write to disk failed" in app.output

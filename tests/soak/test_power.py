@@ -1,4 +1,4 @@
-"""A power cut, simulated: the file system stops taking writes at once, and what it had not written is gone."""
+"""A simulated power cut: the file system stops accepting writes at once, and pending writes are lost."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def run(*command: str | Path) -> None:
 
 @contextlib.contextmanager
 def disk(folder: Path, kind: str) -> Iterator[Path]:
-    """A file system of its own, in a file."""
+    """Mount a separate file system, in a file."""
     image, mount = folder / "disk.img", folder / "disk"
     mount.mkdir()
     with open(image, "wb") as file:
@@ -53,7 +53,7 @@ def disk(folder: Path, kind: str) -> Iterator[Path]:
 
 
 def cut_power(app: RunningApp, mount: Path) -> None:
-    """Stop the file system, then the processes, then mount what had reached the disk."""
+    """Stop the file system, then the processes, then mount the data that had reached the disk."""
     run("xfs_io", "-x", "-c", "shutdown", mount)
     app.kill_all()
     run("umount", "-l", mount)

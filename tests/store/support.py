@@ -1,4 +1,5 @@
-"""What the store's tests share: a clock that is set by hand, small batches, and a client that folds changes."""
+"""Helpers shared by the store's tests: a clock that is set by hand, small batches, and a client that applies
+changes."""
 
 from __future__ import annotations
 
@@ -12,26 +13,17 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.contracts import Change, Output
-from penstock.store import ViewSpec, ViewTable
+from penstock.core import files
+from penstock.core.contracts import Output, ViewChange
+from penstock.store import Done, History, ViewSpec, ViewTable, history
 from penstock.store.reader import ViewReader
+from tests.clocks import ManualClock
 
 START = datetime(2024, 5, 1, 12, tzinfo=UTC)
 PLAIN = ViewSpec("counts", ("k",), None, None, None, changes_kept=1_000, changes_bytes=1 << 20)
 WINDOW = pa.struct([("start", pa.timestamp("us", "UTC")), ("end", pa.timestamp("us", "UTC"))])
 COUNTS = pa.schema([("k", pa.string()), ("n", pa.int64())])
 WINDOWED = pa.schema([("window", WINDOW), ("k", pa.string()), ("n", pa.int64())])
-
-
-@dataclass
-class ManualClock:
-    time: datetime = START
-
-    def now(self) -> datetime:
-        return self.time
-
-    def monotonic(self) -> float:
-        return self.time.timestamp()
 
 
 def ranked(spec: ViewSpec = PLAIN, top: int = 3) -> ViewSpec:
@@ -43,7 +35,7 @@ def windowed(spec: ViewSpec = PLAIN, **options: Any) -> ViewSpec:
 
 
 def window(minute: int) -> dict[str, datetime]:
-    """The window that ends so many minutes after START."""
+    """Return the window that ends `minute` minutes after START."""
     end = START + timedelta(minutes=minute)
     return {"start": end - timedelta(minutes=1), "end": end}
 
@@ -59,7 +51,7 @@ def window_counts(*rows: tuple[int, str, int | None]) -> pa.Table:
 
 
 def output(batch_id: int, table: pa.Table, *, epoch: int = 1) -> Output:
-    """Batch N reads the offsets from 10 N to 10 N + 10."""
+    """Return the output of batch N, which reads the offsets from 10 N to 10 N + 10."""
     return Output(batch_id, position(batch_id * 10), position(batch_id * 10 + 10), epoch, table)
 
 
@@ -68,12 +60,12 @@ def position(offset: int) -> str:
 
 
 def open_view(path: Path, spec: ViewSpec, clock: ManualClock | None = None) -> closing[ViewTable]:
-    return closing(ViewTable(path, spec, clock=clock or ManualClock()))
+    return closing(ViewTable(path, spec, clock=clock or ManualClock(START)))
 
 
 @dataclass
 class Served:
-    """What a reader of the file finds."""
+    """The content that a reader of the file finds."""
 
     generation: int
     version: int
@@ -93,22 +85,23 @@ def served(path: Path, spec: ViewSpec) -> Served:
     return Served(loaded.generation, loaded.version, [json.loads(row) for row in loaded.rows.in_order()])
 
 
-def changes(path: Path, spec: ViewSpec, after: int) -> list[Change]:
-    """All changes above a version, straight from the file."""
+def changes(path: Path, spec: ViewSpec, after: int) -> list[ViewChange]:
+    """Return all changes above a version, directly from the file."""
     with reader(path, spec) as opened:
         loaded = opened.load()
         assert loaded is not None
         piece = opened.steps(loaded.generation, after, limit=100_000, bytes_max=1 << 30)
     assert not piece.more
-    return [Change(step.version, step.data) for step in piece.steps]
+    return [ViewChange(step.version, step.data) for step in piece.steps]
 
 
 def key_of(row: Any, spec: ViewSpec) -> str:
     return json.dumps({name: row[name] for name in spec.key})
 
 
-def fold(rows: Iterable[Any], steps: Sequence[Change], spec: ViewSpec) -> dict[str, Any]:
-    """The rows by key that a client has who took a snapshot and then these changes, as the API gives them."""
+def fold(rows: Iterable[Any], steps: Sequence[ViewChange], spec: ViewSpec) -> dict[str, Any]:
+    """Return the rows by key of a client that took a snapshot and then applied these changes, as the API returns
+    them."""
     held = {key_of(row, spec): row for row in rows}
     for step in steps:
         body = json.loads(step.data)
@@ -122,3 +115,25 @@ def fold(rows: Iterable[Any], steps: Sequence[Change], spec: ViewSpec) -> dict[s
 
 def by_key(rows: Iterable[Any], spec: ViewSpec) -> dict[str, Any]:
     return {key_of(row, spec): row for row in rows}
+
+
+class Ledger:
+    """A file with a history, and nothing else."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connection = files.connect(path)
+        with files.transaction(self._connection, path):
+            self._connection.execute(history.TABLE)
+
+    def commit(self, batch_id: int, *ends: int) -> None:
+        end = json.dumps([{f"s/{partition}": offset for partition, offset in enumerate(ends)}])
+        with files.transaction(self._connection, self.path):
+            history.add(self._connection, batch_id, Done(1000 * batch_id, end, {"out": {0: 10 * batch_id}}))
+
+    def open(self) -> History:
+        return History(self.path)
+
+    def spoil(self, batch_id: int) -> None:
+        with files.transaction(self._connection, self.path):
+            self._connection.execute("UPDATE batches SET data = x'00' WHERE batch_id = ?", (batch_id,))

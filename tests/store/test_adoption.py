@@ -1,4 +1,4 @@
-"""A rebuilt view's rows take the place of a view's: whole or not at all, once, at the next version."""
+"""A rebuilt view's rows replace a view's: completely or not at all, once, at the next version."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock import failpoints
-from penstock.contracts import LedgerEntry
-from penstock.errors import Damaged, LedgerMismatch
-from penstock.failpoints import Interrupted
+from penstock.core import failpoints
+from penstock.core.contracts import LedgerEntry
+from penstock.core.errors import Damaged, LedgerMismatch
+from penstock.core.failpoints import Interrupted
 from penstock.store import History, Rebuilt, ViewSpec, adopt, contents, ledger, rebuilt
 from penstock.store.delta import Delta, decode
 from penstock.store.reader import ViewReader
@@ -31,7 +31,7 @@ def path(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def made(tmp_path: Path) -> Path:
+def source(tmp_path: Path) -> Path:
     return tmp_path / "made.db"
 
 
@@ -42,8 +42,8 @@ def fill(path: Path, spec: ViewSpec, *batches: dict[str, int], epoch: int = 1) -
             view.commit(output(number, counts(*batch.items()), epoch=epoch))
 
 
-def take(path: Path, made: Path, spec: ViewSpec = PLAIN, identity: str = "one") -> Rebuilt:
-    return adopt(path, made, spec, identity=identity, origin=ORIGIN, epoch=7)
+def take(path: Path, source: Path, spec: ViewSpec = PLAIN, identity: str = "one") -> Rebuilt:
+    return adopt(path, source, spec, identity=identity, origin=ORIGIN, epoch=7)
 
 
 def rows(path: Path, spec: ViewSpec = PLAIN) -> dict[str, int]:
@@ -55,24 +55,26 @@ def stored_changes(path: Path) -> dict[int, Delta]:
         return {version: decode(data) for version, data in file.execute("SELECT version, data FROM changes")}
 
 
-def test_the_rows_are_replaced_by_one_change_with_the_next_version_and_a_new_generation(path: Path, made: Path) -> None:
+def test_the_rows_are_replaced_by_one_change_with_the_next_version_and_a_new_generation(
+    path: Path, source: Path
+) -> None:
     fill(path, PLAIN, {"a": 1, "b": 2}, {"b": 3, "c": 4})
-    fill(made, PLAIN, {"a": 1, "b": 9, "d": 5}, epoch=0)
+    fill(source, PLAIN, {"a": 1, "b": 9, "d": 5}, epoch=0)
     before = served(path, PLAIN)
-    take(path, made)
+    take(path, source)
     after = served(path, PLAIN)
     assert rows(path) == {"a": 1, "b": 9, "d": 5}
     assert after.version == before.version + 1 == 3
     assert after.generation != before.generation
     (change,) = changes(path, PLAIN, 2)
-    told = json.loads(change.data)
-    assert told == {"upserts": [{"k": "b", "n": 9}, {"k": "d", "n": 5}], "deletes": [{"k": "c"}]}
+    delta = json.loads(change.data)
+    assert delta == {"upserts": [{"k": "b", "n": 9}, {"k": "d", "n": 5}], "deletes": [{"k": "c"}]}
 
 
-def test_the_ledger_is_that_of_the_rebuild_under_the_epoch_of_the_engine(path: Path, made: Path) -> None:
+def test_the_ledger_is_that_of_the_rebuild_under_the_epoch_of_the_engine(path: Path, source: Path) -> None:
     fill(path, PLAIN, {"a": 1}, {"a": 2}, {"a": 3})
-    fill(made, PLAIN, {"a": 3}, epoch=0)
-    take(path, made)
+    fill(source, PLAIN, {"a": 3}, epoch=0)
+    take(path, source)
     assert ledger(path) == LedgerEntry(0, position(0), position(10), 7)
     with open_view(path, PLAIN) as view:
         with pytest.raises(LedgerMismatch, match="older than epoch 7"):
@@ -81,28 +83,28 @@ def test_the_ledger_is_that_of_the_rebuild_under_the_epoch_of_the_engine(path: P
     assert rows(path) == {"a": 4}
 
 
-def test_earlier_changes_stay_for_those_who_write_them_elsewhere(path: Path, made: Path) -> None:
+def test_earlier_changes_stay_for_those_who_write_them_elsewhere(path: Path, source: Path) -> None:
     fill(path, PLAIN, {"a": 1}, {"a": 2})
-    fill(made, PLAIN, {"a": 5})
-    take(path, made)
+    fill(source, PLAIN, {"a": 5})
+    take(path, source)
     assert list(stored_changes(path)) == [1, 2, 3]
 
 
-def test_changes_of_rows_with_another_key_or_other_columns_go(path: Path, made: Path) -> None:
+def test_changes_of_rows_with_another_key_or_other_columns_go(path: Path, source: Path) -> None:
     fill(path, PLAIN, {"a": 1}, {"a": 2})
     other = replace(PLAIN, key=("k", "n"))
-    fill(made, other, {"a": 5})
-    take(path, made, other)
+    fill(source, other, {"a": 5})
+    take(path, source, other)
     assert stored_changes(path) == {3: Delta(['{"k":"a","n":5}'], [b'{"k":"a","n":5}'], [], ['{"k":"a"}'])}
     with open_view(path, other) as view:  # which reads and checks all of it
         assert view.version == 3
 
 
-def test_equal_rows_make_a_new_generation_and_no_change(path: Path, made: Path) -> None:
+def test_equal_rows_make_a_new_generation_and_no_change(path: Path, source: Path) -> None:
     fill(path, PLAIN, {"a": 1}, {"b": 2})
-    fill(made, PLAIN, {"a": 1, "b": 2})
+    fill(source, PLAIN, {"a": 1, "b": 2})
     before = served(path, PLAIN)
-    take(path, made)
+    take(path, source)
     after = served(path, PLAIN)
     assert (after.version, after.rows) == (before.version, before.rows)
     assert after.generation != before.generation
@@ -113,12 +115,12 @@ def test_equal_rows_make_a_new_generation_and_no_change(path: Path, made: Path) 
     [(ranked(top=2), ranked(top=2)), (PLAIN, ranked(top=2)), (ranked(top=2), PLAIN), (ranked(top=1), ranked(top=3))],
 )
 def test_the_change_is_what_turns_the_served_rows_into_the_new_ones(
-    path: Path, made: Path, old: ViewSpec, new: ViewSpec
+    path: Path, source: Path, old: ViewSpec, new: ViewSpec
 ) -> None:
     fill(path, old, {"a": 1, "b": 2, "c": 3, "d": 4})
-    fill(made, new, {"a": 4, "b": 3, "c": 2, "e": 1})
+    fill(source, new, {"a": 4, "b": 3, "c": 2, "e": 1})
     before = rows(path, old)
-    take(path, made, new)
+    take(path, source, new)
     delta = stored_changes(path)[2]
     for key in delta.deletes:
         del before[json.loads(key)["k"]]
@@ -129,45 +131,45 @@ def test_the_change_is_what_turns_the_served_rows_into_the_new_ones(
         assert view.size == 4
 
 
-def test_it_is_done_once(path: Path, made: Path) -> None:
+def test_it_is_done_once(path: Path, source: Path) -> None:
     fill(path, PLAIN, {"a": 1})
-    fill(made, PLAIN, {"a": 2})
-    first = take(path, made)
+    fill(source, PLAIN, {"a": 2})
+    first = take(path, source)
     generation = served(path, PLAIN).generation
-    assert take(path, made) == first == rebuilt(path)
+    assert take(path, source) == first == rebuilt(path)
     assert served(path, PLAIN).generation == generation
-    assert take(path, made, identity="two").id == "two"
+    assert take(path, source, identity="two").id == "two"
 
 
-def test_batches_are_counted_on_so_that_no_number_is_used_twice(path: Path, made: Path) -> None:
+def test_batches_are_counted_on_so_that_no_number_is_used_twice(path: Path, source: Path) -> None:
     fill(path, PLAIN, {"a": 1}, {"a": 2}, {"a": 3})
-    fill(made, PLAIN, {"a": 3}, {"a": 4})
-    assert take(path, made).batches == 4  # three batches, and what the rebuild itself found
-    assert take(path, made, identity="two").batches == 7
+    fill(source, PLAIN, {"a": 3}, {"a": 4})
+    assert take(path, source).batches == 4  # three batches, and the changes of the rebuild itself
+    assert take(path, source, identity="two").batches == 7
 
 
 @pytest.mark.parametrize("point", ["adoption.before_commit", "adoption.after_commit"])
 def test_a_crash_leaves_all_of_it_or_nothing(
-    path: Path, made: Path, monkeypatch: pytest.MonkeyPatch, point: str
+    path: Path, source: Path, monkeypatch: pytest.MonkeyPatch, point: str
 ) -> None:
     fill(path, PLAIN, {"a": 1, "b": 2})
-    fill(made, PLAIN, {"a": 5})
+    fill(source, PLAIN, {"a": 5})
     before = served(path, PLAIN)
     monkeypatch.setattr(failpoints, "_traps", failpoints.parse(f"{point}=stop"))
     with pytest.raises(Interrupted):
-        take(path, made)
+        take(path, source)
     if point == "adoption.before_commit":
         assert served(path, PLAIN) == before
         assert rebuilt(path) is None
     else:
         assert rows(path) == {"a": 5}
-    take(path, made)
+    take(path, source)
     assert rows(path) == {"a": 5}
     assert served(path, PLAIN).version == 2
 
 
-def test_what_json_does_not_say_is_taken_over_too(path: Path, made: Path) -> None:
-    """NaN and null are both null in JSON: a row that goes from one to the other has changed."""
+def test_what_json_does_not_say_is_taken_over_too(path: Path, source: Path) -> None:
+    """NaN and null are both null in JSON: a row that changes from one to the other counts as changed."""
     schema = pa.schema([("k", pa.string()), ("n", pa.float64())])
 
     def fill_floats(file: Path, content: dict[str, float | None]) -> None:
@@ -177,43 +179,43 @@ def test_what_json_does_not_say_is_taken_over_too(path: Path, made: Path) -> Non
             view.commit(output(0, table))
 
     fill_floats(path, {"a": None, "b": float("inf"), "c": 1.0})
-    fill_floats(made, {"a": float("nan"), "b": float("inf"), "c": None})
-    take(path, made)
+    fill_floats(source, {"a": float("nan"), "b": float("inf"), "c": None})
+    take(path, source)
     reader = ViewReader(path, PLAIN)
-    found = reader.table()
+    served_table = reader.table()
     reader.close()
-    assert found is not None
-    assert str(found.table.to_pylist()) == "[{'k': 'a', 'n': nan}, {'k': 'b', 'n': inf}, {'k': 'c', 'n': None}]"
+    assert served_table is not None
+    assert str(served_table.table.to_pylist()) == "[{'k': 'a', 'n': nan}, {'k': 'b', 'n': inf}, {'k': 'c', 'n': None}]"
     assert stored_changes(path)[2].keys == ['{"k":"a"}', '{"k":"c"}']
     assert list(stored_changes(path)[2].exact) == [0]
     with open_view(path, PLAIN) as view:
         assert view.size == 3
 
 
-def test_a_view_without_a_file_is_made(path: Path, made: Path) -> None:
-    fill(made, PLAIN, {"a": 5}, {"b": 6})
-    take(path, made)
+def test_a_view_without_a_file_is_made(path: Path, source: Path) -> None:
+    fill(source, PLAIN, {"a": 5}, {"b": 6})
+    take(path, source)
     assert rows(path) == {"a": 5, "b": 6}
     assert served(path, PLAIN).version == 1
 
 
 @pytest.mark.parametrize("damaged", ["old", "made"])
-def test_a_damaged_file_is_not_taken_for_a_good_one(path: Path, made: Path, damaged: str) -> None:
+def test_a_damaged_file_is_not_taken_for_a_good_one(path: Path, source: Path, damaged: str) -> None:
     fill(path, PLAIN, {"a": 1, "b": 2})
-    fill(made, PLAIN, {"a": 5})
-    with closing(sqlite3.connect(path if damaged == "old" else made)) as file:
+    fill(source, PLAIN, {"a": 5})
+    with closing(sqlite3.connect(path if damaged == "old" else source)) as file:
         file.execute("UPDATE rows SET data = x'7b7d' WHERE key = '{\"k\":\"a\"}'")
         file.commit()
     with pytest.raises(Damaged, match="the row with key"):
-        take(path, made)
+        take(path, source)
     assert rebuilt(path) is None
 
 
-def test_the_history_of_batches_is_that_of_the_rebuild(path: Path, made: Path) -> None:
-    """Its versions are of another count: none is above the view's, or who waits for it would wait in vain."""
+def test_the_history_of_batches_is_that_of_the_rebuild(path: Path, source: Path) -> None:
+    """Its versions are counted separately: none is above the view's, or a waiter for it would wait in vain."""
     fill(path, PLAIN, *[{"a": number} for number in range(2)])
-    fill(made, PLAIN, *[{"a": number} for number in range(30)])
-    take(path, made)
+    fill(source, PLAIN, *[{"a": number} for number in range(30)])
+    take(path, source)
     past = History(path)
     latest = past.latest()
     assert latest is not None
@@ -222,12 +224,12 @@ def test_the_history_of_batches_is_that_of_the_rebuild(path: Path, made: Path) -
 
 
 def test_a_difference_that_is_too_large_for_one_value_is_several_changes(
-    path: Path, made: Path, monkeypatch: pytest.MonkeyPatch
+    path: Path, source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(contents, "CHANGE_BYTES_MAX", 100)
     fill(path, PLAIN, {f"a{number}": 0 for number in range(10)})
-    fill(made, PLAIN, {f"b{number}": 1 for number in range(10)})
-    take(path, made)
+    fill(source, PLAIN, {f"b{number}": 1 for number in range(10)})
+    take(path, source)
     later = {version: delta for version, delta in stored_changes(path).items() if version > 1}
     assert len(later) > 2
     assert served(path, PLAIN).version == max(later)
@@ -244,12 +246,12 @@ def test_any_two_contents_lead_to_the_new_one(tmp_path: Path) -> None:
         return {chr(0x61 + chance.randrange(400) * 37): chance.randrange(3) for _ in range(chance.randrange(30))}
 
     for number in range(20):
-        path, made = tmp_path / f"{number}.db", tmp_path / f"{number}.made.db"
+        path, source = tmp_path / f"{number}.db", tmp_path / f"{number}.made.db"
         old, new = content(), content()
         fill(path, PLAIN, old)
-        fill(made, PLAIN, new)
+        fill(source, PLAIN, new)
         before = served(path, PLAIN).version
-        take(path, made)
+        take(path, source)
         assert rows(path) == new
         folded = dict(old)
         for delta in [delta for version, delta in stored_changes(path).items() if version > before]:

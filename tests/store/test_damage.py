@@ -1,4 +1,4 @@
-"""Bytes on disk that are not what was written are found, or make no difference: never a wrong row."""
+"""Bytes on disk that differ from what was written are detected, or make no difference: there is never a wrong row."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ from typing import Any
 
 import pytest
 
-from penstock import files
-from penstock.errors import Damaged, LedgerMismatch, NewerFormat, StorageError
+from penstock.core import files
+from penstock.core.errors import Damaged, LedgerMismatch, NewerFormat, StorageError
 from penstock.store import ViewSpec, ViewTable, ledger
 from penstock.store.reader import ViewReader
-from tests.store.support import ManualClock, changes, open_view, output, served, window_counts, windowed
+from tests.clocks import ManualClock
+from tests.store.support import START, changes, open_view, output, served, window_counts, windowed
 from tests.sweeps import Scene, cuts, flips, sweep, take
 
 SPEC = windowed(keep=timedelta(minutes=2))
@@ -48,7 +49,7 @@ def seen_by_reader(path: Path, spec: ViewSpec) -> object:
 
 
 def seen_by_engine(path: Path, spec: ViewSpec) -> object:
-    """Opens a copy for writing and commits the batch that is next: damage must not come out in later commits."""
+    """Open a copy for writing and commit the next batch: damage must not appear in later commits."""
     written = path.with_name("written.db")
     shutil.copy(path, written)
     with open_view(written, spec) as view:
@@ -91,7 +92,7 @@ def test_every_flipped_byte_and_every_length_is_found_or_harmless(tmp_path: Path
 
 
 def test_a_file_cut_to_nothing_is_found_by_the_ledger(tmp_path: Path) -> None:
-    """It looks like a new one, which takes no batch but the first."""
+    """It looks like a new one, which accepts no batch but the first."""
     path = tmp_path / "view.db"
     make(path, SPEC)
     path.write_bytes(b"")
@@ -100,7 +101,7 @@ def test_a_file_cut_to_nothing_is_found_by_the_ledger(tmp_path: Path) -> None:
 
 
 def test_commits_lost_from_the_write_ahead_log_are_found_by_the_ledger(tmp_path: Path) -> None:
-    """SQLite ends a damaged WAL at its last good frame. The commits after it are gone, and the next batch shows it."""
+    """SQLite ends a damaged WAL at its last good frame. The commits after it are lost, and the next batch shows it."""
     path, torn = tmp_path / "view.db", tmp_path / "torn.db"
     with open_view(path, SPEC) as view:
         for batch in range(BATCHES):
@@ -139,12 +140,12 @@ def test_records_that_pass_for_whole_to_sqlite_are_checked_by_us(tmp_path: Path,
         assert connection.execute(statement).rowcount != 0
     before = path.read_bytes()
     with pytest.raises(StorageError, match=str(path)):
-        ViewTable(path, SPECS["ranked"], clock=ManualClock())
+        ViewTable(path, SPECS["ranked"], clock=ManualClock(START))
     assert path.read_bytes() == before
 
 
 def test_an_index_that_leads_elsewhere_is_found_before_it_is_used(tmp_path: Path) -> None:
-    """Rows and counts are as they should be; only what SQLite knows of its own indexes tells."""
+    """Rows and counts are correct; only SQLite's own check of its indexes finds it."""
     path = tmp_path / "view.db"
     make(path, SPEC)
     with closing(files.connect(path)) as connection:
@@ -156,13 +157,13 @@ def test_an_index_that_leads_elsewhere_is_found_before_it_is_used(tmp_path: Path
     content[cells : cells + 2] = b"\0\1"
     path.write_bytes(content)
     with pytest.raises(Damaged, match=str(path)):
-        ViewTable(path, SPEC, clock=ManualClock())
+        ViewTable(path, SPEC, clock=ManualClock(START))
 
 
 def test_a_file_that_is_no_view_is_refused_and_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "view.db"
     path.write_bytes(b"no database, but long enough to be looked at" * 100)
-    looks: list[Callable[[], object]] = [lambda: ledger(path), lambda: ViewTable(path, SPEC, clock=ManualClock())]
+    looks: list[Callable[[], object]] = [lambda: ledger(path), lambda: ViewTable(path, SPEC, clock=ManualClock(START))]
     for look in looks:
         with pytest.raises(Damaged, match=str(path)):
             look()

@@ -1,4 +1,4 @@
-"""The view in memory is the view on disk, at one version, and what it hands out leads from any version to the next."""
+"""The view in memory equals the view on disk, at one version, and its changes lead from any version to the next."""
 
 from __future__ import annotations
 
@@ -7,23 +7,28 @@ import json
 import sqlite3
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
+from contextlib import asynccontextmanager, closing, suppress
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from random import Random
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from penstock.contracts import LiveView, Snapshot
-from penstock.store import LiveTable, ViewSpec, adopt, live
+from penstock.core.contracts import ViewSnapshot
+from penstock.store import InMemoryView, ViewSpec, ViewTable, adopt, live
+from tests.clocks import ManualClock, until
+from tests.contracts.live_view import KEPT, LiveViewContract, OpenView, ViewHome
 from tests.harness import ROOT
-from tests.store.support import PLAIN, by_key, counts, fold, open_view, output, ranked, served
+from tests.store.support import PLAIN, START, by_key, counts, fold, open_view, output, ranked, served
 from tests.store.writer import written_spec
 
 DEADLINE_S = 20.0
+KEPT_FEW = replace(PLAIN, changes_kept=KEPT)
+VALUES = pa.schema([("k", pa.string()), ("v", pa.int64())])
 
 
 @pytest.fixture
@@ -32,8 +37,8 @@ def path(tmp_path: Path) -> Path:
 
 
 @asynccontextmanager
-async def following(path: Path, spec: ViewSpec, buffered: int = 16) -> AsyncIterator[LiveTable]:
-    table = LiveTable(path, spec, buffered_changes=buffered)
+async def following(path: Path, spec: ViewSpec, buffered: int = 16) -> AsyncIterator[InMemoryView]:
+    table = InMemoryView(path, spec, buffered_changes=buffered)
     task = asyncio.create_task(table.run())
     try:
         yield table
@@ -43,32 +48,65 @@ async def following(path: Path, spec: ViewSpec, buffered: int = 16) -> AsyncIter
             await task
 
 
-async def until(condition: Callable[[], Any]) -> None:
-    async with asyncio.timeout(DEADLINE_S):
-        while not condition():
-            await asyncio.sleep(0.001)
-
-
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     asyncio.run(test())
 
 
-def rows(snapshot: Snapshot) -> list[Any]:
+def rows(snapshot: ViewSnapshot) -> list[Any]:
     return [json.loads(row) for row in snapshot.rows]
 
 
-def test_it_is_a_live_view(path: Path) -> None:
-    async def check() -> None:
-        view: LiveView = LiveTable(path, PLAIN, buffered_changes=1)
-        assert view.generation == 0
+class ViewInFile:
+    """The view under test and the table that writes its file."""
 
-    run(check)
+    def __init__(self, path: Path, view: InMemoryView) -> None:
+        self.view, self._path = view, path
+        self._open()
+
+    def _open(self) -> None:
+        self._table, self._batches = ViewTable(self._path, KEPT_FEW, clock=ManualClock(START)), 0
+        self._table.describe(VALUES)
+
+    def write(self, upserts: Mapping[str, int], deletes: Sequence[str] = ()) -> None:
+        table = pa.Table.from_pylist([{"k": key, "v": value} for key, value in upserts.items()], schema=VALUES)
+        deleted = pa.Table.from_pylist([{"k": key} for key in deletes], schema=pa.schema([VALUES.field("k")]))
+        self._table.commit(replace(output(self._batches, table), deletes=deleted))
+        self._batches += 1
+
+    async def shown(self) -> None:
+        wanted = served(self._path, KEPT_FEW)
+        await until(lambda: (self.view.generation, self.view.version) == (wanted.generation, wanted.version))
+
+    async def recreate(self) -> None:
+        self.close()
+        for file in self._path.parent.glob(f"{self._path.name}*"):
+            file.unlink()
+        self._open()
+        await self.shown()
+
+    def close(self) -> None:
+        self._table.close()
+
+
+class TestInMemoryView(LiveViewContract):
+    """Its latest two changes are in memory, the others are read from the file."""
+
+    @pytest.fixture
+    def open_home(self, path: Path) -> OpenView:
+        @asynccontextmanager
+        async def opened() -> AsyncIterator[ViewHome]:
+            async with following(path, KEPT_FEW, buffered=2) as view:
+                with closing(ViewInFile(path, view)) as home:
+                    await home.shown()
+                    yield home
+
+        return opened
 
 
 def test_before_the_engine_made_the_file_the_view_is_empty_at_version_0(path: Path) -> None:
     async def check() -> None:
         async with following(path, PLAIN) as table:
-            assert (table.generation, table.snapshot(), table.error) == (0, Snapshot(0, []), None)
+            assert (table.generation, table.snapshot(), table.error) == (0, ViewSnapshot(0, []), None)
             assert table.changes(0, 10) == ()
             assert not await table.wait(0, 0.05)
             waiter = asyncio.create_task(table.wait(0, DEADLINE_S))
@@ -86,16 +124,16 @@ def test_a_load_before_serving_finds_everything_or_says_why_not(path: Path, tmp_
     async def check() -> None:
         with open_view(path, PLAIN) as view:
             view.commit(output(0, counts(("a", 1))))
-        table = LiveTable(path, PLAIN, buffered_changes=1)
+        table = InMemoryView(path, PLAIN, buffered_changes=1)
         await table.load()
         assert (table.version, table.size, table.error) == (1, 1, None)
         table.close()
         bad = tmp_path / "bad.db"
         bad.write_bytes(b"not a database" * 1_000)
-        broken = LiveTable(bad, PLAIN, buffered_changes=1)
+        broken = InMemoryView(bad, PLAIN, buffered_changes=1)
         await broken.load()
         assert str(bad) in (broken.error or "")
-        assert broken.snapshot() == Snapshot(0, [])
+        assert broken.snapshot() == ViewSnapshot(0, [])
 
     run(check)
 
@@ -133,45 +171,6 @@ def test_rows_are_served_in_key_order_or_in_rank_order(path: Path, tmp_path: Pat
     run(check)
 
 
-def test_a_snapshot_that_was_handed_out_never_changes(path: Path) -> None:
-    async def check() -> None:
-        with open_view(path, PLAIN) as view:
-            view.commit(output(0, counts(("a", 1))))
-            async with following(path, PLAIN) as table:
-                await until(lambda: table.version == 1)
-                old = table.snapshot()
-                view.commit(output(1, counts(("a", 2), ("b", 1))))
-                await until(lambda: table.version == 2)
-                assert rows(old) == [{"k": "a", "n": 1}]
-                assert rows(table.snapshot()) == [{"k": "a", "n": 2}, {"k": "b", "n": 1}]
-
-    run(check)
-
-
-def test_changes_come_from_memory_or_from_the_file_or_are_told_to_be_gone(path: Path) -> None:
-    async def check() -> None:
-        spec = replace(PLAIN, changes_kept=20)
-        with open_view(path, spec) as view:
-            async with following(path, spec, buffered=4) as table:
-                await until(lambda: table.generation)
-                for batch in range(50):
-                    view.commit(output(batch, counts(("a", batch))))
-                await until(lambda: table.version == 50)
-                for after in range(50):
-                    found = table.changes(after, 3)
-                    if after < 30:
-                        assert found is None
-                    else:
-                        assert found is not None
-                        assert [each.version for each in found] == list(range(after + 1, min(after + 3, 50) + 1))
-                assert table.changes(50, 3) == ()
-                assert table.changes(51, 3) is None
-                assert table.changes(-1, 3) is None
-                assert table.error is None
-
-    run(check)
-
-
 def test_history_is_read_in_bounded_pieces_and_never_past_the_version_in_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -181,17 +180,17 @@ def test_history_is_read_in_bounded_pieces_and_never_past_the_version_in_memory(
         with open_view(path, PLAIN) as view:
             for batch in range(30):
                 view.commit(output(batch, counts(("a", batch))))
-            table = LiveTable(path, PLAIN, buffered_changes=4)
+            table = InMemoryView(path, PLAIN, buffered_changes=4)
             try:
                 await table._look()
                 view.commit(output(30, counts(("a", 30))))
                 assert table.version == 30
-                found = table.changes(0, 1_000)
-                assert found
-                assert 1 <= len(found) < 10
+                changes = table.changes(0, 1_000)
+                assert changes
+                assert 1 <= len(changes) < 10
                 last = table.changes(29, 1_000)
                 assert last is not None
-                assert [each.version for each in last] == [30]
+                assert [change.version for change in last] == [30]
             finally:
                 table.close()
 
@@ -211,9 +210,9 @@ def test_the_buffer_is_bounded_in_bytes_too(path: Path, monkeypatch: pytest.Monk
                 await until(lambda: table.version == 31)
                 assert table._buffer_bytes == 0
                 assert not table._buffer
-                found = table.changes(0, 1_000)
-                assert found
-                assert found[0].version == 1
+                changes = table.changes(0, 1_000)
+                assert changes
+                assert changes[0].version == 1
 
     run(check)
 
@@ -224,7 +223,7 @@ def test_a_reader_far_behind_catches_up_in_bounded_pieces(path: Path, monkeypatc
     async def check() -> None:
         with open_view(path, PLAIN) as view:
             view.commit(output(0, counts(("a", 0))))
-            table = LiveTable(path, PLAIN, buffered_changes=4)
+            table = InMemoryView(path, PLAIN, buffered_changes=4)
             try:
                 await table._look()
                 for batch in range(1, 31):
@@ -236,7 +235,7 @@ def test_a_reader_far_behind_catches_up_in_bounded_pieces(path: Path, monkeypatc
             finally:
                 table.close()
 
-    async def until_caught_up(table: LiveTable, version: int) -> None:
+    async def until_caught_up(table: InMemoryView, version: int) -> None:
         for _ in range(10):
             await table._look()
         assert table.version == version
@@ -249,7 +248,7 @@ def test_changes_that_were_trimmed_before_they_were_seen_are_made_up_by_a_reload
         spec = replace(PLAIN, changes_kept=2)
         with open_view(path, spec) as view:
             view.commit(output(0, counts(("a", 0))))
-            table = LiveTable(path, spec, buffered_changes=100)
+            table = InMemoryView(path, spec, buffered_changes=100)
             try:
                 await table._look()
                 for batch in range(1, 10):
@@ -257,29 +256,9 @@ def test_changes_that_were_trimmed_before_they_were_seen_are_made_up_by_a_reload
                 await table._look()
                 assert (table.version, table.size) == (10, 10)
                 assert table.changes(1, 10) is None
-                assert [each.version for each in table.changes(8, 10) or ()] == [9, 10]
+                assert [change.version for change in table.changes(8, 10) or ()] == [9, 10]
             finally:
                 table.close()
-
-    run(check)
-
-
-def test_a_view_made_anew_wakes_waiters_and_has_another_generation(path: Path) -> None:
-    async def check() -> None:
-        with open_view(path, PLAIN) as view:
-            for batch in range(5):
-                view.commit(output(batch, counts((f"old{batch}", batch))))
-        async with following(path, PLAIN) as table:
-            await until(lambda: table.version == 5)
-            old, waiter = table.generation, asyncio.create_task(table.wait(5, DEADLINE_S))
-            for each in path.parent.glob(f"{path.name}*"):
-                each.unlink()
-            with open_view(path, PLAIN) as view:
-                view.commit(output(0, counts(("new", 1))))
-                assert await waiter
-                await until(lambda: table.version == 1)
-                assert table.generation == view.generation != old
-                assert rows(table.snapshot()) == [{"k": "new", "n": 1}]
 
     run(check)
 
@@ -330,13 +309,13 @@ def spoil(path: Path, statement: str) -> None:
 
 @pytest.mark.parametrize("top", [0, 3])
 def test_snapshots_and_changes_agree_while_another_process_writes(path: Path, top: int) -> None:
-    """Take snapshots at random moments: each one, folded with the changes after it, gives every later one."""
+    """Snapshots are taken at random moments: each one, with the changes after it applied, gives every later one."""
     seed = Random().randrange(10**9)
     print(f"seed {seed}")
     random, spec, batches = Random(seed), written_spec(top), 400
 
     async def check() -> None:
-        taken: list[Snapshot] = []
+        taken: list[ViewSnapshot] = []
         async with following(path, spec, buffered=8) as table:
             command = [sys.executable, "-m", "tests.store.writer", str(path), "0", str(batches), str(top)]
             with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL) as writer:
@@ -350,12 +329,12 @@ def test_snapshots_and_changes_agree_while_another_process_writes(path: Path, to
             for old in random.sample(taken, min(len(taken), 40)):
                 check_fold(table, old, final)
 
-    def check_fold(table: LiveTable, old: Snapshot, final: Snapshot) -> None:
+    def check_fold(table: InMemoryView, old: ViewSnapshot, final: ViewSnapshot) -> None:
         held, version = by_key(rows(old), spec), old.version
         while version < final.version:
             some = table.changes(version, random.randrange(1, 50))
             assert some
-            assert [each.version for each in some] == list(range(version + 1, version + 1 + len(some)))
+            assert [change.version for change in some] == list(range(version + 1, version + 1 + len(some)))
             held, version = fold(held.values(), some, spec), some[-1].version
         assert held == by_key(rows(final), spec)
 
@@ -363,7 +342,7 @@ def test_snapshots_and_changes_agree_while_another_process_writes(path: Path, to
 
 
 def test_a_large_view_loads_and_reloads_without_blocking_the_loop_for_long(path: Path) -> None:
-    """The load runs in a thread: the loop goes on turning while it does."""
+    """The load runs in a thread: the loop continues meanwhile."""
     turns = 0
 
     async def spin() -> None:
@@ -375,7 +354,7 @@ def test_a_large_view_loads_and_reloads_without_blocking_the_loop_for_long(path:
     async def check() -> None:
         with open_view(path, replace(PLAIN, keep=timedelta(days=1))) as view:
             view.commit(output(0, counts(*((f"k{number}", number) for number in range(30_000)))))
-        table = LiveTable(path, PLAIN, buffered_changes=1)
+        table = InMemoryView(path, PLAIN, buffered_changes=1)
         spinner = asyncio.create_task(spin())
         try:
             await table._look()
@@ -389,17 +368,17 @@ def test_a_large_view_loads_and_reloads_without_blocking_the_loop_for_long(path:
 
 
 def test_a_rebuilt_view_wakes_waiters_and_has_other_rows_of_another_generation(path: Path, tmp_path: Path) -> None:
-    """The file stays the same one; a cursor of before does not lead into it."""
+    """The file stays the same one; an earlier cursor is not valid in it."""
 
     async def check() -> None:
-        made = tmp_path / "made.db"
-        with open_view(path, PLAIN) as view, open_view(made, PLAIN) as other:
+        source = tmp_path / "made.db"
+        with open_view(path, PLAIN) as view, open_view(source, PLAIN) as other:
             view.commit(output(0, counts(("a", 1), ("b", 2))))
             other.commit(output(0, counts(("a", 5))))
         async with following(path, PLAIN) as table:
             await until(lambda: table.version == 1)
             old, waiter = table.generation, asyncio.create_task(table.wait(5, DEADLINE_S))
-            adopt(path, made, PLAIN, identity="one", origin="[]", epoch=1)
+            adopt(path, source, PLAIN, identity="one", origin="[]", epoch=1)
             assert await waiter
             await until(lambda: table.generation != old)
             assert (table.version, rows(table.snapshot())) == (2, [{"k": "a", "n": 5}])

@@ -1,4 +1,4 @@
-"""Against a model in plain Python: whatever the batches, what is served is what the declaration says."""
+"""Comparison with a model in plain Python: whatever the batches, the served rows follow the declaration."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.store import ViewSpec
+from tests.clocks import ManualClock
 from tests.store.support import (
     PLAIN,
     START,
-    ManualClock,
     by_key,
     changes,
     counts,
@@ -65,7 +65,7 @@ SPECS = st.builds(
 
 @dataclass
 class Model:
-    """What a view is, said as simply as possible."""
+    """A view, modelled as simply as possible."""
 
     spec: ViewSpec
     rows: dict[tuple[int, str], tuple[int | None, datetime]] = field(default_factory=dict)
@@ -93,10 +93,10 @@ class Model:
         }
 
     def served(self) -> list[Row]:
-        found = sorted((minute, key, number) for (minute, key), (number, _) in self.rows.items())
+        rows = sorted((minute, key, number) for (minute, key), (number, _) in self.rows.items())
         if self.spec.top is None:
-            return found
-        group = [row for row in found if not self.windows or row[0] == self.newest]
+            return rows
+        group = [row for row in rows if not self.windows or row[0] == self.newest]
         return sorted(group, key=lambda row: (row[2] is None, -(row[2] or 0), row[1]))[: self.spec.top]
 
 
@@ -117,7 +117,7 @@ def test_rows_served_are_those_of_the_model_and_changes_lead_from_any_version_to
 
 
 def check(path: Path, spec: ViewSpec, steps: list[Step]) -> None:
-    clock, model, batch_id = ManualClock(), Model(spec), 0
+    clock, model, batch_id = ManualClock(START), Model(spec), 0
     snapshots: dict[int, list[Any]] = {}
     with ExitStack() as stack:
         view = stack.enter_context(open_view(path, spec, clock))
@@ -133,14 +133,14 @@ def check(path: Path, spec: ViewSpec, steps: list[Step]) -> None:
                 assert view.commit(output(batch_id, table_of(step.rows, model)))
                 batch_id += 1
                 model.take(step.rows, clock.time)
-            found = served(path, spec)
-            assert [as_model(row) for row in found.rows] == model.served()
+            snapshot = served(path, spec)
+            assert [as_model(row) for row in snapshot.rows] == model.served()
             assert view.size == len(model.rows)
-            assert snapshots.setdefault(found.version, found.rows) == found.rows, (
+            assert snapshots.setdefault(snapshot.version, snapshot.rows) == snapshot.rows, (
                 "served rows changed without a version"
             )
     for version, rows in snapshots.items():
-        assert fold(rows, changes(path, spec, version), spec) == by_key(found.rows, spec)
+        assert fold(rows, changes(path, spec, version), spec) == by_key(snapshot.rows, spec)
 
 
 def table_of(rows: list[Row], model: Model) -> pa.Table:

@@ -1,7 +1,7 @@
-"""A view's writer as a process of its own: `python -m tests.store.writer FILE FIRST LAST TOP`.
+"""A view's writer as a separate process: `python -m tests.store.writer FILE FIRST LAST TOP`.
 
-Commits the batches FIRST to LAST (not included), the same ones each time it is run, and prints what each commit said.
-Batch N touches a handful of the keys, so that rows come, change, go by `keep` and trade places in the ranking.
+Commits the batches FIRST to LAST (not included), the same ones each time it is run, and prints the result of each.
+Batch N touches a handful of the keys, so that rows are added, change, expire by `keep` and swap ranks.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datetime import timedelta
 from pathlib import Path
 from random import Random
 
-from penstock.contracts import Output
+from penstock.core.contracts import Output
 from penstock.store import ViewSpec
 from tests.store.support import open_view, output, window_counts, windowed
 

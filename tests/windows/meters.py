@@ -1,4 +1,4 @@
-"""Readings of meters, their windows by `app.window`, and the same windows over a list, by hand."""
+"""Readings of meters, their windows by `app.window`, and the same windows computed over a list."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from statistics import fmean, variance
 from typing import Any
 
 from penstock import App, Event, windows
-from penstock.declared import Keeper
+from penstock.app.declared import ViewHandler
 from penstock.testing import Result, run, tick
 from penstock.windows.shapes import Counted, Hybrid, Session, Shape, Timed
 
@@ -32,8 +32,8 @@ def seconds(count: float) -> timedelta:
     return timedelta(seconds=count)
 
 
-def window(over: Any, late: timedelta | None = None, **options: Any) -> tuple[App, Keeper]:
-    """An app with windows over readings."""
+def window(over: Any, late: timedelta | None = None, **options: Any) -> tuple[App, ViewHandler]:
+    """Return an app with windows over readings."""
     app = App("meters")
     stream = app.stream("readings", Reading, key="meter", late_after=late)
     aggregate = {"n": windows.count(), "total": windows.sum("watts")}
@@ -41,11 +41,9 @@ def window(over: Any, late: timedelta | None = None, **options: Any) -> tuple[Ap
     return app, app.window("used", reads=stream, over=over, **given)
 
 
-def told(result: Result) -> list[tuple[Any, ...]]:
+def window_rows(result: Result) -> list[tuple[Any, ...]]:
     """Rows as tuples: key, window in seconds or by number, whether it is closed, and the aggregates n and total."""
-    return [
-        (each.meter, place(each), getattr(each, "closed", True), each.n, each.total) for each in result.rows("used")
-    ]
+    return [(row.meter, place(row), getattr(row, "closed", True), row.n, row.total) for row in result.rows("used")]
 
 
 def place(row: Any) -> Any:
@@ -55,15 +53,15 @@ def place(row: Any) -> Any:
 
 
 def seconds_to(time: datetime) -> int:
-    """From the beginning on."""
+    """Return the seconds from the beginning."""
     return int((time - BEGIN).total_seconds())
 
 
 def rows_of(over: Any, items: Sequence[Any], late: timedelta | None = None, **options: Any) -> list[tuple[Any, ...]]:
-    app, keeper = window(over, late, **options)
+    app, view_handler = window(over, late, **options)
     result = run(app, {"readings": items})
-    assert result.failed(keeper) == []
-    return told(result)
+    assert result.failed(view_handler) == []
+    return window_rows(result)
 
 
 AGGREGATES: dict[str, Any] = {
@@ -78,12 +76,12 @@ AGGREGATES: dict[str, Any] = {
     "spread": windows.variance("watts"),
 }
 COLLECTED = AGGREGATES | {"all": windows.collect("watts", most=4)}
-"""With a list, what is kept has no fixed size, and is not packed."""
+"""With a list, the accumulator has no fixed size, and is not packed."""
 
 
 def naive(events: Sequence[Reading]) -> dict[str, Any]:
-    """The aggregates of events, which are in order of time."""
-    known = [each.watts for each in events if each.watts is not None]
+    """Return the aggregates of events, which are in order of time."""
+    known = [event.watts for event in events if event.watts is not None]
     return {
         "n": len(events),
         "some": len(known),
@@ -99,22 +97,22 @@ def naive(events: Sequence[Reading]) -> dict[str, Any]:
 
 
 def expected(shape: Shape, events: Iterable[Reading]) -> dict[Any, list[Reading]]:
-    """The closed windows of one key, over all events at once: by place, those of each."""
-    ordered = sorted(events, key=lambda each: each.at)  # stable: of the same time, in the order they came
+    """Return the closed windows of one key, over all events at once: by number, with the events of each."""
+    ordered = sorted(events, key=lambda event: event.at)  # stable: events of the same time keep their order of arrival
     cut: dict[type, Callable[[Any, list[Reading]], dict[Any, list[Reading]]]]
     cut = {Timed: _timed, Counted: _counted, Session: _sessions, Hybrid: _hybrid}
     return cut[type(shape)](shape, ordered)
 
 
 def _timed(shape: Timed, events: list[Reading]) -> dict[Any, list[Reading]]:
-    found: dict[Any, list[Reading]] = {}
+    by_place: dict[Any, list[Reading]] = {}
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
-    for each in events:
-        start = epoch + (each.at - epoch) // shape.every * shape.every
-        while start + shape.size > each.at:
-            found.setdefault(_span(start, start + shape.size), []).append(each)
+    for event in events:
+        start = epoch + (event.at - epoch) // shape.every * shape.every
+        while start + shape.size > event.at:
+            by_place.setdefault(_span(start, start + shape.size), []).append(event)
             start -= shape.every
-    return found
+    return by_place
 
 
 def _span(start: datetime, end: datetime) -> tuple[int, int]:
@@ -127,20 +125,20 @@ def _counted(shape: Counted, events: list[Reading]) -> dict[Any, list[Reading]]:
 
 
 def _sessions(shape: Session, events: list[Reading]) -> dict[Any, list[Reading]]:
-    found: list[list[Reading]] = []
-    for each in events:
-        if found and each.at - found[-1][-1].at <= shape.gap:
-            found[-1].append(each)
+    sessions: list[list[Reading]] = []
+    for event in events:
+        if sessions and event.at - sessions[-1][-1].at <= shape.gap:
+            sessions[-1].append(event)
         else:
-            found.append([each])
-    return {_span(each[0].at, each[-1].at + shape.gap): each for each in found}
+            sessions.append([event])
+    return {_span(session[0].at, session[-1].at + shape.gap): session for session in sessions}
 
 
 def _hybrid(shape: Hybrid, events: list[Reading]) -> dict[Any, list[Reading]]:
-    found: list[list[Reading]] = []
-    for each in events:
-        if found and len(found[-1]) < shape.count and each.at < found[-1][0].at + shape.within:
-            found[-1].append(each)
+    groups: list[list[Reading]] = []
+    for event in events:
+        if groups and len(groups[-1]) < shape.count and event.at < groups[-1][0].at + shape.within:
+            groups[-1].append(event)
         else:
-            found.append([each])
-    return {number + 1: each for number, each in enumerate(found)}
+            groups.append([event])
+    return {number + 1: group for number, group in enumerate(groups)}

@@ -7,7 +7,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from penstock.app import App
+from penstock.app.app import App
 from penstock.testing import tick
 
 TARGET = Path(__file__).parents[2] / "docs/examples/sites.py"
@@ -16,7 +16,7 @@ END = [tick(timedelta(minutes=10)), tick(timedelta(seconds=1))]
 
 
 def items(app: App, seed: int, count: int = 200) -> dict[str, list[Any]]:
-    """Events a little out of order, some of them not to be taken. Both lists take the same log time."""
+    """Return events slightly out of order, some of them to be ignored. Both lists take the same log time."""
     random = Random(seed)
     reading, alarm = (stream.event for stream in app.streams)
 
@@ -24,9 +24,9 @@ def items(app: App, seed: int, count: int = 200) -> dict[str, list[Any]]:
         late_s = random.choice((0, 10, 40, 200))
         return {"at": NOON + timedelta(seconds=2 * number - late_s), "site": f"site {random.randrange(3)}"}
 
-    made: Any = reading
+    event_class: Any = reading
     readings = [
-        made(
+        event_class(
             reading_id=str(number),
             meter=random.randrange(3),
             watts=float(random.randrange(-9, 90)),
@@ -35,9 +35,9 @@ def items(app: App, seed: int, count: int = 200) -> dict[str, list[Any]]:
         )
         for number in range(count)
     ]
-    made = alarm
+    event_class = alarm
     alarms = [
-        made(alarm_id=str(number), device=random.randrange(3), severity=random.randrange(1, 6), **at(number))
+        event_class(alarm_id=str(number), device=random.randrange(3), severity=random.randrange(1, 6), **at(number))
         for number in range(count)
     ]
     return {"readings": [*readings, *END], "alarms": [*alarms, *END]}

@@ -1,4 +1,4 @@
-"""What windows mean: readings with their seconds, then the rows that there must be."""
+"""The meaning of windows: readings with their seconds, then the expected rows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, windows
+from penstock.handlers import machine
 from penstock.sketches import Hll
 from penstock.testing import STEP, run, tick
-from tests.windows.meters import BEGIN, END, place, reading, rows_of, seconds, seconds_to, told, window
+from tests.windows.meters import END, place, reading, rows_of, seconds, seconds_to, window, window_rows
 
 CLOSED: list[tuple[str, Any, list[int], list[tuple[Any, int, int]]]] = [
     (
@@ -39,10 +40,10 @@ CLOSED: list[tuple[str, Any, list[int], list[tuple[Any, int, int]]]] = [
 ]
 
 
-@pytest.mark.parametrize(("over", "times", "rows"), [each[1:] for each in CLOSED], ids=[each[0] for each in CLOSED])
+@pytest.mark.parametrize(("over", "times", "rows"), [case[1:] for case in CLOSED], ids=[case[0] for case in CLOSED])
 def test_windows_on_close(over: Any, times: list[int], rows: list[Any]) -> None:
     """A reading of each second has as many watts. A row is (window, readings, watts)."""
-    items = [*(reading(each, each) for each in times), *END]
+    items = [*(reading(second, second) for second in times), *END]
     assert rows_of(over, items, trigger=windows.on_close) == [("a", where, True, n, total) for where, n, total in rows]
 
 
@@ -61,7 +62,7 @@ def test_a_sliding_window_is_shown_from_when_its_last_slide_begins() -> None:
 
 def test_at_intervals_only_what_has_changed_is_told_and_not_before() -> None:
     over, trigger = windows.tumbling(timedelta(hours=1)), windows.every(seconds(10))
-    app, keeper = window(over, trigger=trigger)
+    app, view_handler = window(over, trigger=trigger)
     items = [
         reading(1, 5),
         reading(2, 6),
@@ -72,9 +73,9 @@ def test_at_intervals_only_what_has_changed_is_told_and_not_before() -> None:
         reading(4, 2),
     ]
     result = run(app, {"readings": items})
-    assert [each.total for each in result.emitted(keeper)] == [12]
+    assert [row.total for row in result.emitted(view_handler)] == [12]
     result = run(app, {"readings": [*items, tick(seconds(11))]})
-    assert [each.total for each in result.emitted(keeper)] == [12, 14]
+    assert [row.total for row in result.emitted(view_handler)] == [12, 14]
 
 
 @pytest.mark.parametrize(
@@ -83,19 +84,19 @@ def test_at_intervals_only_what_has_changed_is_told_and_not_before() -> None:
     ids=str,
 )
 def test_the_last_window_of_a_quiet_key_closes_as_log_time_passes(over: Any) -> None:
-    """A second of log time is a second of event time, from the last event on; `late_after` comes on top."""
+    """A second of log time is a second of event time, from the last event on; `late_after` is added to that."""
     app, _ = window(over, seconds(5), trigger=windows.on_close)
     first = [reading(1, 5)]
-    assert told(run(app, {"readings": [*first, tick(seconds(13.9))]})) == []
-    assert [each[3:] for each in told(run(app, {"readings": [*first, tick(seconds(14.1))]}))] == [(1, 5)]
+    assert window_rows(run(app, {"readings": [*first, tick(seconds(13.9))]})) == []
+    assert [row[3:] for row in window_rows(run(app, {"readings": [*first, tick(seconds(14.1))]}))] == [(1, 5)]
 
 
 def test_a_key_that_is_quiet_for_long_is_forgotten() -> None:
-    app, keeper = window(windows.sliding(seconds(60), every=seconds(5)), keep=timedelta(hours=1))
+    app, view_handler = window(windows.sliding(seconds(60), every=seconds(5)), keep=timedelta(hours=1))
     result = run(app, {"readings": [reading(1), tick(timedelta(minutes=30))]})
-    assert list(result.states(keeper)) == ["a"]
+    assert list(result.states(view_handler)) == ["a"]
     result = run(app, {"readings": [reading(1), tick(timedelta(hours=2)), tick(seconds(1))]})
-    assert result.states(keeper) == {}
+    assert result.states(view_handler) == {}
 
 
 TRIGGERS = [windows.on_change, windows.on_close, windows.every(seconds(3))]
@@ -107,67 +108,65 @@ TRIGGERS = [windows.on_change, windows.on_close, windows.every(seconds(3))]
     "over", [windows.tumbling(2), windows.hybrid(2, seconds(60)), windows.hybrid(9, seconds(60))], ids=str
 )
 def test_a_quiet_key_that_has_no_window_to_fill_is_forgotten(over: Any, trigger: Any, late: timedelta | None) -> None:
-    app, keeper = window(over, late, trigger=trigger, keep=timedelta(hours=1))
+    app, view_handler = window(over, late, trigger=trigger, keep=timedelta(hours=1))
     items = [reading(1), reading(2), tick(timedelta(minutes=59))]
-    assert list(run(app, {"readings": items}).states(keeper)) == ["a"]
+    assert list(run(app, {"readings": items}).states(view_handler)) == ["a"]
     result = run(app, {"readings": [*items, tick(timedelta(minutes=5)), tick(STEP)]})
-    assert result.states(keeper) == {}
-    assert [each[3:] for each in told(result)] == [(2, 2)]
+    assert result.states(view_handler) == {}
+    assert [row[3:] for row in window_rows(result)] == [(2, 2)]
 
 
 @pytest.mark.parametrize("over", [windows.tumbling(3), windows.sliding(2, every=1)], ids=str)
 def test_a_key_that_has_a_window_to_fill_is_not_forgotten(over: Any) -> None:
-    app, keeper = window(over, seconds(5), keep=timedelta(hours=1))
+    app, view_handler = window(over, seconds(5), keep=timedelta(hours=1))
     result = run(app, {"readings": [reading(1), reading(2), *END, *END]})
-    assert list(result.states(keeper)) == ["a"]
+    assert list(result.states(view_handler)) == ["a"]
 
 
 @pytest.mark.parametrize("latest", [False, True])
 @pytest.mark.parametrize("over", [windows.tumbling(1), windows.tumbling(2), windows.hybrid(1, seconds(9))], ids=str)
 def test_windows_are_counted_on_until_their_key_is_forgotten_and_then_from_one_again(over: Any, latest: bool) -> None:
-    """The pauses are of 50 minutes, and then of two hours. Of each number, and with `latest` of each key, there is one
-    row."""
-    app, keeper = window(over, keep=timedelta(hours=1), latest=latest)
+    """The pauses are of 50 minutes, and then of two hours. There is one row for each number, and with `latest` for each
+    key."""
+    app, view_handler = window(over, keep=timedelta(hours=1), latest=latest)
     size, pause = 2 if over == windows.tumbling(2) else 1, [tick(timedelta(minutes=50))]
     items: list[Any] = []
     for minute in (0, 51, 102):
         items += [*(reading(minute * 60 + second, minute) for second in range(size)), *pause]
-    before = [each.number for each in run(app, {"readings": items}).rows(keeper)]
+    before = [row.number for row in run(app, {"readings": items}).rows(view_handler)]
     assert before == ([3] if latest else [1, 2, 3])
     items += [tick(timedelta(hours=2)), *(reading(90_000 + second, 7) for second in range(size))]
     result = run(app, {"readings": items})
-    assert [each.number for each in result.emitted(keeper) if each.closed] == [1, 2, 3, 1]
-    assert [(each.number, each.total) for each in result.rows(keeper)][:1] == [(1, 7 * size)]
-    assert len(result.rows(keeper)) == len(before)
-
-
-class Calls:
-    """A context that counts how often a timer is set."""
-
-    key, now, timers = "a", BEGIN, 0
-
-    def timer(self, name: str, at: datetime | None) -> None:
-        self.timers += 1
+    assert [row.number for row in result.emitted(view_handler) if row.closed] == [1, 2, 3, 1]
+    assert [(row.number, row.total) for row in result.rows(view_handler)][:1] == [(1, 7 * size)]
+    assert len(result.rows(view_handler)) == len(before)
 
 
 @pytest.mark.parametrize("over", [windows.tumbling(1), windows.tumbling(5)], ids=str)
-def test_to_be_forgotten_one_day_costs_no_timer_for_each_window(over: Any) -> None:
-    _, keeper = window(over)
-    state, ctx = keeper.state(), Calls()
-    for second in range(1_000):
-        ctx.now = BEGIN + seconds(second)
-        list(keeper.function(state, reading(second), ctx))
-    assert ctx.timers == 1
+def test_to_be_forgotten_one_day_costs_no_timer_for_each_window(over: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    timers: list[datetime | None] = []
+    set_timer = machine._Context.timer
+
+    def counted(ctx: machine._Context, name: str, at: datetime | None) -> None:
+        timers.append(at)
+        set_timer(ctx, name, at)
+
+    monkeypatch.setattr(machine._Context, "timer", counted)
+    app, view_handler = window(over)
+    items = [item for second in range(1_000) for item in (reading(second), tick(seconds(1)))]
+    result = run(app, {"readings": items})
+    assert len(result.rows(view_handler)) == 1_000 // over.size
+    assert len(timers) == 1
 
 
-@pytest.mark.parametrize("over", [each[1] for each in CLOSED], ids=[each[0] for each in CLOSED])
+@pytest.mark.parametrize("over", [case[1] for case in CLOSED], ids=[case[0] for case in CLOSED])
 def test_what_is_too_late_is_told_and_changes_no_row(over: Any) -> None:
-    """Time has come to 100 by the reading at 110; one at 50 is counted by none."""
+    """The reading at 110 has advanced time to 100; one at 50 is counted by no window."""
     early = [reading(1, 1), reading(2, 2), reading(110, 3)]
     app, _ = window(over, seconds(10))
     without = run(app, {"readings": [*early, *END]})
     result = run(app, {"readings": [*early, reading(50, 100), *END]})
-    assert told(result) == told(without)
+    assert window_rows(result) == window_rows(without)
     (late,) = result.emitted("used.late")
     assert (late.key, late.at) == ("a", reading(50).at)
     assert 0 < late.late_s <= 50
@@ -180,37 +179,37 @@ PARTLY = [
     ("in time for the last", 15, [20, 30, 40, 50, 60], [70]),
     ("too late for all", 9, [10, 20, 30, 40, 50, 60], []),
 ]
-"""The second of an event; the ends of the windows that it missed, and of those it is in."""
+"""The second of an event; the ends of the windows that it missed, and of those that contain it."""
 
 
 @pytest.mark.parametrize("before", [[], [1], [1, 2, 12, 14, 33, 34]], ids=["none", "one", "some"])
 @pytest.mark.parametrize("trigger", [windows.on_change, windows.on_close, windows.every(seconds(1))])
 @pytest.mark.parametrize(
-    ("second", "missed", "joined"), [each[1:] for each in PARTLY], ids=[each[0] for each in PARTLY]
+    ("second", "missed", "joined"), [case[1:] for case in PARTLY], ids=[case[0] for case in PARTLY]
 )
 def test_a_late_event_misses_windows_that_are_closed_and_counts_in_the_others(
     second: int, missed: list[int], joined: list[int], trigger: Any, before: list[int]
 ) -> None:
-    """Of a minute, each ten seconds. Time has come to 60 by the reading at 70."""
-    app, keeper = window(windows.sliding(seconds(60), every=seconds(10)), seconds(10), trigger=trigger)
-    early = [reading(each) for each in (*before, 70)]
+    """Windows of a minute, each ten seconds. The reading at 70 has advanced time to 60."""
+    app, view_handler = window(windows.sliding(seconds(60), every=seconds(10)), seconds(10), trigger=trigger)
+    early = [reading(at) for at in (*before, 70)]
     result = run(app, {"readings": [*early, reading(second, 100), *END]})
-    assert result.failed(keeper) == []
-    assert [[seconds_to(each.end) for each in late.windows] for late in result.emitted("used.late")] == (
-        [missed] if missed else []
-    )
-    wanted = {place[1]: (n, total) for _, place, _, n, total in told(run(app, {"readings": [*early, *END]}))}
+    assert result.failed(view_handler) == []
+    assert [
+        [seconds_to(missed_window.end) for missed_window in late.windows] for late in result.emitted("used.late")
+    ] == ([missed] if missed else [])
+    wanted = {place[1]: (n, total) for _, place, _, n, total in window_rows(run(app, {"readings": [*early, *END]}))}
     for end in joined:
         n, total = wanted.get(end, (0, 0))
         wanted[end] = (n + 1, total + 100)
-    assert {place[1]: (n, total) for _, place, _, n, total in told(result)} == wanted
+    assert {place[1]: (n, total) for _, place, _, n, total in window_rows(result)} == wanted
 
 
 def test_a_change_by_a_late_event_is_told_of_the_windows_that_are_shown() -> None:
-    """Time has come to 40 by the reading at 50: of the windows with the one at 25, that which ends at 60 is shown."""
-    app, keeper = window(windows.sliding(seconds(40), every=seconds(10)), seconds(10))
+    """The reading at 50 has advanced time to 40: of the windows with the one at 25, that which ends at 60 is shown."""
+    app, view_handler = window(windows.sliding(seconds(40), every=seconds(10)), seconds(10))
     result = run(app, {"readings": [reading(1), reading(50), reading(25, 100)]})
-    assert [(place(each), each.closed, each.n, each.total) for each in result.emitted(keeper)][-2:] == [
+    assert [(place(row), row.closed, row.n, row.total) for row in result.emitted(view_handler)][-2:] == [
         ((10, 50), False, 1, 100),
         ((20, 60), False, 2, 101),
     ]
@@ -225,8 +224,8 @@ def test_a_late_after_of_its_own_comes_before_that_of_the_stream() -> None:
 
 def test_with_latest_there_is_one_row_for_each_key_that_of_its_newest_window() -> None:
     items = [reading(1, 5), reading(12, 6), reading(3, 1), reading(2, 9, "b")]
-    found = rows_of(windows.tumbling(seconds(10)), items, seconds(60), latest=True)
-    assert found == [("a", (10, 20), False, 1, 6), ("b", (0, 10), False, 1, 9)]
+    rows = rows_of(windows.tumbling(seconds(10)), items, seconds(60), latest=True)
+    assert rows == [("a", (10, 20), False, 1, 6), ("b", (0, 10), False, 1, 9)]
     closed = rows_of(windows.tumbling(seconds(10)), [*items, *END], seconds(60), latest=True, trigger=windows.on_close)
     assert closed == [("a", (10, 20), True, 1, 6), ("b", (0, 10), True, 1, 9)]
 
@@ -238,7 +237,7 @@ def test_the_last_five_minutes_fall_as_time_passes_and_are_gone_when_they_are_em
     def after(minutes: float) -> list[tuple[Any, ...]]:
         return rows_of(over, [*items, tick(timedelta(minutes=minutes))], latest=True)
 
-    assert [each[3] for each in after(0.1)] == [5]
+    assert [row[3] for row in after(0.1)] == [5]
     assert after(4) == [("a", (0, 300), True, 5, 5)]
     assert after(5) == [("a", (60, 360), True, 3, 3)]
     assert after(6) == []
@@ -249,27 +248,27 @@ def test_without_lateness_an_event_that_is_behind_another_may_miss_its_window() 
     over = windows.tumbling(seconds(10))
     items = [reading(9), reading(10), reading(8)]
     app, _ = window(over, seconds(60), late_after=timedelta(0))
-    assert [each.late_s for each in run(app, {"readings": items}).emitted("used.late")] == [2.0]
+    assert [late.late_s for late in run(app, {"readings": items}).emitted("used.late")] == [2.0]
     app, _ = window(over, timedelta(0))
-    assert [each.late_s for each in run(app, {"readings": items}).emitted("used.late")] == [2.0]
+    assert [late.late_s for late in run(app, {"readings": items}).emitted("used.late")] == [2.0]
 
 
 def test_an_event_in_an_open_session_is_not_late_however_far_time_has_come() -> None:
     app, _ = window(windows.session(seconds(30)), seconds(10))
     result = run(app, {"readings": [reading(0), reading(20), reading(45), reading(34)]})
     assert result.emitted("used.late") == []
-    assert told(result) == [("a", (0, 75), False, 4, 4)]
+    assert window_rows(result) == [("a", (0, 75), False, 4, 4)]
 
 
 def test_a_session_that_grows_takes_the_place_of_what_it_was() -> None:
-    app, keeper = window(windows.session(seconds(5)), seconds(60))
+    app, view_handler = window(windows.session(seconds(5)), seconds(60))
     result = run(app, {"readings": [reading(0, 1), reading(8, 2), reading(4, 4)]})
-    assert told(result) == [("a", (0, 13), False, 3, 7)]
-    assert [place(each) for each in result.emitted(keeper)] == [(0, 5), (8, 13), (0, 5), (8, 13), (0, 13)]
+    assert window_rows(result) == [("a", (0, 13), False, 3, 7)]
+    assert [place(row) for row in result.emitted(view_handler)] == [(0, 5), (8, 13), (0, 5), (8, 13), (0, 13)]
 
 
 def test_a_session_is_closed_when_no_event_can_join_it_any_more() -> None:
-    """One that comes just the gap after the last still does."""
+    """An event exactly the gap after the last one still joins."""
     over, items = windows.session(seconds(5)), [reading(0, 1), reading(3, 2)]
     assert rows_of(over, [*items, reading(8, 4)]) == [("a", (0, 13), False, 3, 7)]
     assert rows_of(over, [*items, tick(seconds(5) - STEP)]) == [("a", (0, 8), False, 2, 3)]
@@ -286,29 +285,29 @@ def test_events_wait_for_their_turn_where_order_matters() -> None:
 
 
 def test_a_window_of_a_number_tells_when_it_began_and_ended() -> None:
-    app, keeper = window(windows.tumbling(2), trigger=windows.on_close)
-    (row,) = run(app, {"readings": [reading(3), reading(8)]}).rows(keeper)
+    app, view_handler = window(windows.tumbling(2), trigger=windows.on_close)
+    (row,) = run(app, {"readings": [reading(3), reading(8)]}).rows(view_handler)
     assert (row.number, row.start, row.end) == (1, reading(3).at, reading(8).at)
 
 
 def test_an_hour_of_huge_values_leaves_nothing_behind_in_a_sum() -> None:
-    """Nothing is ever subtracted, so what has left the window has left it."""
+    """Nothing is ever subtracted, so values that have left the window leave no trace."""
     aggregate = {"n": windows.count(), "total": windows.mean("watts")}
     app, _ = window(windows.sliding(seconds(30), every=seconds(10)), aggregate=aggregate)
     result = run(app, {"readings": [reading(0, 2**53), reading(1, 1), reading(40, 1), reading(60, 3), *END]})
-    assert told(result)[-1][-1] == 3.0
-    assert [row[-1] for row in told(result) if row[1] == (40, 70)] == [2.0]
+    assert window_rows(result)[-1][-1] == 3.0
+    assert [row[-1] for row in window_rows(result) if row[1] == (40, 70)] == [2.0]
 
 
 @pytest.mark.parametrize("batch", [1, 1_000])
 def test_a_sketch_is_an_aggregate(batch: int) -> None:
-    """Merged from slide to slide, and the same whether it was written and read in between."""
+    """It is merged from slide to slide, and is the same whether it was serialised in between or not."""
     different = windows.summary("number", Hll, lambda numbers: round(numbers.count().value), int)
-    app, keeper = window(windows.sliding(seconds(20), every=seconds(10)), aggregate={"different": different})
+    app, view_handler = window(windows.sliding(seconds(20), every=seconds(10)), aggregate={"different": different})
     items = [reading(second, number=second % 7) for second in range(0, 30, 2)]
     result = run(app, {"readings": [*items, *END]}, batch_events=batch)
-    assert result.failed(keeper) == []
-    assert [(place(each), each.different) for each in result.rows(keeper)] == [
+    assert result.failed(view_handler) == []
+    assert [(place(row), row.different) for row in result.rows(view_handler)] == [
         ((-10, 10), 5), ((0, 20), 7), ((10, 30), 7), ((20, 40), 5),
     ]  # fmt: skip
 
@@ -338,4 +337,4 @@ def test_times_that_the_log_gives_are_taken_for_events_without() -> None:
         "w", reads=stream, key="meter", over=windows.tumbling(seconds(1)), aggregate={"n": windows.count()}, keep=keep
     )
     result = run(app, {"bare": [Bare(meter="a"), Bare(meter="a"), tick(seconds(1)), Bare(meter="a")]})
-    assert [(each.closed, each.n) for each in result.rows("w")] == [(True, 2), (False, 1)]
+    assert [(row.closed, row.n) for row in result.rows("w")] == [(True, 2), (False, 1)]

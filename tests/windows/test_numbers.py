@@ -1,4 +1,4 @@
-"""Numbers that do not fit, and those that are none: what windows tell of them, and that no key is lost to them."""
+"""Numbers that do not fit, and NaN: the rows of such windows, and that no key stops because of them."""
 
 from __future__ import annotations
 
@@ -28,28 +28,28 @@ SHAPES: list[Shape] = [
 ]
 SUM = {"total": windows.sum("watts")}
 LISTED = SUM | {"all": windows.collect("watts")}
-"""With a list, what is kept has no fixed size, and is not packed."""
+"""With a list, the accumulator has no fixed size, and is not packed."""
 TRIGGERS = [windows.on_change, windows.on_close, windows.every(seconds(3))]
 
 
 def totals_of(over: Shape, events: list[Reading]) -> dict[Any, int | None]:
-    """The sums of the closed windows, null where they do not fit a column."""
-    sums = {where: sum(each.watts or 0 for each in inside) for where, inside in expected(over, events).items()}
+    """Return the sums of the closed windows, null where they do not fit a column."""
+    sums = {where: sum(event.watts or 0 for event in inside) for where, inside in expected(over, events).items()}
     return {where: total if -(2**63) <= total < 2**63 else None for where, total in sums.items()}
 
 
 @pytest.mark.parametrize("trigger", TRIGGERS)
 @pytest.mark.parametrize("over", SHAPES, ids=str)
 def test_a_sum_that_is_too_large_is_null_and_later_windows_are_right_again(over: Any, trigger: Any) -> None:
-    """Each event a batch of its own, so that all that is kept is written and read."""
-    app, keeper = window(over, seconds(5), aggregate=SUM, trigger=trigger)
+    """Each event is a separate batch, so that the whole state is written and read."""
+    app, view_handler = window(over, seconds(5), aggregate=SUM, trigger=trigger)
     events = [reading(second, LARGE if second < 4 else 1) for second in (*range(20), *range(60, 80))]
     result = run(app, {"readings": [*events, *END]}, batch_events=1)
-    assert (result.failed(keeper), result.emitted("used.late")) == ([], [])
+    assert (result.failed(view_handler), result.emitted("used.late")) == ([], [])
     totals = totals_of(over, events)
     assert None in totals.values()
     assert list(totals.values())[-1] is not None
-    assert {place(each): each.total for each in result.rows(keeper) if getattr(each, "closed", True)} == totals
+    assert {place(row): row.total for row in result.rows(view_handler) if getattr(row, "closed", True)} == totals
 
 
 @pytest.mark.parametrize("aggregate", [SUM, LISTED], ids=["packed", "listed"])
@@ -64,11 +64,11 @@ def test_a_sum_depends_on_what_is_in_a_window_and_not_on_what_it_came_to_on_the_
     over: Any, aggregate: dict[str, Any], given: list[tuple[int, int]], trigger: Any, batch: int
 ) -> None:
     events = [reading(second, watts) for second, watts in given]
-    app, keeper = window(over, seconds(100), aggregate=aggregate, trigger=trigger)
+    app, view_handler = window(over, seconds(100), aggregate=aggregate, trigger=trigger)
     result = run(app, {"readings": [*events, *END]}, batch_events=batch)
-    assert result.failed(keeper) == []
+    assert result.failed(view_handler) == []
     totals = totals_of(over, events)
-    assert {place(each): each.total for each in result.rows(keeper) if getattr(each, "closed", True)} == totals
+    assert {place(row): row.total for row in result.rows(view_handler) if getattr(row, "closed", True)} == totals
 
 
 class Payment(Event, time="at"):
@@ -79,12 +79,12 @@ class Payment(Event, time="at"):
 
 
 def paid(over: Any, aggregate: dict[str, Any], field: str, values: list[Any]) -> Result:
-    """Windows over payments that are a second apart; each event is a batch."""
+    """Run windows over payments that are a second apart; each event is a batch."""
     app = App("bank")
     stream = app.stream("payments", Payment, key="account")
     app.window("paid", reads=stream, key="account", over=over, aggregate=aggregate, keep=timedelta(hours=1))
-    made = [{"at": BEGIN + seconds(number), field: value} for number, value in enumerate(values)]
-    result = run(app, {stream: [*(Payment(account="a", **each) for each in made), *END]}, batch_events=1)
+    payments = [{"at": BEGIN + seconds(number), field: value} for number, value in enumerate(values)]
+    result = run(app, {stream: [*(Payment(account="a", **payment) for payment in payments), *END]}, batch_events=1)
     assert result.failed("paid") == []
     return result
 
@@ -101,11 +101,11 @@ def paid(over: Any, aggregate: dict[str, Any], field: str, values: list[Any]) ->
     ids=str,
 )
 def test_a_sum_of_decimals_is_exact_and_null_while_it_does_not_fit(over: Any, totals: list[int | None]) -> None:
-    """In the last digits that a column has. Of the largest number and one more there is no sum."""
+    """The values use the last digits of a column. The largest number plus one has no sum."""
     one = Decimal("0.000000000000000001")
     most = Decimal("99999999999999999999.999999999999999999")
     rows = paid(over, {"total": windows.sum("amount")}, "amount", [most, one, -one, -one]).rows("paid")
-    assert [each.total if each.total is None else int(each.total.scaleb(18, EXACT)) for each in rows] == totals
+    assert [row.total if row.total is None else int(row.total.scaleb(18, EXACT)) for row in rows] == totals
 
 
 @pytest.mark.parametrize("values", list(permutations([1.0, nan, 2.0])), ids=str)
@@ -125,5 +125,5 @@ def test_the_smallest_of_nothing_but_no_numbers_is_none() -> None:
 def test_values_too_far_apart_for_a_deviation_fail_nothing() -> None:
     aggregate = {"spread": windows.stddev("share"), "squared": windows.variance("share"), "mean": windows.mean("share")}
     rows = paid(windows.tumbling(2), aggregate, "share", [-1e308, 1e308, inf, 1.0, 1.0, 3.0]).rows("paid")
-    assert [isnan(each.spread) and isnan(each.squared) for each in rows] == [True, True, False]
+    assert [isnan(row.spread) and isnan(row.squared) for row in rows] == [True, True, False]
     assert (rows[2].squared, rows[2].mean) == (2.0, 2.0)

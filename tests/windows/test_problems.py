@@ -1,4 +1,4 @@
-"""Windows that cannot be run are refused by `check`, with a sentence that says what to write instead."""
+"""Invalid windows are refused by `check`, with a sentence that says what to write instead."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from penstock import App, Event, windows
-from penstock.graph import check
+from penstock.app.graph import check
 from penstock.testing import run, tick
 from tests.windows.meters import seconds
 
@@ -32,12 +32,12 @@ class Bare(Event):
 
 
 def problems(event: type[Event] = Reading, **given: Any) -> list[str]:
-    """What is wrong with windows that are sound, but for what is given."""
+    """Return the errors of windows that are valid except for the given options."""
     app = App("bad")
     stream = app.stream("readings", event, key="meter")
     sound = {"over": windows.tumbling(MINUTE), "aggregate": {"n": windows.count()}, "keep": HOUR, "key": "meter"}
     app.window("used", reads=stream, **{**sound, **given})
-    return [each.message.removeprefix("handler used: ") for each in check(app)]
+    return [problem.message.removeprefix("handler used: ") for problem in check(app)]
 
 
 def test_a_sound_declaration_has_no_problems() -> None:
@@ -45,7 +45,7 @@ def test_a_sound_declaration_has_no_problems() -> None:
 
 
 class Plain:
-    """All that a summary needs, but nothing knows how to write it."""
+    """It has all that a summary needs, but cannot be serialised."""
 
     def add(self, value: int) -> None: ...
 
@@ -61,82 +61,85 @@ def _none() -> Plain:
 
 BAD: list[tuple[dict[str, Any], str]] = [
     ({"over": windows.sliding(seconds(5), every=MINUTE)}, "the window of 0:00:05 is smaller than its slide of 0:01:00"),
-    ({"over": windows.sliding(MINUTE, every=seconds(7))}, "take a window of 0:00:56 or 0:01:03"),
+    ({"over": windows.sliding(MINUTE, every=seconds(7))}, "use a window of 0:00:56 or 0:01:03"),
     (
         {"over": windows.sliding(HOUR, every=timedelta(milliseconds=100))},
-        "36,000 slides, and so many sums for each key",
+        "36,000 slides, so each key would need that many sums",
     ),
     ({"over": windows.tumbling(timedelta(0))}, "must be timedeltas above zero"),
     ({"over": windows.sliding(3, every=6)}, "lost; write windows.sliding(6, every=3), or windows.tumbling(3)"),
     ({"over": windows.sliding(3, every=5)}, "lost; write windows.tumbling(3)"),
     ({"over": windows.sliding(1, every=10_001)}, "lost; write windows.tumbling(1)"),
     ({"over": windows.sliding(seconds(3), every=seconds(10))}, f"lost; write windows.tumbling({seconds(3)!r})"),
-    ({"over": windows.sliding(10, every=4)}, "take a window of 8 or 12"),
-    ({"over": windows.sliding(10, every=MINUTE)}, "must be both timedeltas, or both whole numbers"),
-    ({"over": windows.tumbling(0)}, "whole numbers from 1 to"),
+    ({"over": windows.sliding(10, every=4)}, "use a window of 8 or 12"),
+    ({"over": windows.sliding(10, every=MINUTE)}, "must both be timedeltas, or both integers"),
+    ({"over": windows.tumbling(0)}, "integers from 1 to"),
     ({"over": windows.session(timedelta(0))}, "the gap of a session must be a timedelta above zero"),
     ({"over": windows.hybrid(0, MINUTE)}, "takes a number of events and a timedelta, both above zero"),
-    ({"over": MINUTE}, "is no window; write over=windows.tumbling"),
+    ({"over": MINUTE}, "is not a window; write over=windows.tumbling"),
     ({"keep": None}, "it needs keep=timedelta(...)"),
     ({"keep": timedelta(0)}, "keep must be a timedelta above zero"),
     ({"keep": 5}, "keep must be a timedelta above zero"),
-    ({"trigger": "close"}, "trigger='close' is none; write windows.on_change"),
+    ({"trigger": "close"}, "trigger='close' is not a trigger; write windows.on_change"),
     ({"trigger": windows.every(timedelta(0))}, "windows.every takes a timedelta above zero"),
     ({"aggregate": {}}, "it has no aggregates"),
     ({"aggregate": None}, "it has no aggregates"),
     ({"aggregate": [windows.count()]}, "has no names: write aggregate={"),
-    ({"aggregate": {"n": "count"}}, "n='count' is no aggregate; write windows.mean(column)"),
-    ({"aggregate": {"window": windows.count()}}, "the column 'window' is taken"),
-    ({"aggregate": {"meter": windows.count()}}, "the column 'meter' is taken"),
-    ({"aggregate": {"a b": windows.count()}}, "the column 'a b' is no name"),
-    ({"aggregate": {"x):print(1": windows.count()}}, "the column 'x):print(1' is no name"),
-    ({"aggregate": {"class": windows.count()}}, "the column 'class' is no name"),
-    ({"aggregate": {"m": windows.mean("volts")}}, "m is of 'volts', which is no field of Reading; it has at, meter"),
-    ({"aggregate": {"m": windows.mean("meter")}}, "m needs numbers, and Reading.meter has none"),
-    ({"aggregate": {"m": windows.mean("price")}}, "would lose digits of the decimals of Reading.price"),
-    ({"aggregate": {"m": windows.max("tags")}}, "m needs values with an order"),
-    ({"aggregate": {"m": windows.collect("watts", most=100_000)}}, "m collects 100000 values; from 1 to 10,000"),
-    ({"aggregate": {"m": windows.collect("watts", most="5")}}, "m collects '5' values; from 1 to 10,000"),  # type: ignore[arg-type]
-    ({"aggregate": {"m": windows.sum(None)}}, "m is of None, which is no field of Reading"),  # type: ignore[arg-type]
-    ({"aggregate": {"m": windows.sum(["watts"])}}, "m is of ['watts'], which is no field of Reading"),  # type: ignore[arg-type]
-    ({"aggregate": {"m": windows.summary("watts", _none, id, int)}}, "what makes its object raises LookupError: none"),
+    ({"aggregate": {"n": "count"}}, "n='count' is not an aggregate; write windows.mean(column)"),
+    ({"aggregate": {"window": windows.count()}}, "the name 'window' is taken"),
+    ({"aggregate": {"meter": windows.count()}}, "the name 'meter' is taken"),
+    ({"aggregate": {"a b": windows.count()}}, "the column 'a b' is not a valid name"),
+    ({"aggregate": {"x):print(1": windows.count()}}, "the column 'x):print(1' is not a valid name"),
+    ({"aggregate": {"class": windows.count()}}, "the column 'class' is not a valid name"),
+    ({"aggregate": {"m": windows.mean("volts")}}, "m reads 'volts', which is not a field of Reading; it has at, meter"),
+    ({"aggregate": {"m": windows.mean("meter")}}, "m needs numbers, but Reading.meter is not a number"),
+    ({"aggregate": {"m": windows.mean("price")}}, "would lose digits of the decimals in Reading.price"),
+    ({"aggregate": {"m": windows.max("tags")}}, "m needs values that can be ordered"),
+    (
+        {"aggregate": {"m": windows.collect("watts", most=100_000)}},
+        "m collects 100000 values; use a number from 1 to 10,000",
+    ),
+    ({"aggregate": {"m": windows.collect("watts", most="5")}}, "m collects '5' values; use a number from 1 to 10,000"),  # type: ignore[arg-type]
+    ({"aggregate": {"m": windows.sum(None)}}, "m reads None, which is not a field of Reading"),  # type: ignore[arg-type]
+    ({"aggregate": {"m": windows.sum(["watts"])}}, "m reads ['watts'], which is not a field of Reading"),  # type: ignore[arg-type]
+    ({"aggregate": {"m": windows.summary("watts", _none, id, int)}}, "the function raises LookupError: none"),
     ({"aggregate": {"m": windows.summary("watts", list, len, int)}}, "m keeps a list, which has no add"),  # type: ignore[type-var]
     (
         {"aggregate": {"m": windows.summary("watts", Plain, id, int)}},
-        "m keeps a Plain, which cannot be written and read",
+        "m keeps a Plain, which cannot be stored",
     ),
-    ({"key": "volts"}, "the key 'volts' is no field of Reading"),
-    ({"key": []}, "the key is []; give the name of one field, or of several, of Reading"),
-    ({"key": ["meter", 5]}, "the key is ('meter', 5); give the name of one field, or of several, of Reading"),
-    ({"key": [["meter"], "kind"]}, "the key is (['meter'], 'kind'); give the name of one field, or of several"),
-    ({"key": ["meter", "meter"]}, "the key is meter, meter: a field stands twice in it"),
-    ({"key": ["meter", "volts"]}, "the key 'volts' is no field of Reading"),
-    ({"key": ["meter", "tags"]}, "the key 'tags' is of a type that cannot identify anything"),
+    ({"key": "volts"}, "the key 'volts' is not a field of Reading"),
+    ({"key": []}, "the key is []; use the name of one field or several fields of Reading"),
+    ({"key": ["meter", 5]}, "the key is ('meter', 5); use the name of one field or several fields of Reading"),
+    ({"key": [["meter"], "kind"]}, "the key is (['meter'], 'kind'); use the name of one field or several fields"),
+    ({"key": ["meter", "meter"]}, "the key is meter, meter, which names a field twice"),
+    ({"key": ["meter", "volts"]}, "the key 'volts' is not a field of Reading"),
+    ({"key": ["meter", "tags"]}, "the key 'tags' has a type that cannot identify anything"),
     ({"where": "volts > 5"}, "where='volts > 5', for readings: there is no column 'volts'"),
     ({"where": "watts"}, "where='watts', for readings: "),
     ({"where": "watts >"}, "where='watts >', for readings: "),
-    ({"where": 5}, "where='5', for readings: where is not text"),
+    ({"where": 5}, "where='5', for readings: where is not a string"),
     ({"where": "_kind = 0"}, "where='_kind = 0', for readings: there is no column '_kind'"),
-    ({"late_after": timedelta(-1)}, "late_after must be a timedelta, of zero or more"),
-    ({"event": Bare, "late_after": MINUTE}, "Bare has no event time, by which windows go"),
+    ({"late_after": timedelta(-1)}, "late_after must be a timedelta of zero or more"),
+    ({"event": Bare, "late_after": MINUTE}, "Bare has no event time, which windows need"),
     ({"by": "n"}, "top and by go together"),
-    ({"top": 3, "by": "most"}, "by='most' is no field of Row"),
-    ({"top": 3, "by": ["n"]}, "by=['n'] is no field of Row"),
-    ({"top": "3", "by": "n"}, "top must be a whole number, at least 1"),
+    ({"top": 3, "by": "most"}, "by='most' is not a field of Row"),
+    ({"top": 3, "by": ["n"]}, "by=['n'] is not a field of Row"),
+    ({"top": "3", "by": "n"}, "top must be an integer of at least 1"),
 ]
 
 
-@pytest.mark.parametrize(("given", "told"), BAD, ids=[told for _, told in BAD])
-def test_what_cannot_be_run_is_refused(given: dict[str, Any], told: str) -> None:
-    assert any(told in each for each in problems(**given)), problems(**given)
+@pytest.mark.parametrize(("given", "message"), BAD, ids=[message for _, message in BAD])
+def test_what_cannot_be_run_is_refused(given: dict[str, Any], message: str) -> None:
+    assert any(message in problem for problem in problems(**given)), problems(**given)
 
 
 @pytest.mark.parametrize("slide", [*range(2, 40), 20_000])
 def test_what_is_advised_where_a_window_is_smaller_than_its_slide_is_sound(slide: int) -> None:
     for over in (windows.sliding(6, every=slide), windows.sliding(seconds(6), every=seconds(slide))):
-        for told in problems(over=over):
-            if "is smaller than its slide" in told:
-                for advice in told.partition("write ")[2].split(", or "):
+        for problem in problems(over=over):
+            if "is smaller than its slide" in problem:
+                for advice in problem.partition("write ")[2].split(", or "):
                     assert problems(over=eval(advice, {"windows": windows, "datetime": dt})) == []
 
 
@@ -160,8 +163,8 @@ def test_a_key_that_is_called_as_another_column_of_a_row_is_refused(key: str, ov
     numbered = over in (HYBRID, windows.tumbling(9))
     own = {"number", "start", "end"} if numbered else {"window"}
     own |= {"closed"} if trigger == windows.on_change else set()
-    told = f"the key is called {key!r}, as a column of these rows is; give the field another name"
-    assert problems(Numbered, key=key, over=over, trigger=trigger) == ([told] if key in own else [])
+    message = f"the key has the name {key!r}, which is already a column of these rows; rename the field"
+    assert problems(Numbered, key=key, over=over, trigger=trigger) == ([message] if key in own else [])
 
 
 class Other(Event, time="at"):
@@ -177,21 +180,23 @@ class Elsewhere(Event, time="at"):
 
 
 @pytest.mark.parametrize(
-    ("other", "over", "aggregate", "told"),
+    ("other", "over", "aggregate", "messages"),
     [
-        (Other, TIMED, windows.sum("watts"), ["m is of 'watts', which is int in Reading and float in Other"]),
-        (Other, HYBRID, windows.count("watts"), ["m is of 'watts', which is int in Reading and float in Other"]),
+        (Other, TIMED, windows.sum("watts"), ["m reads 'watts', which is int in Reading and float in Other"]),
+        (Other, HYBRID, windows.count("watts"), ["m reads 'watts', which is int in Reading and float in Other"]),
         (Other, TIMED, windows.count("watts"), []),
         (Elsewhere, TIMED, windows.sum("watts"), ["the key 'meter' is str in Reading and int in Elsewhere"]),
         (Reading, HYBRID, windows.sum("watts"), []),
     ],
 )
-def test_what_is_read_of_several_streams_has_one_type(other: Any, over: Any, aggregate: Any, told: list[str]) -> None:
+def test_what_is_read_of_several_streams_has_one_type(
+    other: Any, over: Any, aggregate: Any, messages: list[str]
+) -> None:
     app = App("two")
     streams = [app.stream("these", Reading, key="meter"), app.stream("those", other, key="meter")]
     app.window("used", reads=streams, key="meter", over=over, aggregate={"m": aggregate}, keep=HOUR)
-    assert [str(each).partition("handler used: ")[2] for each in check(app)] == [
-        f"{each}; give it one type" for each in told
+    assert [str(problem).partition("handler used: ")[2] for problem in check(app)] == [
+        f"{message}; give it one type" for message in messages
     ]
 
 
@@ -199,8 +204,8 @@ def test_of_a_stream_that_is_not_sound_there_is_no_window() -> None:
     app = App("bad")
     stream = app.stream("readings", Reading, key="meter", late_after=30)  # type: ignore[arg-type]
     app.window("used", reads=stream, key="meter", over=TIMED, aggregate={"n": windows.count()}, keep=HOUR)
-    told, _ = check(app)
-    assert told.message == "stream readings: late_after must be a timedelta, of zero or more"
+    problem, _ = check(app)
+    assert problem.message == "stream readings: late_after must be a timedelta of zero or more"
 
 
 @dataclass
@@ -222,10 +227,10 @@ class Widest:
 def test_a_summary_may_keep_a_dataclass_and_a_key_may_be_remembered_for_ever() -> None:
     app = App("good")
     stream = app.stream("others", Other, key="meter")
-    widest = windows.summary("meter", Widest, lambda each: each.text, str)
+    widest = windows.summary("meter", Widest, lambda event: event.text, str)
     over = windows.sliding(2 * MINUTE, every=MINUTE)
     app.window("w", reads=stream, key="meter", over=over, aggregate={"m": widest}, keep=timedelta.max)
-    items = [Other(at=datetime(2026, 1, 1, 0, each, tzinfo=UTC), meter="abc", watts=1.0) for each in range(5)]
+    items = [Other(at=datetime(2026, 1, 1, 0, minute, tzinfo=UTC), meter="abc", watts=1.0) for minute in range(5)]
     result = run(app, {stream: [*items, tick(HOUR)]}, batch_events=1)
     assert result.failed("w") == []
-    assert [each.m for each in result.rows("w")] == ["abc"] * 6
+    assert [row.m for row in result.rows("w")] == ["abc"] * 6

@@ -1,4 +1,4 @@
-"""Windows over events in any order that lateness allows come to the same as over all of them at once."""
+"""Windows over events in any order within the allowed lateness give the same as over all of them at once."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ TRIGGERS = st.sampled_from([windows.on_change, windows.on_close, windows.every(s
 
 
 def came(given: list[tuple[int, int, int | None, str]]) -> list[Reading]:
-    """Readings in an order in which none is more than `LATE_S` behind one that came before."""
-    ordered = sorted(given, key=lambda each: each[0] + each[1])
+    """Return readings in an order in which none is more than `LATE_S` behind an earlier arrival."""
+    ordered = sorted(given, key=lambda row: row[0] + row[1])
     return [reading(second, watts, meter, number) for number, (second, _, watts, meter) in enumerate(ordered)]
 
 
 def closed(result: Result) -> dict[tuple[str, Any], Any]:
-    return {(each.meter, place(each)): each for each in result.rows("used") if getattr(each, "closed", True)}
+    return {(row.meter, place(row)): row for row in result.rows("used") if getattr(row, "closed", True)}
 
 
 @pytest.mark.parametrize("aggregate", [AGGREGATES, COLLECTED], ids=["packed", "listed"])
@@ -59,20 +59,20 @@ def closed(result: Result) -> dict[tuple[str, Any], Any]:
 def test_closed_windows_are_those_of_a_batch(
     shape: Shape, aggregate: dict[str, Any], given: list[Any], trigger: Any, batch: int, shards: int
 ) -> None:
-    """Cut into batches of any size: between two of them all state is encoded and decoded."""
+    """Batches have any size: between two of them all state is encoded and decoded."""
     events = came(given)
-    app, keeper = window(shape, seconds(LATE_S), aggregate=aggregate, trigger=trigger)
+    app, view_handler = window(shape, seconds(LATE_S), aggregate=aggregate, trigger=trigger)
     result = run(app, {"readings": [*events, *END]}, shards=shards, batch_events=batch)
-    assert result.failed(keeper) == []
+    assert result.failed(view_handler) == []
     assert result.emitted("used.late") == []
     wanted = {
-        (meter, each): naive(inside)
+        (meter, where): naive(inside)
         for meter in "ab"
-        for each, inside in expected(shape, [event for event in events if event.meter == meter]).items()
+        for where, inside in expected(shape, [event for event in events if event.meter == meter]).items()
     }
-    found = closed(result)
-    assert found.keys() == wanted.keys()
-    for where, row in found.items():
+    rows = closed(result)
+    assert rows.keys() == wanted.keys()
+    for where, row in rows.items():
         assert {name: getattr(row, name) for name in aggregate} == {
             name: pytest.approx(wanted[where][name]) for name in aggregate
         }
@@ -82,11 +82,11 @@ def test_closed_windows_are_those_of_a_batch(
 @settings(deadline=None, max_examples=25)
 @given(READINGS, TRIGGERS)
 def test_a_restart_after_every_event_changes_nothing(shape: Shape, given: list[Any], trigger: Any) -> None:
-    """What is told, and the state bit for bit, while windows are open."""
-    app, keeper = window(shape, seconds(LATE_S), aggregate=COLLECTED, trigger=trigger)
+    """The output is equal, and the state bit for bit, while windows are open."""
+    app, view_handler = window(shape, seconds(LATE_S), aggregate=COLLECTED, trigger=trigger)
     once, often = (run(app, {"readings": came(given)}, batch_events=size) for size in (1_000, 1))
-    assert once.digest(keeper) == often.digest(keeper)
-    assert once.emitted(keeper) == often.emitted(keeper)
+    assert once.digest(view_handler) == often.digest(view_handler)
+    assert once.emitted(view_handler) == often.emitted(view_handler)
 
 
 @pytest.mark.parametrize("aggregate", [AGGREGATES, COLLECTED], ids=["packed", "listed"])
@@ -99,31 +99,31 @@ def test_a_restart_after_every_event_changes_nothing(shape: Shape, given: list[A
 def test_in_any_order_an_event_is_in_the_windows_that_are_open_when_it_comes(
     aggregate: dict[str, Any], given: list[tuple[int, int | None]], trigger: Any, batch: int
 ) -> None:
-    """Without regard to lateness: what misses a window is told, and is in all others."""
+    """Lateness is not limited: an event that misses a window is reported, and is in all others."""
     shape = windows.sliding(seconds(60), every=seconds(5))
     events = [reading(second, watts, number=number) for number, (second, watts) in enumerate(given)]
-    app, keeper = window(shape, seconds(LATE_S), aggregate=aggregate, trigger=trigger)
+    app, view_handler = window(shape, seconds(LATE_S), aggregate=aggregate, trigger=trigger)
     result = run(app, {"readings": [*events, *END]}, batch_events=batch)
-    assert result.failed(keeper) == []
+    assert result.failed(view_handler) == []
     wanted: dict[Any, list[Reading]] = {}
     missed: list[list[Any]] = []
     time = None
     for event in events:
         places = sorted(expected(shape, [event]))
-        ended = [each for each in places if time is not None and each[1] <= time]
+        ended = [span for span in places if time is not None and span[1] <= time]
         missed += [ended] if ended else []
-        for each in places[len(ended) :]:
-            wanted.setdefault(("a", each), []).append(event)
+        for span in places[len(ended) :]:
+            wanted.setdefault(("a", span), []).append(event)
         time = max(time or 0, seconds_to(event.at) - LATE_S)
-    told = [
-        [(seconds_to(each.start), seconds_to(each.end)) for each in late.windows]
+    late_spans = [
+        [(seconds_to(missed_window.start), seconds_to(missed_window.end)) for missed_window in late.windows]
         for late in result.emitted("used.late")
     ]
-    assert told == missed
-    found = closed(result)
-    assert found.keys() == wanted.keys()
-    for where, row in found.items():
-        inside = naive(sorted(wanted[where], key=lambda each: each.at))
+    assert late_spans == missed
+    rows = closed(result)
+    assert rows.keys() == wanted.keys()
+    for where, row in rows.items():
+        inside = naive(sorted(wanted[where], key=lambda event: event.at))
         assert {name: getattr(row, name) for name in aggregate} == {
             name: pytest.approx(inside[name]) for name in aggregate
         }
@@ -143,22 +143,22 @@ def test_in_any_order_an_event_is_late_only_if_every_session_it_could_be_in_is_c
 ) -> None:
     gap = 8
     events = [reading(second, number=number) for number, second in enumerate(given)]
-    app, keeper = window(windows.session(seconds(gap)), seconds(late_s), trigger=trigger)
+    app, view_handler = window(windows.session(seconds(gap)), seconds(late_s), trigger=trigger)
     result = run(app, {"readings": [*events, *END]}, batch_events=batch)
-    assert result.failed(keeper) == []
+    assert result.failed(view_handler) == []
     still, over, late = sessions(given, gap, late_s)
-    found = {
+    counts = {
         place: (row.n, row.closed if hasattr(row, "closed") else True) for (_, place), row in closed(result).items()
     }
-    assert [seconds_to(each.at) for each in result.emitted("used.late")] == late
-    assert found == {(each[0], each[-1] + gap): (len(each), True) for each in (*over, *still)}
+    assert [seconds_to(event.at) for event in result.emitted("used.late")] == late
+    assert counts == {(session[0], session[-1] + gap): (len(session), True) for session in (*over, *still)}
 
 
 def sessions(given: list[int], gap: int, late_s: int) -> tuple[list[list[int]], list[list[int]], list[int]]:
-    """The sessions that are still open after the last event, those that are over, and the events that are in none.
+    """Return the sessions that are open after the last event, the closed ones, and the events that are in none.
 
-    Log time moves `STEP` with each event, and event time moves with it from the newest event on. So a session that ends
-    just where event time is may still grow with the event that brought it there, but not with the one after.
+    Log time advances `STEP` with each event, and event time with it from the newest event on. So a session that ends
+    exactly at the event time may still grow with the event that advanced it, but not with the one after.
     """
     still: list[list[int]] = []
     over: list[list[int]] = []
@@ -167,17 +167,17 @@ def sessions(given: list[int], gap: int, late_s: int) -> tuple[list[list[int]], 
     newest, newest_at = -1_000, 0
     for now, at in enumerate(given):
         passed = newest + (now - newest_at) * STEP.total_seconds() - late_s
-        if any(each[-1] + gap < passed for each in still):
+        if any(session[-1] + gap < passed for session in still):
             time = passed
         if at >= newest:
             newest, newest_at, time = at, now, max(time, at - late_s)
-        over += [each for each in still if each[-1] + gap < time]
-        still = [each for each in still if each[-1] + gap >= time]
-        near = [each for each in still if each[0] - gap <= at <= each[-1] + gap]
+        over += [session for session in still if session[-1] + gap < time]
+        still = [session for session in still if session[-1] + gap >= time]
+        near = [session for session in still if session[0] - gap <= at <= session[-1] + gap]
         if near or at + gap >= time:
             still = [
-                *(each for each in still if each not in near),
-                sorted([at, *(one for each in near for one in each)]),
+                *(session for session in still if session not in near),
+                sorted([at, *(one for session in near for one in session)]),
             ]
         else:
             late.append(at)
@@ -194,9 +194,9 @@ def sessions(given: list[int], gap: int, late_s: int) -> tuple[list[list[int]], 
 def test_with_latest_a_row_falls_as_time_passes_and_goes_with_the_last_event_of_its_window(
     given: list[tuple[int, int]], pause_s: int, late_s: int, trigger: Any
 ) -> None:
-    """After a pause, each key has the row of the newest window that is closed, and none if that has no events."""
+    """After a pause, each key has the row of the newest closed window, and none if that has no events."""
     size, slide = 60, 10
-    came = sorted(given, key=lambda each: each[0] + (each[1] if late_s else 0))
+    came = sorted(given, key=lambda pair: pair[0] + (pair[1] if late_s else 0))
     events = [reading(second, number=number) for number, (second, _) in enumerate(came)]
     over = windows.sliding(seconds(size), every=seconds(slide))
     app, _ = window(over, seconds(late_s), trigger=trigger, latest=True)
@@ -232,18 +232,18 @@ def test_with_latest_a_row_falls_as_time_passes_and_goes_with_the_last_event_of_
 def test_with_latest_in_any_order_the_row_is_that_of_the_newest_window_without_what_missed_it(
     given: list[int], pause_s: int, late_s: int, trigger: Any, batch: int
 ) -> None:
-    """Events that are later than `late_after` among them: such a one is told, and is in the windows that are open."""
+    """Some events are later than `late_after`: such an event is reported, and is in the windows that are open."""
     size, slide = 60, 10
     events = [reading(second, number=number) for number, second in enumerate(given)]
     over = windows.sliding(seconds(size), every=seconds(slide))
-    app, keeper = window(over, seconds(late_s), trigger=trigger, latest=True)
+    app, view_handler = window(over, seconds(late_s), trigger=trigger, latest=True)
     ticks = [tick(seconds(pause_s)), tick(timedelta(microseconds=1))]
     result = run(app, {"readings": [*events, *ticks]}, batch_events=batch)
-    assert result.failed(keeper) == []
+    assert result.failed(view_handler) == []
     passed = [max(given[:number], default=-size - late_s) - late_s for number in range(len(given))]
     ended = [at // slide * slide for at in passed]  # of the newest closed window, when each event came
     late = [second for second, end in zip(given, ended, strict=True) if second // slide * slide < end]
-    assert [seconds_to(each.at) for each in result.emitted("used.late")] == late
+    assert [seconds_to(event.at) for event in result.emitted("used.late")] == late
 
     def row(end: int) -> list[tuple[tuple[int, int], int]]:
         inside = [at for at, before in zip(given, ended, strict=True) if end - size <= at < end and before < end]
@@ -253,7 +253,7 @@ def test_with_latest_in_any_order_the_row_is_that_of_the_newest_window_without_w
     first = next(second for second in given if second // slide == newest // slide)
     closed = (max(newest, first + pause_s) - late_s) // slide * slide
     still_open = newest // slide * slide + slide
-    shown = [(place(each), each.n) for each in result.rows("used")]
+    shown = [(place(result_row), result_row.n) for result_row in result.rows("used")]
     if still_open <= closed or trigger == windows.on_close:
         assert shown == row(closed)
     elif trigger == windows.on_change or pause_s >= 3:
@@ -263,14 +263,18 @@ def test_with_latest_in_any_order_the_row_is_that_of_the_newest_window_without_w
 @settings(deadline=None, max_examples=50)
 @given(READINGS, st.sampled_from([0, 5, 30]))
 def test_at_every_change_the_newest_window_is_told_as_it_is(given: list[Any], late_s: int) -> None:
-    """Of events in order: the last row is that of all so far, and is told with the event that changes it."""
+    """Events are in order: the last row is that of all so far, and is emitted with the event that changes it."""
     shape = windows.sliding(seconds(30), every=seconds(10))
-    events = [each for each in sorted(came(given), key=lambda each: each.at) if each.meter == "a"]
-    app, keeper = window(shape, seconds(late_s) if late_s else None, aggregate=AGGREGATES, latest=True)
-    changes = [each for each in run(app, {"readings": events}).emitted(keeper) if not getattr(each, "closed", True)]
+    events = [event for event in sorted(came(given), key=lambda event: event.at) if event.meter == "a"]
+    app, view_handler = window(shape, seconds(late_s) if late_s else None, aggregate=AGGREGATES, latest=True)
+    changes = [
+        change for change in run(app, {"readings": events}).emitted(view_handler) if not getattr(change, "closed", True)
+    ]
     assert len(changes) == len(events)
     for number, row in enumerate(changes):
-        (inside,) = [found for where, found in expected(shape, events[: number + 1]).items() if where == place(row)]
+        (inside,) = [
+            readings for where, readings in expected(shape, events[: number + 1]).items() if where == place(row)
+        ]
         assert {name: getattr(row, name) for name in AGGREGATES} == {
             name: pytest.approx(value) for name, value in naive(inside).items() if name in AGGREGATES
         }

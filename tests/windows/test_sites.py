@@ -9,16 +9,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from penstock.app import App
-from penstock.cli import main
-from penstock.errors import BadParameter
-from penstock.fingerprints.verdicts import Kind
+from penstock.app.app import App
+from penstock.app.fingerprints.verdicts import VerdictKind
+from penstock.app.loading import load
+from penstock.cli.main import main
+from penstock.core.errors import BadParameter
 from penstock.runtime.comparison import Comparison
-from penstock.runtime.loading import load
+from penstock.runtime.embedded.storage import EmbeddedStorage
 from penstock.runtime.states import HandlerStates, ShardCache
 from penstock.testing import run, tick
-from tests.handlers.keeping import SHARDS, Keeping
 from tests.handlers.pipe import later
+from tests.handlers.view_handlers import SHARDS, Keeping
 from tests.windows.meters import seconds
 from tests.windows.sites import TARGET, items
 
@@ -31,9 +32,9 @@ def app() -> App:
 
 
 def ran(app: App, name: str, root: Path) -> Keeping:
-    """Windows or a rollup of the app in a data directory, run in batches."""
-    (keeper,) = [each for each in app.keepers if each.name == name]
-    keeping = Keeping(root, app, keeper, str(TARGET))
+    """Run windows or a rollup of the app in a data directory, in batches."""
+    (view_handler,) = [handler for handler in app.view_handlers if handler.name == name]
+    keeping = Keeping(root, app, view_handler, str(TARGET))
     given = items(app, seed=3)["readings"]
     for first in range(0, len(given), 30):
         keeping.send(given[first : first + 30])
@@ -43,17 +44,17 @@ def ran(app: App, name: str, root: Path) -> Keeping:
 
 @pytest.mark.parametrize("name", ["load", "energy"])
 def test_in_files_it_comes_to_the_same_as_in_plain_python(name: str, app: App, tmp_path: Path) -> None:
-    """Before and after a rebuild from the log."""
+    """Compared before and after a rebuild from the log."""
     expected = run(app, {"readings": items(app, seed=3)["readings"]}, shards=SHARDS)
-    rows = [msgspec.to_builtins(each) for each in expected.rows(name)]
-    assert len({(each["site"], each["meter"]) for each in rows}) == 9
+    rows = [msgspec.to_builtins(row) for row in expected.rows(name)]
+    assert len({(row["site"], row["meter"]) for row in rows}) == 9
     keeping = ran(app, name, tmp_path)
     assert keeping.digest() == expected.digest(name)
-    columns = [each for each in rows[0] if each not in ("window", "start", "end")]
-    shown = sorted([[each[name] for name in columns] for each in rows], key=json.dumps)
+    columns = [column for column in rows[0] if column not in ("window", "start", "end")]
+    shown = sorted([[row[name] for name in columns] for row in rows], key=json.dumps)
 
     def stored() -> list[list[object]]:
-        return sorted([[each[name] for name in columns] for each in keeping.rows()], key=json.dumps)
+        return sorted([[row[name] for name in columns] for row in keeping.rows()], key=json.dumps)
 
     assert stored() == shown
     late = f"{name}.{'late' if name == 'load' else 'missed'}"
@@ -69,15 +70,15 @@ def test_in_files_it_comes_to_the_same_as_in_plain_python(name: str, app: App, t
 def test_the_state_of_a_key_is_found_by_the_json_array_of_its_fields(app: App, tmp_path: Path) -> None:
     keeping = ran(app, "energy", tmp_path)
     cache = ShardCache(1_000_000)
-    states = HandlerStates(keeping.keeper, keeping.directory, keeping.log, cache)
+    states = HandlerStates(keeping.view_handler, EmbeddedStorage(keeping.directory), keeping.log, cache)
 
     def got(key: str) -> bytes | None:
         return asyncio.run(states.get(key))
 
-    found = got(KEY)
-    assert found is not None
-    assert msgspec.json.decode(found)["state"]["key"] == ["site 1", 2]
-    assert got('[ "site 1", 2 ]') == found
+    answer = got(KEY)
+    assert answer is not None
+    assert msgspec.json.decode(answer)["state"]["key"] == ["site 1", 2]
+    assert got('[ "site 1", 2 ]') == answer
     assert got('["site 1","9"]') is None
     for bad in ("site 1", '["site 1"]', '["site 1",2,3]', '{"site":"site 1","meter":2}', '["site 1",null]'):
         with pytest.raises(
@@ -103,14 +104,14 @@ def test_the_commands_know_keys_of_several_fields(
     assert main(["replay", *given, "--verify"]) == 0
     assert "bit for bit" in capsys.readouterr().out
     assert main(["replay", *given, "--key", '["site 1", 2]']) == 0
-    told = capsys.readouterr().out
-    assert f"state of {KEY}: " in told
+    output = capsys.readouterr().out
+    assert f"state of {KEY}: " in output
     taken = [
-        each
-        for each in items(app, seed=3)["readings"]
-        if getattr(each, "site", None) == "site 1" and each.meter == 2 and not each.test
+        event
+        for event in items(app, seed=3)["readings"]
+        if getattr(event, "site", None) == "site 1" and event.meter == 2 and not event.test
     ]
-    assert told.count('"site":"site 1","meter":2,"watts"') == len(taken) > 0
+    assert output.count('"site":"site 1","meter":2,"watts"') == len(taken) > 0
     assert main(["replay", *given, "--key", "site 1"]) != 0
     assert "the key of load has the fields site, meter" in capsys.readouterr().err
 
@@ -132,7 +133,7 @@ WHERE = ('    where="NOT test",\n', '    where="NOT test AND watts > 50",\n')
             "its key was (site, meter) and is site",
             "purge",
         ),
-        (("minutes=1", "minutes=2"), "its state was made by another declaration", "rebuild"),
+        (("minutes=1", "minutes=2"), "its state belongs to a different declaration", "rebuild"),
     ],
 )
 def test_a_changed_declaration_is_refused_with_the_command_that_resolves_it(
@@ -140,14 +141,14 @@ def test_a_changed_declaration_is_refused_with_the_command_that_resolves_it(
 ) -> None:
     keeping = ran(app, "load", tmp_path / "data")
     keeping.log.close()
-    before = Comparison(app, str(TARGET), keeping.directory, keeping.settings)
-    before.record(keeping.keeper)
-    assert before.of_handler(keeping.keeper).kind is Kind.unchanged
+    before = Comparison(app, str(TARGET), EmbeddedStorage(keeping.directory), keeping.settings)
+    before.record(keeping.view_handler)
+    assert before.of_handler(keeping.view_handler).kind is VerdictKind.unchanged
     changed = changed_target(tmp_path, edit)
     other = load(str(changed)).app
-    after = Comparison(other, str(changed), keeping.directory, keeping.settings)
-    verdict = after.of_handler(other.keepers[0])
-    assert verdict.kind is Kind.incompatible
+    after = Comparison(other, str(changed), EmbeddedStorage(keeping.directory), keeping.settings)
+    verdict = after.of_handler(other.view_handlers[0])
+    assert verdict.kind is VerdictKind.incompatible
     assert verdict.reason.startswith(reason)
     assert str(verdict.command).startswith(f"penstock {command} ")
 
@@ -155,16 +156,16 @@ def test_a_changed_declaration_is_refused_with_the_command_that_resolves_it(
 def changed_target(folder: Path, edit: tuple[str, str]) -> Path:
     text = TARGET.read_text()
     assert edit[0] in text
-    made = folder / "changed_sites.py"
-    made.write_text(text.replace(*edit, 1))
-    return made
+    target = folder / "changed_sites.py"
+    target.write_text(text.replace(*edit, 1))
+    return target
 
 
 def test_a_rebuild_takes_the_events_of_the_new_condition(app: App, tmp_path: Path) -> None:
     ran(app, "load", tmp_path / "data").log.close()
     changed = changed_target(tmp_path, WHERE)
     other = load(str(changed)).app
-    keeping = Keeping(tmp_path / "data", other, other.keepers[0], str(changed))
+    keeping = Keeping(tmp_path / "data", other, other.view_handlers[0], str(changed))
     keeping.rebuild()
     given = items(app, seed=3)["readings"]
     keeping.time, keeping.sent = keeping.time + later(given), 10_000
@@ -172,6 +173,6 @@ def test_a_rebuild_takes_the_events_of_the_new_condition(app: App, tmp_path: Pat
     assert keeping.batch()
     expected = run(other, {"readings": [*items(other, seed=3)["readings"], tick(seconds(1))]}, shards=SHARDS)
     assert keeping.digest() == expected.digest("load")
-    stored = sorted((each["site"], each["meter"], each["readings"]) for each in keeping.rows())
-    assert stored == sorted((each.site, each.meter, each.readings) for each in expected.rows("load"))
+    stored = sorted((row["site"], row["meter"], row["readings"]) for row in keeping.rows())
+    assert stored == sorted((row.site, row.meter, row.readings) for row in expected.rows("load"))
     keeping.log.close()

@@ -13,7 +13,7 @@ class Sale(msgspec.Struct):
 
 
 async def main(url: str, until: str) -> None:
-    """Print the sales whenever they change, until so many pieces were sold."""
+    """Print the sales whenever they change, until `until` pieces have been sold."""
     async with Client(url) as client, client.table("sales", of=Sale) as sales:
         while sum(sale.pieces for sale in sales.rows) < int(until):
             await anext(sales)

@@ -16,7 +16,7 @@ class Order(Event, id="order_id", time="at"):
 
 
 async def handle(message: Events[Order] | Reset | Progress | Stall, tx: Tx) -> None:
-    """Count what is to be packed, and have each order shipped."""
+    """Count the items to pack, and have each order shipped."""
     if isinstance(message, Reset):
         raise RuntimeError("orders were missed: somebody must look")
     tx.execute("CREATE TABLE IF NOT EXISTS packed (product TEXT PRIMARY KEY, pieces INTEGER)")
@@ -32,11 +32,11 @@ async def main(url: str, file: str, carrier: str) -> None:
     async with httpx.AsyncClient() as http:
 
         async def ship(intent: Intent) -> None:
-            """The carrier takes each key once, so this may be called again."""
+            """Order the shipment. The carrier accepts each key once, so this may be called again."""
             answer = await http.post(carrier, json=intent.payload, headers={"Idempotency-Key": intent.id})
             if answer.status_code == 422:
                 raise GaveUp(answer.text)
-            answer.raise_for_status()  # anything else: it is called again, after a while
+            answer.raise_for_status()  # for any other error, the effect is retried later
 
         async with Client(url) as client:
             orders = client.follow(stream="orders", of=Order, since="earliest")

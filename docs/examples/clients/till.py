@@ -18,7 +18,7 @@ async def main(url: str, outbox: str) -> None:
     async with Client(url) as client, Producer(client, "orders", outbox) as producer:
         for product in ("tea", "milk", "tea"):
             order = Order(order_id=uuid4().hex, at=datetime.now(UTC), product=product, pieces=2)
-            await producer.send(order)  # from here on it is safe, whatever happens
+            await producer.send(order)  # from here on, the order is safe
         await producer.flush()
         for rejection in await producer.rejected():
             print(rejection.events, rejection.errors)

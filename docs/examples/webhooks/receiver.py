@@ -1,4 +1,4 @@
-"""Receives webhooks: checks who sent a message, does it once, and answers when that is durable."""
+"""Receives webhooks: verifies each message, processes it once, and responds when that is durable."""
 
 import json
 import os
@@ -6,8 +6,7 @@ import sqlite3
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
-from penstock.errors import BadSignature
-from penstock.signing import verify
+from penstock.client import BadSignature, verify
 
 SECRET = os.environ["HOOK_SECRET"]
 done = sqlite3.connect("received.db", isolation_level=None)
@@ -24,7 +23,7 @@ class Receiver(BaseHTTPRequestHandler):
         message = json.loads(body)
         if message["type"] == "webhook.challenge":
             return self.answer(200, {"challenge": message["data"]["challenge"]})
-        done.execute("INSERT OR IGNORE INTO message VALUES (?, ?)", (id, body.decode()))  # of each id, the first
+        done.execute("INSERT OR IGNORE INTO message VALUES (?, ?)", (id, body.decode()))  # the first with each id
         return self.answer(200, {})
 
     def answer(self, status: int, said: dict[str, Any]) -> None:

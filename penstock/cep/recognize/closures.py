@@ -1,5 +1,8 @@
-"""The closures that expressions are made of. Each does in Python what `penstock.filters` does with Arrow; None is NULL,
-and what has no result, or none that fits, is NULL too."""
+"""The closures that make up compiled expressions.
+
+Each closure does in Python what `penstock.core.filters` does with Arrow. None is NULL; an expression that has no
+result, or a result that does not fit its type, is also NULL.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +17,14 @@ from uuid import UUID
 import msgspec
 import pyarrow as pa
 
-from penstock.filters.alike import INT_MAX, INT_MIN
-from penstock.filters.kinds import TIME, Kind
-from penstock.filters.numbers import rest
+from penstock.core.filters.alike import INT_MAX, INT_MIN
+from penstock.core.filters.kinds import TIME, ValueKind
+from penstock.core.filters.numbers import rest
 
 Rows = Sequence[tuple[str, Any]]
-"""The rows of a match so far, each with its variable. The last one is the current one."""
+"""The rows of a match so far, each with its variable. The last row is the current row."""
 Value = Callable[[Rows, int], Any]
-"""What an expression is, given those rows and the number of the match. None is NULL."""
+"""A compiled expression: a function of the rows and the match number. None is NULL."""
 
 _DIGITS = 80
 
@@ -30,47 +33,49 @@ def constant(value: Any) -> Value:
     return lambda rows, number: value
 
 
-def python(value: Any, kind: Kind) -> Any:
-    """Arrow computes times without a zone; here they have it."""
+def python(value: Any, kind: ValueKind) -> Any:
+    """Add the UTC time zone to a time from Arrow, which computes times without a zone, and return other values
+    unchanged."""
     return value.replace(tzinfo=UTC) if kind == TIME and value is not None else value
 
 
-def told(value: Any, arrow: pa.DataType) -> Any:
-    """A value as Arrow takes it."""
+def to_arrow_value(value: Any, arrow: pa.DataType) -> Any:
+    """Convert a value of a pattern's expression to a type that Arrow accepts."""
     plain = msgspec.to_builtins(value, builtin_types=(datetime, date, timedelta, Decimal, bytes, bytearray))
     return list(plain.items()) if pa.types.is_map(arrow) and plain is not None else plain
 
 
 def plain(value: Value) -> Value:
-    """What an enumeration or a UUID is in a column."""
+    """Convert an enumeration or a UUID in a pattern's expression to its column value."""
 
     def run(rows: Rows, number: int) -> Any:
-        found = value(rows, number)
-        if isinstance(found, Enum):
-            return found.value
-        return str(found) if isinstance(found, UUID) else found
+        result = value(rows, number)
+        if isinstance(result, Enum):
+            return result.value
+        return str(result) if isinstance(result, UUID) else result
 
     return run
 
 
 def field_of(value: Value, name: str) -> Value:
     def run(rows: Rows, number: int) -> Any:
-        found = value(rows, number)
-        return None if found is None else getattr(found, name)
+        struct = value(rows, number)
+        return None if struct is None else getattr(struct, name)
 
     return plain(run)
 
 
 def joined(sign: bool, values: Sequence[Value]) -> Value:
-    """AND and OR of three values: the first that is `sign` decides, else NULL if there is one."""
+    """Return a closure for AND (`sign` is False) or OR (`sign` is True) in three-valued logic. The result is `sign` if
+    any value equals it, otherwise NULL if any value is NULL."""
 
     def run(rows: Rows, number: int) -> Any:
         unknown = False
         for value in values:
-            found = value(rows, number)
-            if found is sign:
+            operand = value(rows, number)
+            if operand is sign:
                 return sign
-            unknown = unknown or found is None
+            unknown = unknown or operand is None
         return None if unknown else not sign
 
     return run
@@ -78,8 +83,8 @@ def joined(sign: bool, values: Sequence[Value]) -> Value:
 
 def negated(value: Value) -> Value:
     def run(rows: Rows, number: int) -> bool | None:
-        found = value(rows, number)
-        return None if found is None else not found
+        operand = value(rows, number)
+        return None if operand is None else not operand
 
     return run
 
@@ -90,8 +95,8 @@ def is_null(value: Value) -> Value:
 
 def real(value: Value) -> Value:
     def run(rows: Rows, number: int) -> float | None:
-        found = value(rows, number)
-        return None if found is None else float(found)
+        operand = value(rows, number)
+        return None if operand is None else float(operand)
 
     return run
 
@@ -107,18 +112,18 @@ def both(step: Callable[[Any, Any], Any], first: Value, second: Value) -> Value:
 def finite(step: Callable[[Any, Any], Any], first: Value, second: Value) -> Value:
     def step_real(one: float, other: float) -> float | None:
         try:
-            found = step(one, other)
+            result = step(one, other)
         except (ZeroDivisionError, OverflowError):
             return None
-        return found if found is not None and math.isfinite(found) else None
+        return result if result is not None and math.isfinite(result) else None
 
     return both(step_real, first, second)
 
 
 def whole(step: Callable[[Any, Any], Any], first: Value, second: Value) -> Value:
     def step_whole(one: int, other: int) -> int | None:
-        found = step(one, other)
-        return found if found is not None and INT_MIN <= found <= INT_MAX else None
+        result = step(one, other)
+        return result if result is not None and INT_MIN <= result <= INT_MAX else None
 
     return both(step_whole, first, second)
 
@@ -126,8 +131,8 @@ def whole(step: Callable[[Any, Any], Any], first: Value, second: Value) -> Value
 def exact(step: Callable[[Any, Any], Any], first: Value, second: Value) -> Value:
     def step_exact(one: Any, other: Any) -> Decimal:
         with localcontext(prec=_DIGITS):
-            found: Decimal = step(Decimal(one), Decimal(other))
-            return found
+            result: Decimal = step(Decimal(one), Decimal(other))
+            return result
 
     return both(step_exact, first, second)
 
@@ -147,5 +152,5 @@ def remainder(one: float, other: float) -> float | None:
 
 
 def remainder_whole(one: int, other: int) -> int | None:
-    """Of the sign of what is divided, as in SQL."""
+    """Return the remainder with the sign of the dividend, as in SQL."""
     return None if other == 0 else int(math.copysign(1, one)) * (abs(one) % abs(other))

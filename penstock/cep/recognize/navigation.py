@@ -1,14 +1,14 @@
-"""What expressions take from the rows of a match: columns, FIRST, LAST and PREV, and what is counted or added up.
+"""Navigation and aggregates over the rows of a match: columns, FIRST, LAST, PREV, COUNT, SUM and others.
 
-A column is that of the last row of its variable; without a variable, and in the condition of that very variable, that
-of the current row. FIRST and LAST go by the rows of a variable, PREV by rows one after the other, which are all of the
-match, since nothing may come between.
+A column refers to the last row of its variable. Without a variable, or in that variable's own condition, it refers to
+the current row. FIRST and LAST use the rows of a variable. PREV uses consecutive rows, which all belong to the match,
+because no other rows are allowed in between.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from decimal import Decimal, localcontext
@@ -17,13 +17,13 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.cep.recognize.closures import Rows, Value, plain
-from penstock.cep.recognize.shape import variable
-from penstock.cep.recognize.values import HERE, HINTS, Leaf, Look, Made, arrow_of, made
-from penstock.filters.alike import INT_MAX, INT_MIN
-from penstock.filters.compiler import missing
-from penstock.filters.kinds import NUMBERS, REAL, TEXT, WHOLE, Mistake
-from penstock.filters.syntax import Call, Field, Lambda, Literal, Name, Node
-from penstock.schema import Event, arrow_type, fields
+from penstock.cep.recognize.pattern_clause import variable
+from penstock.cep.recognize.values import HERE, HINTS, CompiledExpression, Leaf, Look, arrow_of, compile_expression
+from penstock.core.filters.alike import INT_MAX, INT_MIN
+from penstock.core.filters.compiler import missing
+from penstock.core.filters.kinds import NUMBERS, REAL, TEXT, WHOLE, Mistake
+from penstock.core.filters.syntax import FieldAccess, FunctionCall, Lambda, Literal, Name, Node
+from penstock.core.schema import Event, arrow_type, fields
 
 OFFSET_MAX = 1_000
 _ORDERED = (*NUMBERS, "text", "time", "date")
@@ -32,10 +32,11 @@ _BEFORE, _MATCH = Look(rows_before=True), Look(match=True)
 
 @dataclass(frozen=True)
 class Scope:
-    """What an expression can name: the columns of a class and the variables of a pattern.
+    """The names that an expression can use: the columns of a class and the variables of a pattern.
 
-    `current` is the variable whose condition it is, None in a measure. `always` are the variables that every match has
-    a row of, and `least` how many rows are before the first row of each, at least: so far PREV can go back.
+    `current` is the variable whose condition is compiled, or None for a measure. `always` contains the variables that
+    have a row in every match. `least` contains for each variable the minimum number of rows before its first row, which
+    limits how far PREV can go back.
     """
 
     cls: type[Event]
@@ -46,28 +47,28 @@ class Scope:
     columns: Mapping[str, Any] = field(init=False)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "columns", {each.name: each for each in fields(self.cls)})
+        object.__setattr__(self, "columns", {column.name: column for column in fields(self.cls)})
 
-    def made(self, node: Node) -> Made:
-        return made(node, self.leaf)
+    def compile(self, node: Node) -> CompiledExpression:
+        return compile_expression(node, self.leaf)
 
     def leaf(self, node: Node) -> Leaf | None:
-        if isinstance(node, Call):
+        if isinstance(node, FunctionCall):
             build = CALLS.get(node.name)
             return None if build is None else build(self, node)
         column = self.column(node)
         if column is None:
             return None
         name, of = column
-        each = self.columns[name]
-        nullable = each.nullable or (of is not None and of not in self.always)
+        schema_field = self.columns[name]
+        nullable = schema_field.nullable or (of is not None and of not in self.always)
         look = HERE if of in (None, self.current) else _MATCH
         value = _current(name) if of in (None, self.current) else _last(of, 0, _current(name))
-        return Leaf(shown(node), arrow_type(each.hint), each.base, nullable, value, look)
+        return Leaf(shown(node), arrow_type(schema_field.hint), schema_field.base, nullable, value, look)
 
     def column(self, node: Node) -> tuple[str, str | None] | None:
-        """The column that a node names, and its variable; None if it is no such node."""
-        if isinstance(node, Field) and isinstance(node.of, Name) and variable(node.of.name) in self.variables:
+        """Return the match column that a node names, and its variable, or None if the node is not a column."""
+        if isinstance(node, FieldAccess) and isinstance(node.of, Name) and variable(node.of.name) in self.variables:
             self._require(node.name, node.name_position)
             return node.name, variable(node.of.name)
         if isinstance(node, Name):
@@ -77,26 +78,27 @@ class Scope:
 
     def _require(self, name: str, position: int) -> None:
         if name == "*":
-            raise Mistake(position, "* stands in COUNT only")
+            raise Mistake(position, "* is allowed only in COUNT")
         if name not in self.columns:
             raise Mistake(position, missing("column", name, tuple(self.columns)))
 
-    def of_one(self, node: Node, call: Call) -> tuple[str | None, Made]:
-        """An argument: an expression over a row of one variable, or over any row if it names none."""
+    def of_one(self, node: Node, call: FunctionCall) -> tuple[str | None, CompiledExpression]:
+        """Compile an argument: an expression over the rows of one variable, or over all rows if it does not name a
+        variable."""
         seen: dict[str | None, int] = {}
 
         def leaf(part: Node) -> Leaf | None:
-            if isinstance(part, Call) and part.name in CALLS:
-                raise Mistake(part.position, f"{part.name.upper()} cannot stand in {call.name.upper()}")
+            if isinstance(part, FunctionCall) and part.name in CALLS:
+                raise Mistake(part.position, f"{part.name.upper()} is not allowed in {call.name.upper()}")
             column = self.column(part)
             if column is None:
                 return None
             name, of = column
             seen.setdefault(of, part.position)
-            each = self.columns[name]
-            return Leaf(name, arrow_type(each.hint), each.base, each.nullable, _current(name))
+            schema_field = self.columns[name]
+            return Leaf(name, arrow_type(schema_field.hint), schema_field.base, schema_field.nullable, _current(name))
 
-        compiled = made(node, leaf)
+        compiled = compile_expression(node, leaf)
         if not seen:
             raise Mistake(call.position, f"{call.name.upper()} needs a column: {call.name.upper()}(B.price)")
         if len(seen) > 1:
@@ -104,7 +106,7 @@ class Scope:
         return next(iter(seen)), compiled
 
     def is_here(self, of: str | None) -> bool:
-        """Whether the last row of a variable is the current one."""
+        """Return whether the last row of a variable is the current row."""
         return of is None or of == self.current
 
 
@@ -113,22 +115,20 @@ def _current(name: str) -> Value:
 
 
 def _last(of: str | None, skipped: int, value: Value) -> Value:
-    def run(rows: Rows, number: int) -> Any:
-        left = skipped
-        for row in reversed(rows):
-            if of is None or row[0] == of:
-                if not left:
-                    return value((row,), number)
-                left -= 1
-        return None
-
-    return run
+    return _nth(reversed, of, skipped, value)
 
 
 def _first(of: str | None, skipped: int, value: Value) -> Value:
+    return _nth(iter, of, skipped, value)
+
+
+def _nth(order: Callable[[Rows], Iterator[Any]], of: str | None, skipped: int, value: Value) -> Value:
+    """Return a function that computes FIRST or LAST for a row of a match: it goes through the variable's rows in the
+    given order, and skips the first `skipped` of them."""
+
     def run(rows: Rows, number: int) -> Any:
         left = skipped
-        for row in rows:
+        for row in order(rows):
             if of is None or row[0] == of:
                 if not left:
                     return value((row,), number)
@@ -138,7 +138,7 @@ def _first(of: str | None, skipped: int, value: Value) -> Value:
     return run
 
 
-def _arguments(call: Call, least: int, most: int) -> tuple[Node, ...]:
+def _arguments(call: FunctionCall, least: int, most: int) -> tuple[Node, ...]:
     if not least <= len(call.arguments) <= most:
         count = str(most) if least == most else f"{least} or {most}"
         values = "value" if count == "1" else "values"
@@ -146,46 +146,47 @@ def _arguments(call: Call, least: int, most: int) -> tuple[Node, ...]:
     return call.arguments
 
 
-def _offset(call: Call, default: int) -> int:
+def _offset(call: FunctionCall, default: int) -> int:
     arguments = _arguments(call, 1, 2)
     if len(arguments) == 1:
         return default
     number = arguments[1]
     value = number.value if isinstance(number, Literal) else None
     if not isinstance(value, Decimal) or value != int(value) or not 0 <= value <= OFFSET_MAX:
-        raise Mistake(number.position, f"{call.name.upper()} takes a whole number here, from 0 to {OFFSET_MAX:,}")
+        raise Mistake(number.position, f"{call.name.upper()} takes an integer here, from 0 to {OFFSET_MAX:,}")
     return int(value)
 
 
-def _moved(scope: Scope, call: Call) -> Leaf:
-    """FIRST and LAST."""
+def _moved(scope: Scope, call: FunctionCall) -> Leaf:
+    """Compile FIRST or LAST."""
     offset = _offset(call, 0)
-    of, found = scope.of_one(call.arguments[0], call)
-    nullable = found.nullable or offset > 0 or (of is not None and of not in scope.always and of != scope.current)
+    of, expression = scope.of_one(call.arguments[0], call)
+    nullable = expression.nullable or offset > 0 or (of is not None and of not in scope.always and of != scope.current)
     here = call.name == "last" and not offset and scope.is_here(of)
-    value = (_last if call.name == "last" else _first)(of, offset, found.value)
-    return Leaf(shown(call), arrow_of(found.kind), found.hint, nullable, value, HERE if here else _MATCH)
+    value = (_last if call.name == "last" else _first)(of, offset, expression.value)
+    return Leaf(shown(call), arrow_of(expression.kind), expression.hint, nullable, value, HERE if here else _MATCH)
 
 
-def _prev(scope: Scope, call: Call) -> Leaf:
-    """So many rows before the row that the argument is of, which may be FIRST(...) or LAST(...)."""
+def _prev(scope: Scope, call: FunctionCall) -> Leaf:
+    """Compile PREV, which refers to the row a number of rows before the argument's row. The argument can be FIRST(...)
+    or LAST(...)."""
     offset, inner = _offset(call, 1), call.arguments[0]
     target, skipped, forward = inner, 0, False
-    if isinstance(inner, Call) and inner.name in ("first", "last"):
+    if isinstance(inner, FunctionCall) and inner.name in ("first", "last"):
         target, skipped, forward = inner.arguments[0], _offset(inner, 0), inner.name == "first"
-    of, found = scope.of_one(target, call)
+    of, expression = scope.of_one(target, call)
     anchor = of if of is not None else scope.current
     reach = scope.least[anchor] if anchor is not None else min(scope.least.values())
     if offset > reach:
         raise Mistake(
             call.position,
-            f"{shown(call)} can be a row before the match, which is not kept: let {offset} row(s) of other variables "
-            f"stand before {anchor or 'it'} in PATTERN, as in PATTERN (START {anchor or 'A'}+)",
+            f"{shown(call)} can be a row before the match, and such rows are not stored: put {offset} row(s) of other "
+            f"variables before {anchor or 'it'} in PATTERN, as in PATTERN (START {anchor or 'A'}+)",
         )
-    nullable = found.nullable or skipped > 0 or (of is not None and of not in scope.always and of != scope.current)
+    nullable = expression.nullable or skipped > 0 or (of is not None and of not in scope.always and of != scope.current)
     here = scope.is_here(of) and not skipped and not forward
-    value = _before(None if here else of, skipped, forward, offset, found.value)
-    return Leaf(shown(call), arrow_of(found.kind), found.hint, nullable, value, _BEFORE if here else _MATCH)
+    value = _before(None if here else of, skipped, forward, offset, expression.value)
+    return Leaf(shown(call), arrow_of(expression.kind), expression.hint, nullable, value, _BEFORE if here else _MATCH)
 
 
 def _before(of: str | None, skipped: int, forward: bool, offset: int, value: Value) -> Value:
@@ -199,22 +200,24 @@ def _before(of: str | None, skipped: int, forward: bool, offset: int, value: Val
     return run
 
 
-def _next(scope: Scope, call: Call) -> Leaf:
-    raise Mistake(call.position, "NEXT looks at rows that have not come: give that row a variable of its own")
+def _next(scope: Scope, call: FunctionCall) -> Leaf:
+    raise Mistake(call.position, "NEXT looks at rows that have not arrived yet: give that row a separate variable")
 
 
-def _count(scope: Scope, call: Call) -> Leaf:
+def _count(scope: Scope, call: FunctionCall) -> Leaf:
     (argument,) = _arguments(call, 1, 1)
-    star = argument.name == "*" if isinstance(argument, Name | Field) else False
+    star = argument.name == "*" if isinstance(argument, Name | FieldAccess) else False
     of: str | None = None
     value: Value | None = None
-    if star and isinstance(argument, Field):
+    if star and isinstance(argument, FieldAccess):
         of = variable(argument.of.name) if isinstance(argument.of, Name) else ""
         if of not in scope.variables:
-            raise Mistake(argument.position, f"there is no variable {of!r}; there are {', '.join(scope.variables)}")
+            raise Mistake(
+                argument.position, f"there is no variable {of!r}; the variables are {', '.join(scope.variables)}"
+            )
     elif not star:
-        of, found = scope.of_one(argument, call)
-        value = found.value
+        of, expression = scope.of_one(argument, call)
+        value = expression.value
 
     def run(rows: Rows, number: int) -> int:
         mine = (row for row in rows if of is None or row[0] == of)
@@ -223,20 +226,20 @@ def _count(scope: Scope, call: Call) -> Leaf:
     return Leaf(shown(call), WHOLE.arrow, int, False, run, _MATCH)
 
 
-def _added(scope: Scope, call: Call) -> Leaf:
-    """SUM, AVG, MIN and MAX: of the values that are not NULL, and NULL if there are none."""
+def _added(scope: Scope, call: FunctionCall) -> Leaf:
+    """Compile SUM, AVG, MIN or MAX of the values that are not NULL. The result is NULL if there are no such values."""
     (argument,) = _arguments(call, 1, 1)
-    of, found = scope.of_one(argument, call)
+    of, expression = scope.of_one(argument, call)
     needed = NUMBERS if call.name in ("sum", "avg") else _ORDERED
-    if found.kind.name not in needed:
-        raise Mistake(argument.position, f"{call.name.upper()} does not take {found.kind.shown}")
-    kind, total = REAL if call.name == "avg" else found.kind, _TOTALS[call.name]
-    arrow = pa.decimal128(38, found.kind.arrow.scale) if kind.name == "decimal" else arrow_of(kind)
-    value = plain(found.value)
+    if expression.kind.name not in needed:
+        raise Mistake(argument.position, f"{call.name.upper()} does not take {expression.kind.shown}")
+    kind, total = REAL if call.name == "avg" else expression.kind, _TOTALS[call.name]
+    arrow = pa.decimal128(38, expression.kind.arrow.scale) if kind.name == "decimal" else arrow_of(kind)
+    value = plain(expression.value)
 
     def run(rows: Rows, number: int) -> Any:
         values = [value((row,), number) for row in rows if of is None or row[0] == of]
-        known = [each for each in values if each is not None]
+        known = [operand for operand in values if operand is not None]
         return total(known) if known else None
 
     return Leaf(shown(call), arrow, HINTS[kind.name], True, run, _MATCH)
@@ -253,7 +256,7 @@ def _sum(values: Sequence[Any]) -> Any:
 
 
 def _average(values: Sequence[Any]) -> float | None:
-    """The mean of the numbers as they are in a column."""
+    """Return the mean of a match's values as a float, or None if their sum is out of range."""
     total = _sum(values)
     return None if total is None else float(total) / len(values)
 
@@ -261,19 +264,19 @@ def _average(values: Sequence[Any]) -> float | None:
 _TOTALS: Mapping[str, Callable[[Sequence[Any]], Any]] = {"sum": _sum, "avg": _average, "min": min, "max": max}
 
 
-def _classifier(scope: Scope, call: Call) -> Leaf:
+def _classifier(scope: Scope, call: FunctionCall) -> Leaf:
     _arguments(call, 0, 0)
     return Leaf(shown(call), TEXT.arrow, str, False, lambda rows, number: rows[-1][0], _MATCH)
 
 
-def _match_number(scope: Scope, call: Call) -> Leaf:
+def _match_number(scope: Scope, call: FunctionCall) -> Leaf:
     _arguments(call, 0, 0)
     if scope.current is not None:
-        raise Mistake(call.position, "MATCH_NUMBER() is known when a match is, so it stands in MEASURES only")
+        raise Mistake(call.position, "MATCH_NUMBER() is allowed only in MEASURES: it is known once there is a match")
     return Leaf(shown(call), WHOLE.arrow, int, False, lambda rows, number: number, _MATCH)
 
 
-def _match_rowtime(scope: Scope, call: Call) -> Leaf:
+def _match_rowtime(scope: Scope, call: FunctionCall) -> Leaf:
     _arguments(call, 0, 0)
     time = scope.cls.__time_field__
     if time is None:
@@ -283,7 +286,7 @@ def _match_rowtime(scope: Scope, call: Call) -> Leaf:
     return Leaf(shown(call), pa.timestamp("us", "UTC"), datetime, False, _current(time))
 
 
-CALLS: Mapping[str, Callable[[Scope, Call], Leaf]] = {
+CALLS: Mapping[str, Callable[[Scope, FunctionCall], Leaf]] = {
     "first": _moved, "last": _moved, "prev": _prev, "next": _next, "count": _count, "sum": _added, "avg": _added,
     "min": _added, "max": _added, "classifier": _classifier, "match_number": _match_number,
     "match_rowtime": _match_rowtime,
@@ -291,10 +294,10 @@ CALLS: Mapping[str, Callable[[Scope, Call], Leaf]] = {
 
 
 def shown(node: Node) -> str:
-    """A node as it was written, or nearly."""
+    """Return a node of a pattern's expression as SQL text, close to the original text."""
     if isinstance(node, Name):
         return node.name
-    if isinstance(node, Field):
+    if isinstance(node, FieldAccess):
         return f"{shown(node.of)}.{node.name}"
     if isinstance(node, Literal):
         return repr(node.value) if isinstance(node.value, str) else str(node.value)

@@ -1,5 +1,6 @@
-"""The text of a MATCH_RECOGNIZE as its clauses. What the parser does not know, WITHIN and every way to skip, is taken
-out of its tokens before it sees them; what it knows and we do not is refused here, with the place in the text."""
+"""Splits MATCH_RECOGNIZE text into its clauses. Clauses that sqlglot does not support, WITHIN and all forms of AFTER
+MATCH SKIP, are removed from the tokens before parsing. Clauses that Penstock does not support are rejected, with their
+position in the text."""
 
 from __future__ import annotations
 
@@ -10,9 +11,9 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 from sqlglot import Token, Tokenizer, TokenType
 from sqlglot.errors import SqlglotError
 
-from penstock.filters.kinds import Mistake
-from penstock.filters.syntax import Call, Field, Literal, Name, Node, PlainParser, Reader
-from penstock.filters.tokens import with_intervals
+from penstock.core.filters.kinds import Mistake
+from penstock.core.filters.syntax import FieldAccess, FunctionCall, Literal, Name, Node, PlainParser, SyntaxReader
+from penstock.core.filters.tokens import with_intervals
 
 TEXT_MAX = 10_000
 EXCERPT = 24
@@ -26,8 +27,9 @@ _REFUSED = {
 }  # fmt: skip
 
 
-class Item(NamedTuple):
-    """An expression with its name: a measure, a column that is selected. `is_final`: as of the match's last row."""
+class NamedExpression(NamedTuple):
+    """An expression with its name: a measure or a selected column. With `is_final`, it is evaluated at the match's last
+    row."""
 
     node: Node
     name: str | None
@@ -36,7 +38,7 @@ class Item(NamedTuple):
 
 
 class Words(NamedTuple):
-    """Words of the text that are ours to read, and where they begin."""
+    """The words of a clause that this module parses itself, and their position."""
 
     words: tuple[str, ...]
     position: int
@@ -44,29 +46,29 @@ class Words(NamedTuple):
 
 @dataclass(frozen=True)
 class Statement:
-    """The clauses. `select` is None for `*`; `pattern` begins at `pattern_at` in the text."""
+    """The clauses in a query. `select` is None for `*`; `pattern` begins at `pattern_at` in the text."""
 
     table: str
     alias: str | None
-    partition: tuple[Item, ...]
-    order: tuple[tuple[Item, bool], ...]
-    measures: tuple[Item, ...]
+    partition: tuple[NamedExpression, ...]
+    order: tuple[tuple[NamedExpression, bool], ...]
+    measures: tuple[NamedExpression, ...]
     all_rows: bool
     skip: Words | None
     pattern: str
     pattern_at: int
     within: Node | None
-    define: tuple[Item, ...]
-    select: tuple[Item, ...] | None
+    define: tuple[NamedExpression, ...]
+    select: tuple[NamedExpression, ...] | None
     where: Node | None
 
 
 def shown(text: str, mistake: Mistake) -> str:
-    """The sentence about a mistake, with its line, its column and what stands there."""
+    """Format a mistake in MATCH_RECOGNIZE text as its message, with the line, the column and an excerpt of the text."""
     place = min(mistake.position, len(text))
     line, column = text.count("\n", 0, place) + 1, place - (text.rfind("\n", 0, place) + 1) + 1
     there = text[place : place + EXCERPT].split("\n")[0]
-    return f"{mistake.sentence} (line {line}, column {column}: {there!r})" if there else f"{mistake.sentence} (the end)"
+    return f"{mistake.sentence} " + (f"(line {line}, column {column}: {there!r})" if there else "(at the end)")
 
 
 def refuse(position: int, sentence: str) -> NoReturn:
@@ -74,32 +76,32 @@ def refuse(position: int, sentence: str) -> NoReturn:
 
 
 class _Words(Tokenizer):
-    """Names may stand in backticks, as everywhere in `app.sql`, or in double quotes."""
+    """Tokenizer that allows names in backticks, as everywhere in `app.sql`, or in double quotes."""
 
     IDENTIFIERS: ClassVar[list[Any]] = ['"', "`"]
     KEYWORDS: ClassVar[dict[str, TokenType]] = {**Tokenizer.KEYWORDS, "MATCH_RECOGNIZE": TokenType.MATCH_RECOGNIZE}
 
 
-class _Reader(Reader):
-    """Knows `*` as well, which COUNT takes."""
+class _Reader(SyntaxReader):
+    """A reader that also accepts `*`, for COUNT."""
 
-    PARTS: ClassVar[Any] = {**Reader.PARTS, "Star": frozenset()}
+    PARTS: ClassVar[Any] = {**SyntaxReader.PARTS, "Star": frozenset()}
 
     def _star(self, tree: Any) -> Node:
-        return Name("*", self._place)
+        return Name("*", self._position)
 
     def _column(self, tree: Any) -> Node:
         if type(tree.this).__name__ != "Star":
             return super()._column(tree)
         first = tree.args.get("table")
         if first is None:
-            return Name("*", self._place)
-        place = first.meta.get("start", self._place)
-        return Field(Name(first.this, place), "*", place, place)
+            return Name("*", self._position)
+        place = first.meta.get("start", self._position)
+        return FieldAccess(Name(first.this, place), "*", place, place)
 
 
 def statement(text: str) -> Statement:
-    """Read a text; a `Mistake` if it is not one."""
+    """Split a MATCH_RECOGNIZE query into clauses. Raises `Mistake` if the query is invalid."""
     if len(text) > TEXT_MAX:
         refuse(TEXT_MAX, f"it has more than {TEXT_MAX:,} characters")
     return _Statement(text).read()
@@ -111,7 +113,7 @@ class _Statement:
         try:
             self.tokens = list(with_intervals([_plain(token) for token in _Words().tokenize(text)]))
         except SqlglotError:
-            refuse(max(text.rfind("'"), text.rfind('"'), 0), "it cannot be read: is there a quote that is not closed?")
+            refuse(max(text.rfind("'"), text.rfind('"'), 0), "it cannot be parsed: is there an unclosed quote?")
 
     def read(self) -> Statement:
         pattern, pattern_at, end = self._pattern()
@@ -126,21 +128,21 @@ class _Statement:
         return Statement(
             source.name,
             alias.name if alias is not None else None,
-            tuple(self._item(each) for each in match.args.get("partition_by") or ()),
-            tuple((self._item(each.this), bool(each.args.get("desc"))) for each in _ordered(match)),
-            tuple(self._measure(each) for each in match.args.get("measures") or ()),
+            tuple(self._item(expression) for expression in match.args.get("partition_by") or ()),
+            tuple((self._item(expression.this), bool(expression.args.get("desc"))) for expression in _ordered(match)),
+            tuple(self._measure(measure) for measure in match.args.get("measures") or ()),
             self._all_rows(match),
             skip,
             pattern,
             pattern_at,
             within,
-            tuple(self._item(each) for each in match.args.get("define") or ()),
+            tuple(self._item(definition) for definition in match.args.get("define") or ()),
             self._select(tree),
             None if tree.args.get("where") is None else self._node(tree.args["where"].this),
         )
 
     def _pattern(self) -> tuple[str, int, int]:
-        """What stands in PATTERN ( ), where it begins, and the number of the token after it."""
+        """Return the text inside PATTERN ( ), its position, and the number of the token after the clause."""
         for number, token in enumerate(self.tokens[:-1]):
             if _is(token, "PATTERN") and self.tokens[number + 1].token_type == TokenType.L_PAREN:
                 depth = 0
@@ -150,38 +152,38 @@ class _Statement:
                     if not depth:
                         begin = self.tokens[number + 1].end + 1
                         if place == number + 2:
-                            refuse(begin, "PATTERN ( ) is empty: say there which rows follow each other")
+                            refuse(begin, "PATTERN ( ) is empty: list the variables of the rows in order")
                         return self.text[begin : self.tokens[place].start], begin, place + 1
                 refuse(token.start, "the parenthesis of PATTERN is not closed")
-        return refuse(self._keyword(), "it has no PATTERN ( ): say there which rows follow each other")
+        return refuse(self._keyword(), "it has no PATTERN ( ): list the variables of the rows in order")
 
     def _keyword(self) -> int:
-        return next((each.start for each in self.tokens if each.token_type == TokenType.MATCH_RECOGNIZE), 0)
+        return next((token.start for token in self.tokens if token.token_type == TokenType.MATCH_RECOGNIZE), 0)
 
     def _within(self, start: int) -> Node | None:
-        """WITHIN and its interval, taken out; it stands after PATTERN."""
+        """Remove WITHIN and its interval, which come after PATTERN, from the tokens, and return the interval."""
         for token in self.tokens[start:]:
             if _is(token, "SUBSET"):
-                refuse(token.start, "SUBSET is not known: name the variables in the expressions themselves")
+                refuse(token.start, "SUBSET is not supported: use the variables directly in the expressions")
         if start >= len(self.tokens) or not _is(self.tokens[start], "WITHIN"):
             return None
         taken = self.tokens[start + 1 : start + 5]
-        kinds = [each.token_type for each in taken]
+        kinds = [token.token_type for token in taken]
         if kinds != [TokenType.VAR, TokenType.L_PAREN, TokenType.STRING, TokenType.R_PAREN]:
             refuse(self.tokens[start].start, "WITHIN takes an interval: WITHIN INTERVAL '10' MINUTE")
         del self.tokens[start : start + 5]
-        return Call("interval", (Literal(taken[2].text, taken[2].start),), taken[0].start)
+        return FunctionCall("interval", (Literal(taken[2].text, taken[2].start),), taken[0].start)
 
     def _skip(self) -> Words | None:
-        """AFTER MATCH SKIP ..., taken out. It stands before PATTERN."""
-        texts = [each.text.upper() for each in self.tokens]
+        """Remove AFTER MATCH SKIP ..., which comes before PATTERN, from the tokens, and return its words."""
+        texts = [token.text.upper() for token in self.tokens]
         for number in range(len(texts) - 2):
             if texts[number : number + 3] == ["AFTER", "MATCH", "SKIP"]:
                 position = self.tokens[number].start
                 end = self._next("PATTERN", number)
                 if end is None:
-                    refuse(position, "AFTER MATCH SKIP stands before PATTERN: put it there")
-                words = tuple(each.text for each in self.tokens[number + 3 : end])
+                    refuse(position, "AFTER MATCH SKIP must come before PATTERN")
+                words = tuple(token.text for token in self.tokens[number + 3 : end])
                 del self.tokens[number:end]
                 return Words(words, position)
         return None
@@ -195,54 +197,54 @@ class _Statement:
             (tree,) = trees
         except SqlglotError as error:
             known = getattr(error, "errors", None) or [{}]
-            refuse(len(known[0].get("start_context") or ""), "it cannot be read here")
+            refuse(len(known[0].get("start_context") or ""), "it cannot be parsed here")
         except (RecursionError, ValueError):
-            refuse(0, "it cannot be read")
+            refuse(0, "it cannot be parsed")
         if type(tree).__name__ != "Select" or tree.args.get("match") is None or tree.args.get("from_") is None:
-            refuse(self._keyword(), "MATCH_RECOGNIZE stands after the one stream of FROM: SELECT ... FROM stream "
+            refuse(self._keyword(), "MATCH_RECOGNIZE must come after the one stream in FROM: SELECT ... FROM stream "
                    "MATCH_RECOGNIZE (...)")  # fmt: skip
         for part, value in tree.args.items():
             if value and part not in _ALLOWED:
-                told = _REFUSED.get(part, part.upper())
-                refuse(self._at(value), f"{told} cannot stand with MATCH_RECOGNIZE: read what it finds, which is a "
-                       "stream, with a view of its own")  # fmt: skip
+                clause = _REFUSED.get(part, part.upper())
+                refuse(self._at(value), f"{clause} is not allowed with MATCH_RECOGNIZE: read its result, which is a "
+                       "stream, with a separate view")  # fmt: skip
         return tree
 
     def _all_rows(self, match: Any) -> bool:
-        told = match.args["rows"].name if match.args.get("rows") is not None else "ONE ROW PER MATCH"
-        if told not in _ROWS:
-            refuse(self._keyword(), f"{told} is not known: use ONE ROW PER MATCH or ALL ROWS PER MATCH")
-        return _ROWS[told]
+        rows = match.args["rows"].name if match.args.get("rows") is not None else "ONE ROW PER MATCH"
+        if rows not in _ROWS:
+            refuse(self._keyword(), f"{rows} is not supported: use ONE ROW PER MATCH or ALL ROWS PER MATCH")
+        return _ROWS[rows]
 
-    def _select(self, tree: Any) -> tuple[Item, ...] | None:
+    def _select(self, tree: Any) -> tuple[NamedExpression, ...] | None:
         items = tree.expressions
-        if any(type(each).__name__ == "Star" for each in items):
+        if any(type(expression).__name__ == "Star" for expression in items):
             if len(items) > 1:
-                refuse(self._at(items[0]), "* stands alone: name the columns instead")
+                refuse(self._at(items[0]), "* cannot be combined with other columns: name the columns instead")
             return None
-        return tuple(self._item(each) for each in items)
+        return tuple(self._item(expression) for expression in items)
 
-    def _measure(self, tree: Any) -> Item:
+    def _measure(self, tree: Any) -> NamedExpression:
         item = self._item(tree.this)
         if item.name is None:
-            refuse(item.position, "a measure has a name: write ... AS name")
+            refuse(item.position, "a measure needs a name: write ... AS name")
         return item._replace(is_final=tree.args.get("window_frame") == "FINAL")
 
-    def _item(self, tree: Any) -> Item:
+    def _item(self, tree: Any) -> NamedExpression:
         if type(tree).__name__ in ("Alias", "PropertyEQ"):
             node = self._node(tree.this)
-            return Item(node, tree.alias, node.position)
+            return NamedExpression(node, tree.alias, node.position)
         node = self._node(tree)
-        return Item(node, node.name if isinstance(node, Name | Field) else None, node.position)
+        return NamedExpression(node, node.name if isinstance(node, Name | FieldAccess) else None, node.position)
 
     def _node(self, tree: Any) -> Node:
         return _Reader(refuse, self._at(tree)).node(tree)
 
     def _at(self, tree: Any) -> int:
-        """Where something begins. Not all of the parser's nodes know."""
+        """Return the position of a tree in the text. Not all of the parser's nodes know their positions."""
         trees = tree if isinstance(tree, list) else [tree]
-        walks = [each.walk() for each in trees if hasattr(each, "walk")]
-        return min((each.meta["start"] for walk in walks for each in walk if "start" in each.meta), default=0)
+        walks = [root.walk() for root in trees if hasattr(root, "walk")]
+        return min((node.meta["start"] for walk in walks for node in walk if "start" in node.meta), default=0)
 
 
 def _ordered(match: Any) -> Sequence[Any]:
@@ -255,7 +257,7 @@ def _is(token: Token, word: str) -> bool:
 
 
 def _plain(token: Token) -> Token:
-    """INTERVAL as a name, of which a call is made."""
+    """Return INTERVAL as a name token, so that it is parsed as a function call."""
     if token.token_type != TokenType.INTERVAL:
         return token
     return Token(TokenType.VAR, token.text, token.line, token.col, token.start, token.end)

@@ -1,6 +1,8 @@
-"""Expressions over one row at a time, as closures. What an expression means is what `penstock.filters` says: it types
-each, and refuses what is wrong; a closure only does in Python what that would do with Arrow. What there is no closure
-for is computed by it, on a batch of one row, which is slower and the same.
+"""Compiles expressions to closures that process one row at a time.
+
+`penstock.core.filters` defines the meaning of expressions: it determines their types and rejects invalid expressions. A
+closure does in Python what the filter would do with Arrow. Expressions without a closure are computed by the filter on
+a batch of one row, which is slower but has the same result.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import pyarrow as pa
 
 from penstock.cep.recognize import closures
 from penstock.cep.recognize.closures import Rows, Value, plain
-from penstock.filters.alike import READERS
-from penstock.filters.compiler import Compiler
-from penstock.filters.kinds import NUMBERS, TIME, Kind, Mistake
-from penstock.filters.syntax import Call, Field, Literal, Name, Node
+from penstock.core.filters.alike import READERS
+from penstock.core.filters.compiler import Compiler
+from penstock.core.filters.kinds import NUMBERS, TIME, Mistake, ValueKind
+from penstock.core.filters.syntax import FieldAccess, FunctionCall, Literal, Name, Node
 
 HINTS: Mapping[str, Any] = {
     "truth": bool, "whole": int, "real": float, "decimal": Decimal, "text": str, "time": datetime, "date": date,
@@ -34,7 +36,8 @@ _ARITHMETIC: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 class Look(NamedTuple):
-    """What an expression looks at beside the current row: rows just before it, or what has matched."""
+    """The rows that a pattern's expression uses in addition to the current row: the rows just before it, or the match
+    so far."""
 
     rows_before: bool = False
     match: bool = False
@@ -48,7 +51,7 @@ HERE = Look()
 
 @dataclass(frozen=True)
 class Leaf:
-    """A part of an expression that is had from the rows: a column, or what is found or counted in them."""
+    """A part of an expression that is computed from the rows: a column, navigation or an aggregate."""
 
     shown: str
     arrow: pa.DataType
@@ -59,10 +62,10 @@ class Leaf:
 
 
 @dataclass(frozen=True)
-class Made:
-    """An expression compiled. `hint` is its Python type, None if it has none that an event could hold."""
+class CompiledExpression:
+    """A compiled expression. `hint` is its Python type, or None if an event cannot contain the value."""
 
-    kind: Kind
+    kind: ValueKind
     hint: Any
     nullable: bool
     value: Value
@@ -70,39 +73,41 @@ class Made:
 
 
 Leaves = Callable[[Node], Leaf | None]
-"""Tells whether a node is had from the rows."""
+"""A function that returns the leaf for a node, or None if the node is not computed from the rows."""
 
 
-def arrow_of(kind: Kind) -> pa.DataType:
+def arrow_of(kind: ValueKind) -> pa.DataType:
     return pa.timestamp("us", "UTC") if kind == TIME else kind.arrow
 
 
-def made(node: Node, leaves: Leaves) -> Made:
-    """Compile an expression; a `Mistake` if it is wrong."""
-    found: dict[str, Leaf] = {}
-    rest_of = _rewritten(node, leaves, found)
-    schema = pa.schema([pa.field(leaf.shown, leaf.arrow) for leaf in found.values()])
-    closures = _Closures(schema, found)
+def compile_expression(node: Node, leaves: Leaves) -> CompiledExpression:
+    """Compile an expression of a pattern in SQL. Raises `Mistake` if it is invalid."""
+    columns: dict[str, Leaf] = {}
+    rest_of = _rewritten(node, leaves, columns)
+    schema = pa.schema([pa.field(leaf.shown, leaf.arrow) for leaf in columns.values()])
+    closures = _Closures(schema, columns)
     kind = closures.kind(rest_of)
     look = HERE
-    for leaf in found.values():
+    for leaf in columns.values():
         look |= leaf.look
     if isinstance(rest_of, Name):
-        leaf = found[rest_of.name]
-        return Made(kind, leaf.hint, leaf.nullable, leaf.value, leaf.look)
-    return Made(kind, HINTS.get(kind.name), True, closures.value(rest_of), look)
+        leaf = columns[rest_of.name]
+        return CompiledExpression(kind, leaf.hint, leaf.nullable, leaf.value, leaf.look)
+    return CompiledExpression(kind, HINTS.get(kind.name), True, closures.value(rest_of), look)
 
 
-def _rewritten(node: Node, leaves: Leaves, found: dict[str, Leaf]) -> Node:
-    """The same tree with a name for each part that is had from the rows."""
+def _rewritten(node: Node, leaves: Leaves, columns: dict[str, Leaf]) -> Node:
+    """Return an expression's tree with each leaf replaced by a name."""
     leaf = leaves(node)
     if leaf is not None:
-        found[leaf.shown] = leaf
+        columns[leaf.shown] = leaf
         return Name(leaf.shown, node.position)
-    if isinstance(node, Field):
-        return Field(_rewritten(node.of, leaves, found), node.name, node.position, node.name_position)
-    if isinstance(node, Call):
-        return Call(node.name, tuple(_rewritten(each, leaves, found) for each in node.arguments), node.position)
+    if isinstance(node, FieldAccess):
+        return FieldAccess(_rewritten(node.of, leaves, columns), node.name, node.position, node.name_position)
+    if isinstance(node, FunctionCall):
+        return FunctionCall(
+            node.name, tuple(_rewritten(argument, leaves, columns) for argument in node.arguments), node.position
+        )
     return node
 
 
@@ -110,7 +115,7 @@ class _Closures:
     def __init__(self, schema: pa.Schema, leaves: Mapping[str, Leaf]) -> None:
         self.schema, self.leaves = schema, leaves
 
-    def kind(self, node: Node) -> Kind:
+    def kind(self, node: Node) -> ValueKind:
         return Compiler(self.schema).operand(node).kind
 
     def value(self, node: Node) -> Value:
@@ -119,15 +124,15 @@ class _Closures:
             return closures.constant(closures.python(operand.fixed.as_py(), operand.kind))
         if isinstance(node, Name):
             return plain(self.leaves[node.name].value)
-        if isinstance(node, Field):
+        if isinstance(node, FieldAccess):
             return closures.field_of(self.value(node.of), node.name)
-        assert isinstance(node, Call), node
+        assert isinstance(node, FunctionCall), node
         return self._call(node, operand.kind) or self._by_arrow(node)
 
-    def _call(self, node: Call, kind: Kind) -> Value | None:
+    def _call(self, node: FunctionCall, kind: ValueKind) -> Value | None:
         name, arguments = node.name, node.arguments
         if name in ("and", "or"):
-            return closures.joined(name == "or", [self.value(each) for each in arguments])
+            return closures.joined(name == "or", [self.value(argument) for argument in arguments])
         if name == "not":
             return closures.negated(self.value(arguments[0]))
         if name == "is null":
@@ -135,11 +140,13 @@ class _Closures:
         if name in _COMPARE:
             return self._compared(_COMPARE[name], *arguments)
         if name == "between":
-            low, high = (self._compared(_COMPARE[sign], arguments[0], each)
-                         for sign, each in ((">=", arguments[1]), ("<=", arguments[2])))  # fmt: skip
+            low, high = (self._compared(_COMPARE[sign], arguments[0], bound)
+                         for sign, bound in ((">=", arguments[1]), ("<=", arguments[2])))  # fmt: skip
             return closures.joined(False, [low, high])
         if name == "in":
-            return closures.joined(True, [self._compared(operator.eq, arguments[0], each) for each in arguments[1:]])
+            return closures.joined(
+                True, [self._compared(operator.eq, arguments[0], argument) for argument in arguments[1:]]
+            )
         if name in _ARITHMETIC or name in ("%", "negative"):
             return self._computed(name, arguments, kind)
         return None
@@ -154,8 +161,8 @@ class _Closures:
 
         return run
 
-    def _alike(self, node: Node, kind: Kind, beside: Node, other: Kind) -> Value:
-        """A side of a comparison, as something that Python compares with the other side as Arrow would."""
+    def _alike(self, node: Node, kind: ValueKind, beside: Node, other: ValueKind) -> Value:
+        """Return one side of a comparison, converted so that Python compares it with the other side as Arrow would."""
         if isinstance(node, Literal) and isinstance(node.value, str) and other in READERS:
             return closures.constant(closures.python(READERS[other][0](node.value), other))
         if isinstance(node, Literal) and isinstance(node.value, Decimal):
@@ -164,11 +171,11 @@ class _Closures:
         written = isinstance(beside, Literal)
         return closures.real(value) if other.name == "real" and kind.name != "real" and not written else value
 
-    def _computed(self, name: str, arguments: tuple[Node, ...], kind: Kind) -> Value | None:
+    def _computed(self, name: str, arguments: tuple[Node, ...], kind: ValueKind) -> Value | None:
         if name == "negative":
             name, arguments = "-", (Literal(Decimal(0), arguments[0].position), *arguments)
-        kinds = [self.kind(each).name for each in arguments]
-        values = [self.value(each) for each in arguments]
+        kinds = [self.kind(argument).name for argument in arguments]
+        values = [self.value(argument) for argument in arguments]
         if not set(kinds) <= {*NUMBERS, "null"}:
             return closures.shifted(_ARITHMETIC[name], values) if kind.name in ("time", "interval") else None
         if kind.name == "real":
@@ -185,17 +192,20 @@ class _Closures:
         schema = pa.schema([pa.field(leaf.shown, leaf.arrow) for leaf in used])
 
         def run(rows: Rows, number: int) -> Any:
-            columns = [pa.array([closures.told(leaf.value(rows, number), leaf.arrow)], leaf.arrow) for leaf in used]
-            found = operand.run(pa.record_batch(columns, schema=schema))
-            return closures.python((found if isinstance(found, pa.Scalar) else found[0]).as_py(), operand.kind)
+            columns = [
+                pa.array([closures.to_arrow_value(leaf.value(rows, number), leaf.arrow)], leaf.arrow) for leaf in used
+            ]
+            output = operand.run(pa.record_batch(columns, schema=schema))
+            return closures.python((output if isinstance(output, pa.Scalar) else output[0]).as_py(), operand.kind)
 
         return run
 
 
-def wanted(made: Made, position: int, what: str) -> Any:
-    """The Python type of a column that is emitted."""
-    if made.hint is None:
+def wanted(expression: CompiledExpression, position: int, what: str) -> Any:
+    """Return the Python type of a column that a pattern in SQL emits. Raises `Mistake` if an event cannot contain such
+    a value."""
+    if expression.hint is None:
         raise Mistake(
-            position, f"{what} is {made.kind.shown}, which no event can hold: emit what it is made of instead"
+            position, f"{what} is {expression.kind.shown}, which an event cannot hold: emit its parts instead"
         )
-    return made.hint
+    return expression.hint

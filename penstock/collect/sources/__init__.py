@@ -1,7 +1,7 @@
-"""Sources: ways in which data arrives that an app declares with `app.source`, one package or module each.
+"""Sources: inputs that an app declares with `app.source`, each in its own package or module.
 
-    server, broker, file, socket --> source --> Intake.put(raw, mark) --> the stream's intake
+    server, broker, file, socket --> source --> SourceWriter.put(raw, mark) --> the stream's group commit
 
-A source is a frozen value that is checked when it is declared, and opens nothing before its `run`. Where the other side
-has positions, the source's mark is committed in one transaction with the event. `reconnect` is what all have alike.
+A source is a frozen value that is validated when it is declared and opens nothing until `run` is called. If the remote
+side has positions, the source's mark is committed in one transaction with the event. All sources share `reconnect`.
 """

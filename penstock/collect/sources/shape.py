@@ -1,4 +1,4 @@
-"""What a message of a broker becomes: its payload, with the named levels of its topic or subject as fields."""
+"""Conversion of a broker's message to JSON: its payload, with the named levels of its topic or subject as fields."""
 
 from __future__ import annotations
 
@@ -12,23 +12,25 @@ _UNREADABLE = (ValueError, RecursionError)
 
 
 def merged(payload: bytes, fields: Mapping[str, str], value: str | None) -> bytes:
-    """A JSON object with the fields added, or else the payload in the field `value`; as it is where neither can be.
+    """Return a broker's message as a JSON object with the fields added, or the payload in the field `value`, or the
+    payload unchanged.
 
-    Values keep their bytes, so that no number loses a digit, and an object that is broken stays so: it ends as a dead
-    letter. Fields win over those of the payload, and take their place: they are what a broker grants rights to.
+    Values are copied byte for byte, so numbers keep all their digits. A broken object stays broken and becomes a dead
+    letter. The fields override the payload's fields, because a broker grants permissions based on the topic or subject.
     """
     try:
-        found = _object(payload)
+        members = _object(payload)
     except _UNREADABLE:
         if value is None or payload.lstrip(b" \t\r\n").startswith(b"{"):
             return payload
         content = _content(payload)
         return payload if content is None else msgspec.json.encode({value: content, **fields})
-    return msgspec.json.encode({**found, **fields}) if fields else payload
+    return msgspec.json.encode({**members, **fields}) if fields else payload
 
 
 def _content(payload: bytes) -> msgspec.Raw | str | None:
-    """What is not an object: as it is if it is JSON, else as text, if it is that."""
+    """Return a broker's payload that is not an object: unchanged if it is JSON, otherwise as a string, or None if it is
+    not UTF-8."""
     try:
         return _any(payload)
     except _UNREADABLE:

@@ -1,4 +1,4 @@
-"""A source that pulls a WebSocket feed: each message is one event."""
+"""A source that pulls messages from a WebSocket: each message is one event."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import urljoin
 
-from penstock.collect.sources.reconnect import Backoff, address_parts, keep_connected, without_secrets
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError
+from penstock.collect.sources.addresses import address_parts, without_secrets
+from penstock.collect.sources.reconnect import keep_connected
+from penstock.core.backoff import Backoff
+from penstock.core.contracts import SourceStatus, SourceWriter
+from penstock.core.errors import DeclarationError
 
 if TYPE_CHECKING:
     from websockets.asyncio.client import ClientConnection
@@ -18,11 +20,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class WebSocketSource:
-    """Pulls `url` and reconnects whenever the connection ends. Implements `contracts.Source`.
+    """Pulls messages from `url` and reconnects whenever the connection ends. Implements `contracts.Source`.
 
-    `hello` is sent after each connect, for feeds that want to be asked. A peer that leaves a ping unanswered for
-    `ping_s` is taken for dead. At most `queue_max` messages of `message_bytes_max` wait in memory; past that the socket
-    is not read, so the sender feels it. What is sent while nobody is connected is missed: the feed has no position.
+    `hello` is sent after each connect, for servers that need a request. A peer that leaves a ping unanswered for
+    `ping_s` is considered dead. At most `queue_max` messages of `message_bytes_max` wait in memory; beyond that, the
+    socket is not read, which slows down the sender. Messages sent while the source is disconnected are missed, because
+    a WebSocket has no position.
     """
 
     url: str = field(repr=False)
@@ -38,7 +41,7 @@ class WebSocketSource:
         parts = address_parts(self.url)
         if parts is None or parts.scheme not in ("ws", "wss"):
             raise DeclarationError(
-                f"{self.address!r} is not the address of a WebSocket: that begins with ws:// or wss://"
+                f"{self.address!r} is not the address of a WebSocket: it must begin with ws:// or wss://"
             )
 
     @property
@@ -49,15 +52,18 @@ class WebSocketSource:
     def address(self) -> str:
         return without_secrets(self.url)
 
-    async def run(self, intake: Intake, status: SourceStatus) -> None:
-        """Pull until cancelled. What was read by then is put and settled before the cancellation goes on.
+    async def run(self, source_writer: SourceWriter, status: SourceStatus) -> None:
+        """Pull messages until cancelled. Messages read by then are put and settled before the cancellation propagates.
 
-        That takes `close_s` at most for the peer and as much for the log. Raises only if the intake cannot go on.
+        Waits at most `close_s` for the peer, and as long as `keep_connected` allows for the log. Raises only if the
+        source writer fails.
         """
-        await keep_connected(lambda: self._connection(intake, status), intake, status, self.backoff, self.address)
+        await keep_connected(
+            lambda: self._connection(source_writer, status), source_writer, status, self.backoff, self.address
+        )
 
-    async def _connection(self, intake: Intake, status: SourceStatus) -> str:
-        """One connection from its opening to its end; returns why it ended, for people."""
+    async def _connection(self, source_writer: SourceWriter, status: SourceStatus) -> str:
+        """Run one WebSocket connection of the source. Returns a message that tells users why it ended."""
         from websockets.asyncio.client import connect
         from websockets.exceptions import ConnectionClosed, WebSocketException
 
@@ -75,16 +81,17 @@ class WebSocketSource:
                 status.state, status.error = "connected", None
                 if self.hello is not None:
                     await connection.send(self.hello)
-                await self._pull(connection, intake, status)
+                await self._pull(connection, source_writer, status)
         except ConnectionClosed as error:
             return f"the connection ended: {error}"
         except (OSError, TimeoutError, WebSocketException, ValueError) as error:
             return f"could not connect: {_cause(error, self.url)}"
         return "the connection ended"
 
-    async def _pull(self, connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:
-        """Read in a task of its own, which a cancellation of ours does not touch, so no message falls between."""
-        reader = asyncio.create_task(_read(connection, intake, status))
+    async def _pull(self, connection: ClientConnection, source_writer: SourceWriter, status: SourceStatus) -> None:
+        """Read the WebSocket in a separate task, which our cancellation does not reach, so that no message is lost in
+        between."""
+        reader = asyncio.create_task(_read(connection, source_writer, status))
         try:
             await asyncio.shield(reader)
         except asyncio.CancelledError:
@@ -92,7 +99,8 @@ class WebSocketSource:
             raise
 
     async def _finish(self, connection: ClientConnection, reader: asyncio.Task[None]) -> None:
-        """Close from our side, while the reader goes on to the last message before the peer's answer."""
+        """Close the WebSocket from our side, while the reader continues to the last message before the peer's close
+        frame."""
         closing = asyncio.create_task(connection.close())
         with suppress(TimeoutError):
             async with asyncio.timeout(self.close_s):
@@ -100,8 +108,8 @@ class WebSocketSource:
 
 
 def _cause(error: Exception, url: str) -> str:
-    """Why a connection could not be opened, without the addresses that the library's words hold: ours, that of a
-    redirect, or that of a proxy."""
+    """Return why a source's WebSocket could not be opened, leaving out any address in the library's message, including
+    a proxy's."""
     from websockets.exceptions import InvalidProxy, InvalidStatus, InvalidURI, SecurityError
 
     refused = error.__cause__ or error.__context__
@@ -112,17 +120,17 @@ def _cause(error: Exception, url: str) -> str:
             place = ""
         return f"the server redirects to {without_secrets(place)}, which is not followed"
     if isinstance(error, InvalidURI | ValueError):
-        return f"this is not the address of a WebSocket: {getattr(error, 'msg', type(error).__name__)}"
+        return f"the address is not that of a WebSocket: {getattr(error, 'msg', type(error).__name__)}"
     if isinstance(error, InvalidProxy):
-        return "the proxy of the environment has an address that cannot be used"
+        return "the proxy address in the environment is invalid"
     return str(error) or type(error).__name__
 
 
-async def _read(connection: ClientConnection, intake: Intake, status: SourceStatus) -> None:
-    """Put each message, as bytes: whether text is valid UTF-8 is for the decoder to say. Ends by `ConnectionClosed`."""
+async def _read(connection: ClientConnection, source_writer: SourceWriter, status: SourceStatus) -> None:
+    """Put each WebSocket message, as bytes; the decoder checks for valid UTF-8. Ends with `ConnectionClosed`."""
     while True:
         message = await connection.recv(decode=False)
-        await intake.put(message)
+        await source_writer.put(message)
         status.received += 1
 
 
@@ -135,7 +143,7 @@ def websocket(
     ping_s: float = WebSocketSource.ping_s,
     message_bytes_max: int = WebSocketSource.message_bytes_max,
 ) -> WebSocketSource:
-    """A feed of one event a message. See `WebSocketSource` for what the options mean; making one opens nothing."""
+    """Create a source with one event per message. Opens nothing. See `WebSocketSource` for the options."""
     return WebSocketSource(
         url,
         hello=hello,

@@ -1,5 +1,5 @@
-// The one door to the vendored libraries: templates as `html`, and Preact's Component.
-// Every value in a template becomes a text node or a property; nothing is ever parsed as markup.
+// The only module that imports the vendored libraries: templates as `html`, and Preact's Component. Every value in a
+// template becomes a text node or a property; nothing is ever parsed as markup.
 
 import { Component, createRef, h, render } from "./vendor/preact.mjs";
 import htm from "./vendor/htm.mjs";

@@ -1,5 +1,5 @@
-// Puts the page together. A page that is not seen asks for nothing, and soon lets go of its connection as well; when it
-// is seen again it goes on from its cursors.
+// Assembles the page. A hidden page requests nothing, and soon closes its connection as well; when it is visible again
+// it resumes from its cursors.
 
 import { html, render } from "./html.js";
 import { Feeds } from "./model/feeds.js";

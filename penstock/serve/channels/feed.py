@@ -1,26 +1,26 @@
-"""A part of a stream or view, served under a name of its own."""
+"""A part of a stream or view, served under its own name."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import Any
 
-from penstock.contracts import Channel, Delivery, Page, Style
+from penstock.core.contracts import Channel, Delivery, PageBody, Style
 
 
 class FeedChannel:
-    """A `Channel` through which another is seen. Cursors are those of the other.
+    """A `Channel` that filters another channel, and has the same cursors.
 
-    Its filter is made when it is used, and shared from then on: what columns a view has may not be known before.
+    Its filter is compiled when it is used, because a view's columns might not be known earlier.
     """
 
     def __init__(self, of: Channel, where: str | None, select: str | None, *, source: str = "") -> None:
-        """`source` is the name of the other."""
+        """`source` is the name of the other channel."""
         self._of, self._where, self._select = of, where, select
         self.source = source
 
-    def made_of(self, part: Callable[[Channel], Channel]) -> FeedChannel:
-        """The same feed of a part of the other."""
+    def over_part(self, part: Callable[[Channel], Channel]) -> FeedChannel:
+        """Return the same feed on top of `part` of the channel that it filters."""
         return FeedChannel(part(self._of), self._where, self._select, source=self.source)
 
     @property
@@ -28,7 +28,7 @@ class FeedChannel:
         return self._of.part(self._where, self._select)
 
     def asked_by(self, who: str) -> FeedChannel:
-        return self.made_of(lambda other: other.asked_by(who))
+        return self.over_part(lambda other: other.asked_by(who))
 
     def through(self, where: str | None, select: str | None) -> Channel:
         return self._seen.through(where, select)
@@ -39,10 +39,10 @@ class FeedChannel:
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
         return self._seen.limited(where, claims)
 
-    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> PageBody:
         return await self._seen.page(since, limit, wait_s, order)
 
-    async def last(self, limit: int) -> Page:
+    async def last(self, limit: int) -> PageBody:
         return await self._seen.last(limit)
 
     def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:

@@ -1,7 +1,7 @@
-"""`per=`, `from=` and `to=`: the buckets of a rollup by their unit and by when they begin.
+"""The `per`, `from` and `to` parameters: a rollup's buckets by unit and start.
 
-The rows of a rollup begin with their unit and their start, and stand in the order of both. So a range of them is found
-by comparing texts, without looking at the others. Buckets begin with whole seconds, which all texts say alike.
+A rollup's rows begin with their unit and start, and are sorted by both. A range is therefore found by comparing
+strings, without reading the other rows. Buckets start on whole seconds, and a whole second has only one string form.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-from penstock.errors import BadParameter
+from penstock.core.errors import BadParameter
 
 PARAMETERS = ("per", "from", "to")
 TIME_CHARS_MAX = 40
@@ -19,8 +19,12 @@ _SECOND = timedelta(seconds=1)
 
 
 @dataclass(frozen=True)
-class Range:
-    """Buckets of a unit that begin at or after one time and before another, as the API writes them; None is any."""
+class BucketRange:
+    """A rollup's buckets of one unit that start at or after `first` and before `before`, which are strings in the API's
+    format.
+
+    None means no limit.
+    """
 
     per: str
     first: str | None = None
@@ -28,34 +32,36 @@ class Range:
 
     @property
     def condition(self) -> str:
-        """The same as a condition on the columns of a row."""
+        """The bucket range as a SQL condition on a row's columns."""
         bounds = ((">=", self.first), ("<", self.before))
         return f"per = '{self.per}'" + "".join(f" AND start {sign} '{time}'" for sign, time in bounds if time)
 
     def of(self, rows: Sequence[bytes]) -> Sequence[bytes]:
-        """Those of a rollup's rows, which are in order, that are in the range."""
+        """Return the rows in the bucket range. `rows` are the sorted rows of a rollup."""
         unit = f'{{"per":"{self.per}","start":"'
         low, high = unit + (self.first or ""), unit + (self.before or "~")
         begin = bisect_left(rows, low.encode())
         return rows[begin : bisect_left(rows, high.encode(), begin)]
 
 
-def asked(given: dict[str, str], units: Sequence[str]) -> Range | None:
-    """The range that is asked for, taken out of the parameters; None if there is none. `BadParameter` if it is none of
-    a rollup that has these units."""
+def asked(given: dict[str, str], units: Sequence[str]) -> BucketRange | None:
+    """Remove the bucket range from the parameters and return it, or None if there is none.
+
+    Raises `BadParameter` if the range is invalid for a rollup with these units.
+    """
     per, first, before = (given.pop(name, None) for name in PARAMETERS)
     if per is None:
         for name, value in (("from", first), ("to", before)):
             if value is not None:
-                raise BadParameter(f"{name} goes with per, one of {', '.join(units)}", parameter=name)
+                raise BadParameter(f"{name} requires per, one of {', '.join(units)}", parameter=name)
         return None
     if per not in units:
         raise BadParameter(f"per must be one of {', '.join(units)}", parameter="per")
-    return Range(per, _time("from", first), _time("to", before))
+    return BucketRange(per, _time("from", first), _time("to", before))
 
 
 def _time(name: str, text: str | None) -> str | None:
-    """A time as rows say it. One within a second becomes the next second: no bucket begins between the two."""
+    """Format a time as in rows. A fraction of a second is rounded up, because buckets start on whole seconds."""
     if text is None:
         return None
     try:
@@ -64,6 +70,6 @@ def _time(name: str, text: str | None) -> str | None:
             raise ValueError
         whole = (moment + _SECOND - timedelta(microseconds=1)).astimezone(UTC)
     except (ValueError, OverflowError):
-        said = "must be a time with its zone, as in 2026-05-01T12:00:00Z (a + in an address is written %2B)"
+        said = "must be a time with a time zone, as in 2026-05-01T12:00:00Z (write + as %2B in a URL)"
         raise BadParameter(f"{name} {said}", parameter=name) from None
     return f"{whole.year:04}-{whole:%m-%dT%H:%M:%SZ}"

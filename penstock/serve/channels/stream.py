@@ -1,4 +1,4 @@
-"""A stream as its readers see it: pages, and a live sequence of its events."""
+"""The channel of a stream: pages, and a live sequence of its events."""
 
 from __future__ import annotations
 
@@ -12,48 +12,59 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
-from penstock.contracts import Delivery, LogReader, Page, Style
-from penstock.cursor import stream_cursor
-from penstock.errors import BadCursor, BadParameter, Busy
-from penstock.serve.channels.lens import NOTHING, Lens, lens_on
-from penstock.serve.channels.pieces import (
+from penstock.core.clock import loop_time
+from penstock.core.contracts import Delivery, LogReader, PageBody, Style
+from penstock.core.cursor import stream_cursor
+from penstock.core.errors import BadCursor, BadParameter, Busy
+from penstock.core.settings import Settings
+from penstock.serve.channels.row_filter import NO_FILTER, RowFilter, base_filter
+from penstock.serve.channels.stream_reader import (
     EARLIEST,
     LATEST,
-    Extent,
     Offsets,
+    ServedExtent,
     extent,
     join,
     locate,
     look_back,
-    read_piece,
+    read_run,
 )
-from penstock.serve.channels.tail import Tail, change_of
+from penstock.serve.channels.tail import StreamTail, change_of
 from penstock.serve.channels.threads import for_follower, for_reader
 from penstock.serve.channels.waiting import Take
-from penstock.settings import Settings
 
 PAGE_BYTES_MAX = 8 * 1024 * 1024
 SCAN_EVENTS_MAX = 100_000
-"""Events that one page looks through for those that its filter lets pass: some tenths of a second of a thread."""
-SCAN_PIECES_MAX = 1_000
-"""Pieces that it looks through, most of which may be ticks."""
+"""Maximum number of events that one page scans for matches, which takes a few tenths of a second in a thread."""
+SCAN_RUNS_MAX = 1_000
+"""Maximum number of runs that one page scans, because most runs may contain nothing but ticks."""
 STALL_EVENTS = 10_000
-"""How far behind the end a follower is told so."""
+"""A follower that is more than this many events behind gets a `stall`."""
 BEHIND_BYTES_MAX = 256 * 1024
-"""A piece for one who is behind the tail: it holds that alone until it has taken it, and there may be a thousand."""
+"""Maximum number of bytes in a run for a follower behind the tail.
+
+Each follower holds one run until it has processed that run, and there can be a thousand followers.
+"""
 TRIES_MAX = 3
-"""A read can lose its range to retention between the look and the read; each retry looks again."""
+"""Number of attempts to read a range. Retention can delete events before they are read, so each attempt determines the
+range again."""
 
 
 @dataclass
-class _Place:
-    """Where one follower stands. `number` is its next entry of the tail, None while it reads the log by itself."""
+class _Follower:
+    """The position of a stream's follower. `number` is the number of the follower's next entry in the tail, or None
+    while it reads the log on its own.
+
+    While the sum of the stream's end offsets is at most `near_until`, the follower is not far enough behind for a
+    `stall`.
+    """
 
     generation: int
     offsets: Offsets
     number: int | None = None
     stalled: bool = False
     given_at: float = 0.0
+    near_until: int = -1
 
     @property
     def cursor(self) -> str:
@@ -62,7 +73,10 @@ class _Place:
 
 @dataclass(frozen=True)
 class _Found:
-    """The events of a page, and where it ends. `gone`: it does not begin where it should. `more`: there is more."""
+    """The events of a stream's page, and the position after them.
+
+    `gone` means that the start of the page is no longer kept; `more` means that there are further events.
+    """
 
     generation: int
     after: Offsets
@@ -70,33 +84,33 @@ class _Found:
     gone: bool
     more: bool
 
-    def page(self) -> Page:
+    def page(self) -> PageBody:
         events, cursor = join(self.rows), stream_cursor(self.generation, self.after)
         marks = (b',"reset":true' if self.gone else b"") + (b',"more":true' if self.more else b"")
         return _page(b'{"events":' + events, cursor, marks)
 
 
-def _page(events: bytes, cursor: str, marks: bytes = b"") -> Page:
-    """A page of `{"events": [...]`, which is closed here."""
+def _page(events: bytes, cursor: str, marks: bytes = b"") -> PageBody:
+    """Return a page of a stream. `events` is the beginning of its body, `{"events": [...]`; the rest is added here."""
     tag = blake2b(events + marks, digest_size=12).hexdigest()
-    return Page(events + b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}", cursor, tag)
+    return PageBody(events + b',"cursor":' + msgspec.json.encode(cursor) + marks + b"}", cursor, tag)
 
 
 class _Shared:
-    """What all who read one stream have in common."""
+    """State shared by all readers of one stream."""
 
     def __init__(self, name: str, log: LogReader, settings: Settings) -> None:
         self.name, self.log, self.settings = name, log, settings
         entries, events, filters = settings.buffered_changes, settings.page_events, settings.filters_max
-        self.tail = Tail(log, name, entries_max=entries, events_max=events, filters_max=filters)
+        self.tail = StreamTail(log, name, entries_max=entries, events_max=events, filters_max=filters)
 
 
 class StreamChannel:
-    """A `Channel` over one stream of a log. Belongs to one event loop; the log is read in threads.
+    """A `Channel` over one stream of a log. Not thread-safe; reads the log in threads.
 
-    Followers at the tail share what the tail has encoded. One that is behind reads the log for itself, a piece at a
-    time and only when it is asked for the next, until it meets the tail. `schema` gives the types of its columns, as
-    soon as they are known: those who filter need them.
+    Followers at the tail share the deliveries that the tail has encoded. A follower that is behind reads the log on its
+    own, one run at a time and only on demand, until it reaches the tail. `schema` returns the column types, which
+    filters need, or None while they are unknown.
     """
 
     def __init__(
@@ -105,20 +119,21 @@ class StreamChannel:
         self.name = name
         self._schema = schema
         self._shared = _Shared(name, log, settings)
-        self._lens = NOTHING
+        self._row_filter = NO_FILTER
         self._who = ""
         self._tail = self._shared.tail
 
     def describe(self) -> dict[str, int]:
-        """How it is read, for the figures of the app."""
-        return self._tail.lenses.describe()
+        """Return the stream channel's read counters for the app's figures."""
+        return self._tail.row_filters.describe()
 
     def wake(self) -> None:
-        """Say that events were committed. Called in the event loop after each commit; never blocks."""
+        """Notify the channel that events were committed. Called in the event loop after each commit; never
+        blocks."""
         self._tail.wake()
 
     def through(self, where: str | None, select: str | None) -> StreamChannel:
-        return self._seen_by(self._lens_on().through(where, select))
+        return self._seen_by(self._base_filter().through(where, select))
 
     def asked_by(self, who: str) -> StreamChannel:
         seen = copy(self)
@@ -129,43 +144,41 @@ class StreamChannel:
         return self.through(where, select)
 
     def limited(self, where: str, claims: Mapping[str, Any]) -> StreamChannel:
-        return self._seen_by(self._lens_on().limited(where, claims))
+        return self._seen_by(self._base_filter().limited(where, claims))
 
-    def _lens_on(self) -> Lens:
-        return self._lens if self._lens is not NOTHING else lens_on(self.name, self._schema())
+    def _base_filter(self) -> RowFilter:
+        return self._row_filter if self._row_filter is not NO_FILTER else base_filter(self.name, self._schema())
 
-    def _seen_by(self, lens: Lens) -> StreamChannel:
+    def _seen_by(self, row_filter: RowFilter) -> StreamChannel:
         seen = copy(self)
-        seen._lens = lens
+        seen._row_filter = row_filter
         return seen
 
-    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> PageBody:
         if order is not None:
-            raise BadParameter("events come in the order of the stream", parameter="order")
+            raise BadParameter("a stream cannot be sorted: its events have a fixed order", parameter="order")
         if limit is None:
-            raise BadParameter("a stream has no end: limit must be a whole number", parameter="limit")
-        clock = asyncio.get_running_loop().time
-        deadline = clock() + wait_s
-        found = await for_reader(self._who, self._find, EARLIEST if since is None else since, limit)
-        while not found.rows and found.more and not found.gone and clock() < deadline:
-            found = await for_reader(self._who, self._find, stream_cursor(found.generation, found.after), limit)
-        if found.rows or found.gone or clock() >= deadline:
-            return found.page()
-        return await self._awaited(_Place(found.generation, found.after), limit, deadline)
+            raise BadParameter("limit must be an integer for a stream, because a stream has no end", parameter="limit")
+        deadline = loop_time() + wait_s
+        events = await for_reader(self._who, self._find, EARLIEST if since is None else since, limit)
+        while not events.rows and events.more and not events.gone and loop_time() < deadline:
+            events = await for_reader(self._who, self._find, stream_cursor(events.generation, events.after), limit)
+        if events.rows or events.gone or loop_time() >= deadline:
+            return events.page()
+        return await self._awaited(_Follower(events.generation, events.after), limit, deadline)
 
-    async def _awaited(self, place: _Place, limit: int, deadline: float) -> Page:
-        """The page of what comes next after a place; an empty one when the deadline has passed."""
-        clock = asyncio.get_running_loop().time
-        with self._tail.attached(self._lens, self._who):
+    async def _awaited(self, follower: _Follower, limit: int, deadline: float) -> PageBody:
+        """Wait for the next page after the follower's position. Returns an empty page once the deadline has passed."""
+        with self._tail.attached(self._row_filter, self._who):
             while True:
-                cursor = place.cursor
-                delivery = await self._next(place, max(0.0, deadline - clock()))
+                cursor = follower.cursor
+                delivery = await self._next(follower, max(0.0, deadline - loop_time()))
                 if delivery.kind == "change" and delivery.count <= limit:
                     return _page(delivery.data[:-1], delivery.cursor)
                 if delivery.kind != "stall" and delivery.kind != "progress":
                     return (await for_reader(self._who, self._find, cursor, limit)).page()
-                if clock() >= deadline:
-                    return _page(b'{"events":[]', place.cursor)
+                if loop_time() >= deadline:
+                    return _page(b'{"events":[]', follower.cursor)
 
     def _find(self, since: str, limit: int) -> _Found:
         log, name = self._shared.log, self.name
@@ -178,169 +191,200 @@ class StreamChannel:
                 continue
             if log.generation(name) == now.generation:
                 return _Found(now.generation, after, rows, gone is not None, after != now.ends)
-        raise Busy(f"the oldest events of {name} go faster than they can be read")
+        raise Busy(f"the oldest events of {name} are being deleted faster than they can be read")
 
     def _gather(self, start: Offsets, end: Offsets, limit: int) -> tuple[list[bytes], Offsets]:
-        """Up to `limit` events that are seen, and the position after the last. Without a filter, those of the first
-        piece that has any: there may be nothing but ticks before it."""
+        """Return up to `limit` visible events of the stream, and the position after the last.
+
+        Without a filter, returns the events of the first run that contains any, because earlier runs can consist of
+        ticks.
+        """
         log, usual = self._shared.log, max(limit, self._shared.settings.page_events)
-        most = usual if self._lens else limit
-        rows, scanned, size, pieces = list[bytes](), 0, 0, 0
+        most = usual if self._row_filter else limit
+        rows, scanned, size, runs = list[bytes](), 0, 0, 0
         while True:
             try:
-                piece = read_piece(log, self.name, start, end, events_max=most, bytes_max=PAGE_BYTES_MAX)
+                run = read_run(log, self.name, start, end, events_max=most, bytes_max=PAGE_BYTES_MAX)
             except BadCursor:
-                if scanned:  # what was read until here is good, and the rest is gone
+                if scanned:  # the events read so far are valid, and the rest have been deleted
                     return rows, start
                 raise
-            for index, row in enumerate(piece.rows(self._lens)):
+            for index, row in enumerate(run.rows(self._row_filter)):
                 if row is not None:
                     rows.append(row)
                     if len(rows) == limit:
-                        last = index + 1 == len(piece.events)
-                        return rows, piece.after if last else piece.until(index + 1)
-            scanned, size, start = scanned + len(piece.events), size + piece.size, piece.after
-            most, pieces = usual, pieces + 1
-            full = scanned >= SCAN_EVENTS_MAX or size >= PAGE_BYTES_MAX or pieces >= SCAN_PIECES_MAX
-            if start == end or full or (piece.events and not self._lens):
+                        last = index + 1 == len(run.events)
+                        return rows, run.after if last else run.until(index + 1)
+            scanned, size, start = scanned + len(run.events), size + run.size, run.after
+            most, runs = usual, runs + 1
+            full = scanned >= SCAN_EVENTS_MAX or size >= PAGE_BYTES_MAX or runs >= SCAN_RUNS_MAX
+            if start == end or full or (run.events and not self._row_filter):
                 return rows, start
 
-    async def last(self, limit: int) -> Page:
+    async def last(self, limit: int) -> PageBody:
         return (await for_reader(self._who, self._find_last, limit)).page()
 
     def _find_last(self, limit: int) -> _Found:
-        """The last events that are seen among the latest of each partition."""
-        look = limit if not self._lens else max(limit, self._shared.settings.page_events_max)
+        """Return the last visible events among the latest events of each partition."""
+        look = limit if not self._row_filter else max(limit, self._shared.settings.page_events_max)
         log, name = self._shared.log, self.name
         for _ in range(TRIES_MAX):
             now = extent(log, name)
             rows = list[bytes]()
             try:
                 start = {
-                    each: look_back(log, name, each, (first, now.ends[each]), look, rows_max=SCAN_EVENTS_MAX)
-                    for each, first in now.starts.items()
+                    partition: look_back(
+                        log, name, partition, (first, now.ends[partition]), look, rows_max=SCAN_EVENTS_MAX
+                    )
+                    for partition, first in now.starts.items()
                 }
                 while start != now.ends:
-                    piece = read_piece(log, name, start, now.ends, events_max=look, bytes_max=PAGE_BYTES_MAX)
-                    rows = [*rows, *(row for row in piece.rows(self._lens) if row is not None)][-limit:]
-                    start = piece.after
+                    run = read_run(log, name, start, now.ends, events_max=look, bytes_max=PAGE_BYTES_MAX)
+                    rows = [*rows, *(row for row in run.rows(self._row_filter) if row is not None)][-limit:]
+                    start = run.after
             except BadCursor:
                 continue
             if log.generation(name) == now.generation:
                 return _Found(now.generation, now.ends, rows, gone=False, more=False)
-        raise Busy(f"the oldest events of {name} go faster than they can be read")
+        raise Busy(f"the oldest events of {name} are being deleted faster than they can be read")
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
-        """As the contract says. The first delivery comes at once: a change if there is one, else a progress mark."""
+        """Follow the stream, as specified by `Channel`.
+
+        The first delivery is sent immediately; it is a progress mark if there is nothing else.
+        """
         now = await asyncio.to_thread(extent, self._shared.log, self.name)
         offsets, gone = locate(LATEST if since is None else since, now)
-        place, style = _Place(now.generation, offsets), style or Style()
-        with self._tail.attached(self._lens, self._who):
+        follower, style = _Follower(now.generation, offsets), style or Style()
+        with self._tail.attached(self._row_filter, self._who):
             if gone:
-                self._tail.lenses.resets += 1
-                yield _reset(place, gone)
+                self._tail.row_filters.resets += 1
+                yield _reset(follower, gone)
             elif since in (None, LATEST):
-                yield _progress(place)
+                yield _progress(follower)
             else:
                 await self._tail.ready()
-                yield await self._next(place, 0)
+                yield await self._next(follower, 0)
             while True:
-                yield await self._next(place, self._shared.settings.heartbeat_s, style.take)
+                yield await self._next(follower, self._shared.settings.heartbeat_s, style.take)
 
-    async def _next(self, place: _Place, silence_s: float, take: Take | None = None) -> Delivery:
-        """The next delivery of a follower; a progress mark if there is none for so long."""
-        clock = asyncio.get_running_loop().time
-        place.given_at = clock()
+    async def _next(self, follower: _Follower, silence_s: float, take: Take | None = None) -> Delivery:
+        """Return the next delivery for a follower, or a progress mark if there is none within `silence_s`."""
+        follower.given_at = loop_time()
         while True:
-            delivery = await self._step(place, place.given_at + silence_s)
+            delivery = await self._step(follower, follower.given_at + silence_s)
             if delivery is not None:
                 return delivery
-            left_s = place.given_at + silence_s - clock()
-            if not await self._tail.news(place, self._lens, take, left_s) and place.given_at + silence_s <= clock():
-                return _progress(place)
+            left_s = follower.given_at + silence_s - loop_time()
+            if (
+                not await self._tail.news(follower, self._row_filter, take, left_s)
+                and follower.given_at + silence_s <= loop_time()
+            ):
+                return _progress(follower)
 
-    async def _step(self, place: _Place, deadline: float) -> Delivery | None:
-        """What can be given now; None if that is nothing until the tail has news."""
+    async def _step(self, follower: _Follower, deadline: float) -> Delivery | None:
+        """Return the stream follower's delivery available now, or None if the follower has to wait for the tail."""
         tail = self._tail
         while True:
             if tail.error is not None:
                 raise tail.error
             if tail.now is None:
                 return None
-            if tail.now.generation != place.generation:
-                return await self._compare(place, deadline)
-            if place.number is not None and place.number == tail.next:
-                place.offsets = tail.position
-                place.stalled = place.stalled and tail.position != tail.now.ends
+            if tail.now.generation != follower.generation:
+                return await self._compare(follower, deadline)
+            if follower.number is not None and follower.number == tail.next:
+                follower.offsets = tail.position
+                follower.stalled = follower.stalled and tail.position != tail.now.ends
                 return None
-            behind = sum(tail.now.ends.values()) - sum(place.offsets.values())
-            if behind > STALL_EVENTS and not place.stalled:
-                place.stalled = True
-                tail.lenses.stalls += 1
-                return Delivery("stall", msgspec.json.encode({"behind": behind}), place.cursor)
-            entry = None if place.number is None else tail.entry(place.number)
-            if entry is None or place.number is None:
-                return await self._catch_up(place, deadline)
-            if tail.is_coming(place.number, self._lens, self._who):
+            if not follower.stalled and sum(tail.now.ends.values()) > follower.near_until:
+                behind = await self._behind(follower, tail.now.ends)
+                if behind > STALL_EVENTS:
+                    follower.stalled = True
+                    tail.row_filters.stalls += 1
+                    return Delivery("stall", msgspec.json.encode({"behind": behind}), follower.cursor)
+            entry = None if follower.number is None else tail.entry(follower.number)
+            if entry is None or follower.number is None:
+                return await self._catch_up(follower, deadline)
+            if tail.is_coming(follower.number, self._row_filter, self._who):
                 return None
-            change = await tail.look(entry, self._lens, self._who)
-            place.offsets, place.number = entry.after, place.number + 1
+            change = await tail.look(entry, self._row_filter, self._who)
+            follower.offsets, follower.number = entry.after, follower.number + 1
             if change is not None:
                 return change
 
-    async def _compare(self, place: _Place, deadline: float) -> Delivery | None:
-        """Place and tail are of different makings of the stream: find out which of them is out of date."""
+    async def _behind(self, follower: _Follower, ends: Offsets) -> int:
+        """Return how many rows a follower is behind.
+
+        The log is read, in a thread, only if the difference in offsets is large enough for a `stall`. Sets
+        `near_until`, so the next check is due only when the stream has grown enough for a `stall`.
+        """
+        end = sum(ends.values())
+        behind = end - sum(follower.offsets.values())
+        if behind > STALL_EVENTS:
+            behind = await for_follower(self._who, self._shared.log.rows_between, self.name, follower.offsets, ends)
+        follower.near_until = end + STALL_EVENTS - behind
+        return behind
+
+    async def _compare(self, follower: _Follower, deadline: float) -> Delivery | None:
+        """Find out whether the follower or the tail is outdated, if they belong to different generations of the
+        stream."""
         now = await asyncio.to_thread(extent, self._shared.log, self.name)
-        if now.generation != place.generation:
-            return self._start_over(place, now, "the stream was made anew")
+        if now.generation != follower.generation:
+            return self._start_over(follower, now, "the stream was recreated")
         if self._tail.now is not None and self._tail.now.generation == now.generation:
-            return await self._step(place, deadline)  # it has caught up meanwhile, and will not tell again
+            return await self._step(
+                follower, deadline
+            )  # the tail has caught up in the meantime, and will not announce it again
         self._tail.wake()
         return None
 
-    async def _catch_up(self, place: _Place, deadline: float) -> Delivery | None:
-        """Read the log from the place towards the tail; None once the tail is met, or while it is still behind. A
-        progress mark if nothing of what was read until the deadline is seen."""
-        place.number = None
-        clock = asyncio.get_running_loop().time
+    async def _catch_up(self, follower: _Follower, deadline: float) -> Delivery | None:
+        """Read the log from the follower's position towards the tail, and continue at the tail once it is reached.
+
+        Returns None if the tail itself has not read that far yet, or has nothing for the follower. Returns a progress
+        mark if no visible event was read before the deadline.
+        """
+        follower.number = None
         while True:
-            met = self._tail.meet(place.offsets)
+            met = self._tail.meet(follower.offsets)
             if met is None:
                 self._tail.wake()
                 return None
             target, number = met
-            if place.offsets == target:
-                place.number = number
-                return await self._step(place, deadline)
-            found = await for_follower(self._who, self._read, place, target)
-            if isinstance(found, Extent):
-                return self._start_over(place, found, "the events after this position are no longer kept")
-            place.offsets, change = found
+            if follower.offsets == target:
+                follower.number = number
+                return await self._step(follower, deadline)
+            run = await for_follower(self._who, self._read, follower, target)
+            if isinstance(run, ServedExtent):
+                return self._start_over(follower, run, "the events after this position are no longer kept")
+            follower.offsets, change = run
             if change is not None:
                 return change
-            if clock() >= deadline:
-                return _progress(place)
+            if loop_time() >= deadline:
+                return _progress(follower)
 
-    def _read(self, place: _Place, end: Offsets) -> tuple[Offsets, Delivery | None] | Extent:
-        """The next piece up to `end`, encoded; the extent of the log if the place is not in it any more."""
+    def _read(self, follower: _Follower, end: Offsets) -> tuple[Offsets, Delivery | None] | ServedExtent:
+        """Read and encode the next run of events up to `end`. Returns the log's extent if the position is no longer in
+        the log."""
         log, events_max = self._shared.log, self._shared.settings.page_events
         try:
-            piece = read_piece(log, self.name, place.offsets, end, events_max=events_max, bytes_max=BEHIND_BYTES_MAX)
+            run = read_run(log, self.name, follower.offsets, end, events_max=events_max, bytes_max=BEHIND_BYTES_MAX)
         except BadCursor:
             return extent(log, self.name)
-        if log.generation(self.name) != place.generation:
+        if log.generation(self.name) != follower.generation:
             return extent(log, self.name)
-        return piece.after, change_of(place.generation, piece, self._lens)
+        return run.after, change_of(follower.generation, run, self._row_filter)
 
-    def _start_over(self, place: _Place, now: Extent, reason: str) -> Delivery:
-        place.generation, place.offsets, place.number = now.generation, dict(now.starts), None
-        self._tail.lenses.resets += 1
-        return _reset(place, reason)
-
-
-def _progress(place: _Place) -> Delivery:
-    return Delivery("progress", b"{}", place.cursor)
+    def _start_over(self, follower: _Follower, now: ServedExtent, reason: str) -> Delivery:
+        follower.generation, follower.offsets, follower.number = now.generation, dict(now.starts), None
+        follower.near_until = -1
+        self._tail.row_filters.resets += 1
+        return _reset(follower, reason)
 
 
-def _reset(place: _Place, reason: str) -> Delivery:
-    return Delivery("reset", msgspec.json.encode({"reason": reason}), place.cursor)
+def _progress(follower: _Follower) -> Delivery:
+    return Delivery("progress", b"{}", follower.cursor)
+
+
+def _reset(follower: _Follower, reason: str) -> Delivery:
+    return Delivery("reset", msgspec.json.encode({"reason": reason}), follower.cursor)

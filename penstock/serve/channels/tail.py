@@ -1,7 +1,7 @@
-"""The tail of a stream: each new piece is read and encoded once, for all who follow it.
+"""The tail of a stream: each new run of events is read and encoded once, for all followers.
 
-Those who see everything get it first. What filters show of it is made after that, in turns of the callers who use them:
-one whose filters take long delays nobody but itself.
+Unfiltered followers are served first. Filtered results are computed afterwards, and the callers that use the filters
+take turns, so a slow filter delays only its own caller.
 """
 
 from __future__ import annotations
@@ -15,130 +15,138 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from penstock.contracts import Delivery, LogReader
-from penstock.cursor import stream_cursor
-from penstock.errors import BadCursor
-from penstock.serve.channels.lens import InUse, Lens
-from penstock.serve.channels.pieces import Extent, Offsets, Piece, extent, join, read_piece
+from penstock.core.clock import loop_time
+from penstock.core.contracts import Delivery, LogReader
+from penstock.core.cursor import stream_cursor
+from penstock.core.errors import BadCursor
+from penstock.serve.channels.row_filter import FiltersInUse, RowFilter
+from penstock.serve.channels.stream_reader import EventRun, Offsets, ServedExtent, extent, join, read_run
 from penstock.serve.channels.threads import TURN_S, for_follower, in_turn
-from penstock.serve.channels.waiting import Take, Waiting
+from penstock.serve.channels.waiting import Take, WaitingFollowers
 
-POLL_S = 0.25
-"""Another process may write the stream, and then nobody calls `wake`."""
-PIECE_BYTES_MAX = 1024 * 1024
+LOOK_S = 1.0
+"""Longest time between two checks of the log. Each commit, by any process, calls `wake`; a missed call causes at most
+this delay."""
+RUN_BYTES_MAX = 1024 * 1024
 RING_BYTES_MAX = 16 * 1024 * 1024
 
 
-def change_of(generation: int, piece: Piece, lens: Lens) -> Delivery | None:
-    """What a follower is given of a piece; None if it sees nothing of it. May take long: called in a thread."""
-    rows = [row for row in piece.rows(lens) if row is not None]
+def change_of(generation: int, run: EventRun, row_filter: RowFilter) -> Delivery | None:
+    """Return the delivery for a run of events, or None if the row filter hides all of them. Slow: called in a
+    thread."""
+    rows = [row for row in run.rows(row_filter) if row is not None]
     if not rows:
         return None
-    return Delivery("change", b'{"events":' + join(rows) + b"}", stream_cursor(generation, piece.after), len(rows))
+    return Delivery("change", b'{"events":' + join(rows) + b"}", stream_cursor(generation, run.after), len(rows))
 
 
-class Place(Protocol):
-    """Where a follower stands: its next entry, None while it reads the log by itself; and when it last was given
-    something."""
+class StreamFollower(Protocol):
+    """A follower's position, and the time of its last delivery.
+
+    `number` is the number of the follower's next entry, or None while it reads the log.
+    """
 
     offsets: Offsets
     number: int | None
     given_at: float
 
 
-_Made = Delivery | Exception | None
-_NOT_MADE = LookupError("this was not looked at through that lens")
+_Outcome = Delivery | Exception | None
+_NOT_FILTERED = LookupError("the row filter was not applied to this entry")
 
 
-class Entry:
-    """One piece of the stream, and what followers are given of it: made once for each lens. Belongs to one event loop
-    from when it is on the ring."""
+class TailEntry:
+    """A run of consecutive events in the stream, with one delivery per row filter. Each delivery is computed only once.
 
-    def __init__(self, generation: int, piece: Piece, lenses: Sequence[Lens] = ()) -> None:
-        """Makes what is seen through the lenses. May take long: called in a thread."""
+    Not thread-safe once it is on the ring.
+    """
+
+    def __init__(self, generation: int, run: EventRun, row_filters: Sequence[RowFilter] = ()) -> None:
+        """Create the entry with the deliveries for `row_filters`. Slow: called in a thread."""
         self._generation = generation
-        self._piece = piece
-        self._changes: dict[Lens, _Made] = {}
-        self._making: dict[Lens, asyncio.Task[_Made]] = {}
-        self.before, self.after = piece.start, piece.after
-        self.size = piece.size
-        for lens in lenses:
-            self._keep(lens, self._make(lens))
+        self._event_run = run
+        self._changes: dict[RowFilter, _Outcome] = {}
+        self._tasks: dict[RowFilter, asyncio.Task[_Outcome]] = {}
+        self.before, self.after = run.start, run.after
+        self.size = run.size
+        for row_filter in row_filters:
+            self._keep(row_filter, self._make(row_filter))
 
     @property
     def empty(self) -> bool:
-        """Whether there is no event in it: ticks alone are no change."""
-        return not self._piece.events
+        """Whether the entry has no events. Ticks alone are not a change."""
+        return not self._event_run.events
 
-    def make(self, lenses: Sequence[Lens]) -> list[_Made]:
-        """Make what is seen through the first of the lenses, at least one, until a turn is over. Called in a thread."""
-        made, over = list[_Made](), time.monotonic() + TURN_S
-        for lens in lenses:
-            made.append(self._make(lens))
+    def make(self, row_filters: Sequence[RowFilter]) -> list[_Outcome]:
+        """Compute deliveries, one per row filter, until the turn is over. Computes at least one. Called in a thread."""
+        deliveries, over = list[_Outcome](), time.monotonic() + TURN_S
+        for row_filter in row_filters:
+            deliveries.append(self._make(row_filter))
             if time.monotonic() >= over:
                 break
-        return made
+        return deliveries
 
-    def keep(self, lens: Lens, made: _Made) -> None:
-        """Keep what was made, unless it was made twice."""
-        if lens not in self._changes:
-            self._keep(lens, made)
+    def keep(self, row_filter: RowFilter, delivery: _Outcome) -> None:
+        """Store a delivery, unless there already is one for the row filter."""
+        if row_filter not in self._changes:
+            self._keep(row_filter, delivery)
 
-    def made(self, lens: Lens) -> _Made:
-        """What is seen through a lens, if it was made before; an error if it was not, or could not be."""
-        return self._changes.get(lens, _NOT_MADE)
+    def delivery_for(self, row_filter: RowFilter) -> _Outcome:
+        """Return the delivery computed for a row filter, or an exception if it failed or has not been computed."""
+        return self._changes.get(row_filter, _NOT_FILTERED)
 
-    async def change(self, lens: Lens, who: str) -> Delivery | None:
-        """What is seen through a lens: at once if it was made before, else in a turn of the caller."""
-        if lens not in self._changes:
-            self.keep(lens, await asyncio.shield(self._making.get(lens) or self._begin(lens, who)))
-        found = self._changes[lens]
-        if isinstance(found, Exception):
-            raise found
-        return found
+    async def change(self, row_filter: RowFilter, who: str) -> Delivery | None:
+        """Return the delivery for a row filter. If it is not stored yet, it is computed in the caller's turn."""
+        if row_filter not in self._changes:
+            self.keep(row_filter, await asyncio.shield(self._tasks.get(row_filter) or self._begin(row_filter, who)))
+        delivery = self._changes[row_filter]
+        if isinstance(delivery, Exception):
+            raise delivery
+        return delivery
 
-    def forget(self, lens: Lens) -> None:
-        self.size -= _size(self._changes.pop(lens, None))
+    def forget(self, row_filter: RowFilter) -> None:
+        self.size -= _size(self._changes.pop(row_filter, None))
 
-    def _begin(self, lens: Lens, who: str) -> asyncio.Task[_Made]:
-        task = self._making[lens] = asyncio.create_task(for_follower(who, self._make, lens))
-        task.add_done_callback(lambda _: self._making.pop(lens))
+    def _begin(self, row_filter: RowFilter, who: str) -> asyncio.Task[_Outcome]:
+        task = self._tasks[row_filter] = asyncio.create_task(for_follower(who, self._make, row_filter))
+        task.add_done_callback(lambda _: self._tasks.pop(row_filter))
         return task
 
-    def _make(self, lens: Lens) -> _Made:
-        """If it fails, it is those who look through this lens that fail."""
+    def _make(self, row_filter: RowFilter) -> _Outcome:
+        """Compute the delivery for a row filter. Returns an error instead of raising it, because the error affects only
+        the filter's readers."""
         try:
-            return change_of(self._generation, self._piece, lens)
+            return change_of(self._generation, self._event_run, row_filter)
         except Exception as error:
             return error
 
-    def _keep(self, lens: Lens, made: _Made) -> None:
-        self._changes[lens] = made
-        self.size += _size(made)
+    def _keep(self, row_filter: RowFilter, delivery: _Outcome) -> None:
+        self._changes[row_filter] = delivery
+        self.size += _size(delivery)
 
 
-def _size(made: _Made) -> int:
-    return len(made.data) if isinstance(made, Delivery) else 0
+def _size(delivery: _Outcome) -> int:
+    return len(delivery.data) if isinstance(delivery, Delivery) else 0
 
 
 @dataclass
 class _Lane:
-    """How far the filters of one caller have come on the ring: the entry that is looked at, and the filters through
-    which that has yet to be done."""
+    """The progress of a caller's filters on the ring: the current entry, and the filters not yet applied to it."""
 
     number: int
-    left: list[Lens]
+    left: list[RowFilter]
     task: asyncio.Task[None] | None = None
 
-    def is_to_make(self, number: int, lens: Lens) -> bool:
-        return self.number < number or (self.number == number and lens in self.left)
+    def is_to_make(self, number: int, row_filter: RowFilter) -> bool:
+        return self.number < number or (self.number == number and row_filter in self.left)
 
 
-class Tail:
-    """A bounded ring of the latest pieces, numbered without gaps, filled only while someone follows.
+class StreamTail:
+    """A bounded ring of a stream's latest entries, numbered without gaps. It is filled only while there are followers.
 
-    Belongs to one event loop; the log is read in a thread. `first` is the number of the oldest entry, `next` of the one
-    to come, `position` how far the log was read: after the last entry, with nothing but ticks in between.
+    Not thread-safe; reads the log in a thread. `first` is the number of the oldest entry, and `next` the number that
+    the next new entry will get. `position` is how far the log has been read; there are only ticks between the last
+    entry and this position.
     """
 
     def __init__(self, log: LogReader, stream: str, *, entries_max: int, events_max: int, filters_max: int) -> None:
@@ -146,10 +154,10 @@ class Tail:
         self._stream = stream
         self._entries_max = max(1, entries_max)
         self._events_max = events_max
-        self.lenses = InUse(stream, filters_max)
+        self.row_filters = FiltersInUse(stream, filters_max)
         self._pump_task: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
-        self._waiting: dict[Lens, Waiting[Place]] = {}
+        self._waiting: dict[RowFilter, WaitingFollowers[StreamFollower]] = {}
         self._lanes: dict[str, _Lane] = {}
         self._looked = asyncio.Event()
         self.first = self.next = 0
@@ -161,72 +169,79 @@ class Tail:
             if lane.task is not None:
                 lane.task.cancel()
         self._lanes = {}
-        self.now: Extent | None = None
+        self.now: ServedExtent | None = None
         self.error: Exception | None = None
         self.position: Offsets = {}
         self._clear_ring()
 
     def _clear_ring(self) -> None:
-        """A number is never used again, so every follower finds itself off the ring."""
-        self._ring: deque[Entry] = deque()
+        """Empty the ring. Numbers are never reused, so every follower notices that its entry is gone."""
+        self._ring: deque[TailEntry] = deque()
         self.first = self.next = self.next + 1
 
     @contextmanager
-    def attached(self, lens: Lens, who: str = "") -> Iterator[None]:
-        """Keep the tail going while in the block, and new pieces ready to be seen through the lens. The first one in
-        starts it, the last one out stops it. `Busy` if too many other filters are in use, in all or by this caller."""
+    def attached(self, row_filter: RowFilter, who: str = "") -> Iterator[None]:
+        """Keep the tail running for the duration of the block, and prepare new entries for the row filter.
+
+        The first user starts the tail, and the last user stops it. Raises `Busy` if too many other filters are in use,
+        in total or by this caller.
+        """
         try:
-            with self.lenses.one(lens, who):
+            with self.row_filters.one(row_filter, who):
                 if self._pump_task is None or self._pump_task.done():
                     self._forget()
                     self._pump_task = asyncio.create_task(self._pump(), name=f"tail of {self._stream}")
-                self._waiting.setdefault(lens, Waiting())
+                self._waiting.setdefault(row_filter, WaitingFollowers())
                 yield
         finally:
-            if lens not in self.lenses:
-                self._waiting.pop(lens, None)
+            if row_filter not in self.row_filters:
+                self._waiting.pop(row_filter, None)
                 for entry in self._ring:
-                    entry.forget(lens)
-            if not self.lenses.readers and self._pump_task is not None:
+                    entry.forget(row_filter)
+            if not self.row_filters.readers and self._pump_task is not None:
                 self._pump_task.cancel()
                 self._pump_task = None
                 self._forget()
 
     def wake(self) -> None:
-        """Say that the log has grown. Called in the event loop; costs nothing if nobody follows."""
+        """Notify the tail that its stream has grown. Called in the event loop; does nothing if there are no
+        followers."""
         self._woken.set()
 
     async def ready(self) -> None:
-        """Return once the log was looked at, or could not be."""
+        """Wait until the log has been read once, or reading it has failed."""
         while self.now is None and self.error is None:
             await self._looked.wait()
 
-    async def news(self, place: Place, lens: Lens, take: Take | None, timeout_s: float) -> bool:
-        """True as soon as anything of the tail has changed that a follower must look at; False when `timeout_s` has
-        passed. What it does not see, and what it takes, moves its place on."""
-        return await self._waiting[lens].wait(place, take, timeout_s)
+    async def news(self, follower: StreamFollower, row_filter: RowFilter, take: Take | None, timeout_s: float) -> bool:
+        """Wait for new entries for a follower. Returns True if the follower must look for itself, False after
+        `timeout_s`.
 
-    def entry(self, number: int) -> Entry | None:
-        """The entry of that number; None if it is not there yet, or no longer."""
+        Entries that the follower takes, and entries that its filter hides, advance its position.
+        """
+        return await self._waiting[row_filter].wait(follower, take, timeout_s)
+
+    def entry(self, number: int) -> TailEntry | None:
+        """Return the entry with this number, or None if it does not exist yet or was dropped."""
         if self.first <= number < self.next:
             return self._ring[number - self.first]
         return None
 
     def meet(self, offsets: Offsets) -> tuple[Offsets, int] | None:
-        """The nearest boundary of the ring at or after `offsets`, and the number of the entry that begins there.
+        """Return the nearest boundary of the ring at or after `offsets`, and the number of the entry that begins there.
 
-        None while the tail has not read as far as that.
+        None while the tail has not read that far.
         """
         for index, entry in enumerate(self._ring):
-            if _reaches(entry.before, offsets):
+            if _covers(entry.before, offsets):
                 return entry.before, self.first + index
-        return (self.position, self.next) if _reaches(self.position, offsets) else None
+        return (self.position, self.next) if _covers(self.position, offsets) else None
 
     async def _pump(self) -> None:
         while True:
             self._woken.clear()
             try:
-                everything = [lens for lens in self.lenses if not lens]
+                everything = [row_filter for row_filter in self.row_filters if not row_filter]
                 now, entry = await asyncio.to_thread(self._advance, self.now, self.position, everything)
             except Exception as error:
                 self.error = error
@@ -236,21 +251,23 @@ class Tail:
             if self.position == now.ends:
                 await self._rest()
 
-    def _advance(self, before: Extent | None, position: Offsets, lenses: Sequence[Lens]) -> tuple[Extent, Entry | None]:
-        """One look at the log, and the next piece of it. No entry: the position is not one of this log."""
+    def _advance(
+        self, before: ServedExtent | None, position: Offsets, row_filters: Sequence[RowFilter]
+    ) -> tuple[ServedExtent, TailEntry | None]:
+        """Read the extent of the log, and the next entry. Returns no entry if the position is not valid in this log."""
         now = extent(self._log, self._stream)
-        if before is None or before.generation != now.generation or not _reaches(now.ends, position):
+        if before is None or before.generation != now.generation or not _covers(now.ends, position):
             return now, None
-        limits = {"events_max": self._events_max, "bytes_max": PIECE_BYTES_MAX}
+        limits = {"events_max": self._events_max, "bytes_max": RUN_BYTES_MAX}
         try:
-            piece = read_piece(self._log, self._stream, position, now.ends, **limits)
+            run = read_run(self._log, self._stream, position, now.ends, **limits)
         except BadCursor:
             return now, None
         if self._log.generation(self._stream) != now.generation:
             return now, None
-        return now, Entry(now.generation, piece, lenses)
+        return now, TailEntry(now.generation, run, row_filters)
 
-    def _take(self, now: Extent, entry: Entry | None) -> None:
+    def _take(self, now: ServedExtent, entry: TailEntry | None) -> None:
         fresh = self.now is None or now.ends != self.now.ends
         self.now = now
         if entry is None:
@@ -265,63 +282,69 @@ class Tail:
         if fresh or entry is None:
             self._tell()
 
-    def _push(self, entry: Entry) -> None:
+    def _push(self, entry: TailEntry) -> None:
         self._ring.append(entry)
         self.next += 1
         self._shrink()
 
-    def is_coming(self, number: int, lens: Lens, who: str) -> bool:
-        """Whether a caller's filter is about to be applied to an entry. Then those who wait are handed it."""
-        entry, lane = self.entry(number), self._lanes.get(who)
-        if entry is None or lane is None or entry.made(lens) is not _NOT_MADE:
-            return False
-        return lane.is_to_make(number, lens)
+    def is_coming(self, number: int, row_filter: RowFilter, who: str) -> bool:
+        """Return whether a caller's filter is about to be applied to an entry.
 
-    async def look(self, entry: Entry, lens: Lens, who: str) -> Delivery | None:
-        """What is seen of an entry. It grows when it is seen through another lens."""
+        If so, waiting followers will receive the result.
+        """
+        entry, lane = self.entry(number), self._lanes.get(who)
+        if entry is None or lane is None or entry.delivery_for(row_filter) is not _NOT_FILTERED:
+            return False
+        return lane.is_to_make(number, row_filter)
+
+    async def look(self, entry: TailEntry, row_filter: RowFilter, who: str) -> Delivery | None:
+        """Return an entry's delivery for a row filter. Each additional row filter makes the entry larger."""
         size = entry.size
         try:
-            return await entry.change(lens, who)
+            return await entry.change(row_filter, who)
         finally:
             if entry.size > size:
                 self._shrink()
 
     def _shrink(self) -> None:
-        """Let the oldest entries go if there are too many, or if they are too large: they are a few hundred."""
-        size = sum(each.size for each in self._ring)
+        """Drop the oldest entries while there are too many, or their total size is too large. A few hundred entries
+        fit."""
+        size = sum(entry.size for entry in self._ring)
         while len(self._ring) > self._entries_max or (size > RING_BYTES_MAX and len(self._ring) > 1):
             size -= self._ring.popleft().size
             self.first += 1
 
-    def _hand_out(self, entry: Entry) -> None:
-        """Give the latest entry to all who see everything, and have it looked at for the others."""
+    def _hand_out(self, entry: TailEntry) -> None:
+        """Pass the latest entry to all unfiltered followers, and start filtering it for the others."""
         self._looked.set()
         number = self.next - 1
-        for lens in tuple(self._waiting):
-            self._give(entry, number, lens)
-        for who in self.lenses.callers():
+        for row_filter in tuple(self._waiting):
+            self._give(entry, number, row_filter)
+        for who in self.row_filters.callers():
             if who not in self._lanes:
-                lane = self._lanes[who] = _Lane(number, self.lenses.used_by(who))
+                lane = self._lanes[who] = _Lane(number, self.row_filters.used_by(who))
                 lane.task = asyncio.create_task(self._run(lane, who), name=f"filters on {self._stream}")
 
-    def _give(self, entry: Entry, number: int, lens: Lens) -> None:
-        """Give an entry to all who wait for it and look through a lens, in one pass. Others who are behind look for
-        themselves."""
-        change, now = entry.made(lens), asyncio.get_running_loop().time()
-        for waiter in self._waiting.get(lens, ()):
-            place = waiter.place
-            if place.number is not None and place.number > number:
+    def _give(self, entry: TailEntry, number: int, row_filter: RowFilter) -> None:
+        """Pass an entry to all waiting followers with a row filter.
+
+        Followers that are behind are woken to read on their own.
+        """
+        change, now = entry.delivery_for(row_filter), loop_time()
+        for waiter in self._waiting.get(row_filter, ()):
+            follower = waiter.follower
+            if follower.number is not None and follower.number > number:
                 continue
-            if change is _NOT_MADE and lens and place.number == number:
+            if change is _NOT_FILTERED and row_filter and follower.number == number:
                 continue
-            if place.number != number or isinstance(change, Exception) or (change and not waiter.takes((change,))):
+            if follower.number != number or isinstance(change, Exception) or (change and not waiter.takes((change,))):
                 waiter.wake()
                 continue
-            place.offsets, place.number = entry.after, number + 1
-            place.given_at = now if change else place.given_at
+            follower.offsets, follower.number = entry.after, number + 1
+            follower.given_at = now if change else follower.given_at
 
     async def _run(self, lane: _Lane, who: str) -> None:
-        """Look at the entries through the filters of a caller until there is no further one."""
+        """Apply a caller's filters to entries until no entries are left."""
         try:
             while lane.number < self.next:
                 entry = self.entry(lane.number)
@@ -329,37 +352,43 @@ class Tail:
                     lane.number += 1
                 else:
                     lane.number = max(self.first, lane.number)
-                    self._wake(self.lenses.used_by(who))
+                    self._wake(self.row_filters.used_by(who))
         finally:
             if self._lanes.get(who) is lane:
                 del self._lanes[who]
 
-    async def _look_through(self, entry: Entry, lane: _Lane, who: str) -> bool:
-        """Look at one entry through the filters of a caller, turn by turn, and give it out; False if it has left the
-        ring before that was done. Those who wait for it read the log then."""
-        lane.left = self.lenses.used_by(who)
+    async def _look_through(self, entry: TailEntry, lane: _Lane, who: str) -> bool:
+        """Apply a caller's filters to one entry, turn by turn, and pass on the results.
 
-        def next_work() -> Callable[[], list[_Made]] | None:
-            """What others who have the same filters have not made meanwhile."""
-            lane.left = [lens for lens in lane.left if lens in self.lenses and entry.made(lens) is _NOT_MADE]
+        Returns False if the entry leaves the ring first. Waiting followers then read the log.
+        """
+        lane.left = self.row_filters.used_by(who)
+
+        def next_work() -> Callable[[], list[_Outcome]] | None:
+            """Return the work not yet done by other callers with the same filters."""
+            lane.left = [
+                row_filter
+                for row_filter in lane.left
+                if row_filter in self.row_filters and entry.delivery_for(row_filter) is _NOT_FILTERED
+            ]
             return partial(entry.make, tuple(lane.left)) if lane.left else None
 
         while lane.left:
             if self.entry(lane.number) is not entry:
                 return False
-            made = await in_turn(who, next_work) or []
-            for lens, change in zip(lane.left, made, strict=False):
-                if lens in self.lenses:
-                    entry.keep(lens, change)
-                    self._give(entry, lane.number, lens)
-            lane.left = lane.left[len(made) :]
+            deliveries = await in_turn(who, next_work) or []
+            for row_filter, change in zip(lane.left, deliveries, strict=False):
+                if row_filter in self.row_filters:
+                    entry.keep(row_filter, change)
+                    self._give(entry, lane.number, row_filter)
+            lane.left = lane.left[len(deliveries) :]
             self._shrink()
         return True
 
-    def _wake(self, lenses: Sequence[Lens]) -> None:
-        for lens in lenses:
-            if lens in self._waiting:
-                self._waiting[lens].wake()
+    def _wake(self, row_filters: Sequence[RowFilter]) -> None:
+        for row_filter in row_filters:
+            if row_filter in self._waiting:
+                self._waiting[row_filter].wake()
 
     def _tell(self) -> None:
         self._looked.set()
@@ -367,12 +396,14 @@ class Tail:
 
     async def _rest(self) -> None:
         try:
-            async with asyncio.timeout(POLL_S):
+            async with asyncio.timeout(LOOK_S):
                 await self._woken.wait()
         except TimeoutError:
             return
 
 
-def _reaches(place: Offsets, offsets: Offsets) -> bool:
-    """Whether a position is at or after another in every partition."""
-    return place.keys() == offsets.keys() and all(place[partition] >= offset for partition, offset in offsets.items())
+def _covers(follower: Offsets, offsets: Offsets) -> bool:
+    """Return whether a position is at or after another in every partition."""
+    return follower.keys() == offsets.keys() and all(
+        follower[partition] >= offset for partition, offset in offsets.items()
+    )

@@ -1,7 +1,8 @@
-"""Threads for work that one reader asks for: a page, a look through a filter, a change of long ago.
+"""Threads for work that a single reader requests, such as a page, a filtered read or an old change.
 
-They are few, and not those in which streams and views are read for all who follow: however many ask, and however much
-for, what is new goes out to the others. Callers take turns, and one with a name has half of the threads at most.
+There are only a few of these threads. Streams and views are read for all followers in other threads, so new events
+reach the followers no matter how much work single readers request. Callers take turns, and a named caller uses at most
+half of the threads.
 """
 
 from __future__ import annotations
@@ -15,38 +16,46 @@ from functools import partial
 from typing import ParamSpec, TypeVar
 from weakref import WeakKeyDictionary
 
-from penstock.serve.channels.turns import Turns
+from penstock.serve.channels.fair_queue import FairQueue
 
 THREADS = 4
 TURN_S = 0.05
-"""A caller's turn with several filters ends with the first of them that is done after so long."""
+"""Duration of a turn for a caller with several filters. When this time is up, the turn ends after the current
+filter."""
 WAITING_MAX = 2_000
-"""Pages and the like that wait for a thread, of one caller half of that; a further one is refused. All followers of a
-view through filters of their own come back at once when the gateway has restarted."""
+"""Maximum number of jobs that wait for a thread; at most half of them can belong to one caller. Further jobs are
+refused.
+
+The limit is high because after a restart of the gateway, all followers of a view with their own filters reconnect at
+once.
+"""
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class FairThreads:
-    """A few threads in which callers take turns. One pool for the process, with turns for each event loop."""
+    """A small thread pool in which callers take turns. The process shares the pool; each event loop has its own
+    turns."""
 
     def __init__(self, threads: int, waiting_max: int, *, name: str, what: str) -> None:
-        """`what` names those who wait, for the error."""
+        """`what` is the noun for the waiting jobs in the error message."""
         self._pool = ThreadPoolExecutor(threads, name)
         self._threads, self._waiting_max, self._what = threads, waiting_max, what
-        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, Turns] = WeakKeyDictionary()
+        self._by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, FairQueue] = WeakKeyDictionary()
 
     async def run(self, who: str, work: Callable[[], T]) -> T:
-        """Do blocking work in one of the threads when it is the caller's turn. `Overloaded` if too many wait.
+        """Run a reader's blocking work in a thread when it is the caller's turn. Raises `Overloaded` if too many jobs
+        are waiting.
 
-        If this is cancelled, work that has not begun is left undone; what has begun keeps its place until it ends.
+        If the call is cancelled, work that has not started is skipped. Work that has started keeps its slot until it
+        ends.
         """
         turns = self._turns()
         await turns.take(who)
         return await self._do(turns, who, work)
 
-    async def run_found(self, who: str, find: Callable[[], Callable[[], T] | None]) -> T | None:
-        """The same for work that `find` gives when the turn has come; None if nothing is left to do by then."""
+    async def find_and_run(self, who: str, find: Callable[[], Callable[[], T] | None]) -> T | None:
+        """Wait for a reader's turn, then run the work that `find` returns. Returns None if `find` returns no work."""
         turns = self._turns()
         await turns.take(who)
         try:
@@ -59,8 +68,8 @@ class FairThreads:
             return None
         return await self._do(turns, who, work)
 
-    async def _do(self, turns: Turns, who: str, work: Callable[[], T]) -> T:
-        """Use a turn that was taken."""
+    async def _do(self, turns: FairQueue, who: str, work: Callable[[], T]) -> T:
+        """Run a reader's work in a turn already taken."""
         loop = asyncio.get_running_loop()
 
         def free(_: Future[T]) -> None:
@@ -71,30 +80,35 @@ class FairThreads:
         running.add_done_callback(free)
         return await asyncio.wrap_future(running)
 
-    def _turns(self) -> Turns:
+    def _turns(self) -> FairQueue:
         loop = asyncio.get_running_loop()
         if loop not in self._by_loop:
             share = max(1, self._threads // 2)
-            self._by_loop[loop] = Turns(self._threads, self._waiting_max, each_max=share, what=self._what)
+            self._by_loop[loop] = FairQueue(self._threads, self._waiting_max, each_max=share, what=self._what)
         return self._by_loop[loop]
 
 
 _followers = FairThreads(THREADS, sys.maxsize, name="followers", what="followers")
-"""Followers are bounded by the connections, and each waits for one thing at a time."""
+"""Waiting jobs are not limited here: connections limit the number of followers, and each follower has one job at a
+time."""
 _readers = FairThreads(THREADS, WAITING_MAX, name="readers", what="pages")
 
 
 async def for_reader(who: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """Do blocking work for a caller in one of the threads, in turn. `Overloaded` if too many wait."""
+    """Run blocking work for a caller in a thread, when it is the caller's turn.
+
+    Raises `Overloaded` if too many jobs are waiting.
+    """
     return await _readers.run(who, partial(work, *given, **named))
 
 
 async def for_follower(who: str, work: Callable[P, T], *given: P.args, **named: P.kwargs) -> T:
-    """The same for one who follows a stream through a filter, or is behind: in other threads, and never refused."""
+    """Run blocking work for a follower that has a filter or is behind, in a separate pool. Never refused."""
     return await _followers.run(who, partial(work, *given, **named))
 
 
 async def in_turn(who: str, find: Callable[[], Callable[[], T] | None]) -> T | None:
-    """The same for work that is looked for when the turn has come: another caller with the same filters may have done
-    it by then. None if there is nothing to do."""
-    return await _followers.run_found(who, find)
+    """Wait for a caller's turn, then run the work that `find` returns. Returns None if there is nothing to do, for
+    example because another caller with the same filters has done it.
+    """
+    return await _followers.find_and_run(who, find)

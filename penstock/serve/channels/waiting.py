@@ -1,4 +1,4 @@
-"""Followers that have everything there is, and wait for more."""
+"""Followers that are up to date and wait for more."""
 
 from __future__ import annotations
 
@@ -7,48 +7,50 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
-from penstock.contracts import Delivery
+from penstock.core.contracts import Delivery
 
 Take = Callable[[Sequence[Delivery]], bool]
 P = TypeVar("P")
 _log = logging.getLogger("penstock.serve")
 
 
-class Waiter(Generic[P]):
-    """One of them: where it stands, and how it takes what comes, if it does that."""
+class WaitingFollower(Generic[P]):
+    """A waiting follower: its position, and its callback for new deliveries, if any."""
 
-    __slots__ = ("place", "take", "woken")
+    __slots__ = ("follower", "take", "woken")
 
-    def __init__(self, place: P, take: Take | None, woken: asyncio.Future[None]) -> None:
-        self.place, self.take, self.woken = place, take, woken
+    def __init__(self, follower: P, take: Take | None, woken: asyncio.Future[None]) -> None:
+        self.follower, self.take, self.woken = follower, take, woken
 
     def takes(self, deliveries: Sequence[Delivery]) -> bool:
-        """Whether it has taken what came. One that fails is not to keep it from the others."""
+        """Pass deliveries to the follower's callback, and return whether it took them. A failing callback does not
+        affect other followers."""
         try:
             return self.take is not None and self.take(deliveries)
         except Exception:
-            _log.exception("a follower could not take what came")
+            _log.exception("a follower failed to take a delivery")
             return False
 
     def wake(self) -> None:
-        """Let it look for itself."""
+        """Wake the follower, which then reads on its own."""
         if not self.woken.done():
             self.woken.set_result(None)
 
 
-class Waiting(Generic[P]):
-    """Those who wait for the same. Belongs to one event loop."""
+class WaitingFollowers(Generic[P]):
+    """Followers that wait on one channel. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._all: set[Waiter[P]] = set()
+        self._all: set[WaitingFollower[P]] = set()
 
-    def __iter__(self) -> Iterator[Waiter[P]]:
-        """Each of them, as it is now: to take something may make another leave."""
+    def __iter__(self) -> Iterator[WaitingFollower[P]]:
+        """Iterate over a copy: handling one follower may remove another."""
         return iter(tuple(self._all))
 
-    async def wait(self, place: P, take: Take | None, timeout_s: float | None) -> bool:
-        """True as soon as it is woken; False when the time has passed. What it takes meanwhile does not wake it."""
-        waiter = Waiter(place, take, asyncio.get_running_loop().create_future())
+    async def wait(self, follower: P, take: Take | None, timeout_s: float | None) -> bool:
+        """Wait until the follower is woken; return False after the timeout. Deliveries that the callback takes do not
+        wake the follower."""
+        waiter = WaitingFollower(follower, take, asyncio.get_running_loop().create_future())
         self._all.add(waiter)
         try:
             async with asyncio.timeout(timeout_s):

@@ -1,4 +1,4 @@
-"""The answer to a query, as it is sent."""
+"""The result of a query, as sent to the client."""
 
 from __future__ import annotations
 
@@ -12,12 +12,11 @@ Format = Literal["json", "arrow"]
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the process of a query has encoded, where the streams and views stood that it read, and how long it took to
-    read them and to run it.
+class QueryResponse:
+    """The encoded result of a query, the cursors of its inputs, and the time to read the inputs and run the query.
 
-    `data` is an Arrow stream; or a JSON object with columns and rows that is left open, the same for results that are
-    the same.
+    `data` is an Arrow stream, or a JSON object with columns and rows that has no closing brace yet. The JSON is equal
+    for equal results.
     """
 
     data: bytes
@@ -26,5 +25,5 @@ class Answer:
 
     @property
     def json_end(self) -> bytes:
-        """The rest of a JSON answer, which closes it."""
+        """The end of a query's JSON response, with the closing brace."""
         return b"," + msgspec.json.encode({"cursors": self.cursors, "elapsed_ms": round(self.took_s * 1000)})[1:]

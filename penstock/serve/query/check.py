@@ -1,8 +1,7 @@
-"""From the text of a query to one that may be run.
+"""Validation of a client's SQL, and its conversion to SQL that is safe to run.
 
-The text is parsed, every node of the tree is checked against a list, the tables are replaced by our own names, and the
-text for the engine is written from the tree. So nothing that a client has written reaches the engine as it was
-written; and what the engine is asked to do can be said in the words of `nodes`.
+The SQL is parsed, every node of the tree is checked against a list, tables get generated names, and new SQL is written
+from the tree. The engine never receives the client's own SQL, and can run only what `nodes` allows.
 """
 
 from __future__ import annotations
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import QueryRefused
+from penstock.core.errors import QueryRefused
+from penstock.serve.query.deadline import CheckDeadline
 from penstock.serve.query.functions import BY_NAME, TABLES
 from penstock.serve.query.nodes import ALLOWED, PARTS, TEXTS, TYPES, is_number
 
@@ -20,57 +20,62 @@ if TYPE_CHECKING:
     from sqlglot import exp
 
 CHAIN_MAX = 200
-"""The tree's depth; operators in a row, as in 1 + 1 + 1, make it deep as well."""
+"""Maximum depth of the tree. A chain of operators, as in 1 + 1 + 1, also makes it deep."""
 TABLES_MAX = 16
 
 Resolve = Callable[[str, int | None], str]
-"""Gives the name of a stream or view for a name in a query; raises if there is none. The number is its place."""
+"""Resolves a name in a query to the name of a stream or view; raises if there is none.
+
+The second argument is the name's position in the query.
+"""
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A query that may be run. In `sql`, the stream or view `reads[n]` is the table `input_n`.
+    """A client's query that passed the checks. In `sql`, the stream or view `reads[n]` is the table `input_n`.
 
-    `places` has, for each name in the text in small letters, where it stands first.
+    `positions` maps each name in the query, in lower case, to its first position.
     """
 
     sql: str
     reads: tuple[str, ...]
-    places: Mapping[str, int]
+    positions: Mapping[str, int]
     rows_max: int
 
 
 def check(text: str, resolve: Resolve, rows_max: int) -> Checked:
-    """The query that a text is. `rows_max` rows are wanted; one more is asked for, to see if there are more.
+    """Check a client's query. The resulting SQL returns up to `rows_max + 1` rows; the extra row shows that there are
+    more.
 
-    `BadQuery` if it cannot be read, `QueryRefused` if it has something that is not allowed; both with the `position` of
-    the character, if it is known. Takes some ten milliseconds for a long text, and half a second at most: call it in a
-    thread.
+    Raises `BadQuery` if the text cannot be parsed, and `QueryRefused` if it contains something that is not allowed.
+    Both errors contain the `position` of the offending character, if known. Takes about ten milliseconds for a long
+    query and at most half a second of processor time, so call it in a thread.
     """
     from sqlglot.errors import UnsupportedError
 
     from penstock.serve.query.parsing import parsed
     from penstock.serve.query.writing import written
 
+    deadline = CheckDeadline()  # after the imports, which are slow the first time
     try:
-        tree = parsed(text)
+        tree = parsed(text, deadline)
         _require_allowed(tree)
         tables = _Tables(tree, resolve)
         tables.replace()
-        places = {name.lower(): place for name, place in _names(tree)}
-        sql = written(_limited(tree, rows_max + 1))
+        positions = {name.lower(): start for name, start in _names(tree)}
+        sql = written(_limited(tree, rows_max + 1), deadline)
     except RecursionError:
         raise QueryRefused("the query is nested too deeply") from None
     except UnsupportedError as error:
-        raise QueryRefused(f"the query has something that cannot be run: {str(error)[:200]}") from None
-    return Checked(sql, tuple(tables.reads), places, rows_max)
+        raise QueryRefused(f"the query contains something that cannot be run: {str(error)[:200]}") from None
+    return Checked(sql, tuple(tables.reads), positions, rows_max)
 
 
 def _require_allowed(tree: exp.Expr) -> None:
     for node in tree.walk():
         name = type(node).__name__
         if name not in ALLOWED or not _has_only_allowed_parts(name, node):
-            raise QueryRefused(f"{_shown(node)} is not allowed in a query", position=_place(node))
+            raise QueryRefused(f"{_shown(node)} is not allowed in a query", position=_position(node))
         node.comments = None
     if _depth(tree) > CHAIN_MAX:
         raise QueryRefused("the query is nested too deeply", position=0)
@@ -82,7 +87,7 @@ def _has_only_allowed_parts(name: str, node: exp.Expr) -> bool:
         return False
     if name == "Literal" and not node.is_string and not is_number(str(node.this)):
         return False
-    if name == "Anonymous" and str(node.name).lower() not in BY_NAME:  # a name in quotes is a node of its own
+    if name == "Anonymous" and str(node.name).lower() not in BY_NAME:  # a quoted name is a separate node
         return False
     if name == "Table" and type(node.this).__name__ not in ("Identifier", *TABLES):
         return False
@@ -91,7 +96,7 @@ def _has_only_allowed_parts(name: str, node: exp.Expr) -> bool:
 
 def _is_allowed_value(name: str, part: str, value: Any) -> bool:
     if isinstance(value, list):
-        return all(_is_allowed_value(name, part, each) for each in value)
+        return all(_is_allowed_value(name, part, element) for element in value)
     if isinstance(value, Enum):
         return name == "DataType" and value.name in TYPES
     if isinstance(value, str):
@@ -101,7 +106,7 @@ def _is_allowed_value(name: str, part: str, value: Any) -> bool:
 
 
 def _depth(tree: exp.Expr) -> int:
-    """How many nodes stand above each other at most, without recursion."""
+    """Return the depth of a query's tree, without recursion."""
     deepest, level = 0, [tree]
     while level:
         deepest += 1
@@ -110,7 +115,7 @@ def _depth(tree: exp.Expr) -> int:
 
 
 class _Tables:
-    """The tables of a query, each found to be a part of the query itself or one that is served."""
+    """The tables in a query. Each is either defined in the query itself, or is a stream or view."""
 
     def __init__(self, tree: exp.Expr, resolve: Resolve) -> None:
         self._tree, self._resolve = tree, resolve
@@ -118,7 +123,7 @@ class _Tables:
         self._dotted: dict[tuple[str, str], str] = {}
 
     def replace(self) -> None:
-        """Give each table that is served our name for it, in a schema where a name of the query cannot stand."""
+        """Rename each stream or view to a generated table name, in a schema that no name in the query can refer to."""
         from sqlglot import exp
 
         for node in list(self._tree.find_all(exp.Table)):
@@ -134,10 +139,10 @@ class _Tables:
         from sqlglot import exp
 
         written = ".".join(part.name for part in node.parts)
-        name = self._resolve(written, _place(node))
+        name = self._resolve(written, _position(node))
         if name not in self.reads:
             if len(self.reads) == TABLES_MAX:
-                raise QueryRefused(f"a query may read {TABLES_MAX} streams and views", position=_place(node))
+                raise QueryRefused(f"a query can read at most {TABLES_MAX} streams and views", position=_position(node))
             self.reads.append(name)
         if not node.alias:
             columns = node.args.get("alias") and node.args["alias"].columns
@@ -149,31 +154,34 @@ class _Tables:
         node.set("catalog", exp.to_identifier("temp", quoted=True))
 
     def _is_of_the_query(self, node: exp.Table) -> bool:
-        """Whether the name is that of a WITH that can be seen from there."""
+        """Return whether the name refers to a visible WITH clause."""
         if node.text("db"):
             return False
         name = node.name.lower()
         path: list[exp.Expr] = [node]
         while (above := path[-1].parent) is not None:
             path.append(above)
-        return any(name in _visible(path, place) for place in range(1, len(path)))
+        return any(name in _visible(path, depth) for depth in range(1, len(path)))
 
 
-def _visible(path: Sequence[exp.Expr], place: int) -> list[str]:
-    """The names of the WITH of a query on the way up that are seen from the way's beginning: from inside of the WITH
-    those before it, and its own if it may call itself."""
-    clause = path[place].args.get("with_")
+def _visible(path: Sequence[exp.Expr], depth: int) -> list[str]:
+    """Return the names that the WITH clause at `path[depth]` defines for `path[0]`. The result is empty if there is no
+    such clause.
+
+    Inside the WITH clause these are the earlier names, and also the current one if the clause is recursive.
+    """
+    clause = path[depth].args.get("with_")
     if clause is None:
         return []
     names = [part.alias.lower() for part in clause.expressions]
-    if path[place - 1] is not clause:
+    if path[depth - 1] is not clause:
         return names
-    own = next(index for index, part in enumerate(clause.expressions) if part is path[place - 2])
+    own = next(index for index, part in enumerate(clause.expressions) if part is path[depth - 2])
     return names[: own + 1] if clause.args.get("recursive") else names[:own]
 
 
 def _limited(tree: exp.Expr, most: int) -> exp.Expr:
-    """The query with a bound on its rows, so that the engine stops early."""
+    """Add a limit on rows to the query, so that the engine stops early."""
     from sqlglot import exp
 
     limit = tree.args.get("limit")
@@ -187,25 +195,25 @@ def _limited(tree: exp.Expr, most: int) -> exp.Expr:
 
 
 def _names(tree: exp.Expr) -> Iterator[tuple[str, int]]:
-    """Names and functions with their places, the last one first."""
+    """Yield the names and functions in a query with their positions, starting with the last."""
     from sqlglot import exp
 
-    found = [
+    identifiers = [
         (node.name, node.meta["start"])
         for node in tree.walk()
         if isinstance(node, (exp.Identifier, exp.Anonymous)) and "start" in node.meta
     ]
-    return iter(sorted(found, key=lambda each: -each[1]))
+    return iter(sorted(identifiers, key=lambda identifier: -identifier[1]))
 
 
-def _place(node: exp.Expr) -> int | None:
-    """Where a node begins, as far as its parts know."""
-    places = [each.meta["start"] for each in node.walk() if "start" in each.meta]
-    return min(places) if places else None
+def _position(node: exp.Expr) -> int | None:
+    """Return the position where a query's node begins, or None if the node and its children have no position."""
+    positions = [part.meta["start"] for part in node.walk() if "start" in part.meta]
+    return min(positions) if positions else None
 
 
 def _shown(node: exp.Expr) -> str:
-    """What a person would call a node."""
+    """Return the name of a query's node for error messages."""
     from sqlglot import exp
 
     if isinstance(node, exp.Anonymous):

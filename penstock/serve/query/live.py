@@ -1,7 +1,7 @@
-"""Queries that are kept live: run again when what they read has changed, and sent when the result has.
+"""Live queries: queries that run again when their inputs have changed, and send the result when it has changed.
 
-Followers of the same query share one evaluation, whatever transport they are on. One who is slow gets the latest
-result when it is ready for it; those in between are not kept.
+Followers of the same query share one evaluation, regardless of their transport. A slow follower gets the latest result
+as soon as the follower is ready. Intermediate results are not kept.
 """
 
 from __future__ import annotations
@@ -15,23 +15,25 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import Channel, Delivery, Page, Style
-from penstock.cursor import QueryCursor, decode, encode
-from penstock.errors import BadCursor, BadExpression, BadParameter, Busy, QueryTooLarge
-from penstock.serve.channels.pieces import EARLIEST, LATEST
-from penstock.serve.query.answers import Answer
-from penstock.serve.query.plan import Plan
-from penstock.settings import Settings
+from penstock.core.clock import loop_time
+from penstock.core.contracts import Channel, Delivery, PageBody, Style
+from penstock.core.cursor import QueryCursor, decode, encode
+from penstock.core.errors import BadCursor, BadExpression, BadParameter, Busy, QueryTooLarge
+from penstock.core.settings import Settings
+from penstock.serve.channels.stream_reader import EARLIEST, LATEST
+from penstock.serve.query.answers import QueryResponse
+from penstock.serve.query.plan import QueryPlan
 
 SHARE = 4
-"""A query rests this many times as long as it took, so that none takes more than a fifth of a processor."""
-Run = Callable[[Plan], Awaitable[Answer]]
+"""Length of the pause after each run, as a multiple of the running time. This limits a query to a fifth of a CPU
+core."""
+Run = Callable[[QueryPlan], Awaitable[QueryResponse]]
 RequireSpace = Callable[["_Kept", int], None]
 Versions = Callable[[tuple[str, ...]], Awaitable[tuple[object, ...]]]
 
 
 class LiveQueries:
-    """The queries that someone follows just now, each once. Belongs to one event loop."""
+    """The queries that have followers, each run once for all of them. Not thread-safe."""
 
     def __init__(self, run: Run, versions: Versions, settings: Settings) -> None:
         self._run, self._versions, self._settings = run, versions, settings
@@ -39,9 +41,13 @@ class LiveQueries:
         self._kept: dict[Hashable, _Kept] = {}
 
     @contextmanager
-    def following(self, plan: Plan, who: str) -> Iterator[_Kept]:
-        """Keep a query live while in the block. `Busy` if it is another one than those there are, and too many, or half
-        of what may be are this caller's: there is always room for another. One without a name has no share."""
+    def following(self, plan: QueryPlan, who: str) -> Iterator[_Kept]:
+        """Keep a query live for the duration of the block.
+
+        Raises `Busy` if the query is not live yet and the limit is reached. If a named caller does not follow the query
+        yet, also raises `Busy` if the caller already follows half of the limit, or if the results of its live queries
+        use more than half of the memory. This leaves room for other callers.
+        """
         key = plan.key
         kept = self._kept.get(key)
         if kept is None or who not in kept.followers:
@@ -62,30 +68,38 @@ class LiveQueries:
     def _require_room(self, kept: _Kept | None, who: str) -> None:
         most = self._settings.live_queries_max
         if kept is None and len(self._kept) >= most:
-            raise Busy(f"all {most} queries that may be live are taken", retry_after_s=5)
+            raise Busy(f"there are already {most} live queries, the maximum", retry_after_s=5)
         share = max(1, most // 2)
-        if who and sum(who in each.followers for each in self._kept.values()) >= share:
-            raise Busy(f"you keep {share} queries live, and no one may keep more", retry_after_s=5)
+        if who and sum(who in query.followers for query in self._kept.values()) >= share:
+            raise Busy(f"you already follow {share} live queries, the maximum for one caller", retry_after_s=5)
         half = self._settings.query_memory_bytes // 2
-        if who and sum(each.size for each in self._kept.values() if who in each.followers) > half:
-            raise Busy(f"the results of your live queries have more than {half // 2**20} MiB", retry_after_s=5)
+        if who and sum(query.size for query in self._kept.values() if who in query.followers) > half:
+            raise Busy(f"the results of your live queries exceed {half // 2**20} MiB", retry_after_s=5)
 
     def _require_space(self, kept: _Kept, size: int) -> None:
-        """The latest result of each live query is held. `QueryTooLarge` if this one does not fit beside the others."""
-        most = self._settings.query_memory_bytes
-        if size + sum(each.size for each in self._kept.values() if each is not kept) > most:
-            raise QueryTooLarge(f"the results of all live queries together may have {most // 2**20} MiB")
+        """Raise `QueryTooLarge` if a query's result does not fit into memory together with the other results.
 
-    async def _in_turn(self, plan: Plan) -> Answer:
-        """Run a query when it is its turn. Live ones take half of the places at most: who asks once is not held up."""
+        The latest result of each live query is held in memory.
+        """
+        most = self._settings.query_memory_bytes
+        if size + sum(other.size for other in self._kept.values() if other is not kept) > most:
+            raise QueryTooLarge(f"the results of all live queries together exceed {most // 2**20} MiB")
+
+    async def _in_turn(self, plan: QueryPlan) -> QueryResponse:
+        """Run a query when it is its turn.
+
+        Live queries use at most half of the slots, so they do not delay one-time queries.
+        """
         async with self._turns:
             return await self._run(plan)
 
 
 class _Kept:
-    """One query, and its latest result as every follower gets it."""
+    """One live query, and its latest result, shared by all followers."""
 
-    def __init__(self, plan: Plan, run: Run, versions: Versions, require_space: RequireSpace, pace_s: float) -> None:
+    def __init__(
+        self, plan: QueryPlan, run: Run, versions: Versions, require_space: RequireSpace, pace_s: float
+    ) -> None:
         self._asked, self._run, self._versions = plan, run, versions
         self._require_space, self._pace_s = require_space, pace_s
         self.followers: Counter[str] = Counter()
@@ -97,13 +111,15 @@ class _Kept:
 
     @property
     def size(self) -> int:
-        """The bytes of the latest result."""
+        """The size of the query's latest result in bytes."""
         return 0 if self.latest is None else len(self.latest.data)
 
     async def result(self, held: str | None, timeout_s: float | None) -> Delivery:
-        """The latest result: as soon as it is another one than is held, or when the time is over. A first one is
-        always waited for. Raises what has ended the query."""
-        deadline = None if timeout_s is None else asyncio.get_running_loop().time() + timeout_s
+        """Return the query's latest result as soon as it differs from the result `held`, or after the timeout.
+
+        There is no timeout for the first result. Raises the error that ended the query.
+        """
+        deadline = None if timeout_s is None else loop_time() + timeout_s
         while True:
             if self.error is not None:
                 raise self.error
@@ -130,20 +146,22 @@ class _Kept:
             await asyncio.sleep(max(self._pace_s, SHARE * took_s))
 
     async def _look(self) -> float:
-        """Run the query if there is something new, and say how long that took. What comes while it runs is found new
-        the next time."""
+        """Run the query if its inputs have changed, and return its running time.
+
+        Changes made while it runs are found the next time.
+        """
         versions = await self._versions(self._asked.checked.reads)
         if versions == self._seen:
             return 0.0
-        found = await self._run(self._asked)
+        response = await self._run(self._asked)
         key = blake2b(self._asked.checked.sql.encode(), digest_size=32).digest()
-        cursor = encode(QueryCursor(blake2b(found.data, digest_size=15, key=key).digest()))
+        cursor = encode(QueryCursor(blake2b(response.data, digest_size=15, key=key).digest()))
         self._seen = versions
         if self.latest is None or self.latest.cursor != cursor:
-            self._require_space(self, len(found.data))
-            self.latest = Delivery("snapshot", found.data + b"}", cursor)
+            self._require_space(self, len(response.data))
+            self.latest = Delivery("snapshot", response.data + b"}", cursor)
             self._tell()
-        return found.took_s
+        return response.took_s
 
     def _end(self, error: Exception) -> None:
         self.error = error
@@ -155,11 +173,13 @@ class _Kept:
 
 
 class QueryChannel:
-    """A `Channel` of the results of a query. Each is a snapshot; a cursor names a result by what is in it, so one who
-    comes back is sent nothing if it is still the same."""
+    """A `Channel` of a query's results. Each result is a snapshot.
+
+    A cursor identifies a result by its contents, so a client that resumes gets no snapshot if the result is unchanged.
+    """
 
     def __init__(
-        self, plan: Callable[[], Awaitable[Plan]], live: LiveQueries, heartbeat_s: float, who: str = ""
+        self, plan: Callable[[], Awaitable[QueryPlan]], live: LiveQueries, heartbeat_s: float, who: str = ""
     ) -> None:
         self._plan, self._live, self._heartbeat_s, self._who = plan, live, heartbeat_s, who
 
@@ -167,48 +187,49 @@ class QueryChannel:
         return QueryChannel(self._plan, self._live, self._heartbeat_s, who)
 
     def through(self, where: str | None, select: str | None) -> Channel:
-        raise BadExpression("a query has its conditions and columns in its own text", part="where", position=0)
+        raise BadExpression("put the conditions and columns into the query's SQL", part="where", position=0)
 
     def part(self, where: str | None, select: str | None) -> Channel:
         return self.through(where, select)
 
     def limited(self, where: str, claims: Mapping[str, Any]) -> Channel:
-        raise BadExpression("a query is limited by what it reads", part="where", position=0)
+        raise BadExpression("a query is limited through the streams and views that it reads", part="where", position=0)
 
-    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> Page:
+    async def page(self, since: str | None, limit: int | None, wait_s: float = 0, order: str | None = None) -> PageBody:
         if order is not None:
-            raise BadParameter("a query has its order in its own text", parameter="order")
+            raise BadParameter("use ORDER BY in the SQL of the query", parameter="order")
         held = _held(since)
         with self._live.following(await self._plan(), self._who) as kept:
             if held == LATEST:
                 held = (await kept.result(None, None)).cursor
-            found = await kept.result(held, wait_s)
-        cursor = msgspec.json.encode(found.cursor)
-        return Page(found.data[:-1] + b',"cursor":' + cursor + b"}", found.cursor, found.cursor)
+            delivery = await kept.result(held, wait_s)
+        cursor = msgspec.json.encode(delivery.cursor)
+        return PageBody(delivery.data[:-1] + b',"cursor":' + cursor + b"}", delivery.cursor, delivery.cursor)
 
-    async def last(self, limit: int) -> Page:
+    async def last(self, limit: int) -> PageBody:
         return await self.page(None, limit)
 
     async def follow(self, since: str | None, style: Style | None = None) -> AsyncIterator[Delivery]:
         held = _held(since)
         with self._live.following(await self._plan(), self._who) as kept:
-            first = await kept.result(None, None)
-            yield _progress(first) if held in (LATEST, first.cursor) else first
-            held = first.cursor
+            delivery = await kept.result(None, None)
+            known = held in (LATEST, delivery.cursor)
             while True:
-                found = await kept.result(held, self._heartbeat_s)
-                yield _progress(found) if found.cursor == held else found
-                held = found.cursor
+                held, unsent = delivery.cursor, [_progress(delivery) if known else delivery]
+                del delivery  # followers do not hold an old result while they wait
+                yield unsent.pop()
+                delivery = await kept.result(held, self._heartbeat_s)
+                known = delivery.cursor == held
 
 
 def _held(since: str | None) -> str | None:
-    """What a client has by its own account; None if it has nothing."""
+    """Return the cursor of the result that a client has, or None if it has none."""
     if since is None or since == EARLIEST:
         return None
     if since != LATEST and not isinstance(decode(since), QueryCursor):
-        raise BadCursor("this cursor is of a stream or view, not of a query")
+        raise BadCursor("this cursor is for a stream or view, not a query")
     return since
 
 
-def _progress(found: Delivery) -> Delivery:
-    return Delivery("progress", b"{}", found.cursor)
+def _progress(delivery: Delivery) -> Delivery:
+    return Delivery("progress", b"{}", delivery.cursor)

@@ -1,8 +1,7 @@
-"""What the tree of a query may be made of: a list of node types, and of what each may have.
+"""The nodes allowed in a query's tree: a list of node types, and the parts that each type can have.
 
-The text that reaches the engine is written from such a tree. A node writes itself by its type, names are quoted, and
-text of the client stands in four places only: names, literals, units and the names of functions; `TEXTS` has the rule
-for each.
+The SQL for the engine is written from such a tree. Each node is written according to its type, and names are quoted.
+Client text occurs in only four places: names, literals, units and function names. `TEXTS` contains the rule for each.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ PLAIN = words(
     # values and names
     "Column Identifier Literal Boolean Null Star Alias Aliases TableAlias Var Interval IntervalSpan AtTimeZone Dot "
     "Bracket Slice PropertyEQ Lambda DataTypeParam ColumnDef "
-    # the clauses
+    # clauses
     "From Where Group Having Qualify Order Ordered Limit Offset Distinct With CTE Cube Rollup "
     "GroupingSets Filter WithinGroup IgnoreNulls RespectNulls Values"
 )
-"""Types that may have whatever the parser gives them, but for text of the client."""
+"""Types that can have any part that the parser gives them, except client text."""
 
 _SET = frozenset({"this", "expression", "distinct", "by_name", "with_", "order", "limit", "offset"})
 PARTS: Mapping[str, frozenset[str]] = {
@@ -40,14 +39,14 @@ PARTS: Mapping[str, frozenset[str]] = {
     "WindowSpec": frozenset({"kind", "start", "start_side", "end", "end_side", "exclude"}),
     "DataType": frozenset({"this", "expressions", "nested"}),
 }
-"""Types of which only some parts are allowed."""
+"""Types for which only some parts are allowed."""
 
 TYPES = words(
     "BIGINT BIGDECIMAL BINARY BLOB BOOLEAN CHAR DATE DECIMAL DOUBLE FLOAT INT INT128 INTERVAL LIST ARRAY MAP NCHAR "
     "NVARCHAR SMALLINT STRUCT TEXT TIME TIMESTAMP TIMESTAMPTZ TIMESTAMPLTZ TIMESTAMPNTZ TIMESTAMP_S TIMESTAMP_MS "
     "TIMESTAMP_NS TINYINT UBIGINT UINT USMALLINT UTINYINT UUID VARBINARY VARCHAR"
 )
-"""What a value may be cast to."""
+"""The types that a value can be cast to."""
 
 
 def _one_of(words: str) -> Callable[[str], bool]:
@@ -74,7 +73,8 @@ TEXTS: Mapping[tuple[str, str], Callable[[str], object]] = {
     ("WindowSpec", "exclude"): _one_of("CURRENT ROW,GROUP,TIES,NO OTHERS"),
     ("Trim", "position"): _one_of("LEADING,TRAILING,BOTH"),
 }
-"""Where text of the client may stand in a node, and what it may be. Names and literals are quoted when written."""
+"""The parts of nodes that can contain client text, and the check for each. Names and literals are quoted when
+written."""
 
 ALLOWED = PLAIN | frozenset(PARTS) | KNOWN_TO_THE_PARSER | {"Anonymous"}
 

@@ -1,4 +1,5 @@
-"""The processes that run queries: started for the first query, ended when there was none for a while."""
+"""The processes that run queries. They are started when the first query arrives, and stopped when no query has arrived
+for some time."""
 
 from __future__ import annotations
 
@@ -16,24 +17,30 @@ from pathlib import Path
 
 import msgspec
 
-from penstock.errors import PenstockError, QueryTooLarge, QueryTooSlow
-from penstock.serve.channels.turns import Turns
+from penstock.core.clock import loop_time
+from penstock.core.errors import PenstockError, QueryTooLarge, QueryTooSlow
+from penstock.core.settings import Settings
+from penstock.serve.channels.fair_queue import FairQueue
 from penstock.serve.query import worker
 from penstock.serve.query.answers import Format
-from penstock.settings import Settings
 
 RESULT_BYTES_MAX = 32 * 1024 * 1024
 START_S = 60.0
-"""How long a process may take to be there; about half a second on a machine that has nothing else to do."""
+"""Time limit for starting a process, which takes about half a second on an idle machine."""
 IDLE_S = 60.0
 SUDDEN_S = 0.1
-"""A process that had nothing to do and is gone so soon after it was asked is not held against the query."""
+"""If an idle process ends within this time of receiving a query, the query is assumed not to be the cause, and runs
+again."""
 WAITING_MAX = 32
-"""Queries that wait for their turn; a further one is refused."""
+"""Maximum number of queries that wait for their turn. Further queries are refused."""
 _ENVIRONMENT = ("PATH", "LD_LIBRARY_PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "HOME", "LANG")
-"""Of the environment, where keys may stand, what a Python needs to find its libraries."""
+"""The environment variables passed on to the process: only those that Python needs to find its libraries.
+
+Other variables can contain keys.
+"""
 _QUIET = {"TZ": "UTC", "OMP_NUM_THREADS": "1", "ARROW_IO_THREADS": "1", "ARROW_DEFAULT_MEMORY_POOL": "system"}
-"""Fewer threads, whose stacks count as memory, and memory that goes back when it is freed."""
+"""Environment variables that reduce the number of threads, because their stacks count as memory, and select an
+allocator that returns freed memory."""
 _log = logging.getLogger("penstock.serve")
 
 
@@ -49,9 +56,11 @@ _decode = msgspec.json.Decoder(Reply).decode
 
 
 @dataclass(frozen=True)
-class Request:
-    """A query that was checked: its text, the most rows, the format of its result, and the cursors of what it reads,
-    which an Arrow stream has in its schema."""
+class QueryRequest:
+    """A checked query: its SQL, the maximum number of rows, the result's format, and the cursors of its inputs.
+
+    An Arrow stream contains the cursors in its schema metadata.
+    """
 
     sql: str
     rows: int
@@ -60,29 +69,29 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Result:
-    """The encoded result of a query, and how long it ran: without the wait for its turn, or for a process."""
+class QueryResult:
+    """The encoded result of a query, and its running time, not including the wait for a turn or a process."""
 
     data: bytes
     seconds: float
 
 
-class Wrong(Exception):
-    """The engine does not take the query, and says why."""
+class QueryRejected(Exception):
+    """DuckDB rejected the query. The message is the reason."""
 
 
-class _Gone(Exception):
-    """The process has ended, or does not answer."""
+class _WorkerGone(Exception):
+    """The query process has ended, or does not respond."""
 
 
-class Worker:
-    """One process. Belongs to one event loop."""
+class QueryWorker:
+    """One query process. Not thread-safe."""
 
     def __init__(self, process: subprocess.Popen[bytes], channel: socket.socket) -> None:
         self._process, self._channel = process, channel
 
     @classmethod
-    async def start(cls, settings: Settings) -> Worker:
+    async def start(cls, settings: Settings) -> QueryWorker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
         for end in (ours, theirs):
@@ -90,45 +99,45 @@ class Worker:
                 end.setsockopt(socket.SOL_SOCKET, option, 2 * worker.MESSAGE_BYTES_MAX)
         spawning = asyncio.get_running_loop().run_in_executor(None, _spawn, theirs, settings)
         try:
-            found = cls(await asyncio.shield(spawning), ours)
+            query_worker = cls(await asyncio.shield(spawning), ours)
         except BaseException:
             spawning.add_done_callback(partial(_abandon, ours))
             raise
         try:
-            reply, _ = await found._hear(START_S)
+            reply, _ = await query_worker._hear(START_S)
         except BaseException as error:
-            found.kill()
-            if isinstance(error, (_Gone, OSError)):
-                raise PenstockError("queries cannot be run: their process does not start") from error
+            query_worker.kill()
+            if isinstance(error, (_WorkerGone, OSError)):
+                raise PenstockError("queries cannot be run: the query process did not start") from error
             raise
         assert reply.ready
-        return found
+        return query_worker
 
     @property
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    async def run(self, asked: Request, files: Sequence[int], seconds: float) -> Reply | Result:
-        """Run one query. If this is cancelled, or the process does not heed its time, it is killed."""
+    async def run(self, asked: QueryRequest, files: Sequence[int], seconds: float) -> Reply | QueryResult:
+        """Run one query. Kills the process if the call is cancelled or the process exceeds its time limit."""
         request = msgspec.json.encode({**asdict(asked), "seconds": seconds})
-        began = asyncio.get_running_loop().time()
+        began = loop_time()
         try:
             socket.send_fds(self._channel, [request], list(files))
             reply, results = await self._hear(seconds + 2 * worker.GRACE_S)
         except BaseException as error:
             self.kill()
             if isinstance(error, OSError):
-                raise _Gone from error
+                raise _WorkerGone from error
             raise
         try:
-            took_s = asyncio.get_running_loop().time() - began
-            return reply if reply.error else Result(_read(results[0]), took_s)
+            took_s = loop_time() - began
+            return reply if reply.error else QueryResult(_read(results[0]), took_s)
         finally:
-            for each in results:
-                os.close(each)
+            for file in results:
+                os.close(file)
 
     async def _hear(self, seconds: float) -> tuple[Reply, list[int]]:
-        """The next message and the open files that came with it."""
+        """Return the query process's next message and the open files that came with it."""
         loop = asyncio.get_running_loop()
         readable = asyncio.Event()
         loop.add_reader(self._channel, readable.set)
@@ -136,12 +145,12 @@ class Worker:
             async with asyncio.timeout(seconds):
                 await readable.wait()
         except TimeoutError:
-            raise _Gone from None
+            raise _WorkerGone from None
         finally:
             loop.remove_reader(self._channel)
         message, files, _, _ = socket.recv_fds(self._channel, worker.MESSAGE_BYTES_MAX, 1)
         if not message:
-            raise _Gone
+            raise _WorkerGone
         return _decode(message), files
 
     def kill(self) -> None:
@@ -151,15 +160,15 @@ class Worker:
 
 
 def _abandon(ours: socket.socket, spawning: asyncio.Future[subprocess.Popen[bytes]]) -> None:
-    """End a process whose query was given up before it was there."""
+    """Kill a query process if its query was abandoned while the process was starting."""
     if spawning.cancelled() or spawning.exception() is not None:
         ours.close()
     else:
-        Worker(spawning.result(), ours).kill()
+        QueryWorker(spawning.result(), ours).kill()
 
 
 def _spawn(theirs: socket.socket, settings: Settings) -> subprocess.Popen[bytes]:
-    """Start a process, and close its end of the channel here."""
+    """Start a query process, and close the parent's copy of the process's socket. Blocks."""
     with theirs:
         limits = [theirs.fileno(), settings.query_memory_bytes, RESULT_BYTES_MAX]
         return subprocess.Popen(
@@ -174,86 +183,91 @@ def _spawn(theirs: socket.socket, settings: Settings) -> subprocess.Popen[bytes]
 
 
 def _read(file: int) -> bytes:
-    """All of a file in memory, as a copy: what is another process's to change is not looked at twice."""
+    """Return a query's result: a copy of an in-memory file. It is read only once, because another process might change
+    it."""
     with open(file, "rb", closefd=False) as opened:
         opened.seek(0)
         return opened.read(RESULT_BYTES_MAX)
 
 
-class Pool:
-    """Runs queries, `queries_max` at once; the others wait for their turn."""
+class QueryPool:
+    """Runs up to `queries_max` queries at once. Further queries wait for their turn."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._turns = Turns(settings.queries_max, WAITING_MAX)
-        self._rested: list[Worker] = []
+        self._turns = FairQueue(settings.queries_max, WAITING_MAX)
+        self._rested: list[QueryWorker] = []
         self._reaper: asyncio.TimerHandle | None = None
 
     def turn(self, who: str) -> AbstractAsyncContextManager[None]:
-        """Wait for a caller's turn, and hold it while in the block; `Overloaded` if too many wait. What a query reads
-        and what it gives are held in its turn only, so that their memory is bounded."""
+        """Wait for a caller's turn to query, and hold it for the duration of the block.
+
+        Raises `Overloaded` if too many queries are waiting. A query holds its inputs and its result only during its
+        turn, so their memory is bounded.
+        """
         return self._turns.one(who)
 
-    async def run(self, asked: Request, files: Sequence[int]) -> Result:
-        """Run a query that was checked, in a turn. `files` are open files with its tables, as Arrow streams.
+    async def run(self, asked: QueryRequest, files: Sequence[int]) -> QueryResult:
+        """Run a checked query during a turn. `files` are open files with its tables, as Arrow streams.
 
-        `Wrong` if the engine does not take it; `QueryTooSlow` or `QueryTooLarge` if it is over its limits.
+        Raises `QueryRejected` if the engine rejects the query, and `QueryTooSlow` or `QueryTooLarge` if it exceeds its
+        limits.
         """
-        rested, clock = self._rested_one(), asyncio.get_running_loop().time
-        chosen = rested or await Worker.start(self._settings)
-        seconds, began = self._settings.query_s_max, clock()
+        rested = self._idle_worker()
+        chosen = rested or await QueryWorker.start(self._settings)
+        seconds, began = self._settings.query_s_max, loop_time()
         try:
             reply = await chosen.run(asked, files, seconds)
-        except _Gone:
-            took_s = clock() - began
+        except _WorkerGone:
+            took_s = loop_time() - began
             if rested is not None and took_s < SUDDEN_S:
-                return await self.run(asked, files)  # it may have been killed before it saw the query
-            # out of memory is what ends a process before its time
+                return await self.run(asked, files)  # the process may have been killed before it saw the query
+            # a process that ends early has run out of memory
             raise (self._too_slow() if took_s >= seconds else self._too_large()) from None
-        if isinstance(reply, Result) or reply.error in ("wrong", "slow", "long"):
+        if isinstance(reply, QueryResult) or reply.error in ("wrong", "slow", "long"):
             self._rest(chosen)
         else:
             chosen.kill()
-        if isinstance(reply, Result):
+        if isinstance(reply, QueryResult):
             return reply
         raise self._error(reply)
 
-    def _rested_one(self) -> Worker | None:
-        """A process that has nothing to do, if there is one; those that were killed meanwhile are let go."""
+    def _idle_worker(self) -> QueryWorker | None:
+        """Return an idle query process, or None. Processes that were killed in the meantime are dropped."""
         while self._rested:
-            found = self._rested.pop()
-            if found.alive:
-                return found
-            found.kill()
+            query_worker = self._rested.pop()
+            if query_worker.alive:
+                return query_worker
+            query_worker.kill()
         return None
 
     def _error(self, reply: Reply) -> Exception:
         if reply.error == "wrong":
-            return Wrong(reply.message)
+            return QueryRejected(reply.message)
         if reply.error == "slow":
             return self._too_slow()
         if reply.error == "long":
-            return QueryTooLarge(f"the answer is longer than the {RESULT_BYTES_MAX // 2**20} MiB that it may have")
+            return QueryTooLarge(f"the result is larger than the limit of {RESULT_BYTES_MAX // 2**20} MiB")
         if reply.error == "large":
             return self._too_large()
         _log.error("a query failed: %s", reply.message)
-        return PenstockError("the query failed in a way that nobody foresaw")
+        return PenstockError("the query failed unexpectedly; see the gateway's log")
 
     def _too_slow(self) -> QueryTooSlow:
-        return QueryTooSlow(f"the query took more than {self._settings.query_s_max:g} s and was ended")
+        return QueryTooSlow(f"the query took more than {self._settings.query_s_max:g} s and was stopped")
 
     def _too_large(self) -> QueryTooLarge:
         mib = self._settings.query_memory_bytes // 2**20
-        return QueryTooLarge(f"the query took more than the {mib} MiB of memory that it may have, and was ended")
+        return QueryTooLarge(f"the query used more memory than the limit of {mib} MiB and was stopped")
 
-    def _rest(self, chosen: Worker) -> None:
+    def _rest(self, chosen: QueryWorker) -> None:
         self._rested.append(chosen)
         if self._reaper is not None:
             self._reaper.cancel()
         self._reaper = asyncio.get_running_loop().call_later(IDLE_S, self.close)
 
     def close(self) -> None:
-        """End the processes that are not at work; a later query starts one again."""
+        """End the idle query processes. A later query starts a new one."""
         if self._reaper is not None:
             self._reaper.cancel()
             self._reaper = None

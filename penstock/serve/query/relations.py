@@ -1,4 +1,4 @@
-"""What a query can read: views, the latest events of streams, and feeds of either, as Arrow tables."""
+"""The relations a query can read: views, the latest events of streams, and feeds of either, as Arrow tables."""
 
 from __future__ import annotations
 
@@ -10,27 +10,28 @@ from typing import Any, Literal, Protocol
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.columns import from_json_rows
-from penstock.contracts import LiveView, LogReader
-from penstock.cursor import of_part, stream_cursor, view_cursor
-from penstock.errors import BadCursor, Busy
-from penstock.filters import compiled
-from penstock.schema import KIND_EVENT, SYSTEM_COLUMNS, shown
-from penstock.serve.channels.pieces import Extent, extent
+from penstock.core.columns import from_json_rows
+from penstock.core.contracts import LiveView, LogReader
+from penstock.core.cursor import of_part, stream_cursor, view_cursor
+from penstock.core.errors import BadCursor, Busy
+from penstock.core.filters import compiled
+from penstock.core.reading import rows_end
+from penstock.core.schema import HIDDEN_COLUMNS, KIND_EVENT, shown
+from penstock.serve.channels.stream_reader import ServedExtent, extent
 
 PIECE_ROWS = 20_000
-"""Rows of a view that are made columns at once."""
+"""Number of view rows converted to columns at once."""
 STEP_ROWS = 1_000
-"""Rows of a stream that are read at first, from its end; more if they are small."""
+"""Number of rows read from the end of a stream in the first step. Later steps read more if the rows are small."""
 EXTRA = ("_id", "_ingest_time")
-"""System columns of a stream that a query sees: they come after its own."""
+"""The system columns that queries of a stream see, after the stream's own columns."""
 TRIES_MAX = 5
 Kind = Literal["view", "stream"]
 
 
 @dataclass(frozen=True)
-class Reading:
-    """The rows of a relation at one instant. Those of the same `version` are the same."""
+class RelationRows:
+    """The rows of a relation at one instant. Equal versions have equal rows."""
 
     table: pa.Table
     version: Hashable
@@ -38,24 +39,30 @@ class Reading:
 
 
 class Relation(Protocol):
-    """Rows that change. `read` blocks, and is called by one thread at a time."""
+    """Rows that a query can read, which change over time.
+
+    The function that `prepare` returns blocks, and is called by only one thread at a time.
+    """
 
     @property
     def kind(self) -> Kind: ...
 
     @property
     def part_of(self) -> str | None:
-        """The name of what it is a part of; None if it is a whole."""
+        """The name of the relation that this feed filters, or None if this is not a feed."""
 
     def version(self) -> Hashable:
-        """That of the rows now. Blocks for a short while at most."""
+        """Return the version of the relation's current rows. Can block briefly."""
 
-    def prepare(self) -> Callable[[], Reading]:
-        """Called in the event loop: what to call in a thread to get the rows of this instant."""
+    def prepare(self) -> Callable[[], RelationRows]:
+        """Return a function that reads the relation's current rows, to be called in a thread.
+
+        `prepare` itself is called in the event loop.
+        """
 
 
 class ViewRelation:
-    """All rows of a view."""
+    """All rows in a view."""
 
     kind: Kind = "view"
     part_of: str | None = None
@@ -66,23 +73,23 @@ class ViewRelation:
     def version(self) -> Hashable:
         return self._view.generation, self._view.version
 
-    def prepare(self) -> Callable[[], Reading]:
+    def prepare(self) -> Callable[[], RelationRows]:
         schema, version = self._view.schema, (self._view.generation, self._view.version)
         if schema is None:
             raise not_known(self._name)
         rows = self._view.snapshot().rows
 
-        def read() -> Reading:
-            """In pieces, since a row takes many times its size while it is read."""
+        def read() -> RelationRows:
+            """Read in pieces, because a row takes up many times its size while it is being converted."""
             starts = range(0, len(rows), PIECE_ROWS)
             pieces = [from_json_rows(rows[start : start + PIECE_ROWS], schema) for start in starts]
-            return Reading(pa.Table.from_batches(pieces, schema), version, view_cursor(*version))
+            return RelationRows(pa.Table.from_batches(pieces, schema), version, view_cursor(*version))
 
         return read
 
 
 class StreamRelation:
-    """The latest events of a stream, by ingest time: at most `events_max` of them, and about `bytes_max`."""
+    """The latest events in a stream, by ingest time: at most `events_max` events, and about `bytes_max` bytes."""
 
     kind: Kind = "stream"
     part_of: str | None = None
@@ -98,24 +105,24 @@ class StreamRelation:
     def version(self) -> Hashable:
         return self._log.generation(self._name), tuple(sorted(self._log.ends(self._name).items()))
 
-    def prepare(self) -> Callable[[], Reading]:
+    def prepare(self) -> Callable[[], RelationRows]:
         if self._schema() is None:
             raise not_known(self._name)
         return self._read
 
-    def _read(self) -> Reading:
+    def _read(self) -> RelationRows:
         for _ in range(TRIES_MAX):
             now = extent(self._log, self._name)
             try:
                 table = self._latest(now)
-            except BadCursor:  # the oldest of them were dropped meanwhile
+            except BadCursor:  # the oldest events were deleted in the meantime
                 self._parts = {}
                 continue
             version = now.generation, tuple(sorted(now.ends.items()))
-            return Reading(table, version, stream_cursor(now.generation, now.ends))
-        raise Busy(f"the oldest events of {self._name} go faster than they can be read")
+            return RelationRows(table, version, stream_cursor(now.generation, now.ends))
+        raise Busy(f"the oldest events of {self._name} are being deleted faster than they can be read")
 
-    def _latest(self, now: Extent) -> pa.Table:
+    def _latest(self, now: ServedExtent) -> pa.Table:
         schema = self._schema()
         assert schema is not None
         if self._generation != now.generation:
@@ -124,23 +131,25 @@ class StreamRelation:
         for partition in now.ends:
             part = self._parts.setdefault(partition, _Part(now.ends[partition]))
             part.follow(self._log, self._name, partition, now, self._events_max, share)
-        found = [pa.Table.from_batches([batch]) for part in self._parts.values() for batch in part.batches]
-        table = pa.concat_tables([shown(schema).empty_table(), *found], promote_options="permissive")
+        tables = [pa.Table.from_batches([batch]) for part in self._parts.values() for batch in part.batches]
+        table = pa.concat_tables([shown(schema).empty_table(), *tables], promote_options="permissive")
         if "_ingest_time" in table.schema.names and len(self._parts) > 1:
             table = table.sort_by("_ingest_time")
         return table.slice(max(0, table.num_rows - self._events_max))
 
 
 class _Part:
-    """The end of one partition, without ticks."""
+    """The end of one partition of a queried stream, without ticks."""
 
     def __init__(self, end: int) -> None:
         self.batches: deque[pa.RecordBatch] = deque()
         self._end = end
         self._whole = False
 
-    def follow(self, log: LogReader, stream: str, partition: int, now: Extent, rows_max: int, bytes_max: int) -> None:
-        """Add what has come since the last time; at first, go back from the end."""
+    def follow(
+        self, log: LogReader, stream: str, partition: int, now: ServedExtent, rows_max: int, bytes_max: int
+    ) -> None:
+        """Add the events since the last call. The first call reads back from the end."""
         start, end = now.starts[partition], now.ends[partition]
         if not self._whole or end - self._end > rows_max or self._end < start:
             self._go_back(log, stream, partition, (start, end), rows_max, bytes_max)
@@ -155,30 +164,37 @@ class _Part:
     def _go_back(
         self, log: LogReader, stream: str, partition: int, span: tuple[int, int], rows_max: int, bytes_max: int
     ) -> None:
-        """Read towards the start, in steps that depend on the size of what was read."""
+        """Read towards the start, in steps that depend on the size of the batches already read."""
         self.batches.clear()
         (start, end), step, rows, size = span, STEP_ROWS, 0, 0
         while start < end and rows < rows_max and size < bytes_max:
             begin = max(start, end - step)
-            found = [_events(batch) for batch in log.read(stream, partition, begin, end)]
-            self.batches.extendleft(reversed(found))
-            rows, size = rows + end - begin, size + sum(batch.nbytes for batch in found)
+            batches, count = list[pa.RecordBatch](), 0
+            for batch in log.read(stream, partition, begin, end):
+                batches.append(_events(batch))
+                count += batch.num_rows
+            if not count:
+                end = rows_end(log, stream, partition, start, begin)
+                continue
+            self.batches.extendleft(reversed(batches))
+            rows, size = rows + count, size + sum(batch.nbytes for batch in batches)
             end = begin
             fitting = max(1, (bytes_max - size) * rows // max(1, size))
             step = min(2 * step, rows_max - rows, fitting)
 
 
 def _events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The events of a batch, with the columns that are seen. They are copied: what is kept holds nothing else."""
-    names = [name for name in batch.schema.names if name not in SYSTEM_COLUMNS or name in EXTRA]
+    """Return the events of a stream's batch, with the visible columns. They are copied, so the batch does not stay in
+    memory."""
+    names = [name for name in batch.schema.names if name not in HIDDEN_COLUMNS or name in EXTRA]
     return batch.filter(pc.equal(batch.column("_kind"), KIND_EVENT)).select(names)
 
 
 class FeedRelation:
-    """A part of another relation."""
+    """A filtered part of another relation."""
 
     def __init__(self, of: Relation, where: str | None, select: str | None, *, source: str) -> None:
-        """`source` is the name of the other."""
+        """`source` is the name of the other relation."""
         self.kind: Kind = of.kind
         self.part_of: str | None = source
         self._of, self._where, self._select = of, where, select
@@ -186,19 +202,19 @@ class FeedRelation:
     def version(self) -> Hashable:
         return self._of.version()
 
-    def prepare(self) -> Callable[[], Reading]:
+    def prepare(self) -> Callable[[], RelationRows]:
         read = self._of.prepare()
 
-        def chosen() -> Reading:
-            found = read()
-            cursor = of_part(found.cursor, self._where, self._select)
-            return Reading(seen(found.table, self._where, self._select), found.version, cursor)
+        def chosen() -> RelationRows:
+            rows = read()
+            cursor = of_part(rows.cursor, self._where, self._select)
+            return RelationRows(seen(rows.table, self._where, self._select), rows.version, cursor)
 
         return chosen
 
 
 def seen(table: pa.Table, where: str | None, select: str | None, claims: Mapping[str, Any] | None = None) -> pa.Table:
-    """What is left of a table behind a filter, which does not know of system columns; a selection leaves them out."""
+    """Filter the table of a relation. The filter cannot use system columns, and a selection drops them."""
     batches = [
         _part_seen(batch, where, select, claims)
         for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], schema=table.schema)]
@@ -216,4 +232,4 @@ def _part_seen(
 
 
 def not_known(name: str) -> Busy:
-    return Busy(f"the columns of {name} are not known yet: the query that makes it has not started", retry_after_s=2)
+    return Busy(f"the columns of {name} are not known yet: its query has not started", retry_after_s=2)

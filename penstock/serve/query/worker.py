@@ -1,13 +1,15 @@
-"""A process that runs queries, one at a time, and may be killed at any time. Of ours it imports the encoding alone.
+"""The process that runs queries, one at a time. It can be killed at any time.
 
-DuckDB is in a process of its own because its limits do not hold in all cases: a function of one row, such as
-`repeat('x', 1000000000)`, cannot be interrupted and is not counted against its memory. Here the kernel sees to both:
-a limit on what the process may allocate, and an alarm that ends it. The answer is encoded here too, under the same
-limits: a small result may have a long JSON. What it reads comes as open files in memory, which are sealed; it is given
-no path, no connection and no environment.
+The only other module of this project that it imports is `encoding`.
 
-A request is one message on the socket: JSON, with an open file for each table. The answer is one as well: JSON, with an
-open file that has the encoded result, if there is one.
+DuckDB runs in a separate process because its limits do not always hold. A function call on one row, such as
+`repeat('x', 1000000000)`, cannot be interrupted, and its memory is not counted. Here the kernel enforces both limits:
+it bounds the memory that the process can allocate, and ends the process with an alarm. The result is encoded here too,
+under the same limits, because the JSON of a small result can be long. The inputs are sealed in-memory files. The
+process receives no paths, no connections, and only the environment variables that Python needs.
+
+A request is one message on the socket: JSON, with an open file for each table. The response is also one message: JSON
+and, if there is a result, an open file that contains it in encoded form.
 """
 
 from __future__ import annotations
@@ -31,14 +33,17 @@ MESSAGE_BYTES_MAX = 192 * 1024
 MESSAGE_LENGTH_MAX = 2_000
 BATCH_ROWS = 1_000
 SPARE_BYTES = 64 * 1024 * 1024
-"""What a query may allocate besides what DuckDB counts: for its answer, and for what it does not count."""
+"""Bytes that a query can allocate beyond DuckDB's own limit, for its result and for memory that DuckDB does not
+count."""
 GRACE_S = 1.0
-"""How long after its time a query that does not heed the interrupt is left alive."""
+"""Seconds after the time limit at which a query that ignores the interrupt is killed."""
 
 
 def limit(memory_bytes: int, result_bytes: int) -> None:
-    """What the kernel holds the process to from now on. Its answer is the only file that it may write."""
-    Path("/proc/self/oom_score_adj").write_text("1000")  # if the machine runs out of memory, this process goes first
+    """Limit this query process's memory, the size of the files it writes and the number of its open files. Disable core
+    dumps."""
+    # if the machine runs out of memory, this process is killed first
+    Path("/proc/self/oom_score_adj").write_text("1000")
     status = Path("/proc/self/status").read_text()
     allocated = int(status.partition("VmData:")[2].split()[0]) * 1024
     for which, most in (
@@ -52,10 +57,11 @@ def limit(memory_bytes: int, result_bytes: int) -> None:
 
 
 def connect(memory_bytes: int) -> Any:
-    """A new, empty database in memory that can reach nothing outside, and whose settings cannot be changed."""
+    """Return a new, empty in-memory database for a query. It cannot access anything outside, and its settings cannot be
+    changed."""
     import duckdb
 
-    made = duckdb.connect(
+    connection = duckdb.connect(
         ":memory:",
         config={
             "enable_external_access": "false",
@@ -70,13 +76,13 @@ def connect(memory_bytes: int) -> Any:
             "threads": "1",
         },
     )
-    made.execute("SET TimeZone = 'UTC'")
-    made.execute("SET lock_configuration = true")
-    return made
+    connection.execute("SET TimeZone = 'UTC'")
+    connection.execute("SET lock_configuration = true")
+    return connection
 
 
 def tables(files: Sequence[int]) -> Iterator[Any]:
-    """The tables in these files, not copied."""
+    """Yield the query's input tables in these files, without copying them."""
     import pyarrow as pa
 
     for file in files:
@@ -85,7 +91,7 @@ def tables(files: Sequence[int]) -> Iterator[Any]:
 
 
 def run(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, Any], int]:
-    """Run a query; the answer, and the open file with its result."""
+    """Run a query. Returns the reply, and the open file with its result."""
     import duckdb
 
     from penstock.serve.query import encoding
@@ -95,10 +101,10 @@ def run(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple
         raise ValueError("this is not one SELECT")
     for number, table in enumerate(tables(files)):
         connection.register(f"input_{number}", table)
-    found = connection.sql(request["sql"])
-    types = [str(each) for each in found.types]
-    reader = found.to_arrow_reader(BATCH_ROWS)
-    encoding.distinct_names(reader.schema.names)  # before anything is read that cannot be encoded
+    relation = connection.sql(request["sql"])
+    types = [str(column_type) for column_type in relation.types]
+    reader = relation.to_arrow_reader(BATCH_ROWS)
+    encoding.column_names(reader.schema.names)  # so that a result that cannot be encoded is not read
     result = os.memfd_create("result", os.MFD_CLOEXEC)
     gathered = os.memfd_create("gathered", os.MFD_CLOEXEC)
     try:
@@ -119,7 +125,7 @@ def run(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple
 
 
 def write(reader: Any, result: int, rows_max: int) -> tuple[int, bool]:
-    """Write at most so many rows; how many there were, and whether there are more."""
+    """Write at most `rows_max` rows of a query's result. Return how many were written, and whether there are more."""
     import pyarrow as pa
 
     rows = 0
@@ -133,38 +139,41 @@ def write(reader: Any, result: int, rows_max: int) -> tuple[int, bool]:
 
 
 def answer(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
-    """The same, with what may go wrong. A query that was `wrong` or `slow` leaves nothing behind; after anything else
-    this process is not to be used again."""
+    """Run a query, and return its result or error.
+
+    After the errors `wrong`, `slow` and `long`, the process can be used again. After any other error, it cannot.
+    """
     import duckdb
 
     from penstock.serve.query.encoding import UnfitResult
 
     try:
-        found, result = run(connection, request, files)
-        return found, [result]
+        reply, result = run(connection, request, files)
+        return reply, [result]
     except duckdb.InterruptException:
         return {"error": "slow"}, []
     except UnfitResult as error:
         return {"error": "wrong", "message": str(error)[:MESSAGE_LENGTH_MAX]}, []
     except Exception as error:
-        told = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH_MAX]
+        message = f"{type(error).__name__}: {error}"[:MESSAGE_LENGTH_MAX]
         if isinstance(error, OSError) and error.errno == errno.EFBIG:
             return {"error": "long"}, []
-        if is_of_memory(told):
+        if is_memory_error(message):
             return {"error": "large"}, []
         if isinstance(error, duckdb.Error) and not isinstance(error, duckdb.InternalException):
             return {"error": "wrong", "message": str(error)[:MESSAGE_LENGTH_MAX]}, []
-        return {"error": "failed", "message": told}, []
+        return {"error": "failed", "message": message}, []
 
 
-def is_of_memory(told: str) -> bool:
-    """Whether an allocation has failed. That has a class of its own only where DuckDB counts."""
+def is_memory_error(message: str) -> bool:
+    """Return whether a query's error is a failed allocation. DuckDB has its own error class only for memory that it
+    counts."""
     words = ("OutOfMemory", "Out of Memory", "out of memory", "bad_alloc", "MemoryError", "malloc", "llocation failure")
-    return any(word in told for word in words)
+    return any(word in message for word in words)
 
 
 def serve(channel: socket.socket, memory_bytes: int, result_bytes: int) -> None:
-    """Answer requests until the other side is gone. A database is used once, and made before it is needed."""
+    """Run queries until the parent disconnects. Each database is used once, and created before it is needed."""
     warm_up(memory_bytes)
     connection = connect(memory_bytes)
     limit(memory_bytes, result_bytes)
@@ -178,12 +187,12 @@ def serve(channel: socket.socket, memory_bytes: int, result_bytes: int) -> None:
         for file in [*files, *results]:
             os.close(file)
         connection.close()
-        gc.collect()  # what encodes a row of the client's columns is a class, which refers to itself
+        gc.collect()  # the class that encodes rows with the client's columns refers to itself
         connection = connect(memory_bytes)
 
 
 def warm_up(memory_bytes: int) -> None:
-    """Load what the first query would have to."""
+    """Run a first query, so that no client waits for modules to load."""
     import pyarrow as pa
 
     connection = connect(memory_bytes)
@@ -193,14 +202,18 @@ def warm_up(memory_bytes: int) -> None:
         os.close(result)
     connection.close()
     gc.collect()
-    gc.freeze()  # the collections between queries look at nothing of this
+    gc.freeze()  # collections between queries skip everything loaded so far
 
 
 def in_time(connection: Any, request: dict[str, Any], files: Sequence[int]) -> tuple[dict[str, Any], list[int]]:
-    """Answer before the time is over: then the query is interrupted, and if it does not heed that, the process ends."""
+    """Run a query within its time limit.
+
+    At the limit the query is interrupted. If it ignores the interrupt, the process is killed.
+    """
     timer = threading.Timer(request["seconds"], connection.interrupt)
     timer.daemon = True
-    signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE_S)  # nobody handles this signal, so it kills
+    # the signal has no handler, so it kills the process
+    signal.setitimer(signal.ITIMER_REAL, request["seconds"] + GRACE_S)
     timer.start()
     try:
         return answer(connection, request, files)
@@ -210,8 +223,10 @@ def in_time(connection: Any, request: dict[str, Any], files: Sequence[int]) -> t
 
 
 def bare_package() -> None:
-    """Make the modules of `penstock` importable without its `__init__`, which imports most of them: they would take
-    time at each start, and memory."""
+    """Make the modules of `penstock` importable without running its `__init__`.
+
+    The package's `__init__` imports most of its modules, which would use memory and slow down each start.
+    """
     package = ModuleType("penstock")
     package.__path__ = [str(Path(__file__).resolve().parents[2])]
     sys.modules["penstock"] = package
@@ -222,7 +237,7 @@ def main() -> None:
     descriptor, memory_bytes, result_bytes = map(int, sys.argv[1:])
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(socket.socket(fileno=descriptor), memory_bytes, result_bytes)
-    os._exit(0)  # without the good-byes of libraries
+    os._exit(0)  # skips the libraries' exit handlers
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Writes the text of a query from its tree, within bounds."""
+"""Generation of a query's SQL from its tree, with limits on the number of steps and on the processor time."""
 
 from __future__ import annotations
 
@@ -8,25 +8,37 @@ from sqlglot import exp
 from sqlglot.dialects.duckdb import DuckDB
 from sqlglot.errors import ErrorLevel
 
-from penstock.errors import QueryRefused
+from penstock.core.errors import QueryRefused
+from penstock.serve.query.deadline import CheckDeadline
 
 STEPS_MAX = 30_000
-"""About one for each node of a tree. A few functions are written with one of their arguments twice, and those in each
-other would double the text each time."""
+"""Maximum number of steps, about one for each node of a tree.
+
+Some functions are expanded to SQL that contains an argument twice, so each level of nesting could double the length of
+the SQL.
+"""
 
 
-class _Writer(DuckDB.Generator):  # type: ignore[valid-type, misc]
+class _QueryWriter(DuckDB.Generator):  # type: ignore[valid-type, misc]
+    """Writes the SQL of a client's query from its tree, in at most `STEPS_MAX` steps."""
+
     steps = 0
+    deadline: CheckDeadline
 
     def sql(self, *given: Any, **named: Any) -> str:
         self.steps += 1
+        self.deadline.require()
         if self.steps > STEPS_MAX:
-            raise QueryRefused("the query is too long when it is written out")
+            raise QueryRefused("the query is too long once its calls are expanded")
         return str(super().sql(*given, **named))
 
 
-def written(tree: exp.Expr) -> str:
-    """The text, with every name quoted and without comments. What cannot be said in DuckDB's SQL raises sqlglot's
-    `UnsupportedError`."""
-    writer = _Writer(dialect="duckdb", identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
+def written(tree: exp.Expr, deadline: CheckDeadline) -> str:
+    """Return the SQL of a tree, with every name quoted and without comments.
+
+    Raises sqlglot's `UnsupportedError` if the query cannot be expressed in DuckDB's SQL, and `QueryRefused` if the SQL
+    is too long or takes too long to write.
+    """
+    writer = _QueryWriter(dialect="duckdb", identify=True, comments=False, unsupported_level=ErrorLevel.RAISE)
+    writer.deadline = deadline
     return str(writer.generate(tree))

@@ -1,6 +1,7 @@
-"""Whether an address wants to be called: it is sent a random text, signed, and must send it back.
+"""The challenge for an address: its receiver is sent a random string in a signed message, and must return the string.
 
-So nobody can point a webhook at someone else, and a receiver can see at once whether it has the right secret.
+This prevents anyone from pointing a webhook at somebody else's server, and shows a receiver at once whether it has the
+right secret.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from datetime import UTC, datetime
 
 import msgspec
 
-from penstock.serve.webhooks.address import Endpoint
-from penstock.serve.webhooks.transport import Transport, Unreachable
-from penstock.signing import sign
+from penstock.core.signing import sign
+from penstock.serve.webhooks.address import WebhookAddress
+from penstock.serve.webhooks.transport import WebhookTransport, WebhookUnreachable
 
 
-class _Answer(msgspec.Struct):
+class _ChallengeResponse(msgspec.Struct):
     challenge: str
 
 
-async def challenge(transport: Transport, target: Endpoint, hook: str, given: Sequence[str]) -> str | None:
-    """What is wrong with the answer to a challenge; None if it is the right one."""
+async def challenge(transport: WebhookTransport, target: WebhookAddress, hook: str, given: Sequence[str]) -> str | None:
+    """Challenge a webhook's address. Returns an error message, or None if the response is correct."""
     text = secrets.token_urlsafe(24)
     body = msgspec.json.encode(
         {"type": "webhook.challenge", "timestamp": datetime.now(UTC), "data": {"challenge": text}}
@@ -31,12 +32,12 @@ async def challenge(transport: Transport, target: Endpoint, hook: str, given: Se
     headers = sign(given, f"msg_{hook}_challenge_{secrets.token_hex(6)}", int(time.time()), body)
     try:
         answer = await transport.post(target, headers, body)
-    except Unreachable as error:
+    except WebhookUnreachable as error:
         return str(error)
     if not 200 <= answer.status < 300:
-        return f"it answered {answer.status}"
+        return f"the receiver returned {answer.status}"
     try:
-        said = msgspec.json.decode(answer.body, type=_Answer).challenge
+        said = msgspec.json.decode(answer.body, type=_ChallengeResponse).challenge
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return 'its answer is not {"challenge": "..."} in JSON'
-    return None if hmac.compare_digest(said.encode(), text.encode()) else "it answered another challenge"
+        return 'the response is not JSON of the form {"challenge": "..."}'
+    return None if hmac.compare_digest(said.encode(), text.encode()) else "the response contains a different challenge"

@@ -1,4 +1,4 @@
-"""Webhooks that the app declares: brought into line with what the file knows, each time the gateway starts."""
+"""Webhooks declared by the app: synchronised with the stored webhooks each time the gateway starts."""
 
 from __future__ import annotations
 
@@ -9,20 +9,23 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from penstock.errors import NotFound, PenstockError
-from penstock.serve.channels.pieces import EARLIEST, LATEST
+from penstock.core.errors import NotFound, PenstockError
+from penstock.serve.channels.stream_reader import EARLIEST, LATEST
 from penstock.serve.connections import following
-from penstock.serve.webhooks.crew import APP, Crew
-from penstock.serve.webhooks.entry import Entry
-from penstock.serve.webhooks.model import Hook, Known, Place, State
+from penstock.serve.webhooks.dispatcher import APP, Dispatcher
+from penstock.serve.webhooks.entry import WebhookEntry
+from penstock.serve.webhooks.model import ChannelProgress, Hook, WebhookProgress, WebhookState
 
 OWNER = "app"
 _log = logging.getLogger("penstock.webhooks")
 
 
 @dataclass(frozen=True)
-class Declared:
-    """A webhook of the app. `secrets` sign, the first of them is the newest; `wrong` says why there are none."""
+class DeclaredWebhook:
+    """A webhook declared by the app.
+
+    `secrets` are its signing secrets, newest first. If there are none, `wrong` is the reason.
+    """
 
     name: str
     url: str
@@ -35,66 +38,77 @@ class Declared:
     wrong: str | None = None
 
 
-async def bring_into_line(crew: Crew, declared: Sequence[Declared]) -> None:
-    """Add those that are new, change those that are changed, stop those that the app no longer has."""
-    for each in declared:
+async def reconcile(dispatcher: Dispatcher, declared: Sequence[DeclaredWebhook]) -> None:
+    """Add the app's new webhooks, update changed ones, and stop webhooks that the app no longer declares."""
+    for webhook in declared:
         try:
-            await _bring(crew, each)
+            await _bring(dispatcher, webhook)
         except PenstockError as error:  # a damaged stream must not keep the gateway from starting
-            _log.error("the webhook %s, which the app declares, is left out: %s", each.name, error)
-    names = {each.name for each in declared}
-    for entry in crew.entries.values():
+            _log.error("skipped the declared webhook %s: %s", webhook.name, error)
+    names = {webhook.name for webhook in declared}
+    for entry in dispatcher.entries.values():
         if entry.hook.declared and entry.hook.id not in names:
-            await crew.become(entry, State.STOPPED, "the app does not declare it any more")
+            await dispatcher.become(entry, WebhookState.STOPPED, "the app no longer declares it")
 
 
-async def _bring(crew: Crew, each: Declared) -> None:
-    known = crew.entries.get(each.name)
-    entry = await _added(crew, each) if known is None else await _changed(crew, known, each)
-    entry.given = each.secrets
-    if each.wrong is not None:
-        await crew.become(entry, State.STOPPED, each.wrong)
-    elif entry.hook.state == State.STOPPED:
-        await crew.become(entry, State.ACTIVE if entry.hook.verified else State.PENDING, None)
+async def _bring(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> None:
+    known = dispatcher.entries.get(webhook.name)
+    entry = await _added(dispatcher, webhook) if known is None else await _changed(dispatcher, known, webhook)
+    entry.given = webhook.secrets
+    if webhook.wrong is not None:
+        await dispatcher.become(entry, WebhookState.STOPPED, webhook.wrong)
+    elif entry.hook.state == WebhookState.STOPPED:
+        await dispatcher.become(entry, WebhookState.ACTIVE if entry.hook.verified else WebhookState.PENDING, None)
 
 
-async def _added(crew: Crew, each: Declared) -> Entry:
+async def _added(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> WebhookEntry:
     hook = Hook(
-        each.name, each.url, each.kind, each.of, OWNER, datetime.now(UTC), each.name,
-        each.where, each.select, each.batch, declared=True,
+        webhook.name, webhook.url, webhook.kind, webhook.of, OWNER, datetime.now(UTC), webhook.name,
+        webhook.where, webhook.select, webhook.batch, declared=True,
     )  # fmt: skip
-    entry = Entry(hook, Known(Place(await _latest(crew, each))))
-    await crew.office.store.register(hook, entry.at_rest.place)
-    crew.entries[hook.id] = entry
+    entry = WebhookEntry(hook, WebhookProgress(ChannelProgress(await _latest(dispatcher, webhook))))
+    await dispatcher.resources.store.register(hook, entry.at_rest.progress)
+    dispatcher.entries[hook.id] = entry
     return entry
 
 
-async def _changed(crew: Crew, entry: Entry, each: Declared) -> Entry:
-    """Another address must answer a challenge of its own. Through another filter a stream goes on from where it is, and
-    a view comes anew; another stream or view begins now."""
+async def _changed(dispatcher: Dispatcher, entry: WebhookEntry, webhook: DeclaredWebhook) -> WebhookEntry:
+    """Update a declared webhook. A new address must answer a challenge.
+
+    If the filter changes, a stream continues from its position, and a view is sent again. If the stream or view
+    changes, delivery starts at its current end.
+    """
     before = entry.hook
     entry.hook = replace(
-        before, url=each.url, kind=each.kind, of=each.of, where=each.where, select=each.select, batch=each.batch
+        before,
+        url=webhook.url,
+        kind=webhook.kind,
+        of=webhook.of,
+        where=webhook.where,
+        select=webhook.select,
+        batch=webhook.batch,
     )
-    if before.url != each.url:
-        state = State.PENDING if before.state in (State.ACTIVE, State.DISABLED) else before.state
+    if before.url != webhook.url:
+        state = WebhookState.PENDING if before.state in (WebhookState.ACTIVE, WebhookState.DISABLED) else before.state
         entry.hook = replace(entry.hook, verified=False, state=state, reason=None)
     cursor = None
-    if (before.kind, before.of) != (each.kind, each.of):
-        cursor = await _latest(crew, each)
-    elif each.kind == "view" and (before.where, before.select) != (each.where, each.select):
+    if (before.kind, before.of) != (webhook.kind, webhook.of):
+        cursor = await _latest(dispatcher, webhook)
+    elif webhook.kind == "view" and (before.where, before.select) != (webhook.where, webhook.select):
         cursor = EARLIEST
     if cursor is not None:
-        entry.at_rest = await crew.office.store.move(entry.hook.id, cursor)
-    await crew.office.store.save(entry.hook)
+        entry.at_rest = await dispatcher.resources.store.move(entry.hook.id, cursor)
+    await dispatcher.resources.store.save(entry.hook)
     return entry
 
 
-async def _latest(crew: Crew, each: Declared) -> str:
-    """Where the channel ends now. A filter does not matter, and may not be known yet. A stream that a handler has still
-    to make has nothing that could come before."""
+async def _latest(dispatcher: Dispatcher, webhook: DeclaredWebhook) -> str:
+    """Return the current end of a webhook's channel, without the webhook's filter, which has no effect on it.
+
+    A stream that a handler has not created yet counts as empty.
+    """
     try:
-        async with following(crew.channel(each.kind, each.of, APP), LATEST) as deliveries:
+        async with following(dispatcher.channel(webhook.kind, webhook.of, APP), LATEST) as deliveries:
             return (await anext(deliveries)).cursor
     except NotFound:
         return EARLIEST

@@ -1,4 +1,4 @@
-"""A webhook as this process has it, and what is told of it."""
+"""A webhook in memory, and its representation in the API."""
 
 from __future__ import annotations
 
@@ -9,45 +9,51 @@ from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
 
-from penstock.access import Caller
-from penstock.serve.webhooks.courier import Courier
-from penstock.serve.webhooks.model import Hook, Known
+from penstock.core.access import Caller
+from penstock.serve.webhooks.delivery_worker import DeliveryWorker
+from penstock.serve.webhooks.model import Hook, WebhookProgress
 
 Behind = Callable[[str, str, str], int | None]
 
 
 @dataclass
-class Entry:
-    """`bearer` is the caller who registered it, if only a token or certificate says who that is; `given` are secrets of
-    one that the app declares. Neither is kept in the file. `lock` is held by whoever changes its state."""
+class WebhookEntry:
+    """A webhook in memory. `lock` is held while its state changes.
+
+    `bearer` is the caller who registered the webhook, if that caller is only identified by a token or certificate.
+    `given` contains the secrets of a webhook declared by the app. `bearer` and `given` are not stored in the file.
+    """
 
     hook: Hook
-    at_rest: Known
+    at_rest: WebhookProgress
     bearer: Caller | None = None
     given: Sequence[str] = ()
-    courier: Courier | None = None
+    delivery_worker: DeliveryWorker | None = None
     task: asyncio.Task[None] | None = None
     asking: asyncio.Task[None] | None = None
     challenges: int = 0
     challenge_at: float = 0.0
     requested: int = 0
-    """Challenges that its owner asked for."""
+    """Number of challenges requested by the owner."""
     request_at: float = 0.0
-    """When the owner may ask for the next one."""
+    """Monotonic time when the owner can next request a challenge."""
+    invited: bool = False
+    """Whether the registration counts against the owner's limit until the address answers: see `invitations.py`."""
     error: str | None = None
     lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     @property
-    def known(self) -> Known:
-        return self.courier.known if self.courier is not None else self.at_rest
+    def known(self) -> WebhookProgress:
+        return self.delivery_worker.known if self.delivery_worker is not None else self.at_rest
 
     def secrets(self) -> list[str]:
-        """Those that sign now."""
+        """Return the webhook's current signing secrets."""
         return list(self.given) if self.hook.declared else self.hook.signing(datetime.now(UTC))
 
     def figures(self, behind: Behind) -> dict[str, Any]:
-        """For everyone who sees the figures of the app: the address without path and query."""
-        hook, known, courier = self.hook, self.known, self.courier
+        """Return the webhook's figures for callers who can see the app's figures. They show the address without path
+        and query."""
+        hook, known, delivery_worker = self.hook, self.known, self.delivery_worker
         parts = urlsplit(hook.url)
         return {
             "name": hook.id,
@@ -58,8 +64,8 @@ class Entry:
             "state": hook.state.value,
             "reason": hook.reason,
             "pending": known.pending,
-            "retrying": len(courier.retrying) if courier is not None else 0,
-            "lag": behind(hook.kind, hook.of, known.place.cursor),
+            "retrying": len(delivery_worker.retrying) if delivery_worker is not None else 0,
+            "lag": behind(hook.kind, hook.of, known.progress.cursor),
             "delivered": known.tally.delivered,
             "failures": known.tally.failures,
             "dead": known.dead,
@@ -69,10 +75,10 @@ class Entry:
             "last_error_at": known.tally.last_error_at,
         }
 
-    def told(self, behind: Behind) -> dict[str, Any]:
-        """For its owner. The secret is not in it."""
+    def description(self, behind: Behind) -> dict[str, Any]:
+        """Return the description of the webhook for its owner, without the secret."""
         hook = self.hook
-        told = {
+        description = {
             "id": hook.id,
             "name": hook.name,
             "url": hook.url,
@@ -83,8 +89,8 @@ class Entry:
             "owner": hook.owner,
             "declared": hook.declared,
             "created": hook.created,
-            "cursor": self.known.place.cursor,
+            "cursor": self.known.progress.cursor,
             "secrets": len(self.secrets()),
         }
         left_out = ("name", "label", "of", "kind", "address")
-        return told | {name: value for name, value in self.figures(behind).items() if name not in left_out}
+        return description | {name: value for name, value in self.figures(behind).items() if name not in left_out}

@@ -1,9 +1,10 @@
-"""The order in which messages may go: one after the other in each lane, lanes side by side.
+"""The order in which messages can be sent: one after the other within a lane, with lanes in parallel.
 
-A message without a lane (a reset, a part of a snapshot) stands alone: it goes when all before it are done, and nothing
-after it goes until it is. So the whole is a row of sections, of which only the first is open.
+A message without a lane (a reset, a part of a snapshot) is a barrier: it is sent when all earlier messages are done,
+and no later message is sent until it is done. The messages therefore form a sequence of sections, and only messages of
+the first section can be sent.
 
-Plain Python, no clock of its own; times are whatever the caller counts in.
+Plain Python without a clock. Times are in the caller's unit.
 """
 
 from __future__ import annotations
@@ -12,18 +13,20 @@ from collections import deque
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 
-from penstock.serve.webhooks.model import Message
+from penstock.serve.webhooks.model import WebhookMessage
 
 
 @dataclass
 class _Section:
     alone: bool
-    lanes: dict[bytes, deque[Message]] = field(default_factory=dict)
+    lanes: dict[bytes, deque[WebhookMessage]] = field(default_factory=dict)
 
 
 class Lanes:
-    """Every message is in one of four states: behind another of its lane or section, ready, away, or waiting until it
-    is due again. `size` is how many there are, `bytes` how large they are."""
+    """Webhook messages, each in one of four states: behind another message, ready, being sent, or waiting for a retry.
+
+    `size` is the number of messages, `bytes` their total size.
+    """
 
     def __init__(self) -> None:
         self._sections: deque[_Section] = deque()
@@ -36,9 +39,11 @@ class Lanes:
     def size(self) -> int:
         return len(self._numbers)
 
-    def add(self, message: Message, due: float = 0.0) -> None:
-        """Put a message behind all others of its lane. `due` counts if it is the first one of it. One that is here
-        already stays where it is."""
+    def add(self, message: WebhookMessage, due: float = 0.0) -> None:
+        """Add a webhook message at the end of its lane.
+
+        `due` only applies if the message is the first in its lane. A message that was added earlier keeps its place.
+        """
         if message.number in self._numbers:
             return
         alone, lane = message.lane is None, message.lane or b""
@@ -52,8 +57,9 @@ class Lanes:
         if section is self._sections[0] and len(waiting) == 1:
             self._queue(lane, message, due)
 
-    def take(self, now: float) -> Message | None:
-        """A message that may go now: it is away until it is `done` or put `back`."""
+    def take(self, now: float) -> WebhookMessage | None:
+        """Return a webhook message that can be sent now. It counts as being sent until `done` or `back` is called for
+        it."""
         while self._waiting and self._waiting[0][0] <= now:
             self._ready.append(heappop(self._waiting)[2])
         if not self._ready:
@@ -61,12 +67,12 @@ class Lanes:
         self.away += 1
         return self._sections[0].lanes[self._ready.popleft()][0]
 
-    def done(self, message: Message) -> None:
-        """It was answered, or given up: the next of its lane may go."""
+    def done(self, message: WebhookMessage) -> None:
+        """Remove a webhook message that was accepted or given up. The next message in its lane can then be sent."""
         section, lane = self._sections[0], message.lane or b""
         waiting = section.lanes[lane]
         first = waiting.popleft()
-        assert first is message, "the first of its lane is away, and no other"
+        assert first is message, "only the first message of a lane is sent"
         self.away -= 1
         self._numbers.discard(message.number)
         self.bytes -= message.size
@@ -78,16 +84,16 @@ class Lanes:
             self._sections.popleft()
             self._open()
 
-    def back(self, message: Message, due: float) -> None:
-        """It is to be tried again at that time; its lane waits for it."""
+    def back(self, message: WebhookMessage, due: float) -> None:
+        """Schedule a retry of a webhook message at `due`. The lane waits for it."""
         self.away -= 1
         self._queue(message.lane or b"", message, due)
 
     def next_due(self) -> float | None:
-        """When the next waiting message is due; None if none waits for a time."""
+        """Return when the next waiting webhook message is due, or None if no message is waiting for a retry."""
         return self._waiting[0][0] if self._waiting else None
 
-    def _queue(self, lane: bytes, message: Message, due: float) -> None:
+    def _queue(self, lane: bytes, message: WebhookMessage, due: float) -> None:
         if due <= 0.0:
             self._ready.append(lane)
         else:

@@ -1,8 +1,8 @@
-"""From deliveries of a channel to messages of a webhook: split by key, each with its bytes.
+"""Conversion of a channel's deliveries to a webhook's messages.
 
-A message is `{"type", "timestamp", "stream" or "view", "cursor", "data"}`; `data` is what other transports deliver.
-With `batch` 1 there is one event or row in each, and its key is its lane. With more there are several, in order, and
-all go one after the other: one lane for all.
+A message is `{"type", "timestamp", "stream" or "view", "cursor", "data"}`, with the same `data` as on other transports.
+If `batch` is 1, each message contains one event or row, and the key of that event or row determines the lane. If
+`batch` is larger, each message contains several events or rows, in order, and all messages share one lane.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from penstock.contracts import Delivery
-from penstock.serve.channels.pieces import join
-from penstock.serve.webhooks.model import Message
+from penstock.core.contracts import Delivery
+from penstock.serve.channels.stream_reader import join
+from penstock.serve.webhooks.model import WebhookMessage
 
 SNAPSHOT_ROWS_MAX = 1_000
 MESSAGE_BYTES_MAX = 256 * 1024
-"""A message of several events or rows ends when it has so many bytes; one event may be larger."""
+"""Size at which a message with several events or rows ends. A message with a single event can be larger."""
 ONE_LANE = b"*"
 BATCH_MAX = 1_000
 _LANE_BYTES, _DIGEST_BYTES = 12, 6
@@ -35,13 +35,15 @@ class _Data(msgspec.Struct):
 
 
 _decode = msgspec.json.Decoder(_Data).decode
-Made = tuple[Message, bytes]
+Made = tuple[WebhookMessage, bytes]
 
 
 @dataclass(frozen=True)
 class Splitter:
-    """How the deliveries of one webhook become messages. `key` are the columns whose values make a lane; without them,
-    all is one lane."""
+    """Splits the deliveries of one webhook into messages.
+
+    `key` names the columns that determine the lane. Without a key, all messages share one lane.
+    """
 
     kind: str
     of: str
@@ -49,10 +51,10 @@ class Splitter:
     batch: int = 1
 
     def split(self, delivery: Delivery, first: int, now: datetime, before: str) -> list[Made]:
-        """The messages of a delivery, numbered from `first`. Marks that carry no data give none.
+        """Return a delivery's webhook messages, numbered from `first`. Deliveries without data have no messages.
 
-        Only the last one has the cursor of the delivery. The others have the one `before` it: who goes on from there
-        misses nothing.
+        Only the last message has the delivery's cursor. All other messages have the cursor `before` the delivery, so
+        resuming from any of them misses nothing.
         """
         pieces = list(self._pieces(delivery))
         head, last = self._head(delivery, now, before), self._head(delivery, now, delivery.cursor)
@@ -88,10 +90,10 @@ class Splitter:
     def _lane(self, item: msgspec.Raw) -> bytes:
         if self.batch > 1 or not self.key:
             return ONE_LANE
-        found: dict[str, Any] = msgspec.json.decode(item)
-        if any(column not in found for column in self.key):
+        row: dict[str, Any] = msgspec.json.decode(item)
+        if any(column not in row for column in self.key):
             return ONE_LANE
-        values = msgspec.json.encode([found[column] for column in self.key])
+        values = msgspec.json.encode([row[column] for column in self.key])
         return blake2b(values, digest_size=_LANE_BYTES).digest()
 
     def _head(self, delivery: Delivery, now: datetime, cursor: str) -> bytes:
@@ -105,11 +107,11 @@ class Splitter:
 
     def _message(self, number: int, lane: bytes | None, body: bytes) -> Made:
         digest = blake2b(body, digest_size=_DIGEST_BYTES).hexdigest()
-        return Message(number, digest, len(body), lane), body
+        return WebhookMessage(number, digest, len(body), lane), body
 
 
 def _chunks(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
-    """Runs of at most so many, each ended early once it has its bytes."""
+    """Yield lists of at most `most` items. A list also ends when its items reach `MESSAGE_BYTES_MAX`."""
     chunk, size = list[Any](), 0
     for item in items:
         chunk.append(item)
@@ -122,17 +124,20 @@ def _chunks(items: Sequence[Any], most: int) -> Iterator[list[Any]]:
 
 
 def lane_key(kind: str, key: tuple[str, ...], select: str | None) -> tuple[str, ...]:
-    """The columns that make a lane, as far as they come through. A view's key always does. A stream's does if `select`
-    names it as it is; if it is made of something else, the order of all is the one that is right for each."""
+    """Return the key columns that determine the lane of a message; none if the selection drops some of them.
+
+    A view's key is always kept. A stream's key is kept if `select` lists its columns unchanged. Without key columns, a
+    single lane preserves the order of each key.
+    """
     if kind == "view" or select is None:
         return key
-    chosen = {_unquoted(each) for each in _items(select)}
+    chosen = {_unquoted(column) for column in _items(select)}
     return key if all(column in chosen for column in key) else ()
 
 
 def _items(select: str) -> list[str]:
-    """The items of a select list: split at commas that stand in no bracket and no text."""
-    found, depth, quote = [""], 0, ""
+    """Split a webhook's select list at commas outside brackets and quotes."""
+    parts, depth, quote = [""], 0, ""
     for letter in select:
         if quote:
             quote = "" if letter == quote else quote
@@ -143,10 +148,10 @@ def _items(select: str) -> list[str]:
         elif letter in ")]":
             depth -= 1
         if letter == "," and not quote and depth == 0:
-            found.append("")
+            parts.append("")
         else:
-            found[-1] += letter
-    return [each.strip() for each in found]
+            parts[-1] += letter
+    return [part.strip() for part in parts]
 
 
 def _unquoted(name: str) -> str:

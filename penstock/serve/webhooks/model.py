@@ -1,4 +1,4 @@
-"""What is known of a webhook: what was registered, where it stands, what became of its messages."""
+"""The data of a webhook: its registration, its position, and the outcome of its messages."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from penstock.access import Caller
+from penstock.core.access import Caller
 
 
-class State(StrEnum):
-    """`PENDING`: its address has not proved that it wants to be called. `PAUSED`: by its owner. `DISABLED`: by the
-    receiver, with 410. `STOPPED`: it may not, or cannot, go on; `reason` says why."""
+class WebhookState(StrEnum):
+    """The state of a webhook; `reason` contains the cause.
+
+    `PENDING`: its address has not answered a challenge yet. `PAUSED`: the owner paused it. `DISABLED`: the receiver
+    disabled it with a 410 response. `STOPPED`: it is not allowed or not able to continue.
+    """
 
     PENDING = "pending"
     ACTIVE = "active"
@@ -24,15 +27,20 @@ class State(StrEnum):
 
 
 class Signing(msgspec.Struct, frozen=True):
-    """A secret; one that was replaced signs beside the new one until some time."""
+    """A webhook's signing secret. After it is replaced, messages are signed with both secrets until `until`."""
 
     secret: str
     until: datetime | None = None
 
 
 class Hook(msgspec.Struct, frozen=True):
-    """What was registered. `owner` is the name of the caller that it belongs to, and `owner_key` when that caller's API
-    key was added; an app's own has neither, and its secret is not kept here."""
+    """A webhook's registration.
+
+    `owner` is the name of the caller who owns the webhook, and `owner_key` the time when that caller's API key was
+    added.
+
+    A webhook declared by the app has no `owner_key`, and its secret is not stored here.
+    """
 
     id: str
     url: str
@@ -45,19 +53,22 @@ class Hook(msgspec.Struct, frozen=True):
     select: str | None = None
     batch: int = 1
     declared: bool = False
-    state: State = State.PENDING
+    state: WebhookState = WebhookState.PENDING
     reason: str | None = None
     verified: bool = False
     secrets: Sequence[Signing] = ()
     owner_key: datetime | None = None
-    """None if the owner has no API key, and in registrations of before this was kept."""
+    """None if the owner has no API key, or if the registration was stored before this field existed."""
 
     def __repr__(self) -> str:
         return f"Hook({self.id!r}, {self.state.value})"
 
     def belongs_to(self, caller: Caller) -> bool:
-        """Whether the caller is the owner. A key must be the same one, not only have the same name. Where it is not
-        known which key registered this, it was one that was there by then."""
+        """Return whether the caller is the webhook's owner. The API key must be the same key, not just have the same
+        name.
+
+        If it is unknown which key registered the webhook, the caller's key must be at least as old as the registration.
+        """
         if self.declared or self.owner != caller.name:
             return False
         if caller.key_added is None:
@@ -65,20 +76,23 @@ class Hook(msgspec.Struct, frozen=True):
         return caller.key_added <= self.created if self.owner_key is None else caller.key_added == self.owner_key
 
     def signing(self, now: datetime) -> list[str]:
-        """The secrets that sign now, the newest first."""
-        return [each.secret for each in self.secrets if each.until is None or each.until > now]
+        """Return the webhook's current signing secrets, newest first."""
+        return [signing.secret for signing in self.secrets if signing.until is None or signing.until > now]
 
 
-class Place(msgspec.Struct, frozen=True):
-    """How far the channel was read: everything before `cursor` is done, waits in the store, or was given up.
-    `sequence` is the number of the next message."""
+class ChannelProgress(msgspec.Struct, frozen=True):
+    """The webhook's position in its channel: everything before `cursor` is done, waiting in the store, or given up.
+
+    `sequence` is the number of the next message.
+    """
 
     cursor: str
     sequence: int = 1
 
 
-class Tally(msgspec.Struct, frozen=True):
-    """What became of messages since the webhook was registered. `forgotten`: dead letters that had to make room."""
+class DeliveryTally(msgspec.Struct, frozen=True):
+    """Counts of a webhook's message outcomes since its registration. `forgotten` counts dead letters deleted to make
+    room."""
 
     delivered: int = 0
     failures: int = 0
@@ -87,28 +101,30 @@ class Tally(msgspec.Struct, frozen=True):
     last_error: str | None = None
     last_error_at: datetime | None = None
 
-    def taken(self, at: datetime) -> Tally:
+    def taken(self, at: datetime) -> DeliveryTally:
         return replace(self, delivered=self.delivered + 1, last_success=at)
 
-    def failed(self, error: str, at: datetime) -> Tally:
+    def failed(self, error: str, at: datetime) -> DeliveryTally:
         return replace(self, failures=self.failures + 1, last_error=error, last_error_at=at)
 
-    def forgot(self, count: int) -> Tally:
+    def forgot(self, count: int) -> DeliveryTally:
         return replace(self, forgotten=self.forgotten + count)
 
 
-class Known(msgspec.Struct, frozen=True):
-    """Where a webhook stands: its place and tally, and how many of its messages are dead letters, and wait."""
+class WebhookProgress(msgspec.Struct, frozen=True):
+    """The progress of a webhook: its position and tally, and the numbers of its dead letters and waiting messages."""
 
-    place: Place
-    tally: Tally = Tally()
+    progress: ChannelProgress
+    tally: DeliveryTally = DeliveryTally()
     dead: int = 0
     pending: int = 0
 
 
-class Message(msgspec.Struct, frozen=True):
-    """One message, but for its bytes. Those of the same `lane` go out one after the other; one without a lane goes
-    when all before it are done, and before all that come after it."""
+class WebhookMessage(msgspec.Struct, frozen=True):
+    """A webhook's message without its body. Messages with the same `lane` are sent one after the other.
+
+    A message without a lane is sent after all earlier messages are done, and before all later ones.
+    """
 
     number: int
     digest: str
@@ -116,13 +132,16 @@ class Message(msgspec.Struct, frozen=True):
     lane: bytes | None
 
     def id(self, hook: str) -> str:
-        """The same on every try, and of no other message: the digest tells it from one that had its number before a
-        backup was restored."""
+        """Return the webhook message's id, which is unique and the same for every attempt.
+
+        The digest distinguishes the message from one that had the same number before a backup was restored.
+        """
         return f"msg_{hook}_{self.number}_{self.digest}"
 
 
-class Tries(msgspec.Struct, frozen=True):
-    """The tries of a message that were in vain: how many, since when, and when the next is due."""
+class DeliveryAttempts(msgspec.Struct, frozen=True):
+    """The failed attempts to send a webhook's message: the number of attempts, the time of the first, and when the next
+    is due."""
 
     count: int
     first: datetime
@@ -130,8 +149,8 @@ class Tries(msgspec.Struct, frozen=True):
     error: str
 
 
-class Dead(msgspec.Struct, frozen=True):
-    """A message that was given up."""
+class DeadMessage(msgspec.Struct, frozen=True):
+    """A webhook's message that was given up."""
 
     at: datetime
     tries: int

@@ -1,14 +1,14 @@
-"""What the OpenAPI document says of webhooks."""
+"""The webhook paths in the OpenAPI document."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-from penstock.serve.channels.pieces import LATEST
+from penstock.serve.channels.stream_reader import LATEST
 from penstock.serve.webhooks.address import URL_LENGTH_MAX
 from penstock.serve.webhooks.messages import BATCH_MAX
-from penstock.serve.webhooks.model import State
+from penstock.serve.webhooks.model import WebhookState
 from penstock.serve.webhooks.routes import DEAD_PAGE, DEAD_PAGE_MAX, NAME_LENGTH_MAX
 
 Object = dict[str, Any]
@@ -22,7 +22,7 @@ _ID: Object = {
     "description": "The id of a webhook.",
 }
 _DEAD: tuple[Object, ...] = (
-    {"name": "after", "in": "query", "schema": _COUNT, "description": "The number of the last one that was seen."},
+    {"name": "after", "in": "query", "schema": _COUNT, "description": "The number of the last dead letter received."},
     {
         "name": "limit",
         "in": "query",
@@ -34,7 +34,11 @@ _WANTED: Object = {
     "required": ["url"],
     "additionalProperties": False,
     "properties": {
-        "url": {"type": "string", "maxLength": URL_LENGTH_MAX, "description": "Where messages are posted."},
+        "url": {
+            "type": "string",
+            "maxLength": URL_LENGTH_MAX,
+            "description": "The address that messages are posted to.",
+        },
         "stream": _TEXT,
         "view": _TEXT,
         "where": _TEXT,
@@ -58,7 +62,7 @@ WEBHOOK_SCHEMAS: Object = {
             "owner": {"type": "string"},
             "declared": {"type": "boolean"},
             "cursor": {"type": "string"},
-            "state": {"type": "string", "enum": [state.value for state in State]},
+            "state": {"type": "string", "enum": [state.value for state in WebhookState]},
             "lag": {"type": ["integer", "null"]},
             **dict.fromkeys(_FIGURES, _COUNT),
             **dict.fromkeys((*_TIMES, *_TEXTS), _TEXT),
@@ -68,23 +72,21 @@ WEBHOOK_SCHEMAS: Object = {
 
 
 def webhook_paths(operation: Callable[..., Object]) -> Object:
-    """The paths, each made by the function that makes all of them."""
+    """Return the paths of webhooks. `operation` builds each operation."""
     one: Object = {"$ref": "#/components/schemas/Webhook"}
     listed = _answer(webhooks={"type": "array", "items": one})
-    found = {
+    paths = {
         "/v1/webhooks": {
             "get": operation("Webhooks of the caller", {"200": listed}),
             "post": _taking(_WANTED, operation("Register a webhook", {"201": _shown(one)}, also=_REFUSED)),
         },
         "/v1/webhooks/{id}": {
             "get": operation("A webhook", {"200": _shown(one)}, also=("404",)),
-            "delete": operation(
-                "Remove a webhook", {"204": {"description": "It is gone."}}, also=("404", "409", "507")
-            ),
+            "delete": operation("Remove a webhook", {"204": {"description": "Removed."}}, also=("404", "409", "507")),
         },
         "/v1/webhooks/{id}/dead": {
             "get": operation(
-                "Messages that were given up",
+                "Dead letters",
                 {"200": _answer(dead={"type": "array", "items": {"type": "object"}})},
                 parameters=_DEAD,
                 also=("404",),
@@ -92,22 +94,22 @@ def webhook_paths(operation: Callable[..., Object]) -> Object:
         },
     }
     actions = (
-        ("pause", "Send nothing for now", None, one),
-        ("resume", "Go on", None, one),
+        ("pause", "Pause a webhook", None, one),
+        ("resume", "Resume a webhook", None, one),
         ("verify", "Send a challenge now", None, one),
-        ("rotate", "A new secret", None, one),
-        ("redrive", "Go on from another cursor", _fields(since={"type": "string", "minLength": 1}), one),
-        ("dead/redrive", "Try what was given up again", _fields((), number={"type": ["integer", "null"]}), None),
+        ("rotate", "Create a new secret", None, one),
+        ("redrive", "Restart from another cursor", _fields(since={"type": "string", "minLength": 1}), one),
+        ("dead/redrive", "Retry dead letters", _fields((), number={"type": ["integer", "null"]}), None),
     )
     for path, summary, wanted, shown in actions:
         answer = _answer(redriven=_COUNT) if shown is None else _shown(shown)
-        made = operation(summary, {"200": answer}, also=_REFUSED)
-        found[f"/v1/webhooks/{{id}}/{path}"] = {"post": made if wanted is None else _taking(wanted, made)}
-    return {path: ({"parameters": [_ID]} if "{id}" in path else {}) | item for path, item in found.items()}
+        post = operation(summary, {"200": answer}, also=_REFUSED)
+        paths[f"/v1/webhooks/{{id}}/{path}"] = {"post": post if wanted is None else _taking(wanted, post)}
+    return {path: ({"parameters": [_ID]} if "{id}" in path else {}) | item for path, item in paths.items()}
 
 
 _REFUSED = ("404", "409", "413", "507")
-_GONE: Object = {"description": "It is gone."}
+_GONE: Object = {"description": "Removed."}
 
 
 def _fields(required: tuple[str, ...] | None = None, **properties: Object) -> Object:
@@ -115,9 +117,9 @@ def _fields(required: tuple[str, ...] | None = None, **properties: Object) -> Ob
     return {"type": "object", "required": chosen, "additionalProperties": False, "properties": properties}
 
 
-def _taking(schema: Object, made: Object) -> Object:
+def _taking(schema: Object, operation: Object) -> Object:
     needed = bool(schema["required"])
-    return made | {"requestBody": {"required": needed, "content": {"application/json": {"schema": schema}}}}
+    return operation | {"requestBody": {"required": needed, "content": {"application/json": {"schema": schema}}}}
 
 
 def _answer(**properties: Object) -> Object:
@@ -125,4 +127,4 @@ def _answer(**properties: Object) -> Object:
 
 
 def _shown(schema: Object) -> Object:
-    return {"description": "As asked.", "content": {"application/json": {"schema": schema}}}
+    return {"description": "Success.", "content": {"application/json": {"schema": schema}}}

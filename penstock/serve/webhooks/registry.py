@@ -1,6 +1,7 @@
-"""Everything that can be asked of webhooks, with the rights looked at on every use.
+"""The operations on webhooks. Permissions are checked on every use.
 
-A caller sees its own webhooks, an admin all of them; of others it is not told that there are any.
+A caller sees its own webhooks, and an admin sees all webhooks. The existence of other callers' webhooks is not
+revealed.
 """
 
 from __future__ import annotations
@@ -10,100 +11,106 @@ import logging
 import secrets
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import msgspec
 from msgspec.structs import replace
 
-from penstock.access import Caller
-from penstock.contracts import Channel
-from penstock.errors import Busy, Conflict, NotFound, PenstockError
-from penstock.serve.channels.pieces import EARLIEST, LATEST
+from penstock.core.access import Caller
+from penstock.core.contracts import Channel
+from penstock.core.errors import Busy, Conflict, NotFound, PenstockError
+from penstock.core.settings import Settings
+from penstock.core.signing import new_secret
+from penstock.core.tasks import cancel_all
+from penstock.serve.channels.stream_reader import EARLIEST, LATEST
 from penstock.serve.connections import following
 from penstock.serve.webhooks.address import Allowed, endpoint
-from penstock.serve.webhooks.crew import Around, Crew
-from penstock.serve.webhooks.declared import Declared, bring_into_line
-from penstock.serve.webhooks.entry import Entry
-from penstock.serve.webhooks.model import Hook, Known, Place, Signing, State
-from penstock.serve.webhooks.office import Halt, Office
+from penstock.serve.webhooks.contracts import StoredWebhooks
+from penstock.serve.webhooks.declared import DeclaredWebhook, reconcile
+from penstock.serve.webhooks.dispatcher import Dispatcher, RuntimeCallbacks
+from penstock.serve.webhooks.entry import WebhookEntry
+from penstock.serve.webhooks.model import ChannelProgress, Hook, Signing, WebhookProgress, WebhookState
+from penstock.serve.webhooks.shared_resources import Halt, SharedResources
 from penstock.serve.webhooks.slots import Slots
-from penstock.serve.webhooks.store import WebhookStore
-from penstock.serve.webhooks.transport import Transport
-from penstock.settings import Settings
-from penstock.signing import new_secret
+from penstock.serve.webhooks.transport import WebhookTransport
 
 SECRETS_MAX = 3
-Told = dict[str, Any]
+Description = dict[str, Any]
 _log = logging.getLogger("penstock.webhooks")
 
 
 class Registry:
-    """Belongs to one event loop. Between `start` and `close` it can be asked things; before, it is `Busy`."""
+    """The webhooks of this gateway. Methods raise `Busy` until `start` is done. Not thread-safe."""
 
     def __init__(
         self,
-        path: Path,
+        open_store: Callable[[Callable[[PenstockError], None]], StoredWebhooks],
         settings: Settings,
-        around: Around,
-        transport: Transport | None = None,
-        declared: Sequence[Declared] = (),
+        around: RuntimeCallbacks,
+        transport: WebhookTransport | None = None,
+        declared: Sequence[DeclaredWebhook] = (),
     ) -> None:
-        self._path = path
+        self._open_store = open_store
         self._settings = settings
         self._around = around
         self._declared = declared
         self._allowed = Allowed.of(settings.webhook_private)
-        self._transport = transport or Transport(self._allowed, timeout_s=settings.webhook_timeout_s)
-        self._crew: Crew | None = None
+        self._transport = transport or WebhookTransport(self._allowed, timeout_s=settings.webhook_timeout_s)
+        self._dispatcher: Dispatcher | None = None
         self._watching: asyncio.Task[None] | None = None
         self.broken: PenstockError | None = None
-        """Why there are no webhooks: their file cannot be used."""
+        """The error that disabled webhooks, if their file cannot be used."""
 
     async def start(self, channel: Callable[[str, str, Caller], Channel]) -> None:
-        """Open the file and let those that are active go to work. A file that is damaged stops webhooks only."""
+        """Open the webhooks' file and start the active webhooks. A damaged file only disables webhooks."""
         try:
-            store = await asyncio.to_thread(WebhookStore, self._path, self._around.fatal)
-            found = await store.read(store.hooks)
+            store = await asyncio.to_thread(self._open_store, self._around.fatal)
+            hooks = await store.read(store.hooks)
         except PenstockError as error:
             self.broken = error
-            _log.error("there are no webhooks: %s", error)
+            _log.error("webhooks are disabled: %s", error)
             return
         slots = Slots(self._settings.webhook_requests_max, self._settings.webhook_host_requests_max)
-        office = Office(store, self._transport, slots, self._settings, self._allowed)
-        self._crew = Crew(office, self._around, channel)
-        for hook, known in found:
-            self._crew.entries[hook.id] = Entry(hook, known)
-        await bring_into_line(self._crew, self._declared)
-        for entry in self._crew.entries.values():
-            self._crew.set_to_work(entry)
-        self._watching = asyncio.create_task(self._crew.watch(), name="webhooks")
+        resources = SharedResources(store, self._transport, slots, self._settings, self._allowed)
+        self._dispatcher = Dispatcher(resources, self._around, channel)
+        for hook, known in hooks:
+            self._dispatcher.entries[hook.id] = WebhookEntry(hook, known)
+        await reconcile(self._dispatcher, self._declared)
+        for entry in self._dispatcher.entries.values():
+            self._dispatcher.start_worker(entry)
+        self._watching = asyncio.create_task(self._dispatcher.watch(), name="webhooks")
 
     async def close(self) -> None:
         if self._watching is not None:
-            self._watching.cancel()
-            await asyncio.gather(self._watching, return_exceptions=True)
-        if self._crew is not None:
-            await self._crew.close()
-            await self._crew.office.store.close()
+            await cancel_all([self._watching])
+        if self._dispatcher is not None:
+            await self._dispatcher.close()
+            await self._dispatcher.resources.store.close()
 
-    def describe(self) -> list[Told]:
-        """For `/v1/app` and the metrics."""
-        return [] if self._crew is None else [each.figures(self._around.behind) for each in self._crew.entries.values()]
+    def describe(self) -> list[Description]:
+        """Return the figures of webhooks for `/v1/app` and the metrics."""
+        return (
+            []
+            if self._dispatcher is None
+            else [entry.figures(self._around.behind) for entry in self._dispatcher.entries.values()]
+        )
 
-    async def register(self, caller: Caller, wanted: Hook, since: str) -> tuple[Told, str]:
-        """A new webhook, which waits for its address to answer a challenge; and its secret, shown this once."""
-        crew = self._ready()
+    async def register(self, caller: Caller, wanted: Hook, since: str) -> tuple[Description, str]:
+        """Register a webhook, which is pending until its address answers a challenge.
+
+        Returns its description and its secret, which is shown only once.
+        """
+        dispatcher = self._ready()
         endpoint(wanted.url, self._allowed)
         cursor = await self._cursor(caller, wanted, since)
-        if len(crew.entries) >= self._settings.webhooks_max:
-            raise Busy(f"there are {self._settings.webhooks_max} webhooks, and no more are allowed", retry_after_s=60)
-        owned = [each.hook.name for each in crew.entries.values() if each.hook.belongs_to(caller)]
+        if len(dispatcher.entries) >= self._settings.webhooks_max:
+            raise Busy(f"there are already {self._settings.webhooks_max} webhooks, the maximum", retry_after_s=60)
+        owned = [entry.hook.name for entry in dispatcher.entries.values() if entry.hook.belongs_to(caller)]
         share = max(1, self._settings.webhooks_max // 2)
         if caller.name and not caller.is_admin and len(owned) >= share:
-            raise Busy(f"you have {share} webhooks, and no one may have more", retry_after_s=60)
+            raise Busy(f"you already have {share} webhooks, the maximum for one caller", retry_after_s=60)
         if wanted.name and wanted.name in owned:
-            raise Conflict(f"there is a webhook {wanted.name!r}; remove it, or choose another name")
+            raise Conflict(f"a webhook named {wanted.name!r} already exists; remove it or choose another name")
         secret = new_secret()
         hook = replace(
             wanted,
@@ -112,97 +119,109 @@ class Registry:
             owner_key=caller.key_added,
             secrets=(Signing(secret),),
         )
-        entry = Entry(hook, Known(Place(cursor)), bearer=self._bearer(caller))
-        crew.entries[hook.id] = entry
+        entry = WebhookEntry(
+            hook, WebhookProgress(ChannelProgress(cursor)), bearer=self._bearer(caller), invited=not caller.is_admin
+        )
+        if entry.invited:
+            dispatcher.invitations.take(caller.name)
+        dispatcher.entries[hook.id] = entry
         try:
-            await crew.office.store.register(hook, entry.at_rest.place)
+            await dispatcher.resources.store.register(hook, entry.at_rest.progress)
         except BaseException:
-            del crew.entries[hook.id]
+            del dispatcher.entries[hook.id]
+            if entry.invited:
+                dispatcher.invitations.give_back(caller.name)
             raise
-        crew.set_to_work(entry)
-        _log.info("webhook %s of %s %s is registered by %s", hook.id, hook.kind, hook.of, caller.name or "anyone")
-        return self._told(entry), secret
+        dispatcher.start_worker(entry)
+        _log.info("webhook %s for %s %s was registered by %s", hook.id, hook.kind, hook.of, caller.name or "anyone")
+        return self._description(entry), secret
 
-    def listed(self, caller: Caller) -> list[Told]:
-        return [self._told(each) for each in self._ready().entries.values() if _sees(caller, each.hook)]
+    def listed(self, caller: Caller) -> list[Description]:
+        return [self._description(entry) for entry in self._ready().entries.values() if _sees(caller, entry.hook)]
 
-    def get(self, caller: Caller, id: str) -> Told:
-        return self._told(self._entry(caller, id))
+    def get(self, caller: Caller, id: str) -> Description:
+        return self._description(self._entry(caller, id))
 
     async def remove(self, caller: Caller, id: str) -> None:
-        crew, entry = self._ready(), self._entry(caller, id)
-        if entry.hook.declared and entry.hook.state != State.STOPPED:
-            raise Conflict("the app declares this webhook: remove it there, or pause it")
+        dispatcher, entry = self._ready(), self._entry(caller, id)
+        if entry.hook.declared and entry.hook.state != WebhookState.STOPPED:
+            raise Conflict("the app declares this webhook: remove it from the app, or pause it")
         async with entry.lock:
-            await crew.rest(entry)
-            await crew.office.store.remove(id)
-            crew.entries.pop(id, None)
-        _log.info("webhook %s is removed by %s", id, caller.name or "anyone")
+            await dispatcher.rest(entry)
+            await dispatcher.resources.store.remove(id)
+            dispatcher.entries.pop(id, None)
+        _log.info("webhook %s was removed by %s", id, caller.name or "anyone")
 
-    async def pause(self, caller: Caller, id: str) -> Told:
-        crew, entry = self._ready(), self._entry(caller, id)
+    async def pause(self, caller: Caller, id: str) -> Description:
+        dispatcher, entry = self._ready(), self._entry(caller, id)
         async with entry.lock:
-            await crew.rest(entry)
-            await crew.become(entry, State.PAUSED, None)
-        return self._told(entry)
+            await dispatcher.rest(entry)
+            await dispatcher.become(entry, WebhookState.PAUSED, None)
+        return self._description(entry)
 
-    async def resume(self, caller: Caller, id: str) -> Told:
-        """Go on, after a pause or whatever stopped it. If its owner is nobody any more, whoever resumes it is its owner
-        from now on. After a 410 the address must answer a challenge again."""
-        crew, entry = self._ready(), self._entry(caller, id)
+    async def resume(self, caller: Caller, id: str) -> Description:
+        """Resume a webhook after a pause or a stop. If its owner no longer exists, the caller becomes its owner.
+
+        After a 410 the address must answer a challenge again.
+        """
+        dispatcher, entry = self._ready(), self._entry(caller, id)
         caller.require("consume", entry.hook.of)
         async with entry.lock:
-            if not entry.hook.verified or entry.hook.state == State.DISABLED:
-                crew.require_turn(entry)
-            await crew.rest(entry)
-            verified = entry.hook.verified and entry.hook.state != State.DISABLED
+            if not entry.hook.verified or entry.hook.state == WebhookState.DISABLED:
+                dispatcher.require_turn(entry)
+            await dispatcher.rest(entry)
+            verified = entry.hook.verified and entry.hook.state != WebhookState.DISABLED
             entry.hook = replace(entry.hook, verified=verified)
             entry.challenges = 0
-            if not self._has_owner(crew, entry, caller):
+            if not self._has_owner(dispatcher, entry, caller):
                 entry.hook = replace(entry.hook, owner=caller.name, owner_key=caller.key_added)
                 entry.bearer = self._bearer(caller)
-            await crew.become(entry, State.ACTIVE if verified else State.PENDING, None)
-            crew.set_to_work(entry)
-        return self._told(entry)
+            await dispatcher.become(entry, WebhookState.ACTIVE if verified else WebhookState.PENDING, None)
+            dispatcher.start_worker(entry)
+        return self._description(entry)
 
-    async def verify(self, caller: Caller, id: str) -> Told:
-        """Send a challenge now; answered when it was, or was not."""
-        crew, entry = self._ready(), self._entry(caller, id)
-        if entry.hook.state != State.PENDING:
-            raise Conflict(f"the webhook is {entry.hook.state.value}: only a pending one can be verified")
-        crew.require_turn(entry)
-        await crew.challenge(entry)
-        return self._told(entry)
+    async def verify(self, caller: Caller, id: str) -> Description:
+        """Send a webhook's challenge now. Returns once the challenge has been answered or has failed."""
+        dispatcher, entry = self._ready(), self._entry(caller, id)
+        if entry.hook.state != WebhookState.PENDING:
+            raise Conflict(f"the webhook is {entry.hook.state.value}: only a pending webhook can be verified")
+        dispatcher.require_turn(entry)
+        await dispatcher.challenge_now(entry)
+        return self._description(entry)
 
-    async def rotate(self, caller: Caller, id: str) -> tuple[Told, str]:
-        """A new secret. The one before goes on to sign beside it for a while."""
-        crew, entry = self._ready(), self._entry(caller, id)
+    async def rotate(self, caller: Caller, id: str) -> tuple[Description, str]:
+        """Create a new secret for a webhook. Messages are also signed with the previous secret for some time."""
+        dispatcher, entry = self._ready(), self._entry(caller, id)
         if entry.hook.declared:
-            raise Conflict("the app gives this webhook its secret: change it there")
+            raise Conflict("the secret of this webhook comes from the app: change it there")
         async with entry.lock:
             now, secret = datetime.now(UTC), new_secret()
             until = now + timedelta(hours=self._settings.webhook_grace_hours)
-            old = [Signing(each.secret, min(each.until or until, until)) for each in entry.hook.secrets]
-            kept = [each for each in old if each.until is not None and each.until > now]
+            old = [Signing(signing.secret, min(signing.until or until, until)) for signing in entry.hook.secrets]
+            kept = [signing for signing in old if signing.until is not None and signing.until > now]
             entry.hook = replace(entry.hook, secrets=(Signing(secret), *kept[: SECRETS_MAX - 1]))
-            await crew.office.store.save(entry.hook)
-        return self._told(entry), secret
+            await dispatcher.resources.store.save(entry.hook)
+        return self._description(entry), secret
 
-    async def redrive(self, caller: Caller, id: str, since: str) -> Told:
-        """Go on from another cursor: what waits is dropped, and everything after the cursor is sent as new messages."""
-        crew, entry = self._ready(), self._entry(caller, id)
+    async def redrive(self, caller: Caller, id: str, since: str) -> Description:
+        """Restart a webhook from another cursor: drops waiting messages, and sends everything after the cursor as new
+        messages."""
+        dispatcher, entry = self._ready(), self._entry(caller, id)
         cursor = await self._cursor(caller, entry.hook, since)
         async with entry.lock:
-            await crew.rest(entry)
-            entry.at_rest = await crew.office.store.move(id, cursor)
-            crew.set_to_work(entry)
-        return self._told(entry)
+            await dispatcher.rest(entry)
+            entry.at_rest = await dispatcher.resources.store.move(id, cursor)
+            dispatcher.start_worker(entry)
+        return self._description(entry)
 
-    async def dead(self, caller: Caller, id: str, after: int, limit: int) -> list[Told]:
-        """Dead letters, oldest first: whoever reads them reads the stream or view."""
-        crew, entry = self._ready(), self._entry(caller, id)
+    async def dead(self, caller: Caller, id: str, after: int, limit: int) -> list[Description]:
+        """Return a webhook's dead letters, oldest first.
+
+        Requires permission to read the stream or view, because dead letters contain its data.
+        """
+        dispatcher, entry = self._ready(), self._entry(caller, id)
         caller.require("consume", entry.hook.of)
-        store = crew.office.store
+        store = dispatcher.resources.store
         return [
             {"id": message.id(id), "number": message.number, "at": dead.at, "tries": dead.tries, "error": dead.error}
             | {"message": msgspec.Raw(body)}
@@ -210,47 +229,53 @@ class Registry:
         ]
 
     async def revive(self, caller: Caller, id: str, number: int | None) -> int:
-        """Let one dead letter, or all, be tried again under their ids; how many."""
-        crew, entry = self._ready(), self._entry(caller, id)
+        """Retry one dead letter of a webhook, or all of them, with the same ids. Returns how many are retried."""
+        dispatcher, entry = self._ready(), self._entry(caller, id)
         async with entry.lock:
-            messages = await crew.office.store.revive(id, number)
-            if entry.courier is not None:
-                entry.courier.revive(messages)
+            messages = await dispatcher.resources.store.revive(id, number)
+            if entry.delivery_worker is not None:
+                entry.delivery_worker.revive(messages)
             else:
                 known = entry.at_rest
                 count = len(messages)
-                entry.at_rest = Known(known.place, known.tally, known.dead - count, known.pending + count)
+                entry.at_rest = WebhookProgress(known.progress, known.tally, known.dead - count, known.pending + count)
         return len(messages)
 
-    def _ready(self) -> Crew:
+    def _ready(self) -> Dispatcher:
         if self.broken is not None:
             raise self.broken
-        if self._crew is None:
-            raise Busy("webhooks are not there yet")
-        return self._crew
+        if self._dispatcher is None:
+            raise Busy("webhooks are not ready yet")
+        return self._dispatcher
 
-    def _entry(self, caller: Caller, id: str) -> Entry:
+    def _entry(self, caller: Caller, id: str) -> WebhookEntry:
         entry = self._ready().entries.get(id)
         if entry is None or not _sees(caller, entry.hook):
             raise NotFound(f"there is no webhook {id[:80]!r}")
         return entry
 
-    def _told(self, entry: Entry) -> Told:
-        return entry.told(self._around.behind)
+    def _description(self, entry: WebhookEntry) -> Description:
+        return entry.description(self._around.behind)
 
-    def _has_owner(self, crew: Crew, entry: Entry, caller: Caller) -> bool:
+    def _has_owner(self, dispatcher: Dispatcher, entry: WebhookEntry, caller: Caller) -> bool:
         try:
-            crew.owner(entry)
+            dispatcher.owner(entry)
         except Halt:
             return False
         return entry.bearer is None or entry.hook.owner != caller.name
 
     def _bearer(self, caller: Caller) -> Caller | None:
-        """Someone whom only a token or certificate makes known is kept for as long as this process runs, not longer."""
-        return caller if self._around.standing(caller.name) is None else None
+        """Return the webhook's caller if it is only identified by a token or certificate.
+
+        The caller is kept for as long as this process runs.
+        """
+        return caller if self._around.current_caller(caller.name) is None else None
 
     async def _cursor(self, caller: Caller, hook: Hook, since: str) -> str:
-        """Where a webhook begins: a cursor that is one of its channel. `latest` is now, not when it is verified."""
+        """Return the start cursor of a webhook, checked against its channel.
+
+        `latest` is resolved now, not when the webhook is verified.
+        """
         async with following(self._ready().opened(hook, caller), since) as deliveries:
             first = await anext(deliveries)
         if since == LATEST:

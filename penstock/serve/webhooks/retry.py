@@ -1,25 +1,22 @@
-"""When to try again, and when to give up. Time and chance are passed in."""
+"""The retry schedule of webhooks, including when to give up. Time and randomness are passed in."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from email.utils import parsedate_to_datetime
 from random import Random
 
-from penstock.serve.webhooks.model import Tries
-from penstock.settings import Settings
+from penstock.core.backoff import Backoff
+from penstock.core.settings import Settings
+from penstock.serve.webhooks.model import DeliveryAttempts
 
 JITTER = 0.5
-"""The least part of a delay that is waited for; the rest is left to chance, so that many do not come back at once."""
-_seconds = re.compile(r"[0-9]{1,9}").fullmatch
+"""The random part of a delay, as a fraction, which prevents many webhooks from retrying at once."""
 
 
 @dataclass(frozen=True)
 class Patience:
-    """How often, and for how long, a message is tried."""
+    """Limits on the number, the duration and the delays of attempts to send a webhook's message."""
 
     tries_max: int
     lasts: timedelta
@@ -36,30 +33,20 @@ class Patience:
         )
 
     def delay_s(self, failures: int, chance: Random) -> float:
-        """Twice as long after each failure, up to a limit."""
-        whole = min(self.longest_s, self.first_s * 2.0 ** min(failures - 1, 64))
-        return whole * (JITTER + (1 - JITTER) * chance.random())
+        """Return the delay of a delivery after a number of failures: doubled each time, up to a limit."""
+        return Backoff(self.first_s, self.longest_s, JITTER).wait_s(failures - 1, chance.random())
 
     def after(
-        self, before: Tries | None, error: str, now: datetime, chance: Random, asked_s: float | None = None
-    ) -> Tries | None:
-        """The tries after one more was in vain; None if it was the last. `asked_s` is how long the receiver asks us to
-        wait: as long as that, within the longest delay."""
+        self, before: DeliveryAttempts | None, error: str, now: datetime, chance: Random, asked_s: float | None = None
+    ) -> DeliveryAttempts | None:
+        """Return the delivery attempts after one more failure, or None if it was the last attempt.
+
+        `asked_s` is the delay that the receiver asked for. It is respected up to `longest_s`.
+        """
         count, first = (before.count + 1, before.first) if before is not None else (1, now)
         if count >= self.tries_max or now - first >= self.lasts:
             return None
         wait_s = self.delay_s(count, chance)
         if asked_s is not None:
             wait_s = min(max(wait_s, asked_s), self.longest_s)
-        return Tries(count, first, now + timedelta(seconds=wait_s), error)
-
-
-def retry_after_s(headers: Mapping[str, str], now: datetime) -> float | None:
-    """What `Retry-After` asks for, in seconds or as a date; None if it is not there or cannot be read."""
-    text = headers.get("retry-after", "").strip()
-    if _seconds(text):
-        return float(text)
-    try:
-        return max(0.0, (parsedate_to_datetime(text) - now).total_seconds())
-    except (ValueError, TypeError, OverflowError):
-        return None
+        return DeliveryAttempts(count, first, now + timedelta(seconds=wait_s), error)

@@ -1,4 +1,4 @@
-"""The routes of webhooks."""
+"""The HTTP routes of webhooks."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from penstock.access import Caller, caller_of
-from penstock.errors import BadParameter, MalformedBody
-from penstock.serve.body import read_body
-from penstock.serve.channels.pieces import LATEST
+from penstock.core.access import Caller, caller_of
+from penstock.core.errors import BadParameter, MalformedBody, Unauthorized
+from penstock.core.settings import Settings
+from penstock.http.arriving import has_ended
+from penstock.http.problems import HEADERS
+from penstock.http.small_body import read_body
+from penstock.serve.channels.stream_reader import LATEST
 from penstock.serve.deps import parameters
-from penstock.serve.problems import HEADERS
 from penstock.serve.webhooks.messages import BATCH_MAX
 from penstock.serve.webhooks.model import Hook
 from penstock.serve.webhooks.registry import Registry
-from penstock.settings import Settings
 
 BODY_BYTES_MAX = 64 * 1024
 DEAD_PAGE, DEAD_PAGE_MAX = 100, 1_000
 NAME_LENGTH_MAX = 64
+_ENDED = "the request was accepted, but its key has been revoked or has expired"
 Endpoint = Callable[[Request], Awaitable[Response]]
 S = TypeVar("S", bound=msgspec.Struct)
 _number = re.compile(r"[0-9]{1,15}", re.ASCII).fullmatch
@@ -56,19 +58,19 @@ class _Nothing(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def webhook_routes(registry: Registry, body_s: float = Settings.body_s) -> list[BaseRoute]:
-    """All of them, for `Starlette(routes=...)`. A body may take `body_s` seconds to arrive."""
-    found = _Routes(registry, body_s)
+    """Return all webhook routes. A request body can take up to `body_s` seconds to arrive."""
+    routes = _Routes(registry, body_s)
     one = "/v1/webhooks/{id}"
     return [
-        Route("/v1/webhooks", found.all, methods=["GET", "POST"]),
-        Route(one, found.one, methods=["GET", "DELETE"]),
-        Route(f"{one}/pause", found.posted(found.pause), methods=["POST"]),
-        Route(f"{one}/resume", found.posted(found.resume), methods=["POST"]),
-        Route(f"{one}/verify", found.posted(found.verify), methods=["POST"]),
-        Route(f"{one}/rotate", found.posted(found.rotate), methods=["POST"]),
-        Route(f"{one}/redrive", found.posted(found.redrive), methods=["POST"]),
-        Route(f"{one}/dead", found.dead, methods=["GET"]),
-        Route(f"{one}/dead/redrive", found.posted(found.revive), methods=["POST"]),
+        Route("/v1/webhooks", routes.all, methods=["GET", "POST"]),
+        Route(one, routes.one, methods=["GET", "DELETE"]),
+        Route(f"{one}/pause", routes.posted(routes.pause), methods=["POST"]),
+        Route(f"{one}/resume", routes.posted(routes.resume), methods=["POST"]),
+        Route(f"{one}/verify", routes.posted(routes.verify), methods=["POST"]),
+        Route(f"{one}/rotate", routes.posted(routes.rotate), methods=["POST"]),
+        Route(f"{one}/redrive", routes.posted(routes.redrive), methods=["POST"]),
+        Route(f"{one}/dead", routes.dead, methods=["GET"]),
+        Route(f"{one}/dead/redrive", routes.posted(routes.revive), methods=["POST"]),
     ]
 
 
@@ -80,11 +82,13 @@ class _Routes:
         self._registry, self._body_s = registry, body_s
 
     def posted(self, call: Call) -> Endpoint:
-        """The endpoint of a call that takes a body."""
+        """Return a webhook endpoint that passes the request body to `call`."""
 
         async def answer(request: Request) -> Response:
             caller = _admitted(request)
-            return await call(caller, request.path_params["id"], await self._body(request))
+            response = await call(caller, request.path_params["id"], await self._body(request))
+            _require_valid(caller)
+            return response
 
         return answer
 
@@ -97,8 +101,9 @@ class _Routes:
             return _json({"webhooks": self._registry.listed(caller_of(request.scope))})
         caller = _admitted(request)
         wanted = _decoded(await self._body(request), _Wanted)
-        told, secret = await self._registry.register(caller, _hook(wanted), wanted.since)
-        return _json({**told, "secret": secret}, 201)
+        description, secret = await self._registry.register(caller, _hook(wanted), wanted.since)
+        _require_valid(caller)
+        return _json({**description, "secret": secret}, 201)
 
     async def one(self, request: Request) -> Response:
         parameters(request.query_params.multi_items())
@@ -118,12 +123,12 @@ class _Routes:
 
     async def verify(self, caller: Caller, id: str, body: bytes) -> Response:
         _decoded(body, _Nothing)
-        return _json(await self._registry.verify(caller, id))
+        return _json(await caller.while_valid(self._registry.verify(caller, id), _ENDED))
 
     async def rotate(self, caller: Caller, id: str, body: bytes) -> Response:
         _decoded(body, _Nothing)
-        told, secret = await self._registry.rotate(caller, id)
-        return _json({**told, "secret": secret})
+        description, secret = await self._registry.rotate(caller, id)
+        return _json({**description, "secret": secret})
 
     async def redrive(self, caller: Caller, id: str, body: bytes) -> Response:
         since = _decoded(body, _Since).since
@@ -137,12 +142,13 @@ class _Routes:
         given = parameters(request.query_params.multi_items(), "after", "limit")
         after = _whole(given.get("after", "0"), "after", 10**15)
         limit = _whole(given.get("limit", str(DEAD_PAGE)), "limit", DEAD_PAGE_MAX)
-        found = await self._registry.dead(caller_of(request.scope), request.path_params["id"], after, limit)
-        return _json({"dead": found})
+        letters = await self._registry.dead(caller_of(request.scope), request.path_params["id"], after, limit)
+        return _json({"dead": letters})
 
 
 def _admitted(request: Request) -> Caller:
-    """Who posts: counted against the rate here, as posts are not before."""
+    """Return the caller of a webhook route's POST, and count the request against the caller's rate: POSTs are not
+    counted before this."""
     parameters(request.query_params.multi_items())
     caller = caller_of(request.scope)
     caller.require_room()
@@ -150,22 +156,28 @@ def _admitted(request: Request) -> Caller:
     return caller
 
 
+def _require_valid(caller: Caller) -> None:
+    """Raise `Unauthorized` if the caller's key was revoked or expired while its change was made."""
+    if has_ended(caller):
+        raise Unauthorized(_ENDED)
+
+
 def _decoded(body: bytes, cls: type[S]) -> S:
     try:
         return msgspec.json.decode(body or b"{}", type=cls)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise MalformedBody(f"the body: {error}") from None
+        raise MalformedBody(f"invalid body: {error}") from None
 
 
 def _hook(wanted: _Wanted) -> Hook:
-    """What is wanted, as far as it can be said without looking around."""
+    """Build a webhook's registration from a request. Checks everything that can be checked without other data."""
     named = [(kind, of) for kind, of in (("stream", wanted.stream), ("view", wanted.view)) if of is not None]
     if len(named) != 1:
-        raise BadParameter("give either `stream` or `view`", parameter="stream")
+        raise BadParameter("pass exactly one of `stream` and `view`", parameter="stream")
     if not 1 <= wanted.batch <= BATCH_MAX:
-        raise BadParameter(f"batch must be a whole number from 1 to {BATCH_MAX}", parameter="batch")
+        raise BadParameter(f"batch must be an integer from 1 to {BATCH_MAX}", parameter="batch")
     if len(wanted.name) > NAME_LENGTH_MAX or not _name(wanted.name):
-        raise BadParameter(f"name must be at most {NAME_LENGTH_MAX} plain characters", parameter="name")
+        raise BadParameter(f"name can have at most {NAME_LENGTH_MAX} printable ASCII characters", parameter="name")
     _since(wanted.since)
     (kind, of), now = named[0], datetime.now(UTC)
     return Hook("", wanted.url, kind, of, "", now, wanted.name, wanted.where, wanted.select, wanted.batch)
@@ -179,7 +191,7 @@ def _since(text: str) -> str:
 
 def _whole(text: str, name: str, most: int) -> int:
     if not _number(text) or int(text) > most:
-        raise BadParameter(f"{name} must be a whole number up to {most}", parameter=name)
+        raise BadParameter(f"{name} must be an integer from 0 to {most}", parameter=name)
     return int(text)
 
 

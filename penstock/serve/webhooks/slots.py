@@ -1,4 +1,4 @@
-"""How many messages may be on their way at once: in all, and to one host."""
+"""Limits on how many messages are sent at once, in total and to one host."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ Waiting = tuple[str, asyncio.Future[bool]]
 
 
 class Slots:
-    """Belongs to one event loop. Whoever waits is served in order.
+    """Slots for sending webhook messages, given to waiters in order. Not thread-safe.
 
-    Each webhook has a place of its own, besides those that all share: one whose receiver is slow, with as many messages
-    on their way as it can get, keeps no other from sending one at a time. A host's places are shared by all webhooks
-    that go there.
+    In addition to the shared slots, each webhook has its own slot, so a slow receiver that occupies all shared slots
+    does not keep other webhooks from sending one message at a time. All webhooks that send to the same host share the
+    host's slots.
     """
 
     def __init__(self, most: int, most_of_host: int) -> None:
         self._free = max(1, most)
         self._own: set[str] = set()
-        """The webhooks whose own place is taken."""
+        """The webhooks whose own slot is in use."""
         self._waiting: list[Waiting] = []
         self._most_of_host = max(1, most_of_host)
         self._hosts: dict[str, asyncio.Semaphore] = {}
@@ -29,7 +29,10 @@ class Slots:
 
     @asynccontextmanager
     async def one(self, webhook: str, host: str) -> AsyncIterator[None]:
-        """Hold a place while in the block. The host's comes first: who waits for a host holds nothing of the others."""
+        """Hold a webhook's slot for the duration of the block.
+
+        The host's slot is taken first, so that waiting for a host does not occupy another slot.
+        """
         async with self._host(host):
             own = await self._take(webhook)
             try:
@@ -38,7 +41,7 @@ class Slots:
                 self._give_back(webhook, own)
 
     async def _take(self, webhook: str) -> bool:
-        """Wait for a place; whether it is the webhook's own."""
+        """Wait for a slot for sending; return whether it is the webhook's own slot."""
         if webhook not in self._own:
             self._own.add(webhook)
             return True
@@ -57,11 +60,11 @@ class Slots:
             raise
 
     def _give_back(self, webhook: str, own: bool) -> None:
-        """To the first who waits and may have it."""
-        found = next((each for each in self._waiting if not own or each[0] == webhook), None)
-        if found is not None:
-            self._waiting.remove(found)
-            found[1].set_result(own)
+        """Give a webhook's slot back, or pass it to the first waiter that can use it."""
+        waiter = next((waiter for waiter in self._waiting if not own or waiter[0] == webhook), None)
+        if waiter is not None:
+            self._waiting.remove(waiter)
+            waiter[1].set_result(own)
         elif own:
             self._own.discard(webhook)
         else:
@@ -69,10 +72,10 @@ class Slots:
 
     @asynccontextmanager
     async def _host(self, host: str) -> AsyncIterator[None]:
-        found = self._hosts.setdefault(host, asyncio.Semaphore(self._most_of_host))
+        semaphore = self._hosts.setdefault(host, asyncio.Semaphore(self._most_of_host))
         self._users[host] += 1
         try:
-            async with found:
+            async with semaphore:
                 yield
         finally:
             self._users[host] -= 1

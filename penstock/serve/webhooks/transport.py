@@ -1,8 +1,8 @@
-"""One try of one message: resolve, check, connect to what was checked, send, and read a bounded answer.
+"""One attempt to send a message: resolve, check, connect to the checked address, send, and read a bounded response.
 
-Nothing is taken from the environment (no proxy, no netrc), nothing is followed (no redirect), and no connection is used
-twice: each try resolves and checks anew. The name of the host, not its address, is what TLS verifies and what the
-receiver reads in `Host`.
+Proxy and netrc settings in the environment are ignored, redirects are not followed, and connections are not reused:
+each attempt resolves and checks the host again. TLS verifies the host name, not the address, and the `Host` header
+contains the name.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ import certifi
 import httpcore
 
 from penstock import __version__
-from penstock.serve.webhooks.address import Address, Allowed, Endpoint, as_address
+from penstock.serve.webhooks.address import Address, Allowed, WebhookAddress, as_address
 
 ANSWER_BYTES_MAX = 64 * 1024
 LOOK_UPS_MAX = 8
-"""Names that are looked up at once. A name server that does not answer must not hold up anything but webhooks."""
+"""Maximum number of names resolved at once. An unresponsive name server must not delay anything except webhooks."""
 CONNECTS_MAX = 2
-"""Addresses of a host that one try goes to."""
+"""Maximum number of a host's addresses that one attempt connects to."""
 Resolver = Callable[[str, int], Awaitable[list[str]]]
 _USER_AGENT = f"Penstock/{__version__}"
 
 
 @dataclass(frozen=True)
-class Answer:
-    """What the receiver said: status, headers by small letters, and as much of the body as is read."""
+class WebhookResponse:
+    """The receiver's response: status, headers by lower-case name, and the beginning of the body."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
 
 
-class Unreachable(Exception):
-    """There was no answer. The message says why, for the owner of the webhook; it holds no secret."""
+class WebhookUnreachable(Exception):
+    """A webhook's receiver did not respond. The message tells the webhook's owner why, and contains no secret."""
 
 
-class Transport:
-    """Sends messages. Belongs to one event loop."""
+class WebhookTransport:
+    """Sends webhook messages. Not thread-safe."""
 
     def __init__(
         self,
@@ -62,54 +62,60 @@ class Transport:
         self._look_ups = asyncio.Semaphore(LOOK_UPS_MAX)
         self._tls = tls
 
-    async def post(self, target: Endpoint, headers: Mapping[str, str], body: bytes) -> Answer:
-        """Send, and return the answer, whatever its status. `Unreachable` if there is none in time."""
+    async def post(self, target: WebhookAddress, headers: Mapping[str, str], body: bytes) -> WebhookResponse:
+        """Send a webhook message and return the response, regardless of its status.
+
+        Raises `WebhookUnreachable` if there is no response in time.
+        """
         try:
             async with asyncio.timeout(self._timeout_s):
                 addresses = await self._checked(target)
                 return await self._exchange(target, addresses, headers, body)
         except TimeoutError:
-            raise Unreachable(f"no whole answer within {self._timeout_s:g} seconds") from None
+            raise WebhookUnreachable(f"no complete response within {self._timeout_s:g} seconds") from None
         except ValueError as error:
-            raise Unreachable(str(error)) from None
+            raise WebhookUnreachable(str(error)) from None
         except (httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException, OSError) as error:
-            raise Unreachable(f"{type(error).__name__}: {_without_addresses(error)}") from None
+            raise WebhookUnreachable(f"{type(error).__name__}: {_without_addresses(error)}") from None
 
-    async def _checked(self, target: Endpoint) -> list[Address]:
-        """The addresses of the host, all of which may be connected to. `ValueError` if one may not."""
+    async def _checked(self, target: WebhookAddress) -> list[Address]:
+        """Return the addresses of a webhook's host. Raises `ValueError` if connecting to any of them is not allowed."""
         literal = as_address(target.host)
         if literal is not None:
-            found = [literal]
+            addresses = [literal]
         else:
-            found = [ipaddress.ip_address(each) for each in await self._resolver(target.host, target.port)]
-        self._allowed.require(target, found)
-        return found
+            addresses = [ipaddress.ip_address(address) for address in await self._resolver(target.host, target.port)]
+        self._allowed.require(target, addresses)
+        return addresses
 
     async def _resolve(self, host: str, port: int) -> list[str]:
-        """In a thread that nobody waits for at the end: the system may take half a minute to give up, and cannot be
-        told to stop. Its place is free when it is done, not when we have stopped to wait for it."""
+        """Resolve a webhook's host in a daemon thread, because the system call can take half a minute and cannot be
+        cancelled.
+
+        The slot becomes free when the thread ends, not when the caller stops waiting.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[list[str]] = loop.create_future()
         await self._look_ups.acquire()
 
-        def done(found: list[str] | None) -> None:
+        def done(addresses: list[str] | None) -> None:
             self._look_ups.release()
-            if not future.done() and found is not None:
-                future.set_result(found)
+            if not future.done() and addresses is not None:
+                future.set_result(addresses)
             elif not future.done():
-                future.set_exception(ValueError("the name of the host cannot be resolved"))
+                future.set_exception(ValueError("the host name cannot be resolved"))
 
         def look_up() -> None:
-            found = _look_up(host, port)
+            addresses = _look_up(host, port)
             with suppress(RuntimeError):  # the loop is closed
-                loop.call_soon_threadsafe(done, found)
+                loop.call_soon_threadsafe(done, addresses)
 
         threading.Thread(target=look_up, name=f"look up {host[:40]}", daemon=True).start()
         return await future
 
     async def _exchange(
-        self, target: Endpoint, addresses: list[Address], headers: Mapping[str, str], body: bytes
-    ) -> Answer:
+        self, target: WebhookAddress, addresses: list[Address], headers: Mapping[str, str], body: bytes
+    ) -> WebhookResponse:
         if self._tls is None and target.scheme == "https":
             self._tls = await asyncio.to_thread(_trusting)
         connection = httpcore.AsyncHTTPConnection(
@@ -129,22 +135,22 @@ class Transport:
             response = await connection.handle_async_request(request)
             try:
                 named = {name.decode("latin-1").lower(): text.decode("latin-1") for name, text in response.headers}
-                return Answer(response.status, named, await _read(response))
+                return WebhookResponse(response.status, named, await _read(response))
             finally:
                 await response.aclose()
 
 
 async def _read(response: httpcore.Response) -> bytes:
-    """The beginning of the body; the rest is not waited for."""
-    found = b""
+    """Return the beginning of the receiver's response, without waiting for the rest."""
+    body = b""
     async for piece in response.aiter_stream():
-        found += piece
-        if len(found) >= ANSWER_BYTES_MAX:
+        body += piece
+        if len(body) >= ANSWER_BYTES_MAX:
             break
-    return found[:ANSWER_BYTES_MAX]
+    return body[:ANSWER_BYTES_MAX]
 
 
-def _heads(target: Endpoint, headers: Mapping[str, str], body: bytes) -> list[tuple[str, str]]:
+def _heads(target: WebhookAddress, headers: Mapping[str, str], body: bytes) -> list[tuple[str, str]]:
     always = {
         "Host": target.authority,
         "User-Agent": _USER_AGENT,
@@ -157,7 +163,7 @@ def _heads(target: Endpoint, headers: Mapping[str, str], body: bytes) -> list[tu
 
 
 class _Pinned(httpcore.AnyIOBackend):
-    """Connects to addresses that were checked, whatever the name would resolve to now."""
+    """Connects to a webhook's checked addresses, no matter what the name would resolve to now."""
 
     def __init__(self, addresses: list[Address]) -> None:
         self._addresses = addresses[:CONNECTS_MAX]
@@ -176,22 +182,23 @@ class _Pinned(httpcore.AnyIOBackend):
             except httpcore.ConnectError:
                 if number == len(self._addresses):
                     raise
-        raise httpcore.ConnectError("the host has no address")
+        raise httpcore.ConnectError("the host has no IP address")
 
     async def connect_unix_socket(self, *_: Any, **__: Any) -> httpcore.AsyncNetworkStream:
-        raise httpcore.ConnectError("a webhook goes to the network")
+        raise httpcore.ConnectError("webhooks cannot use Unix sockets")
 
 
 def _look_up(host: str, port: int) -> list[str] | None:
     try:
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        infos = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
         return None
-    return list(dict.fromkeys(str(each[4][0]) for each in found))
+    return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
 def _trusting() -> ssl.SSLContext:
-    """The authorities of the system, or of `SSL_CERT_FILE`, and those that come with Python's packages."""
+    """Return a TLS context for webhooks that trusts the system's CAs (or `SSL_CERT_FILE`) and the CAs of the package
+    `certifi`."""
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_verify_locations(certifi.where())
@@ -199,7 +206,7 @@ def _trusting() -> ssl.SSLContext:
 
 
 def _without_addresses(error: Exception) -> str:
-    """What is said of a failed connection, without the addresses that a name has inside our network."""
+    """Return the text of a webhook's connection error, without the host's internal addresses."""
     text = str(error)
     for known in ("certificate", "refused", "reset", "unreachable", "closed", "disconnected"):
         if known in text.lower():

@@ -1,9 +1,9 @@
-"""Processes for the tests of the sources that read files: one that reads until it is killed, some that write.
+"""Processes for the tests of the sources that read files: one that reads until it is killed, others that write.
 
-`python -m tests.collect.sources.file_workers read DIRECTORY SOURCE` runs a source, told as JSON, into the log in
-DIRECTORY, in a child that it makes for each line of its input: what is slow to import is imported once. `... log
+`python -m tests.collect.sources.file_workers read DIRECTORY SOURCE` runs a source, given as JSON, into the log in
+DIRECTORY, in a child that it forks for each line of its input: slow imports happen once. `... log
 PATH MODE SEED` writes lines and rotates, `... drop PATH SEED` drops files of all formats, until its input ends;
-then it says how many.
+then it prints how many.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from penstock.app import App
-from penstock.collect.door import FrontDoor
+from penstock.app.app import App
+from penstock.collect.ingress import Ingress
 from penstock.collect.sources.files.tail import TailSource
-from penstock.contracts import Source, SourceStatus
+from penstock.core.clock import WallClock
+from penstock.core.contracts import Source, SourceStatus
+from penstock.core.schema import KIND_EVENT, Event
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
-from penstock.runtime.clock import WallClock
-from penstock.schema import KIND_EVENT, Event
-from penstock.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 WRITTEN_S = 0.004
 
 
 class Row(Event):
-    """A row of a dropped file: which file, which row, and values that CSV has as text."""
+    """A row of a dropped file: the file, the row, and values that CSV has as text."""
 
     file: str
     row: int
@@ -50,8 +50,8 @@ class Row(Event):
     note: str | None = None
 
 
-def source(told: dict[str, Any]) -> Source:
-    options = dict(told)
+def source(spec: dict[str, Any]) -> Source:
+    options = dict(spec)
     kind = options.pop("kind")
     if kind == "tail":
         return TailSource(**options)
@@ -61,23 +61,23 @@ def source(told: dict[str, Any]) -> Source:
 
 
 @asynccontextmanager
-async def reading(directory: Path, told: dict[str, Any]) -> AsyncIterator[tuple[EmbeddedLog, SourceStatus]]:
-    """A source at work on a real log; cancelled at the end, as at a shutdown."""
+async def reading(directory: Path, spec: dict[str, Any]) -> AsyncIterator[tuple[EmbeddedLog, SourceStatus]]:
+    """Run a source on a real log; cancel it at the end, as at a shutdown."""
     app = App("test")
     app.stream("raw")
     app.stream("rows", Row)
     log = EmbeddedLog(directory, disk_reserve_bytes=0)
     status = SourceStatus()
-    door = FrontDoor(app.streams, log, Settings(), WallClock(), lambda error: None, lambda stream: None)
-    stream = "raw" if told["kind"] == "tail" else "rows"
-    task = asyncio.create_task(source(told).run(door.intake_for_source("files", stream), status))
+    ingress = Ingress(app.streams, log, Settings(), WallClock(), lambda error: None, lambda stream: None)
+    stream = "raw" if spec["kind"] == "tail" else "rows"
+    task = asyncio.create_task(source(spec).run(ingress.writer_for_source("files", stream), status))
     try:
         yield log, status
     finally:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
-        await door.close()
+        await ingress.close()
         log.close()
 
 
@@ -85,8 +85,8 @@ class Crash(Exception):
     """The process ends here."""
 
 
-class CrashingIntake:
-    """An intake of a process that ends after some events. Of what was put, a part is durable: all up to some event."""
+class CrashingWriter:
+    """A source writer of a process that ends after some events. A prefix of the events put is durable."""
 
     def __init__(self, draw: random.Random) -> None:
         self._draw = draw
@@ -111,17 +111,21 @@ class CrashingIntake:
     def events(self) -> list[bytes]:
         return [raw for raw, _ in self._entries if raw is not None]
 
-    def restart(self, events_max: int) -> None:
+    @property
+    def durable_events(self) -> list[bytes]:
+        return [raw for raw, _ in self._entries[: self._durable] if raw is not None]
+
+    def restart(self, events_max: int, events_min: int = 1) -> None:
         self._runs += 1
         self._durable = self._draw.randint(self._durable, len(self._entries))
         del self._entries[self._durable :]
-        self._left = self._draw.randint(1, events_max)
+        self._left = self._draw.randint(events_min, events_max)
 
     async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
         return await self._take(raw, mark)
 
     async def reject(self, raw: bytes, reason: str, mark: str | None = None) -> asyncio.Future[None]:
-        return await self._take(raw, mark)
+        return await self._take(None, mark)
 
     async def note(self, mark: str) -> asyncio.Future[None]:
         return await self._take(None, mark)
@@ -163,7 +167,7 @@ class Worker:
         return self._process.stdout.readline().strip()
 
     def run_and_kill(self, seconds: float) -> None:
-        """Of a reader: let a child of it work for a while, then kill -9."""
+        """Let a child of the reader work for a while, then kill it with kill -9."""
         assert self._process.stdin is not None
         self._process.stdin.write("go\n")
         self._process.stdin.flush()
@@ -174,22 +178,22 @@ class Worker:
         assert self._heard() == f"ended {signal.SIGKILL:d}"
 
     def end(self) -> str:
-        """Close its input, and return the last that it says."""
+        """Close its input, and return the last line that it prints."""
         said, _ = self._process.communicate(timeout=60)
         return said.strip()
 
 
-async def _run(directory: str, told: str) -> None:
-    async with reading(Path(directory), json.loads(told)):
+async def _run(directory: str, spec: str) -> None:
+    async with reading(Path(directory), json.loads(spec)):
         await asyncio.get_running_loop().create_future()
 
 
-def _read(directory: str, told: str) -> None:
+def _read(directory: str, spec: str) -> None:
     print("at work", flush=True)
     for _ in sys.stdin:
         child = os.fork()
         if child == 0:
-            asyncio.run(_run(directory, told))
+            asyncio.run(_run(directory, spec))
         print(child, flush=True)
         print("ended", os.WTERMSIG(os.waitpid(child, 0)[1]), flush=True)
 
@@ -209,7 +213,7 @@ class Rotator:
         return os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def rotate(self, late: list[bytes]) -> None:
-        """`late` is written to the old file after it was renamed, before the new one is opened."""
+        """Rotate. `late` is written to the old file after it was renamed, before the new one is opened."""
         self.turn += 1
         if self.mode == "date":
             target = self.path.with_name(f"{self.path.name}-2026{self.turn:06}")
@@ -240,7 +244,7 @@ class Rotator:
                     old.rename(self.path.with_name(f"{self.path.name}.{number + 1}{ending}"))
 
     def write(self, line: bytes) -> None:
-        """Now and then in two parts, so that the reader sees half a line."""
+        """Write a line, sometimes in two parts, so that the reader sees half a line."""
         cut = self.draw.randrange(len(line)) if self.draw.random() < 0.1 else 0
         os.write(self.file, line[:cut])
         if cut:
@@ -288,7 +292,7 @@ def file_rows(index: int) -> list[dict[str, Any]]:
 
 def as_bytes(kind: str, rows: list[dict[str, Any]]) -> bytes:
     if kind == "ndjson":
-        return b"".join(json.dumps(each).encode() + b"\n" for each in rows)
+        return b"".join(json.dumps(record).encode() + b"\n" for record in rows)
     if kind == "ndjson.gz":
         return gzip.compress(as_bytes("ndjson", rows))
     if kind == "json":
@@ -297,7 +301,7 @@ def as_bytes(kind: str, rows: list[dict[str, Any]]) -> bytes:
         text = io.StringIO()
         writer = csv.DictWriter(text, list(row("", 0)))
         writer.writeheader()
-        writer.writerows(each | {"open": "yes" if each["open"] else "no"} for each in rows)
+        writer.writerows(record | {"open": "yes" if record["open"] else "no"} for record in rows)
         return text.getvalue().encode()
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -320,7 +324,7 @@ KINDS = ("ndjson", "json", "csv", "parquet", "ndjson.gz")
 
 
 def _drop(path: str, seed: str) -> None:
-    """Renamed into place, or written where it stands in one go or in two."""
+    """Drop files, renamed into place or written in place, in one go or in two."""
     draw = random.Random(f"{seed} writer")
     as_bytes("parquet", [])
     print("at work", flush=True)

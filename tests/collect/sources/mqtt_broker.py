@@ -1,4 +1,4 @@
-"""A real Mosquitto for tests, in a process of its own on a free loopback port, and a client that publishes to it."""
+"""A real Mosquitto for tests, in a separate process on a free loopback port, and a client that publishes to it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from tests import packages
-from tests.collect.fakes import DEADLINE_S
+from tests.memory_log import DEADLINE_S
 from tests.network import unlikely_port
 
 WAIT_S = 0.01
@@ -26,7 +26,7 @@ FLUSH_S = 60.0
 
 
 class Mosquitto:
-    """Keeps its sessions and messages in `directory` when it is told to end, and has them when it starts again."""
+    """Saves its sessions and messages in `directory` when it is stopped, and has them when it starts again."""
 
     def __init__(self, directory: Path, *options: str, inflight_max: int = 200) -> None:
         self.port = unlikely_port()
@@ -53,38 +53,44 @@ class Mosquitto:
         raise AssertionError(f"mosquitto did not start:\n{self._log.read_text()}")
 
     def stop(self) -> None:
-        """As an operator does: it saves what it has."""
+        """Stop it as an operator does: it saves its state."""
         if self._process is not None:
             self._process.terminate()
             assert self._process.wait(DEADLINE_S) in (0, -15)
             self._process = None
 
-    def seen(self) -> str:
-        """Its log of packets."""
-        return self._log.read_text()
+    def log_size(self) -> int:
+        return self._log.stat().st_size
+
+    def seen(self, since: int = 0) -> str:
+        """Its log of packets, from that byte on."""
+        with self._log.open("rb") as log:
+            log.seek(since)
+            return log.read().decode()
 
     def sent_again(self, client: str) -> int:
-        """How often it sent a message of QoS 2 again after the client had confirmed it, which the standard forbids.
+        """Return how often it resent a message of QoS 2 after the client had confirmed it, which the standard forbids.
 
-        Mosquitto does that if a connection breaks while it repeats its PUBRELs: on the next one it takes their messages
-        for unsent. To a client that has released the id, such a message is a new one.
+        Mosquitto does that if a connection breaks while it repeats its PUBRELs: on the next one it treats their
+        messages as unsent. To a client that has released the id, such a message is a new one.
         """
         confirmed: set[str] = set()
         count = 0
         for line in self.seen().splitlines():
-            if found := re.search(rf"Received PUBREC from {client} \(Mid: (\d+)", line):
-                confirmed.add(found[1])
-            elif found := re.search(rf"Received PUBCOMP from {client} \(Mid: (\d+)", line):
-                confirmed.discard(found[1])
-            elif (found := re.search(rf"Sending PUBLISH to {client} \(.*, m(\d+),", line)) and found[1] in confirmed:
-                confirmed.discard(found[1])
+            if match := re.search(rf"Received PUBREC from {client} \(Mid: (\d+)", line):
+                confirmed.add(match[1])
+            elif match := re.search(rf"Received PUBCOMP from {client} \(Mid: (\d+)", line):
+                confirmed.discard(match[1])
+            elif (match := re.search(rf"Sending PUBLISH to {client} \(.*, m(\d+),", line)) and match[1] in confirmed:
+                confirmed.discard(match[1])
                 count += 1
         return count
 
 
 @contextmanager
 def mosquitto(directory: Path, *options: str, inflight_max: int = 200) -> Iterator[Mosquitto]:
-    """With a limit on messages in flight it counts those that were cut short for ever, and in the end takes no more."""
+    """Run a Mosquitto. With a limit on messages in flight it never stops counting interrupted ones, and at last refuses
+    all."""
     broker = Mosquitto(directory, *options, inflight_max=inflight_max).start()
     try:
         yield broker
@@ -93,7 +99,7 @@ def mosquitto(directory: Path, *options: str, inflight_max: int = 200) -> Iterat
 
 
 class Publisher:
-    """A client that sends again until the broker has it, over restarts of the broker, and if it refuses it."""
+    """A client that resends until the broker has the message, over restarts of the broker, and if it refuses it."""
 
     def __init__(self, broker: Mosquitto, name: str = "publisher") -> None:
         self._client = paho.Client(CallbackAPIVersion.VERSION2, name, protocol=paho.MQTTv5)
@@ -108,7 +114,7 @@ class Publisher:
         self._client.loop_start()
 
     def send(self, topic: str, payload: bytes, qos: int, *, retain: bool = False) -> None:
-        """While the broker is away, the client keeps it."""
+        """Send a message; while the broker is away, the client keeps it."""
         self._open[self._client.publish(topic, payload, qos, retain=retain).mid] = (topic, payload, qos, retain)
         self._hear()
 
@@ -137,8 +143,8 @@ class Publisher:
 
 @contextmanager
 def publisher(broker: Mosquitto) -> Iterator[Publisher]:
-    found = Publisher(broker)
+    client = Publisher(broker)
     try:
-        yield found
+        yield client
     finally:
-        found.close()
+        client.close()

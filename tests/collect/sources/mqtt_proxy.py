@@ -1,4 +1,4 @@
-"""A bad network between an MQTT client and its broker: beside what others do, it connects a second time."""
+"""A bad network between an MQTT client and its broker: besides the usual faults, it connects a second time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Proxy(network.Proxy):
     faults = (*network.Proxy.faults, "twice")
 
     def see(self, chunk: bytes, fault: str, way: str) -> None:
-        """The same CONNECT a second time, as a network may that sends late what it held back: it takes the session."""
+        """Send the same CONNECT a second time, as a network may that delays packets: that takes over the session."""
         if fault == "twice" and way == "up" and chunk[0] == CONNECT:
             delay_s = 0.2 * self._draw.random()
             asyncio.get_running_loop().call_later(delay_s, lambda: self._keep(self._stay(chunk)))

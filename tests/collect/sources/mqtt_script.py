@@ -1,4 +1,4 @@
-"""A broker that does what a test tells it, packet by packet: for what a real one does too rarely, or never."""
+"""A scripted broker, packet by packet: for behaviour that a real one shows too rarely, or never."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from tests.collect.fakes import DEADLINE_S
+from tests.memory_log import DEADLINE_S
 from tests.network import close, turns
 
 
@@ -68,7 +68,8 @@ class Peer:
         self._writer.write(b"".join(packets))
 
     async def got(self) -> tuple[int, bytes]:
-        """The next packet but pings: its first byte and its content. Packets of tests have less than 128 bytes."""
+        """Return the next packet except pings: its first byte and its content. Packets of tests have less than 128
+        bytes."""
         async with asyncio.timeout(DEADLINE_S):
             while True:
                 first, size = await self._reader.readexactly(2)
@@ -81,12 +82,12 @@ class Peer:
                     return first, content
 
     async def answer(self) -> tuple[str, int]:
-        """The next packet, which must be an answer: its name and its id."""
+        """Return the next packet, which must be an answer: its name and its id."""
         first, content = await self.got()
         return {0x40: "PUBACK", 0x50: "PUBREC", 0x70: "PUBCOMP"}[first], int.from_bytes(content, "big")
 
     async def quiet(self) -> bool:
-        """Whether the client says nothing but pings, for many times as long as an answer takes."""
+        """Return whether the client sends only pings, for many times as long as an answer takes."""
         try:
             async with asyncio.timeout(0.1):
                 await self.got()
@@ -95,7 +96,8 @@ class Peer:
         return False
 
     async def greet(self, *, session: bool, qos: int = 2) -> None:
-        """Up to the subscription, which every client of version 5 makes each time, and of version 3 the first time."""
+        """Connect up to the subscription, which a version 5 client sends each time, and a version 3 client the first
+        time."""
         first, _ = await self.got()
         assert first == 0x10
         self.send(connack(self.version, session=session))
@@ -120,12 +122,12 @@ class ScriptedBroker:
         self._peers.put_nowait(peer)
 
     async def peer(self) -> Peer:
-        """The next connection."""
+        """Wait for the next connection."""
         return await asyncio.wait_for(self._peers.get(), DEADLINE_S)
 
     def close(self) -> None:
-        for each in self._all:
-            each.cut()
+        for peer in self._all:
+            peer.cut()
 
 
 @asynccontextmanager

@@ -15,16 +15,15 @@ import sys
 import threading
 from pathlib import Path
 
-from penstock.app import App
-from penstock.collect.door import FrontDoor
+from penstock.app.app import App
+from penstock.collect.ingress import Ingress
 from penstock.collect.sources.mqtt.source import MqttSource
-from penstock.collect.sources.reconnect import Backoff
-from penstock.contracts import SourceStatus
-from penstock.errors import PenstockError
+from penstock.core.clock import WallClock
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import PenstockError
+from penstock.core.schema import Event
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
-from penstock.runtime.clock import WallClock
-from penstock.schema import Event
-from penstock.settings import Settings
 from tests.contracts.log import ROOT
 
 STREAMS = {"once": ("q2/{device}", 2), "least": ("q1/{device}", 1), "with_ids": ("q1/{device}", 1)}
@@ -41,28 +40,28 @@ class Numbered(Event, id="number"):
 
 
 def app() -> App:
-    found = App("test")
-    found.stream("once", Plain)
-    found.stream("least", Plain)
-    found.stream("with_ids", Numbered)
-    return found
+    application = App("test")
+    application.stream("once", Plain)
+    application.stream("least", Plain)
+    application.stream("with_ids", Numbered)
+    return application
 
 
-def opened(directory: Path) -> tuple[EmbeddedLog, FrontDoor]:
+def opened(directory: Path) -> tuple[EmbeddedLog, Ingress]:
     log = EmbeddedLog(directory, disk_reserve_bytes=0)
 
     def fatal(error: Exception) -> None:
         print(error, file=sys.stderr, flush=True)
         os._exit(74)
 
-    return log, FrontDoor(app().streams, log, Settings(), WallClock(), fatal, lambda stream: None)
+    return log, Ingress(app().streams, log, Settings(), WallClock(), fatal, lambda stream: None)
 
 
 def counts(directory: Path) -> dict[str, int]:
-    """How many each stream holds, while a process may be writing."""
+    """Return the number of events in each stream, while a process may be writing."""
     log = EmbeddedLog(directory, read_only=True)
     try:
-        return {stream: sum(log.ends(stream).values()) for stream in STREAMS}
+        return {stream: log.rows_between(stream, {}, log.ends(stream)) for stream in STREAMS}
     except PenstockError:  # the first process has not got that far
         return dict.fromkeys(STREAMS, 0)
     finally:
@@ -70,20 +69,20 @@ def counts(directory: Path) -> dict[str, int]:
 
 
 def numbers(directory: Path, stream: str) -> list[int]:
-    """What a stream holds, in order of each partition."""
+    """Return the content of a stream, in order of each partition."""
     log = EmbeddedLog(directory, read_only=True)
-    found = [
+    values = [
         number
         for partition, end in log.ends(stream).items()
         for batch in log.read(stream, partition, 0, end)
         for number in batch.column("number").to_pylist()
     ]
     log.close()
-    return found
+    return values
 
 
 def start(directory: Path, port: int, version: int) -> subprocess.Popen[bytes]:
-    """A reader. It ends when the process that started it is gone."""
+    """Start a reader. It ends when the process that started it is gone."""
     command = [sys.executable, "-m", "tests.collect.sources.mqtt_worker", str(directory), str(port), str(version)]
     with open(directory.parent / "worker.log", "ab") as output:
         return subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=output, stderr=output)
@@ -96,7 +95,7 @@ def end_with_parent() -> None:
 
 async def main(directory: str, port: str, version: str) -> None:
     threading.Thread(target=end_with_parent, daemon=True).start()
-    _, door = opened(Path(directory))
+    _, ingress = opened(Path(directory))
     sources = [
         MqttSource(
             f"mqtt://127.0.0.1:{port}",
@@ -106,8 +105,9 @@ async def main(directory: str, port: str, version: str) -> None:
             version=int(version),
             keep_alive_s=2,
             open_s=1,
-            backoff=Backoff(0.02, 0.1),
-        ).run(door.intake_for_source("feed", stream), SourceStatus())
+            backoff_s=0.02,
+            backoff_max_s=0.1,
+        ).run(ingress.writer_for_source("feed", stream), SourceStatus())
         for stream, (topic, qos) in STREAMS.items()
     ]
     await asyncio.gather(*sources)

@@ -1,4 +1,4 @@
-"""A real NATS server for tests, a process that can be killed and restarted, and what tests of the source share."""
+"""A real NATS server for tests, a process that can be killed and restarted, and helpers for tests of the source."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from penstock.collect.sources.nats.source import NatsSource
-from penstock.collect.sources.reconnect import Backoff
-from penstock.contracts import SourceStatus
-from penstock.errors import SourceFailed
-from tests.collect.fakes import DEADLINE_S, MemoryLog
-from tests.collect.support import Rig, at_work, opened, until
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import SourceFailed
+from tests.clocks import until
+from tests.collect.support import Rig, at_work, opened
+from tests.memory_log import DEADLINE_S, MemoryLog
 from tests.network import unlikely_port
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class NatsServer:
 async def talking(
     url: str, tls: ssl.SSLContext | None = None, credentials: str | None = None, *, reconnect: bool = True
 ) -> AsyncIterator[JetStreamContext]:
-    """A connection of the test's own, to set up and look at the other side."""
+    """Open a separate connection, to set up and inspect the server."""
     import nats
 
     async def quiet(error: Exception) -> None:
@@ -106,7 +106,7 @@ async def talking(
 
 
 async def publish(js: JetStreamContext, subject: str, payloads: Sequence[bytes]) -> None:
-    """Publish in order; done when all are acknowledged."""
+    """Publish in order; returns when all are acknowledged."""
     for start in range(0, len(payloads), 500):
         futures = [await js.publish_async(subject, payload) for payload in payloads[start : start + 500]]
         await asyncio.gather(*futures)
@@ -114,18 +114,18 @@ async def publish(js: JetStreamContext, subject: str, payloads: Sequence[bytes])
 
 @asynccontextmanager
 async def pulling(rig: Rig, url: str, **options: Any) -> AsyncIterator[SourceStatus]:
-    source = NatsSource(url, "EVENTS", **{"backoff": Backoff(0.001, 0.01), **options})
+    source = NatsSource(url, "EVENTS", **{"backoff_s": 0.001, "backoff_max_s": 0.01, **options})
     async with at_work(rig, source) as status:
         yield status
 
 
 async def failure(url: str, **options: Any) -> str:
-    """The sentence with which a source ends."""
+    """Return the message of the error with which a source ends."""
     async with opened(MemoryLog()) as rig:
         status = SourceStatus()
         source = NatsSource(url, "EVENTS", **options)
         with pytest.raises(SourceFailed) as caught:
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 60)
+            await asyncio.wait_for(source.run(rig.ingress.writer_for_source("feed", "raw"), status), 60)
         assert (status.state, status.error) == ("failed", caught.value.message)
         return caught.value.message
 
@@ -143,7 +143,7 @@ async def messages(js: JetStreamContext) -> int:
 
 
 async def consumers(js: JetStreamContext) -> list[str]:
-    return sorted(each.name for each in await js.consumers_info("EVENTS"))
+    return sorted(consumer.name for consumer in await js.consumers_info("EVENTS"))
 
 
 async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
@@ -153,7 +153,7 @@ async def until_async(condition: Callable[[], Awaitable[bool]]) -> None:
 
 
 async def read(url: str, log: MemoryLog, count: int, **options: Any) -> SourceStatus:
-    """Run a source until the log has so many events, then stop it."""
+    """Run a source until the log has `count` events, then stop it."""
     async with opened(log) as rig, pulling(rig, url, **options) as status:
         await until(lambda: len(stored(log)) >= count and status.state == "connected")
     return status

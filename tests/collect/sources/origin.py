@@ -1,7 +1,7 @@
 """A small HTTP server that behaves badly, and processes that read from it until they are killed.
 
 The server speaks HTTP by hand, so that it can cut an answer anywhere. `python -m tests.collect.sources.origin` is a
-nursery: it loads everything once, and for each line on its standard input forks a process that runs a source into a
+nursery: it imports everything once, and for each line on its standard input forks a process that runs a source into a
 real log.
 """
 
@@ -25,29 +25,22 @@ from urllib.parse import parse_qsl, urlsplit
 from penstock.collect.sources.http.ndjson import ndjson
 from penstock.collect.sources.http.poll import poll
 from penstock.collect.sources.http.sse import sse
-from penstock.contracts import Source, SourceStatus
+from penstock.core.contracts import Source, SourceStatus
 from penstock.queue import EmbeddedLog, EmbeddedLogOpener
-from tests.collect.fakes import DEADLINE_S, MemoryLog
 from tests.collect.support import Rig, opened
+from tests.memory_log import DEADLINE_S, MemoryLog
+from tests.network import Asked
 
 ROOT = Path(__file__).parents[3]
 MAKERS: dict[str, Callable[..., Source]] = {"sse": sse, "ndjson": ndjson, "poll": poll}
 KILLS_MIN = 3
 PAUSE_S = 0.03
-"""So slow a server that a reader is killed while events come, and not after the last."""
+"""Slow enough that a reader is killed while events arrive, and not after the last."""
 AHEAD = 30
-"""A reader is shown so many events more than it is to be killed after: however late that comes, others follow."""
+"""A reader is shown this many more events than it is to be killed after: however late the kill comes, others follow."""
 KILLS_S_MAX = 280.0
+CONNECTING_S_MAX = 0.2
 QUICK: dict[str, Any] = {"backoff_s": 0.001, "backoff_max_s": 0.02}
-
-
-@dataclass
-class Asked:
-    """One request."""
-
-    path: str
-    query: dict[str, str]
-    headers: dict[str, str]
 
 
 @dataclass
@@ -71,7 +64,7 @@ class Reply:
         await self.writer.drain()
 
     async def end(self) -> None:
-        """The end that the client was told to expect."""
+        """Send the end that the client was told to expect."""
         if self.chunked:
             self.writer.write(b"0\r\n\r\n")
         await self.writer.drain()
@@ -95,7 +88,7 @@ Handler = Callable[[Asked, Reply], Awaitable[None]]
 
 @asynccontextmanager
 async def serving(handler: Handler) -> AsyncIterator[str]:
-    """The server's address. An answer that the handler leaves open is cut off when it returns."""
+    """Run a server; yields its address. An answer that the handler leaves open is cut off when it returns."""
 
     connections: set[asyncio.Task[None]] = set()
 
@@ -124,8 +117,8 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
             if answering.done():
                 answering.result()
         finally:
-            for each in (answering, leaving):
-                each.cancel()
+            for future in (answering, leaving):
+                future.cancel()
             await asyncio.gather(answering, leaving, return_exceptions=True)
         return reply.whole and not writer.is_closing()
 
@@ -139,7 +132,7 @@ async def serving(handler: Handler) -> AsyncIterator[str]:
 
 
 def sending(*answers: bytes, seen: list[Asked] | None = None, ended: bool = True, **headers: str) -> Handler:
-    """A server that gives one answer after the other, and then only blank lines."""
+    """Run a server that gives these answers in order, and then only blank lines."""
     left = list(answers)
 
     async def handler(asked: Asked, reply: Reply) -> None:
@@ -158,35 +151,36 @@ def sending(*answers: bytes, seen: list[Asked] | None = None, ended: bool = True
 
 
 async def _left(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Return when the client has gone. It sends nothing while it waits for an answer."""
+    """Wait until the client has disconnected. It sends nothing while it waits for an answer."""
     while not reader.at_eof() and not writer.is_closing():
         await asyncio.sleep(0.005)
 
 
 @asynccontextmanager
 async def pulling(rig: Rig, source: Source, stream: str = "raw") -> AsyncIterator[SourceStatus]:
-    """A source at work; cancelled at the end, as at a shutdown. One that failed by itself is no error here.
+    """Run a source; cancel it at the end, as at a shutdown. A source that failed by itself is not an error here.
 
     It may finish connecting first, if that is quick: anyio leaves a socket to the garbage collector if it is cancelled
-    in the very moment in which a connection stands.
+    in the very moment in which a connection is established.
     """
     status = SourceStatus()
-    task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", stream), status))
+    task = asyncio.create_task(source.run(rig.ingress.writer_for_source("feed", stream), status))
     try:
         yield status
     finally:
-        for _ in range(20):
-            if status.state == "connecting":
-                await asyncio.sleep(0.01)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(CONNECTING_S_MAX):
+                while status.state == "connecting":
+                    await asyncio.sleep(0.001)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
 
 
 async def outcome(handler: Handler, kind: str, path: str = "/", **options: Any) -> BaseException | None:
-    """What ends a source that is given this server; the test fails if nothing does."""
+    """Return the error that ends a source with this server; the test fails if there is none."""
     async with opened(MemoryLog()) as rig, serving(handler) as url:
         source = MAKERS[kind](url + path, **QUICK, **options)
-        task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), SourceStatus()))
+        task = asyncio.create_task(source.run(rig.ingress.writer_for_source("feed", "raw"), SourceStatus()))
         await asyncio.wait([task], timeout=DEADLINE_S)
         assert task.done(), "the source goes on"
         return task.exception()
@@ -202,10 +196,10 @@ def event(number: int) -> bytes:
 
 class Unreliable:
     """Serves `total` events at `/sse`, at `/groups` (several in one server-sent event), at `/ndjson` and at `/poll`,
-    and does at each what a bad day does.
+    each with many faults.
 
-    `taken` says how many events the reader has durable: a polled document shows some more than those, so that a reader
-    which is killed finds in it everything it has not taken. Events from `shown` on are not there yet.
+    `taken` returns how many events the reader has durable: a polled document shows some more than those, so that a
+    killed reader finds in it everything that it has not taken. Events from `shown` on are not there yet.
     """
 
     def __init__(self, draw: random.Random, total: int, taken: Callable[[], int], pause_s: float = 0.0) -> None:
@@ -259,10 +253,10 @@ class Unreliable:
                 return await reply.end()
 
     async def _document(self, reply: Reply) -> None:
-        """The newest items first, at least those that are not taken; new ones come with every poll."""
+        """Send the newest items first, at least those that are not taken; new ones come with every poll."""
         taken = self.taken()
         newest = min(self.shown, taken + self.draw.randrange(0, 30))
-        items = [json.loads(event(each)) for each in range(newest - 1, max(-1, taken - 40), -1)]
+        items = [json.loads(event(number)) for number in range(newest - 1, max(-1, taken - 40), -1)]
         body = json.dumps({"data": {"items": items}}).encode()
         if self.fault("truncate", 0.2):
             await reply.head(chunked=False, Content_Length=str(len(body)))
@@ -276,20 +270,20 @@ class Unreliable:
 def _framed(path: str, numbers: range) -> bytes:
     events = list(map(event, numbers))
     if path == "/ndjson":
-        return b"".join(each + b"\n" for each in events)
+        return b"".join(raw + b"\n" for raw in events)
     if path == "/groups":
         return b'id: %d\ndata: {"events": [%b]}\n\n' % (numbers[-1], b",".join(events))
-    return b"".join(b"id: %d\ndata: %b\n\n" % (number, each) for number, each in zip(numbers, events, strict=True))
+    return b"".join(b"id: %d\ndata: %b\n\n" % (number, raw) for number, raw in zip(numbers, events, strict=True))
 
 
 @dataclass
 class Nursery:
-    """Starts readers, each in a process of its own, on one directory."""
+    """Starts readers, each in a separate process, on one directory."""
 
     process: subprocess.Popen[str]
 
     def start(self, kind: str, url: str, **options: Any) -> int:
-        """The process id of a new reader. The one before it must be dead."""
+        """Start a reader and return its process id. The one before it must be dead."""
         incoming, outgoing = self._pipes()
         incoming.write(json.dumps([kind, url, options]) + "\n")
         incoming.flush()
@@ -321,7 +315,7 @@ async def survives_kills(
     kind: str, directory: Path, total: int, path: str = "", parts: int = 5, **options: Any
 ) -> None:
     """Read from an unreliable server in processes that are killed at random, some twice as often as there are parts,
-    until all is there; then each event must be there once and in order."""
+    until everything has arrived; then check that each event is there once and in order."""
     seed = random.randrange(2**32)
     print("seed", seed)
     draw, pid, kills = random.Random(seed), 0, 0
@@ -330,7 +324,7 @@ async def survives_kills(
         pass
     log.close()
     reader = EmbeddedLogOpener(directory)()
-    server = Unreliable(draw, total, lambda: sum(reader.ends("raw").values()), PAUSE_S)
+    server = Unreliable(draw, total, lambda: reader.rows_between("raw", {}, reader.ends("raw")), PAUSE_S)
     with nursery(directory) as children:
         try:
             async with serving(server) as url, asyncio.timeout(KILLS_S_MAX):
@@ -355,16 +349,16 @@ def read_all(directory: Path) -> list[bytes]:
     log = EmbeddedLogOpener(directory)()
     try:
         batches = log.read("raw", 0, 0, log.ends("raw")[0])
-        found = [row["data"] for batch in batches for row in batch.to_pylist()]
+        texts = [row["data"] for batch in batches for row in batch.to_pylist()]
     finally:
         log.close()
-    return [json.dumps(json.loads(each)).encode() for each in found]
+    return [json.dumps(json.loads(text)).encode() for text in texts]
 
 
 async def read(directory: str, kind: str, url: str, options: dict[str, Any]) -> None:
     async with opened(EmbeddedLog(Path(directory), disk_reserve_bytes=0)) as rig:
         source = MAKERS[kind](url, **options)
-        await source.run(rig.door.intake_for_source("feed", "raw"), SourceStatus())
+        await source.run(rig.ingress.writer_for_source("feed", "raw"), SourceStatus())
 
 
 def main(directory: str) -> None:

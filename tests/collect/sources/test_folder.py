@@ -25,17 +25,18 @@ from penstock.collect.sources.files import arrivals as arrivals_module
 from penstock.collect.sources.files.arrivals import Arrival, Arrivals, Mark
 from penstock.collect.sources.files.folder import FolderSource
 from penstock.collect.sources.files.formats import BadFile, format_of, rows
-from penstock.collect.sources.reconnect import Backoff
-from penstock.contracts import SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.core.backoff import Backoff
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import DeclarationError, SourceFailed
+from penstock.core.schema import EpochMillis, Event, Record, wire_class
+from penstock.core.settings import Settings
 from penstock.queue.writer import MARK_CHARS_MAX
-from penstock.schema import EpochMillis, Event, Record, wire_class
-from penstock.settings import Settings
 from tests.alone import alone
-from tests.collect.fakes import MemoryLog
+from tests.clocks import until
 from tests.collect.sources import file_workers
-from tests.collect.sources.file_workers import KINDS, Crash, CrashingIntake, Row, Worker, as_bytes, file_rows, stored
-from tests.collect.support import Rig, at_work, in_loop, opened, until
+from tests.collect.sources.file_workers import KINDS, Crash, CrashingWriter, Row, Worker, as_bytes, file_rows, stored
+from tests.collect.support import Rig, at_work, in_loop, opened
+from tests.memory_log import MemoryLog
 
 BYTES_MAX = 1000
 
@@ -45,13 +46,13 @@ def read(data: bytes, name: str, event: type[Event] | None = None, skip: int = 0
 
 
 def partly(data: bytes, name: str) -> tuple[list[Any], str]:
-    """What can be read of a bad file, and why no more."""
-    found = []
+    """Return the readable events of a bad file, and the reason why the rest is unreadable."""
+    values = []
     try:
         for raw in rows(io.BytesIO(data), name, format_of(name) or "", None, BYTES_MAX, 0):
-            found.append(json.loads(raw))
+            values.append(json.loads(raw))
     except BadFile as error:
-        return found, str(error)
+        return values, str(error)
     raise AssertionError("it is not bad")
 
 
@@ -61,8 +62,8 @@ def test_every_format_gives_the_same_rows_from_any_row_on(kind: str, count: int)
     expected = [file_workers.row("f", number) for number in range(count)]
     data = as_bytes(kind, expected)
     for skip in {0, count // 3, 60 % (count + 1), count}:
-        found = [json.loads(raw) for raw in read(data, f"x.{kind}", Row, skip)]
-        assert [{"note": None} | each for each in found] == expected[skip:]
+        values = [json.loads(raw) for raw in read(data, f"x.{kind}", Row, skip)]
+        assert [{"note": None} | value for value in values] == expected[skip:]
 
 
 def test_json_is_an_array_or_lines_or_one_value() -> None:
@@ -88,26 +89,26 @@ def test_an_array_of_any_size_is_read_with_little_memory() -> None:
 def test_of_a_file_that_is_half_rubbish_the_good_half_is_read() -> None:
     assert partly(b'[{"a":1},{"a":2},{"a":%s' % (b"rubbish " * 9), "x.json") == (
         [{"a": 1}, {"a": 2}],
-        "no JSON: Expecting value",
+        "not JSON: Expecting value",
     )
     assert partly(b'[{"a":1},{"a":', "x.json") == ([{"a": 1}], "the array ends too early")
     assert partly(b'[{"a":1} {"a":2}]', "x.json") == ([{"a": 1}], "a comma is missing in the array")
-    assert partly(b'[{"a":1}] x', "x.json") == ([{"a": 1}], "something follows the array")
+    assert partly(b'[{"a":1}] x', "x.json") == ([{"a": 1}], "unexpected data after the array")
     assert partly(b'[1,"%s"]' % (b"x" * 200_000), "x.json") == ([1], "an item has more than 1000 bytes")
     assert partly(b"[" * 100_000, "x.json")[0] == []
     zipped = gzip.compress(b"".join(b'{"a":%d}\n' % random.getrandbits(60) for _ in range(50_000)))
-    found, why = partly(zipped[: len(zipped) // 2], "x.jsonl.gz")
-    assert len(found) > 1000
+    values, why = partly(zipped[: len(zipped) // 2], "x.jsonl.gz")
+    assert len(values) > 1000
     assert "end-of-stream" in why
     assert partly(b"no gzip", "x.csv.gz")[0] == []
-    assert partly(b"rubbish", "x.txt")[1].startswith("its name tells no format")
+    assert partly(b"rubbish", "x.txt")[1].startswith("its name has no known suffix")
 
 
 def test_of_a_damaged_parquet_file_the_row_groups_before_are_read() -> None:
     data = bytearray(as_bytes("parquet", [file_workers.row("f", number) for number in range(200)]))
     data[len(data) // 3 : len(data) // 2] = os.urandom(len(data) // 2 - len(data) // 3)
-    found, why = partly(bytes(data), "x.parquet")
-    assert found == [file_workers.row("f", number) for number in range(len(found))]
+    values, why = partly(bytes(data), "x.parquet")
+    assert values == [file_workers.row("f", number) for number in range(len(values))]
     assert why
     assert partly(b"PAR1 rubbish PAR1", "x.parquet")[0] == []
 
@@ -143,15 +144,15 @@ def csv_event(header: str, row: str) -> Any:
 def test_the_cells_of_a_csv_become_values_of_their_fields() -> None:
     header = "text, number ,part,yes,price,at,day,sent,colour,size,place,tags,other"
     row = '007, +12 ,.5,YES,1.10,2026-01-01T10:00:00Z,2026-01-02,1767225600000,red,2,"{""lat"": 1}","[""a"", ""b""]",x'
-    found = csv_event(header, row)
-    assert (found.text, found.number, found.part, found.yes, found.price) == ("007", 12, 0.5, True, Decimal("1.10"))
-    assert (found.at, found.day, found.sent) == (datetime(2026, 1, 1, 10, tzinfo=UTC), date(2026, 1, 2), 1767225600000)
-    assert (found.colour, found.size, found.place.lat, found.tags) == (Colour.RED, 2, 1.0, ["a", "b"])
+    event = csv_event(header, row)
+    assert (event.text, event.number, event.part, event.yes, event.price) == ("007", 12, 0.5, True, Decimal("1.10"))
+    assert (event.at, event.day, event.sent) == (datetime(2026, 1, 1, 10, tzinfo=UTC), date(2026, 1, 2), 1767225600000)
+    assert (event.colour, event.size, event.place.lat, event.tags) == (Colour.RED, 2, 1.0, ["a", "b"])
 
 
 def test_an_empty_cell_is_null_or_the_default_or_empty_text() -> None:
-    found = csv_event("text,number,part,yes,price,at", ",1,, ,,")
-    assert (found.text, found.part, found.yes, found.price, found.at) == ("", 0.5, False, None, None)
+    event = csv_event("text,number,part,yes,price,at", ",1,, ,,")
+    assert (event.text, event.part, event.yes, event.price, event.at) == ("", 0.5, False, None, None)
     with pytest.raises(msgspec.ValidationError, match="missing required field `number`"):
         csv_event("text,number", "a,")
 
@@ -169,10 +170,10 @@ def test_without_a_class_the_cells_of_a_csv_are_text() -> None:
 
 def test_a_row_of_a_csv_that_is_none_is_given_as_it_stands_and_the_next_ones_are_read() -> None:
     data = b'a,b\n1,2\n1,2,3\n"x"y,2\n\xff,2\n' + b"x" * 5000 + b',3\n3,4\n"never closed,\n'
-    found = read(data, "x.csv")
-    assert found[:4] == [b'{"a":"1","b":"2"}', b"1,2,3", b'"x"y,2', b"\xff,2"]
-    assert found[4:] == [b"x" * (BYTES_MAX + 1), b'{"a":"3","b":"4"}', b'"never closed,']
-    assert partly(b"a,a\n1,2\n", "x.csv") == ([], "the first row does not name each column once")
+    lines = read(data, "x.csv")
+    assert lines[:4] == [b'{"a":"1","b":"2"}', b"1,2,3", b'"x"y,2', b"\xff,2"]
+    assert lines[4:] == [b"x" * (BYTES_MAX + 1), b'{"a":"3","b":"4"}', b'"never closed,']
+    assert partly(b"a,a\n1,2\n", "x.csv") == ([], "the first row must name each column once")
 
 
 @alone
@@ -185,20 +186,20 @@ def test_a_large_parquet_file_is_not_in_memory_as_a_whole(tmp_path: Path) -> Non
     pq.write_table(pa.table({"a": column}), path, row_group_size=count)
     del column
     pa.default_memory_pool().release_unused()
-    before, most, found = pa.total_allocated_bytes(), 0, 0
+    before, most, rows_read = pa.total_allocated_bytes(), 0, 0
     tracemalloc.start()
     with open(path, "rb") as file:
         for _ in rows(file, path.name, "parquet", None, BYTES_MAX, 0):
-            found += 1
-            if found % 5000 == 0:
+            rows_read += 1
+            if rows_read % 5000 == 0:
                 most = max(most, pa.total_allocated_bytes() - before)
     python = tracemalloc.get_traced_memory()[1]
-    assert found == count, found
+    assert rows_read == count, rows_read
     assert most + python < path.stat().st_size / 2, (most, python)
 
 
 class Shelf:
-    """A folder, and who reads it; what was read is kept, and another can begin where that ends."""
+    """A folder, and its reader; the events read are kept, and another reader can continue from there."""
 
     def __init__(self, folder: Path, **options: Any) -> None:
         self.folder, self.options, self.mark, self.names = folder, options, "{}", []  # type: ignore[var-annotated]
@@ -297,17 +298,18 @@ def test_a_file_that_comes_far_too_late_is_reported_and_not_read(
     shelf.begin()
     assert (shelf.read(), shelf.arrivals.late) == ([], [])
     deadline = time.monotonic() + 10
-    while not shelf.arrivals.late:  # until its time of change is another than that of the last file before
+    while not shelf.arrivals.late:  # until its modification time differs from that of the last file before
         shelf.drop("11.ndjson")
         shelf.begin()
         assert shelf.read() == []
         assert time.monotonic() < deadline
     assert shelf.arrivals.late == ["11.ndjson"]
-    assert "11.ndjson and 0 more came after 5 files with later names, and are not read" in caplog.text
+    assert "11.ndjson and 0 more arrived after 5 files with later names, and are not read" in caplog.text
 
 
 def test_the_mark_has_room_in_the_worst_case(tmp_path: Path) -> None:
-    """There is always an earlier name that waits, so that no name can be forgotten, and names are as long as can be."""
+    """There is always an earlier name that waits, so that no name can be forgotten, and names have the maximum
+    length."""
     arrivals = Shelf(tmp_path).arrivals
     longest = "x" * 250
     for number in range(arrivals_module.DONE_AT_MOST + 100):
@@ -340,7 +342,7 @@ def test_a_file_that_was_done_and_not_yet_put_away_is_not_read_again(tmp_path: P
     shelf.begin()
     assert shelf.read() == ["b.csv"]
     assert not (tmp_path / "a.csv").exists()
-    shelf.drop("a.csv")  # and if a new one of that name comes in between, that one is
+    shelf.drop("a.csv")  # and if a new file of that name comes in between, that one is
     assert shelf.read() == ["a.csv"]
 
 
@@ -369,10 +371,10 @@ def test_a_file_in_hand_that_was_changed_meanwhile_is_read_from_its_start(
     shelf.mark = shelf.arrivals.mark(17)
     (tmp_path / "a.csv").write_text("another")
     shelf.begin()
-    found = shelf.arrivals.next()
-    assert found is not None
-    assert (found.name, found.row) == ("a.csv", 0)
-    assert "a.csv was changed or removed after 17 of its rows" in caplog.text
+    arrival = shelf.arrivals.next()
+    assert arrival is not None
+    assert (arrival.name, arrival.row) == ("a.csv", 0)
+    assert "a.csv was changed or removed after 17 of its rows were read" in caplog.text
 
 
 @asynccontextmanager
@@ -397,7 +399,7 @@ async def test_a_bad_file_is_reported_and_stops_nothing(tmp_path: Path, caplog: 
             await until(lambda: not (tmp_path / "3.json").exists())
             await until(lambda: status.state == "connected")
             assert numbers(log) == [1, 2, 3]
-    assert caplog.text.count("could not be read to its end, and is not tried again") == 2
+    assert caplog.text.count("could not be read to its end, and is skipped") == 2
     assert sorted(path.name for path in (tmp_path / "failed").iterdir()) == ["1.json", "2.parquet"]
 
 
@@ -410,7 +412,7 @@ async def test_the_status_names_the_bad_file(tmp_path: Path) -> None:
         await until(lambda: numbers(log) == [3])
         await until(lambda: status.error is not None)
         assert status.state == "connected"
-        assert str(status.error).startswith("2.parquet could not be read to its end, and is not tried again: ")
+        assert str(status.error).startswith("2.parquet could not be read to its end, and is skipped: ")
 
 
 @in_loop
@@ -436,10 +438,10 @@ async def test_files_that_come_while_it_runs_are_read_and_a_full_queue_stops_the
 @in_loop
 async def test_a_mark_of_another_kind_of_source_is_refused(tmp_path: Path) -> None:
     async with opened(MemoryLog()) as rig:
-        intake = rig.door.intake_for_source("feed", "raw")
-        await (await intake.note('{"inode":1,"offset":2}'))
-        with pytest.raises(SourceFailed, match="give it a new name"):
-            await FolderSource(tmp_path).run(intake, SourceStatus())
+        source_writer = rig.ingress.writer_for_source("feed", "raw")
+        await (await source_writer.note('{"inode":1,"offset":2}'))
+        with pytest.raises(SourceFailed, match="rename this source"):
+            await FolderSource(tmp_path).run(source_writer, SourceStatus())
 
 
 def test_what_makes_no_sense_is_refused_when_it_is_declared() -> None:
@@ -460,30 +462,30 @@ async def test_rows_come_once_and_in_order_wherever_the_process_ends(tmp_path: P
         kind = KINDS[index % len(KINDS)]
         (tmp_path / f"{name}.{kind}").write_bytes(as_bytes(kind, file_rows(index)))
     expected = [row for index in range(25) for row in file_rows(index)]
-    intake, crashes = CrashingIntake(draw), 0
-    while [msgspec.json.decode(raw) for raw in intake.events] != expected or intake.mark is None:
+    source_writer, crashes = CrashingWriter(draw), 0
+    while [msgspec.json.decode(raw) for raw in source_writer.events] != expected or source_writer.mark is None:
         crashes += 1
         assert crashes < 500
-        intake.restart(events_max=300)
+        source_writer.restart(events_max=300)
         source = FolderSource(tmp_path, done=done, settle_s=0.0, poll_s=0.001)
         with suppress(Crash, TimeoutError):
-            await asyncio.wait_for(source.run(intake, SourceStatus()), 0.5)
+            await asyncio.wait_for(source.run(source_writer, SourceStatus()), 0.5)
     assert crashes > 20
 
 
 @in_loop
-async def _finish(directory: Path, told: dict[str, Any], count: int) -> None:
-    """Read what is left, in this process; then look a few times more, for what should not come."""
+async def _finish(directory: Path, spec: dict[str, Any], count: int) -> None:
+    """Read the rest in this process; then check a few more times that nothing else arrives."""
     expected = [row for index in range(count) for row in file_rows(index)]
-    async with file_workers.reading(directory, told) as (log, status):
+    async with file_workers.reading(directory, spec) as (log, status):
         await until(lambda: log.events_appended("rows") >= len(expected))
         received = status.received
         with suppress(TimeoutError):
             async with asyncio.timeout(0.3):
                 await until(lambda: status.received > received)
         assert stored(log, "rows.rejected") == []
-        found = [{name: row[name] for name in Row.__struct_fields__} for row in stored(log, "rows")]
-    assert found == expected
+        stored_rows = [{name: row[name] for name in Row.__struct_fields__} for row in stored(log, "rows")]
+    assert stored_rows == expected
 
 
 def _killed_over_and_over(tmp_path: Path, done: str, rounds: int) -> None:
@@ -493,12 +495,12 @@ def _killed_over_and_over(tmp_path: Path, done: str, rounds: int) -> None:
     folder, directory = tmp_path / "folder", tmp_path / "log"
     folder.mkdir()
     directory.mkdir()
-    told = {"kind": "folder", "path": str(folder), "poll_s": 0.02, "settle_s": 3.0, "done": done}
-    reader, writer = Worker("read", directory, json.dumps(told)), Worker("drop", folder, seed)
+    spec = {"kind": "folder", "path": str(folder), "poll_s": 0.02, "settle_s": 3.0, "done": done}
+    reader, writer = Worker("read", directory, json.dumps(spec)), Worker("drop", folder, seed)
     for _ in range(rounds):
         reader.run_and_kill(draw.random() ** 2)
     reader.end()
-    _finish(directory, told, int(writer.end()))
+    _finish(directory, spec, int(writer.end()))
 
 
 DONE = pytest.mark.parametrize("done", ["keep", "move", "delete"])

@@ -1,4 +1,4 @@
-"""What the sources over HTTP do alike: secrets, redirects, packed answers, servers that are away."""
+"""Behaviour common to the sources over HTTP: secrets, redirects, compressed answers, servers that are down."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ import logging
 import random
 import subprocess
 import sys
-from datetime import UTC, datetime
 
+import httpx
 import pytest
 
-from penstock.collect.sources.http.answer import PIECE_BYTES, RETRY_AFTER_S_MAX, _Gzip, retry_after_s
+from penstock.collect.sources.http.client import _require_success
 from penstock.collect.sources.http.ndjson import ndjson
 from penstock.collect.sources.http.positions import is_after, items_at, position_at, value_at
-from penstock.errors import SourceFailed
-from tests.collect.fakes import MemoryLog
+from penstock.collect.sources.http.response import PIECE_BYTES, RETRY_AFTER_S_MAX, ResponseLost, _Gzip
+from penstock.core.errors import SourceFailed
+from tests.clocks import until
 from tests.collect.sources.origin import (
     QUICK,
-    Asked,
     Reply,
     outcome,
     pulling,
@@ -27,8 +27,9 @@ from tests.collect.sources.origin import (
     serving,
     stored,
 )
-from tests.collect.support import in_loop, opened, until
-from tests.network import refusing
+from tests.collect.support import in_loop, opened
+from tests.memory_log import MemoryLog
+from tests.network import Asked, refusing
 
 
 def test_gzip_is_unpacked_in_pieces_that_are_bounded_and_lose_nothing() -> None:
@@ -103,7 +104,7 @@ async def test_secrets_are_sent_and_never_shown(caplog: pytest.LogCaptureFixture
     assert seen[0].query == {"token": "hidden"}
     assert seen[0].headers["authorization"] == "Basic dXNlcjpoaWRkZW4="
     assert "hidden" not in caplog.text
-    assert "answers 500" in caplog.text
+    assert "returned 500" in caplog.text
 
 
 @in_loop
@@ -119,7 +120,7 @@ async def test_redirects_are_followed_only_if_asked_for_and_secrets_stay_with_th
         async with serving(here) as url:
             async with pulling(rig, ndjson(f"{url}/?k=1", headers={"X-Key": "hidden"}, redirects_max=2, **QUICK)):
                 await until(lambda: len(stored(log)) >= 1)
-            assert [(each.path, "x-key" in each.headers) for each in seen[:3]] == [
+            assert [(request.path, "x-key" in request.headers) for request in seen[:3]] == [
                 ("/", True),
                 ("/again", True),
                 ("/there", False),
@@ -132,10 +133,10 @@ async def test_redirects_are_followed_only_if_asked_for_and_secrets_stay_with_th
 
 @in_loop
 @pytest.mark.parametrize(
-    ("location", "told"),
-    [("/moved?key=hidden", "to http://127.0.0.1:PORT/moved:"), ("http://[", "to what is no address:")],
+    ("location", "message"),
+    [("/moved?key=hidden", "to http://127.0.0.1:PORT/moved:"), ("http://[", "to an invalid address:")],
 )
-async def test_an_unfollowed_redirect_is_told_with_the_whole_address(location: str, told: str) -> None:
+async def test_an_unfollowed_redirect_is_told_with_the_whole_address(location: str, message: str) -> None:
     ports = list[str]()
 
     async def here(asked: Asked, reply: Reply) -> None:
@@ -144,7 +145,7 @@ async def test_an_unfollowed_redirect_is_told_with_the_whole_address(location: s
 
     error = await outcome(here, "ndjson", redirects_max=0)
     assert isinstance(error, SourceFailed)
-    assert told.replace("PORT", ports[0]) in error.message
+    assert message.replace("PORT", ports[0]) in error.message
     assert "hidden" not in error.message
 
 
@@ -154,14 +155,11 @@ async def test_a_file_of_certificates_that_is_not_there_ends_the_source() -> Non
     assert isinstance(error, SourceFailed)
 
 
-def test_what_a_server_says_of_when_to_come_back() -> None:
-    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
-    assert retry_after_s("120", now) == 120
-    assert retry_after_s("Thu, 01 Jan 2026 12:01:00 GMT", now) == 60
-    assert retry_after_s("Thu, 01 Jan 2026 11:00:00 GMT", now) == 0
-    assert retry_after_s("99999999999", now) == RETRY_AFTER_S_MAX
-    for nonsense in (None, "", "soon", "-5", "1e9", "Thu, 01 Jan 2026 12:01:00"):
-        assert retry_after_s(nonsense, now) == 0
+@pytest.mark.parametrize(("text", "wait_s"), [("120", 120), ("99999999999", RETRY_AFTER_S_MAX), ("soon", 0)])
+def test_a_server_may_ask_for_an_hour_at_most(text: str, wait_s: float) -> None:
+    with pytest.raises(ResponseLost) as lost:
+        _require_success(httpx.Response(503, headers={"retry-after": text}))
+    assert lost.value.after_s == wait_s
 
 
 def test_values_are_found_by_their_path() -> None:
@@ -170,7 +168,7 @@ def test_values_are_found_by_their_path() -> None:
     assert value_at(raw, "") == raw
     assert items_at(raw, "a.b") == [b"1", b'{"c": 2}']
     assert [value_at(raw, path) for path in ("a.x", "n.x", "x")] == [None] * 3
-    assert [items_at(each, "n") for each in (raw, b"[", b'"')] == [None] * 3
+    assert [items_at(document, "n") for document in (raw, b"[", b'"')] == [None] * 3
     assert (position_at(raw, "n"), position_at(raw, "t"), position_at(raw, "z")) == ("1.50", "xé", None)
 
 

@@ -1,4 +1,4 @@
-"""Lines of StatsD and Graphite: pure functions, and what becomes of them in a stream."""
+"""Lines of StatsD and Graphite: the parsers as pure functions, and the resulting events in a stream."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.app import App
+from penstock.app.app import App
+from penstock.app.graph import check
 from penstock.collect.decode import BodyDecoder
-from penstock.collect.door import FrontDoor
+from penstock.collect.ingress import Ingress
 from penstock.collect.sources.udp.inbox import Unfit
 from penstock.collect.sources.udp.metrics import (
     Metric,
@@ -24,9 +25,9 @@ from penstock.collect.sources.udp.metrics import (
     statsd_events,
     statsd_metrics,
 )
-from penstock.graph import check
-from penstock.settings import Settings
-from tests.collect.fakes import ManualClock, MemoryLog
+from penstock.core.settings import Settings
+from tests.clocks import ManualClock
+from tests.memory_log import MemoryLog
 
 AT = datetime(2024, 5, 1, 12, tzinfo=UTC)
 SECONDS = b"%d" % AT.timestamp()
@@ -58,32 +59,32 @@ GOOD = [
     ("caf\u00e9:1|c".encode(), [Metric(name="caf\u00e9", kind="counter", value=1)]),
 ]
 RUBBISH = [
-    (b"", "it does not read NAME:VALUE|KIND"),
-    (b"hits", "it does not read NAME:VALUE|KIND"),
-    (b"hits:1", "it does not read NAME:VALUE|KIND"),
-    (b"hits|c", "it does not read NAME:VALUE|KIND"),
-    (b":1|c", "it does not read NAME:VALUE|KIND"),
-    (b"hits:|c", "the value '' is no number"),
-    (b"users:|s", "the value '' is no number"),
-    (b"hits:x|c", "the value 'x' is no number"),
-    (b"hits:1:|c", "the value '' is no number"),
-    (b"hits:nan|c", "the value 'nan' is no number"),
-    (b"hits:inf|g", "the value 'inf' is no number"),
-    (b"hits:1e999|g", "the value '1e999' is no number"),
-    (b"hits:1_0|c", "the value '1_0' is no number"),
-    ("hits:\u0661|c".encode(), "the value '\u0661' is no number"),
-    (b"hits: 1|c", "the value ' 1' is no number"),
-    (b"hits:" + b"1" * 65 + b"|c", f"the value '{'1' * 60}...' is no number"),
+    (b"", "it is not of the form NAME:VALUE|KIND"),
+    (b"hits", "it is not of the form NAME:VALUE|KIND"),
+    (b"hits:1", "it is not of the form NAME:VALUE|KIND"),
+    (b"hits|c", "it is not of the form NAME:VALUE|KIND"),
+    (b":1|c", "it is not of the form NAME:VALUE|KIND"),
+    (b"hits:|c", "the value '' is not a number"),
+    (b"users:|s", "the value '' is not a number"),
+    (b"hits:x|c", "the value 'x' is not a number"),
+    (b"hits:1:|c", "the value '' is not a number"),
+    (b"hits:nan|c", "the value 'nan' is not a number"),
+    (b"hits:inf|g", "the value 'inf' is not a number"),
+    (b"hits:1e999|g", "the value '1e999' is not a number"),
+    (b"hits:1_0|c", "the value '1_0' is not a number"),
+    ("hits:\u0661|c".encode(), "the value '\u0661' is not a number"),
+    (b"hits: 1|c", "the value ' 1' is not a number"),
+    (b"hits:" + b"1" * 65 + b"|c", f"the value '{'1' * 60}...' is not a number"),
     (b"hits:1|x", "the kind 'x' is not one of c, g, ms, h, d, s"),
     (b"hits:1|", "the kind '' is not one of c, g, ms, h, d, s"),
-    (b"hits:1|c|@0", "the rate '0' is not above 0 and at most 1"),
-    (b"hits:1|c|@1.5", "the rate '1.5' is not above 0 and at most 1"),
-    (b"hits:1|c|@-1", "the rate '-1' is not above 0 and at most 1"),
-    (b"hits:1|c|@nan", "the value 'nan' is no number"),
+    (b"hits:1|c|@0", "the rate '0' must be above 0 and at most 1"),
+    (b"hits:1|c|@1.5", "the rate '1.5' must be above 0 and at most 1"),
+    (b"hits:1|c|@-1", "the rate '-1' must be above 0 and at most 1"),
+    (b"hits:1|c|@nan", "the value 'nan' is not a number"),
     (b"hits:1|c|T1e300", "the time '1e300' is not in the years 1 to 9999"),
-    (b"hits:1|c|?", "the part '?' is not known"),
-    (b"_e{5,4}:title|text", "events and service checks of DogStatsD are no metrics"),
-    (b"_sc|name|0", "events and service checks of DogStatsD are no metrics"),
+    (b"hits:1|c|?", "the part '?' is unknown"),
+    (b"_e{5,4}:title|text", "DogStatsD events and service checks are not metrics"),
+    (b"_sc|name|0", "DogStatsD events and service checks are not metrics"),
     (b"h\xffts:1|c", "it is not valid UTF-8"),
 ]
 
@@ -99,24 +100,24 @@ def test_a_line_that_is_no_metric_has_a_reason(line: bytes, reason: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("line", "found"),
+    ("line", "expected"),
     [
         (b"a.b 1.5 " + SECONDS, [Metric(name="a.b", kind="gauge", value=1.5, at=AT)]),
         (b"a.b\t-3  -1", [Metric(name="a.b", kind="gauge", value=-3)]),
         (b"a;host=x;dc=eu 1 -1", [Metric(name="a", kind="gauge", value=1, tags={"host": "x", "dc": "eu"})]),
-        (b"a 1", "it does not read NAME VALUE SECONDS"),
-        (b"a 1 2 3", "it does not read NAME VALUE SECONDS"),
-        (b"", "it does not read NAME VALUE SECONDS"),
+        (b"a 1", "it is not of the form NAME VALUE SECONDS"),
+        (b"a 1 2 3", "it is not of the form NAME VALUE SECONDS"),
+        (b"", "it is not of the form NAME VALUE SECONDS"),
         (b";a=b 1 2", "it has no name"),
-        (b"a nan 2", "the value 'nan' is no number"),
-        (b"a 1 N", "the value 'N' is no number"),
+        (b"a nan 2", "the value 'nan' is not a number"),
+        (b"a 1 N", "the value 'N' is not a number"),
         (b"a 1 1e20", "the time '1e20' is not in the years 1 to 9999"),
         (b"a\xff 1 1", "it is not valid UTF-8"),
     ],
 )
-def test_a_line_of_graphite_is_read_as_a_gauge(line: bytes, found: list[Metric] | str) -> None:
+def test_a_line_of_graphite_is_read_as_a_gauge(line: bytes, expected: list[Metric] | str) -> None:
     read = graphite_metrics(line)
-    assert (read if isinstance(read, str) else list(read)) == found
+    assert (read if isinstance(read, str) else list(read)) == expected
 
 
 PIECES = b'hits : | 1 + -1e9 c g ms s @ 0.5 # T , { [ } " ; \xff \xc3\xa9 \x00'.split(b" ")
@@ -132,8 +133,8 @@ def test_any_datagram_gives_events_that_a_stream_takes_or_rejects_each_by_itself
         for event in events:
             assert isinstance(event, Unfit) or len(DECODER.decode(event).events) == 1
         for line in datagram.split(b"\n"):
-            found = read(line.strip())
-            assert (found != "") if isinstance(found, str) else all(_is_sound(each) for each in found)
+            metrics = read(line.strip())
+            assert (metrics != "") if isinstance(metrics, str) else all(_is_sound(metric) for metric in metrics)
 
 
 def _is_sound(metric: Metric) -> bool:
@@ -166,14 +167,14 @@ def test_what_a_client_writes_is_what_is_read(
         if not isinstance(raw, Unfit)
         for event in DECODER.decode(raw).events
     ]
-    assert [(each.value, each.rate, each.tags) for each in decoded] == [(value, rate, tags) for value in values]
+    assert [(metric.value, metric.rate, metric.tags) for metric in decoded] == [(value, rate, tags) for value in values]
 
 
 @pytest.mark.parametrize(
     "raw", [b'{"name":"x","kind":"counter","value":1}', b'[{"name":"x","kind":"set"}]', b"[]", b"{}"]
 )
 def test_a_line_of_json_is_no_metric_even_if_it_describes_one(raw: bytes) -> None:
-    assert list(statsd_events(raw)) == [Unfit(raw, "The line is no metric, since it does not read NAME:VALUE|KIND")]
+    assert list(statsd_events(raw)) == [Unfit(raw, "The line is not a metric: it is not of the form NAME:VALUE|KIND")]
 
 
 def test_a_stream_of_metrics_can_be_declared_and_keeps_all_that_a_metric_has() -> None:
@@ -182,19 +183,19 @@ def test_a_stream_of_metrics_can_be_declared_and_keeps_all_that_a_metric_has() -
     app.source("statsd", statsd(), into=metrics)
     app.source("graphite", graphite(), into=metrics)
     assert check(app) == []
-    assert [(each.source.kind, each.source.address) for each in app.inlets] == [
+    assert [(inlet.source.kind, inlet.source.address) for inlet in app.inlets] == [
         ("statsd", "udp://127.0.0.1:8125"),
         ("graphite", "udp://127.0.0.1:2003"),
     ]
     log = MemoryLog()
 
     async def fill() -> None:
-        door = FrontDoor(app.streams, log, Settings(partitions=1), ManualClock(), print, lambda _: None)
-        intake = door.intake_for_source("statsd", "metrics")
+        ingress = Ingress(app.streams, log, Settings(partitions=1), ManualClock(), print, lambda _: None)
+        source_writer = ingress.writer_for_source("statsd", "metrics")
         for raw in statsd_events(b"fuel:+4|g|@0.5|#a:b|T" + SECONDS + b"\nusers:x|s\n\nrubbish\n"):
-            await (intake.reject(*raw) if isinstance(raw, Unfit) else intake.put(raw))
-        await intake.settle()
-        await door.close()
+            await (source_writer.reject(*raw) if isinstance(raw, Unfit) else source_writer.put(raw))
+        await source_writer.settle()
+        await ingress.close()
 
     asyncio.run(fill())
     fields = Metric.__struct_fields__
@@ -222,4 +223,4 @@ def test_a_stream_of_metrics_can_be_declared_and_keeps_all_that_a_metric_has() -
     ]
     (letter,) = log.events("metrics.rejected")
     assert letter["raw"] == b"rubbish"
-    assert letter["reason"] == "The line is no metric, since it does not read NAME:VALUE|KIND"
+    assert letter["reason"] == "The line is not a metric: it is not of the form NAME:VALUE|KIND"

@@ -1,4 +1,4 @@
-"""MQTT's bytes and topics, without a broker: what comes in is not trusted."""
+"""MQTT's bytes and topics, without a broker: input is not trusted."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from penstock.collect.sources.mqtt.packets import (
     SubAck,
     UnsubAck,
 )
-from penstock.collect.sources.mqtt.session import PRINTS_MAX, Session
+from penstock.collect.sources.mqtt.session import PRINTS_MAX, MqttSession
 from penstock.collect.sources.mqtt.topics import Topics
 from penstock.collect.sources.shape import merged
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.core.errors import DeclarationError, SourceFailed
 from penstock.queue.writer import MARK_CHARS_MAX
 from tests.collect.sources.mqtt_script import connack, disconnect, framed, publish, pubrel, suback
 
@@ -42,7 +42,7 @@ def decoded(version: int, *chunks: bytes, bytes_max: int = BYTES_MAX) -> list[Pa
 
 
 def outcome(version: int, *chunks: bytes) -> list[Packet] | str:
-    """The packets, or what is wrong; any other error is one of the test."""
+    """Return the packets, or the error; any other exception is an error of the test."""
     try:
         return decoded(version, *chunks)
     except (MalformedPacket, PacketTooLarge) as error:
@@ -51,16 +51,16 @@ def outcome(version: int, *chunks: bytes) -> list[Packet] | str:
 
 @given(some.sampled_from([3, 5]), some.lists(some.binary(max_size=200), max_size=5))
 def test_rubbish_gives_packets_or_a_clear_error(version: int, chunks: list[bytes]) -> None:
-    found = outcome(version, *chunks)
-    assert isinstance(found, list) or re.search(r"\w+ \w+", found)
+    packets = outcome(version, *chunks)
+    assert isinstance(packets, list) or re.search(r"\w+ \w+", packets)
 
 
 @given(some.sampled_from([3, 5]), firsts, some.binary())
 def test_a_good_header_with_rubbish_behind_it_gives_a_packet_or_a_clear_error(
     version: int, first: int, content: bytes
 ) -> None:
-    found = outcome(version, framed(first, content))
-    assert len(found) == 1 if isinstance(found, list) else re.search(r"\w+ \w+", found)
+    packets = outcome(version, framed(first, content))
+    assert len(packets) == 1 if isinstance(packets, list) else re.search(r"\w+ \w+", packets)
 
 
 @given(some.sampled_from([3, 5]), some.data())
@@ -100,16 +100,16 @@ def test_properties_of_every_type_are_read_over() -> None:
     [
         (5, b"\x30\xff\xff\xff\xff\x01", "more than four bytes"),
         (5, framed(0x36, b"\x00\x01t\x00\x01\x00"), "QoS 3"),
-        (5, framed(0x32, b"\x00\x01t\x00\x00\x00"), "id 0"),
-        (3, framed(0x30, b"\x00\x01+"), "has the topic"),
+        (5, framed(0x32, b"\x00\x01t\x00\x00\x00"), "identifier of 0"),
+        (3, framed(0x30, b"\x00\x01+"), "has an invalid topic"),
         (3, framed(0x30, b"\x00\x05t"), "ends too early"),
         (3, framed(0x30, b"\x00\x02\xff\xff"), "not valid UTF-8"),
-        (3, framed(0x30, b"\x00\x01\x00"), "zero character"),
+        (3, framed(0x30, b"\x00\x01\x00"), "NUL character"),
         (5, framed(0x30, b"\x00\x01t\x02\x7f\x00"), "no property 0x7f"),
         (5, framed(0x20, b"\x02\x00"), "reserved"),
         (3, framed(0x20, b"\x00\x00\x00"), "too many"),
-        (3, disconnect(0), "sends no Disconnect"),
-        (5, framed(0x40, b"\x00\x01"), "begins with 0x40"),
+        (3, disconnect(0), "must not send a DISCONNECT packet"),
+        (5, framed(0x40, b"\x00\x01"), "cannot begin with 0x40"),
     ],
 )
 def test_what_is_wrong_with_a_packet_is_said(version: int, sent: bytes, reason: str) -> None:
@@ -147,8 +147,8 @@ def test_filters_overlap_if_and_only_if_some_topic_fits_both(one: str, other: st
         return
     levels = {*one.split("/"), *other.split("/"), "x"} - {"+", "#"}
     longest = max(one.count("/"), other.count("/")) + 2
-    candidates = ("/".join(each) for n in range(1, longest) for each in itertools.product(levels, repeat=n))
-    meets = any(topic_matches_sub(one, each) and topic_matches_sub(other, each) for each in candidates if each)
+    candidates = ("/".join(parts) for n in range(1, longest) for parts in itertools.product(levels, repeat=n))
+    meets = any(topic_matches_sub(one, topic) and topic_matches_sub(other, topic) for topic in candidates if topic)
     with pytest.raises(DeclarationError) if meets else nullcontext():
         Topics([one, other], None)
 
@@ -221,54 +221,54 @@ def test_what_was_no_object_is_not_made_one_by_the_fields(payload: bytes, level:
 
 
 def test_a_session_is_found_again_in_its_mark() -> None:
-    session = Session(None, None)
+    session = MqttSession(None, None)
     session.filters, session.qos, session.confirmed = ["a/+"], 2, True
     for packet_id in (1, 500, 65_535):
         session.take(packet_id, b"abcd")
-    again = Session(session.mark(), None)
+    again = MqttSession(session.mark(), None)
     assert (again.client_id, again.filters, again.qos, again.confirmed) == (session.client_id, ["a/+"], 2, True)
     assert again.is_copy(500, b"abcd", dup=False, low=100)
     assert again.is_taken(500)
     assert not again.is_copy(500, b"xxxx", dup=True, low=100)
     assert not again.is_taken(2)
-    assert Session(session.mark_without(500), None).mark() == session.mark_without(500)
-    assert Session(session.mark(), "another").is_taken(500) is False
+    assert MqttSession(session.mark_without(500), None).mark() == session.mark_without(500)
+    assert MqttSession(session.mark(), "another").is_taken(500) is False
 
 
 def test_a_mark_has_room_for_every_id_that_there_is() -> None:
-    session = Session(None, "c" * 256)
+    session = MqttSession(None, "c" * 256)
     session.filters = ["f" * 1900, "g" * 1900]
     for packet_id in range(1, PRINTS_MAX + 1):
         session.take(packet_id, b"abcd")
     assert len(session.mark()) < MARK_CHARS_MAX
-    assert not Session(session.mark(), None).is_copy(7, b"xxxx", dup=False, low=100)
+    assert not MqttSession(session.mark(), None).is_copy(7, b"xxxx", dup=False, low=100)
     for packet_id in range(PRINTS_MAX, 65_536):
         session.take(packet_id, b"abcd")
     session.release(30_000)
     assert len(session.mark()) < MARK_CHARS_MAX
-    again = Session(session.mark(), None)
-    assert [each for each in range(1, 65_536) if not again.is_taken(each)] == [30_000]
+    again = MqttSession(session.mark(), None)
+    assert [packet_id for packet_id in range(1, 65_536) if not again.is_taken(packet_id)] == [30_000]
     assert again.is_copy(7, b"xxxx", dup=False, low=100)  # without fingerprints every message under the id is one
     again.release(7)
-    assert not Session(again.mark(), None).is_taken(7)
+    assert not MqttSession(again.mark(), None).is_taken(7)
 
 
 def test_a_freed_id_is_remembered_until_the_broker_knows_that_it_is_free() -> None:
-    session = Session(None, None)
+    session = MqttSession(None, None)
     for packet_id in (7, 500, 501):
         session.take(packet_id, b"abcd")
-    assert Session(session.mark_without(500), None).is_copy(500, b"abcd", dup=True, low=100)
+    assert MqttSession(session.mark_without(500), None).is_copy(500, b"abcd", dup=True, low=100)
     for packet_id in (7, 500, 501):
         session.release(packet_id)
     session.forget([501])
-    for each in (session, Session(session.mark(), None)):
-        assert each.is_copy(500, b"abcd", dup=True, low=100)
-        assert not each.is_taken(500)
-        assert not each.is_copy(500, b"abcd", dup=False, low=100)
-        assert not each.is_copy(500, b"xxxx", dup=True, low=100)
-        assert not each.is_copy(501, b"abcd", dup=True, low=100)
-        assert not each.is_copy(7, b"abcd", dup=True, low=100)
-        assert not Session(each.mark_with(500, b"abcd"), None).is_copy(500, b"xxxx", dup=True, low=100)
+    for same_session in (session, MqttSession(session.mark(), None)):
+        assert same_session.is_copy(500, b"abcd", dup=True, low=100)
+        assert not same_session.is_taken(500)
+        assert not same_session.is_copy(500, b"abcd", dup=False, low=100)
+        assert not same_session.is_copy(500, b"xxxx", dup=True, low=100)
+        assert not same_session.is_copy(501, b"abcd", dup=True, low=100)
+        assert not same_session.is_copy(7, b"abcd", dup=True, low=100)
+        assert not MqttSession(same_session.mark_with(500, b"abcd"), None).is_copy(500, b"xxxx", dup=True, low=100)
     for packet_id in range(1, 3 * PRINTS_MAX):
         session.take(packet_id, b"abcd")
         session.release(packet_id)
@@ -278,13 +278,13 @@ def test_a_freed_id_is_remembered_until_the_broker_knows_that_it_is_free() -> No
 
 
 def test_the_mark_of_another_kind_of_source_is_refused() -> None:
-    with pytest.raises(SourceFailed, match="another name"):
-        Session("1234", None)
+    with pytest.raises(SourceFailed, match="rename this source"):
+        MqttSession("1234", None)
 
 
 def test_a_mark_with_an_id_more_or_less_is_the_mark_of_that_session() -> None:
-    """Also where ids are too many for fingerprints, and while they become fewer again."""
-    session = Session(None, "c")
+    """This holds for too many ids for fingerprints, and while they become fewer again."""
+    session = MqttSession(None, "c")
     ids = [*range(1, PRINTS_MAX + 20), 65_535]
     for packet_id in ids:
         upcoming = session.mark_with(packet_id, b"xxxx")
@@ -299,4 +299,4 @@ def test_a_mark_with_an_id_more_or_less_is_the_mark_of_that_session() -> None:
     assert not session.is_taken(9)
     for packet_id in ids:
         session.take(packet_id, b"yyyy")
-    assert all(Session(session.mark_without(9), None).is_taken(each) == (each != 9) for each in ids)
+    assert all(MqttSession(session.mark_without(9), None).is_taken(packet_id) == (packet_id != 9) for packet_id in ids)

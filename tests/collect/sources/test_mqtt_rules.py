@@ -1,4 +1,4 @@
-"""When an answer may leave and what counts as a copy, against a broker that follows a script."""
+"""When an answer may be sent and which messages count as copies, against a scripted broker."""
 
 from __future__ import annotations
 
@@ -8,28 +8,29 @@ from typing import Any
 import pytest
 
 from penstock.collect.sources.mqtt.source import MqttSource
-from penstock.collect.sources.reconnect import Backoff
-from penstock.contracts import SourceStatus
-from penstock.errors import SourceFailed, SyncFailed
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import SourceFailed, SyncFailed
+from penstock.core.settings import Settings
 from penstock.queue.writer import MARK_CHARS_MAX
-from penstock.settings import Settings
-from tests.collect.fakes import DEADLINE_S, MemoryLog
+from tests.clocks import until
 from tests.collect.sources.mqtt_script import ScriptedBroker, connack, disconnect, publish, pubrel, scripted, suback
-from tests.collect.support import Rig, at_work, in_loop, opened, until
+from tests.collect.support import Rig, at_work, in_loop, opened
+from tests.memory_log import DEADLINE_S, MemoryLog
 
 both = pytest.mark.parametrize("version", [5, 3])
 
 
-def made(broker: ScriptedBroker, version: int, **options: Any) -> MqttSource:
-    chosen: dict[str, Any] = {"topics": ("t",), "qos": 2, "client_id": "us", "backoff": Backoff(0.001, 0.01), **options}
+def mqtt_source(broker: ScriptedBroker, version: int, **options: Any) -> MqttSource:
+    chosen: dict[str, Any] = {"topics": ("t",), "qos": 2, "client_id": "us"}
+    chosen |= {"backoff_s": 0.001, "backoff_max_s": 0.01, **options}
     return MqttSource(broker.url, version=version, close_s=0.2, **chosen)
 
 
 async def failing(rig: Rig, source: MqttSource) -> tuple[SourceFailed, SourceStatus]:
-    """The error by which a source ends."""
+    """Return the error by which a source ends."""
     status = SourceStatus()
     with pytest.raises(SourceFailed) as caught:
-        await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), DEADLINE_S)
+        await asyncio.wait_for(source.run(rig.ingress.writer_for_source("feed", "raw"), status), DEADLINE_S)
     return caught.value, status
 
 
@@ -41,7 +42,7 @@ def stored(log: MemoryLog) -> list[bytes]:
 @in_loop
 async def test_answers_leave_once_the_event_is_durable_and_in_order(version: int) -> None:
     log = MemoryLog()
-    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, mqtt_source(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         await until(lambda: "confirmed" in log.marks("raw").get("feed", ""))
@@ -61,7 +62,7 @@ async def test_answers_leave_once_the_event_is_durable_and_in_order(version: int
 async def test_an_id_is_given_back_once_its_release_is_durable(version: int) -> None:
     """After PUBCOMP the broker may use it for another message: that must not look like a copy, after a crash either."""
     log = MemoryLog()
-    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, mqtt_source(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         peer.send(publish(version, "t", b"one", qos=2, packet_id=5))
@@ -89,7 +90,7 @@ async def test_a_message_under_a_taken_id_is_answered_and_not_put_again_after_a_
     message = publish(version, "t", b"one", qos=2, packet_id=5)
     copy = publish(version, "t", b"one", qos=2, packet_id=5, dup=dup)
     async with opened(log) as rig, scripted(version) as broker:
-        async with at_work(rig, made(broker, version)):
+        async with at_work(rig, mqtt_source(broker, version)):
             peer = await broker.peer()
             await peer.greet(session=False)
             peer.send(message, copy)
@@ -99,7 +100,7 @@ async def test_a_message_under_a_taken_id_is_answered_and_not_put_again_after_a_
             await peer.greet(session=True)
             peer.send(copy)
             assert await peer.answer() == ("PUBREC", 5)
-        async with at_work(rig, made(broker, version)):  # all that it knows is the mark, as after kill -9
+        async with at_work(rig, mqtt_source(broker, version)):  # all that it knows is the mark, as after kill -9
             peer = await broker.peer()
             await peer.greet(session=True)
             peer.send(copy, pubrel(5), pubrel(5))
@@ -110,9 +111,9 @@ async def test_a_message_under_a_taken_id_is_answered_and_not_put_again_after_a_
 @both
 @in_loop
 async def test_another_message_under_a_taken_id_is_put(version: int) -> None:
-    """A broker that forgot the id and yet says that it has the session: that is no copy, so it must not be lost."""
+    """A broker forgot the id and yet claims to have the session: the message is not a copy, so it must not be lost."""
     log = MemoryLog()
-    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, mqtt_source(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         peer.send(publish(version, "t", b"one", qos=2, packet_id=5), publish(version, "t", b"two", qos=2, packet_id=5))
@@ -124,12 +125,13 @@ async def test_another_message_under_a_taken_id_is_put(version: int) -> None:
 @both
 @in_loop
 async def test_a_broker_that_repeats_what_it_had_released_is_seen_through(version: int) -> None:
-    """As Mosquitto does after two cuts. Unless its answer to a ping has shown that it knows that the id is free."""
+    """Mosquitto does this after two cuts. A copy is recognised unless its answer to a ping proves that it knows the id
+    is free."""
     log = MemoryLog()
     message = publish(version, "t", b"one", qos=2, packet_id=500)
     again = publish(version, "t", b"one", qos=2, packet_id=500, dup=True)
     async with opened(log) as rig, scripted(version) as broker:
-        async with at_work(rig, made(broker, version)):
+        async with at_work(rig, mqtt_source(broker, version)):
             peer = await broker.peer()
             await peer.greet(session=False)
             peer.send(message)
@@ -138,7 +140,7 @@ async def test_a_broker_that_repeats_what_it_had_released_is_seen_through(versio
             peer.send(pubrel(500))
             assert await peer.answer() == ("PUBCOMP", 500)
             peer.cut()
-        async with at_work(rig, made(broker, version)):
+        async with at_work(rig, mqtt_source(broker, version)):
             peer = await broker.peer()
             await peer.greet(session=True)
             peer.send(again, pubrel(500))
@@ -161,7 +163,7 @@ async def test_if_the_broker_has_no_session_every_id_is_free_and_that_is_durable
 ) -> None:
     log = MemoryLog()
     message = publish(version, "t", b"same", qos=2, packet_id=5)
-    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)):
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, mqtt_source(broker, version)):
         peer = await broker.peer()
         await peer.greet(session=False)
         peer.send(message)
@@ -172,7 +174,7 @@ async def test_if_the_broker_has_no_session_every_id_is_free_and_that_is_durable
         peer = await broker.peer()
         assert (await peer.got())[0] == 0x10
         peer.send(connack(version))
-        await until(lambda: rig.door.entrance("raw").intake._busy)
+        await until(lambda: rig.ingress.stream_ingress("raw").group_commit._busy)
         assert log.marks("raw")["feed"] == before
         log.gate.set()
         first, _ = await peer.got()
@@ -188,7 +190,7 @@ async def test_if_the_broker_has_no_session_every_id_is_free_and_that_is_durable
 async def test_what_was_put_and_is_not_yet_durable_is_not_put_again_on_the_next_connection(version: int) -> None:
     log = MemoryLog()
     message = publish(version, "t", b"one", qos=2, packet_id=5, dup=True)
-    async with opened(log) as rig, scripted(version) as broker, at_work(rig, made(broker, version)) as status:
+    async with opened(log) as rig, scripted(version) as broker, at_work(rig, mqtt_source(broker, version)) as status:
         peer = await broker.peer()
         await peer.greet(session=False)
         await until(lambda: status.state == "connected")
@@ -219,10 +221,10 @@ async def test_what_was_put_and_is_not_yet_durable_is_not_put_again_on_the_next_
 @pytest.mark.parametrize("limits", [Settings(), Settings(request_events_max=1, pending_events_max=1)])
 @in_loop
 async def test_a_disk_that_takes_nothing_holds_back_answers_and_not_pings(version: int, limits: Settings) -> None:
-    """Whether the messages have room in memory, so that reading goes on, or not."""
+    """This holds whether the messages have room in memory, so that reading continues, or not."""
     log = MemoryLog()
     async with opened(log, limits) as rig, scripted(version) as broker:
-        async with at_work(rig, made(broker, version, keep_alive_s=0.1)) as status:
+        async with at_work(rig, mqtt_source(broker, version, keep_alive_s=0.1)) as status:
             peer = await broker.peer()
             await peer.greet(session=False)
             await until(lambda: status.state == "connected")
@@ -234,7 +236,7 @@ async def test_a_disk_that_takes_nothing_holds_back_answers_and_not_pings(versio
             assert not answer.done()
             log.gate.set()
             assert await answer == ("PUBREC", 1)
-            assert [await peer.answer() for _ in range(7)] == [("PUBREC", each) for each in range(2, 9)]
+            assert [await peer.answer() for _ in range(7)] == [("PUBREC", packet_id) for packet_id in range(2, 9)]
             assert (status.reconnects, len(stored(log))) == (0, 8)
 
 
@@ -242,21 +244,21 @@ async def test_a_disk_that_takes_nothing_holds_back_answers_and_not_pings(versio
 @in_loop
 async def test_a_broker_that_is_silent_is_left(version: int) -> None:
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        async with at_work(rig, made(broker, version, keep_alive_s=0.1)) as status:
+        async with at_work(rig, mqtt_source(broker, version, keep_alive_s=0.1)) as status:
             peer = await broker.peer()
             await peer.greet(session=False)
             await until(lambda: status.error is not None)
-            assert status.error == "the broker answered nothing for 0.05 s"
+            assert status.error == "the broker sent nothing for 0.05 s"
             assert await broker.peer()
-        async with at_work(rig, made(broker, version, open_s=0.05)) as status:
-            await until(lambda: status.error == "the broker did not answer in 0.05 s")
+        async with at_work(rig, mqtt_source(broker, version, open_s=0.05)) as status:
+            await until(lambda: status.error == "the broker did not respond within 0.05 s")
 
 
 @both
 @in_loop
 async def test_a_topic_that_is_refused_is_named(version: int) -> None:
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        ending = asyncio.create_task(failing(rig, made(broker, version, topics=("open/{x}", "closed/{x}"))))
+        ending = asyncio.create_task(failing(rig, mqtt_source(broker, version, topics=("open/{x}", "closed/{x}"))))
         peer = await broker.peer()
         await peer.got()
         peer.send(connack(version))
@@ -271,26 +273,26 @@ async def test_a_topic_that_is_refused_is_named(version: int) -> None:
 @in_loop
 async def test_a_topic_that_is_granted_with_less_is_an_error(version: int) -> None:
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        ending = asyncio.create_task(failing(rig, made(broker, version)))
+        ending = asyncio.create_task(failing(rig, mqtt_source(broker, version)))
         peer = await broker.peer()
         await peer.greet(session=False, qos=1)
         error, _ = await ending
-        assert "'t' with QoS 1 at most: declare qos=1" in error.message
+        assert "'t' only with QoS 1: declare qos=1" in error.message
 
 
 @pytest.mark.parametrize(
     ("version", "code", "words"),
     [
-        (5, 0x84, "declare another version"), (3, 1, "declare another version"),
-        (5, 0x85, "declare another client_id"), (3, 2, "declare another client_id"),
+        (5, 0x84, "declare a different version"), (3, 1, "declare a different version"),
+        (5, 0x85, "declare a different client_id"), (3, 2, "declare a different client_id"),
         (5, 0x86, "bad user name or password"), (3, 4, "bad user name or password"),
-        (5, 0x87, "not authorised"), (3, 5, "not authorised"), (5, 1, "declare another version"),
+        (5, 0x87, "not authorised"), (3, 5, "not authorised"), (5, 1, "declare a different version"),
     ],
 )  # fmt: skip
 @in_loop
 async def test_a_refusal_that_another_try_does_not_mend_ends_the_source(version: int, code: int, words: str) -> None:
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        ending = asyncio.create_task(failing(rig, made(broker, version, username="u", password="hidden")))
+        ending = asyncio.create_task(failing(rig, mqtt_source(broker, version, username="u", password="hidden")))
         peer = await broker.peer()
         await peer.got()
         peer.send(connack(version, code))
@@ -305,10 +307,10 @@ async def test_a_refusal_that_another_try_does_not_mend_ends_the_source(version:
         (5, connack(5, 0x89), "the broker refused the connection: the broker is busy"),
         (3, connack(3, 3), "the broker refused the connection: the broker is unavailable"),
         (5, b"HTTP/1.1 400 Bad Request\r\n\r\n", "malformed packet"),
-        (3, publish(3, "t", b"early"), "malformed packet: a connection begins with one ConnAck"),
-        (5, connack(5) + connack(5), "malformed packet: a connection begins with one ConnAck"),
+        (3, publish(3, "t", b"early"), "malformed packet: a connection must begin with one ConnAck"),
+        (5, connack(5) + connack(5), "malformed packet: a connection must begin with one ConnAck"),
         (5, connack(5) + disconnect(0x8E, "go"), "another client has connected with this client id ('go')"),
-        (5, connack(5) + suback(5, 1, 2, 2), "malformed packet: a SubAck does not fit"),
+        (5, connack(5) + suback(5, 1, 2, 2), "malformed packet: a SubAck does not match"),
     ],
 )
 @in_loop
@@ -316,7 +318,7 @@ async def test_what_another_try_may_mend_is_tried_again_and_the_status_says_why(
     version: int, answer: bytes, words: str
 ) -> None:
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        async with at_work(rig, made(broker, version, backoff=Backoff(0.2, 0.2))) as status:
+        async with at_work(rig, mqtt_source(broker, version, backoff_s=0.2, backoff_max_s=0.2)) as status:
             peer = await broker.peer()
             await peer.got()
             peer.send(answer)
@@ -330,12 +332,12 @@ async def test_what_another_try_may_mend_is_tried_again_and_the_status_says_why(
 async def test_a_message_over_the_bound_ends_the_source_with_its_topic_and_the_remedy(version: int) -> None:
     log = MemoryLog()
     async with opened(log) as rig, scripted(version) as broker:
-        ending = asyncio.create_task(failing(rig, made(broker, version, packet_bytes_max=2000)))
+        ending = asyncio.create_task(failing(rig, mqtt_source(broker, version, packet_bytes_max=2000)))
         peer = await broker.peer()
         await peer.greet(session=False)
         peer.send(publish(version, "t", b"x" * 3000, qos=1, packet_id=1))
         error, _ = await ending
-        assert "bytes on 't' is over packet_bytes_max, 2000: the broker keeps it" in error.message
+        assert "bytes on 't' exceeds packet_bytes_max (2000); the broker keeps it" in error.message
         assert stored(log) == []
 
 
@@ -345,8 +347,8 @@ async def test_a_failed_sync_ends_the_source_and_nothing_is_answered(version: in
     log = MemoryLog()
     async with opened(log) as rig, scripted(version) as broker:
         status = SourceStatus()
-        source = made(broker, version)
-        task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
+        source = mqtt_source(broker, version)
+        task = asyncio.create_task(source.run(rig.ingress.writer_for_source("feed", "raw"), status))
         peer = await broker.peer()
         await peer.greet(session=False)
         await until(lambda: status.state == "connected")
@@ -365,7 +367,9 @@ async def test_a_shutdown_takes_no_more_but_answers_what_was_taken(version: int)
     log = MemoryLog()
     async with opened(log) as rig, scripted(version) as broker:
         status = SourceStatus()
-        task = asyncio.create_task(made(broker, version).run(rig.door.intake_for_source("feed", "raw"), status))
+        task = asyncio.create_task(
+            mqtt_source(broker, version).run(rig.ingress.writer_for_source("feed", "raw"), status)
+        )
         peer = await broker.peer()
         await peer.greet(session=False)
         await until(lambda: status.state == "connected")
@@ -396,9 +400,9 @@ async def test_a_shutdown_at_the_very_moment_of_connecting_is_a_shutdown(version
             super().__setattr__(name, value)
 
     async with opened(MemoryLog()) as rig, scripted(version) as broker:
-        source = made(broker, version)
+        source = mqtt_source(broker, version)
         for session in (False, True):
-            running = source.run(rig.door.intake_for_source("feed", "raw"), Impatient())
+            running = source.run(rig.ingress.writer_for_source("feed", "raw"), Impatient())
             tasks[:] = [asyncio.create_task(running)]
             peer = await broker.peer()
             await peer.greet(session=session)
@@ -408,16 +412,20 @@ async def test_a_shutdown_at_the_very_moment_of_connecting_is_a_shutdown(version
 
 @in_loop
 async def test_more_in_flight_than_was_asked_for_is_slow_and_not_lost() -> None:
-    """A broker that knows no bound: its messages have every id that there is, and no PUBREL comes before the last."""
+    """A broker that knows no bound: its messages use every id, and no PUBREL comes before the last."""
     log, count = MemoryLog(), 1500
-    async with opened(log) as rig, scripted(3) as broker, at_work(rig, made(broker, 3, receive_max=10)):
+    async with opened(log) as rig, scripted(3) as broker, at_work(rig, mqtt_source(broker, 3, receive_max=10)):
         peer = await broker.peer()
         await peer.greet(session=False)
         for packet_id in range(1, count + 1):
             peer.send(publish(3, "t", b"%d" % packet_id, qos=2, packet_id=packet_id))
-        assert [await peer.answer() for _ in range(count)] == [("PUBREC", each) for each in range(1, count + 1)]
+        assert [await peer.answer() for _ in range(count)] == [
+            ("PUBREC", packet_id) for packet_id in range(1, count + 1)
+        ]
         for packet_id in range(1, count + 1):
             peer.send(pubrel(packet_id))
-        assert [await peer.answer() for _ in range(count)] == [("PUBCOMP", each) for each in range(1, count + 1)]
+        assert [await peer.answer() for _ in range(count)] == [
+            ("PUBCOMP", packet_id) for packet_id in range(1, count + 1)
+        ]
         assert len(stored(log)) == count
         assert len(log.marks("raw")["feed"]) < MARK_CHARS_MAX

@@ -1,4 +1,4 @@
-"""The NATS source, against a real server: what is read of streams of each kind, and what is told of gaps."""
+"""The NATS source, against a real server: the events read from streams of each kind, and the gaps reported."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from penstock.collect.sources.nats import consumer, inbox
-from penstock.collect.sources.nats.consumer import Place
-from penstock.settings import Settings
-from tests.collect.fakes import MemoryLog
+from penstock.collect.sources.nats.consumer import NatsMark
+from penstock.core.settings import Settings
+from tests.clocks import until
 from tests.collect.sources.nats_server import (
     NatsServer,
     consumers,
@@ -27,7 +27,8 @@ from tests.collect.sources.nats_server import (
     talking,
     until_async,
 )
-from tests.collect.support import in_loop, opened, until
+from tests.collect.support import in_loop, opened
+from tests.memory_log import MemoryLog
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
@@ -112,10 +113,10 @@ async def test_a_work_queue_keeps_an_event_until_it_is_durable_here(server: Nats
 async def test_what_was_taken_before_is_acknowledged_and_not_taken_again(server: NatsServer) -> None:
     log = MemoryLog()
     async with talking(server.url) as js:
-        made = await js.add_stream(name="EVENTS", subjects=["e"], retention="workqueue")
-        assert made.created is not None
+        info = await js.add_stream(name="EVENTS", subjects=["e"], retention="workqueue")
+        assert info.created is not None
         await publish(js, "e", numbers(1, 5))
-        log.marked["raw"] = {"feed": Place(made.created.isoformat(), 3).text}
+        log.marked["raw"] = {"feed": NatsMark(info.created.isoformat(), 3).text}
         async with opened(log) as rig, pulling(rig, server.url, durable="us"):
             await until_async(lambda: is_empty(js))
     assert stored(log) == numbers(4, 5)
@@ -154,7 +155,7 @@ async def test_a_stop_acknowledges_what_it_has_settled(server: NatsServer) -> No
 
 @in_loop
 async def test_an_interest_stream_keeps_for_us_what_comes_while_we_are_away(server: NatsServer) -> None:
-    """Of another reader nothing is taken away either; and what both have is deleted."""
+    """Nothing is taken away from another reader; and events that both have are deleted."""
     log = MemoryLog()
     async with talking(server.url) as js:
         await js.add_stream(name="EVENTS", subjects=["e"], retention="interest")
@@ -175,7 +176,7 @@ async def test_an_interest_stream_keeps_for_us_what_comes_while_we_are_away(serv
 @pytest.mark.parametrize("left", [["us-keep"], ["us", "us-keep"], ["us"]])
 @in_loop
 async def test_a_kill_between_two_consumers_drops_nothing(server: NatsServer, left: list[str]) -> None:
-    """Whatever a killed predecessor has left at the server."""
+    """This holds for whatever a killed predecessor has left at the server."""
     log = MemoryLog()
     async with talking(server.url) as js:
         await js.add_stream(name="EVENTS", subjects=["e"], retention="interest")
@@ -207,8 +208,8 @@ async def test_an_event_that_is_given_again_is_not_taken_again(
 
 
 async def _is_redelivered(js: JetStreamContext) -> bool:
-    found = await js.consumers_info("EVENTS")
-    return bool(found and found[0].num_redelivered)
+    infos = await js.consumers_info("EVENTS")
+    return bool(infos and infos[0].num_redelivered)
 
 
 @pytest.mark.parametrize("retention", ["workqueue", "interest"])
@@ -224,7 +225,7 @@ async def test_a_work_queue_is_not_thrown_away(server: NatsServer) -> None:
     async with talking(server.url) as js:
         await js.add_stream(name="EVENTS", subjects=["e"], retention="workqueue")
         await publish(js, "e", numbers(1, 5))
-        assert "would throw work away" in await failure(server.url, durable="us", since="latest")
+        assert "would discard work" in await failure(server.url, durable="us", since="latest")
         assert await messages(js) == 5
 
 
@@ -233,7 +234,7 @@ async def test_a_consumer_of_somebody_else_is_left_alone(server: NatsServer) -> 
     async with talking(server.url) as js:
         await js.add_stream(name="EVENTS", subjects=["e"])
         await js.add_consumer("EVENTS", name="theirs", durable_name="theirs")
-        assert "was not made by Penstock" in await failure(server.url, durable="theirs")
+        assert "was not created by Penstock" in await failure(server.url, durable="theirs")
         assert await consumers(js) == ["theirs"]
 
 
@@ -271,17 +272,17 @@ async def test_with_a_filter_the_number_of_removed_events_is_a_bound(server: Nat
 
 @in_loop
 async def test_events_that_were_for_others_are_not_missed(server: NatsServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the source is connected and idle, it notes how far the stream has come."""
+    """While the source is connected and idle, it records how far the stream has come."""
     monkeypatch.setattr(inbox, "EXPIRES_S", 0.2)
     log = MemoryLog()
     async with talking(server.url) as js:
-        made = await js.add_stream(name="EVENTS", subjects=["e.*"], max_msgs=10)
-        assert made.created is not None
+        info = await js.add_stream(name="EVENTS", subjects=["e.*"], max_msgs=10)
+        assert info.created is not None
         await publish(js, "e.a", numbers(1, 5))
         async with opened(log) as rig, pulling(rig, server.url, subjects=("e.a",)):
             await until(lambda: len(stored(log)) == 5)
             await publish(js, "e.b", numbers(1, 30))
-            await until(lambda: Place.parse(log.marked["raw"]["feed"]).seen == 35)
+            await until(lambda: NatsMark.parse(log.marked["raw"]["feed"]).seen == 35)
         await publish(js, "e.b", numbers(1, 10))
         await publish(js, "e.a", numbers(6, 6))
         status = await read(server.url, log, 6, subjects=("e.a",))
@@ -313,16 +314,16 @@ async def test_events_that_others_have_acknowledged_are_not_missed(server: NatsS
 async def test_a_stream_that_lost_its_end_goes_on_with_what_was_stored_after(
     server: NatsServer, caplog: pytest.LogCaptureFixture, retention: str, ahead: int
 ) -> None:
-    """We have more than the stream has, and it has used the same numbers again since, or not yet (`ahead`)."""
+    """The source has more than the stream has, and the stream has reused those numbers since, or not yet (`ahead`)."""
     log = MemoryLog()
     async with talking(server.url) as js:
-        made = await js.add_stream(name="EVENTS", subjects=["e"], retention=retention)
+        info = await js.add_stream(name="EVENTS", subjects=["e"], retention=retention)
         await js.add_consumer("EVENTS", name="us", durable_name="us", description=consumer.DESCRIPTION)
-        assert made.created is not None
+        assert info.created is not None
         await publish(js, "e", numbers(1, 5))
         fifth = (await js.get_msg("EVENTS", 5)).time
         assert fifth is not None
-        mark = Place(made.created.isoformat(), 6 + ahead, int(fifth.timestamp() * 1e6) * 1000 + 999)
+        mark = NatsMark(info.created.isoformat(), 6 + ahead, int(fifth.timestamp() * 1e6) * 1000 + 999)
         await publish(js, "e", numbers(6, 8))
         log.marked["raw"] = {"feed": mark.text}
         status = await read(server.url, log, 3, durable="us")
@@ -382,10 +383,10 @@ async def test_a_log_that_stands_still_stops_the_reading(server: NatsServer) -> 
         await publish(js, "e", numbers(1, 1000))
         log.gate.clear()
         async with pulling(rig, server.url, pending_max=20) as status:
-            await until(lambda: status.received > 10)  # a full group behind the one that waits, of one event or more
-            found = (await js.consumers_info("EVENTS"))[0]
-            assert found.delivered is not None
-            assert found.delivered.stream_seq <= 20 + 10  # two groups in the intake, one request of ours
+            await until(lambda: status.received > 10)  # a full group after the one that waits, of one event or more
+            info = (await js.consumers_info("EVENTS"))[0]
+            assert info.delivered is not None
+            assert info.delivered.stream_seq <= 20 + 10  # two groups in the source buffer, one request of ours
             log.gate.set()
             await until(lambda: len(stored(log)) == 1000)
     assert stored(log) == numbers(1, 1000)

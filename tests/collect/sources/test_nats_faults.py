@@ -19,14 +19,13 @@ from typing import IO, TYPE_CHECKING
 
 import pytest
 
-from penstock.app import App
-from penstock.collect.door import FrontDoor
+from penstock.app.app import App
+from penstock.collect.ingress import Ingress
 from penstock.collect.sources.nats.source import NatsSource
-from penstock.collect.sources.reconnect import Backoff
-from penstock.contracts import SourceStatus
+from penstock.core.clock import WallClock
+from penstock.core.contracts import SourceStatus
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
-from penstock.runtime.clock import WallClock
-from penstock.settings import Settings
 from tests.collect.sources.nats_server import NatsServer, talking
 from tests.collect.support import in_loop
 from tests.contracts.log import ROOT
@@ -42,7 +41,7 @@ FAULTS = ("cut", "kill server", "kill reader")
 
 @dataclass(frozen=True)
 class Case:
-    """A kind of stream, and how it is read. Every third event is on a subject that a filter leaves out."""
+    """A kind of stream, and how it is read. Every third event is on a subject that a filter excludes."""
 
     retention: str
     durable: str | None = None
@@ -61,7 +60,7 @@ CASES = {
 
 
 class Proxy:
-    """Passes bytes on to the server, until it cuts every connection in the middle of whatever they do."""
+    """Forwards bytes to the server, until it cuts every connection at an arbitrary point."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -106,11 +105,11 @@ async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
 
 
 class Publisher:
-    """Publishes numbers, each until it is acknowledged. `sequences` has what the server said: where each one is.
+    """Publishes numbers, each until it is acknowledged. `sequences` has the server's answer: the position of each.
 
-    A number that is sent again has the same id, so that the server takes it once. But it knows the ids of events that
-    it still has: one that was taken, read, acknowledged and deleted, all before a kill and without an answer to us, is
-    taken again, as another event. So each try is told apart: `n` is the number, `try` how often it was sent before.
+    A resent number has the same id, so that the server stores it once. But it knows only the ids of events that
+    it still has: one that was stored, read, acknowledged and deleted, all before a kill and without an answer to us, is
+    stored again, as another event. So tries are distinguished: `n` is the number, `try` how often it was sent before.
     """
 
     def __init__(self, url: str, case: Case) -> None:
@@ -121,9 +120,9 @@ class Publisher:
         self._tries = 0
 
     async def run(self) -> None:
-        """Ends between two numbers: of each that was sent it is known at the end where it is."""
+        """Publish; ends between two numbers, so that the position of each sent number is known at the end."""
         while self._tries or not self.stopping:
-            with suppress(Exception):  # whatever it is, the same number is sent again
+            with suppress(Exception):  # whatever the error, the same number is sent again
                 async with talking(self._url, reconnect=False) as js:
                     await self._publish(js, len(self.sequences))
                     while not self.stopping:
@@ -134,26 +133,26 @@ class Publisher:
         self._tries += 1
         subject = f"e.k{number % 2}.ours" if number % 3 else "e.theirs"
         payload = json.dumps({"n": number, "try": self._tries}).encode()
-        found = await js.publish(subject, payload, timeout=1, headers={"Nats-Msg-Id": str(number)})
-        self.sequences[number] = found.seq
+        ack = await js.publish(subject, payload, timeout=1, headers={"Nats-Msg-Id": str(number)})
+        self.sequences[number] = ack.seq
         self._tries = 0
 
     def expected(self) -> list[int]:
-        """The numbers that are to arrive, in order of the stream."""
+        """Return the numbers that should arrive, in order of the stream."""
         taken = [number for number in self.sequences if self._case.takes(number)]
         return sorted(taken, key=self.sequences.__getitem__)
 
 
 class ReadingProcess:
-    """The process that is killed. `told` collects what it says of itself, over all its lives."""
+    """The process that is killed. `output` collects its output, over all its lives."""
 
-    def __init__(self, directory: Path, url: str, case: str, told: IO[bytes]) -> None:
+    def __init__(self, directory: Path, url: str, case: str, output: IO[bytes]) -> None:
         self._words = [sys.executable, "-m", "tests.collect.sources.test_nats_faults", str(directory), url, case]
-        self._told = told
+        self._output = output
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._words, cwd=ROOT, stdout=self._told, stderr=self._told)
+        self._process = subprocess.Popen(self._words, cwd=ROOT, stdout=self._output, stderr=self._output)
 
     def kill(self) -> None:
         assert self._process is not None
@@ -163,7 +162,7 @@ class ReadingProcess:
 
 
 def stored(directory: Path) -> list[tuple[int, int]]:
-    """The events in the log, in its order: number and try."""
+    """Return the events in the log, in its order: number and try."""
     if not directory.exists():
         return []
     log = EmbeddedLog(directory, read_only=True)
@@ -178,31 +177,31 @@ def stored(directory: Path) -> list[tuple[int, int]]:
     return [(event["n"], event["try"]) for event in events]
 
 
-def check(found: list[tuple[int, int]], expected: list[int], case: Case) -> None:
-    """No event is there twice. All that were acknowledged are there, in order of the stream; of a number that the
-    server took twice, the last was."""
-    assert len(set(found)) == len(found)
-    last = {number: place for place, (number, _) in enumerate(found)}
+def check(events: list[tuple[int, int]], expected: list[int], case: Case) -> None:
+    """Check that no event is stored twice, and that all acknowledged ones are stored, in order of the stream; of a
+    number that the server stored twice, the last one was."""
+    assert len(set(events)) == len(events)
+    last = {number: place for place, (number, _) in enumerate(events)}
     assert sorted(last, key=last.__getitem__) == expected
-    assert len(last) == len(found) or case.retention != "limits"
+    assert len(last) == len(events) or case.retention != "limits"
 
 
 async def suffer(tmp_path: Path, name: str, rounds: int, seed: int) -> None:
-    """So many faults, at random; then peace, until everything has arrived."""
+    """Cause `rounds` random faults; then wait undisturbed until everything has arrived."""
     draw, case, directory = random.Random(seed), CASES[name], tmp_path / "log"
     faults = [*FAULTS, *draw.choices(FAULTS, (4, 1, 2), k=rounds - len(FAULTS))]
     draw.shuffle(faults)
-    with NatsServer(tmp_path / "nats").running() as server, open(tmp_path / "told", "wb") as told:
+    with NatsServer(tmp_path / "nats").running() as server, open(tmp_path / "told", "wb") as output:
         async with talking(server.url) as js:
             await js.add_stream(name="EVENTS", subjects=["e.>"], retention=case.retention)
         async with Proxy(server.port).listening() as proxy:
-            reading = ReadingProcess(directory, proxy.url, name, told)
+            reading = ReadingProcess(directory, proxy.url, name, output)
             reading.start()
             await _until(lambda: b"connected" in (tmp_path / "told").read_bytes())
             publisher = Publisher(server.url, case)
             publishing = asyncio.create_task(publisher.run())
             for fault in faults:
-                await asyncio.sleep(draw.uniform(0.05, 0.6))
+                await asyncio.sleep(draw.uniform(0.05, 0.6))  # the moment of a fault is the random part of this test
                 if fault == "cut":
                     proxy.cut()
                 elif fault == "kill server":
@@ -220,7 +219,7 @@ async def suffer(tmp_path: Path, name: str, rounds: int, seed: int) -> None:
                 await _until(lambda: {number for number, _ in stored(directory)} >= set(expected))
             except TimeoutError:
                 missing = sorted(set(expected) - {number for number, _ in stored(directory)})
-                told.flush()
+                output.flush()
                 said = (tmp_path / "told").read_text()[-2000:]
                 raise AssertionError(f"{len(missing)} of {len(expected)} are missing: {missing[:20]}\n{said}") from None
             finally:
@@ -262,7 +261,7 @@ async def main(directory: str, url: str, case: str) -> None:
     app = App("test")
     app.stream("raw", partitions=1)
     log = EmbeddedLog(Path(directory), disk_reserve_bytes=0)
-    door = FrontDoor(app.streams, log, Settings(), WallClock(), lambda error: None, lambda stream: None)
+    ingress = Ingress(app.streams, log, Settings(), WallClock(), lambda error: None, lambda stream: None)
     source = NatsSource(
         url,
         "EVENTS",
@@ -270,10 +269,11 @@ async def main(directory: str, url: str, case: str) -> None:
         subjects=chosen.subjects,
         pending_max=50,
         silent_s=3,
-        backoff=Backoff(0.01, 0.2),
+        backoff_s=0.01,
+        backoff_max_s=0.2,
     )
     status = SourceStatus()
-    running = asyncio.create_task(source.run(door.intake_for_source("feed", "raw"), status))
+    running = asyncio.create_task(source.run(ingress.writer_for_source("feed", "raw"), status))
     while status.state != "connected" and not running.done():
         await asyncio.sleep(0.01)
     print("connected", flush=True)

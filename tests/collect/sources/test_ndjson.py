@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gzip
 import random
 from pathlib import Path
@@ -10,12 +9,12 @@ from typing import Any
 
 import pytest
 
+from penstock.collect.sources.http import ndjson as ndjson_module
 from penstock.collect.sources.http.ndjson import Lines, ndjson
-from penstock.errors import DeclarationError, SourceFailed
-from tests.collect.fakes import MemoryLog
+from penstock.core.errors import DeclarationError, SourceFailed
+from tests.clocks import move_loop, until
 from tests.collect.sources.origin import (
     QUICK,
-    Asked,
     Reply,
     Unreliable,
     event,
@@ -26,7 +25,9 @@ from tests.collect.sources.origin import (
     stored,
     survives_kills,
 )
-from tests.collect.support import body, fix, in_loop, opened, until
+from tests.collect.support import body, fix, in_loop, opened
+from tests.memory_log import MemoryLog
+from tests.network import Asked
 
 
 @in_loop
@@ -86,8 +87,8 @@ async def test_the_last_position_is_sent_back_after_a_reconnect_and_after_a_rest
         for count in (3, 4):
             async with pulling(rig, ndjson(f"{url}/?since=0&key=k", position="at.n", **QUICK)):
                 await until(lambda: len(seen) == count)  # noqa: B023
-    assert [each.query["since"] for each in seen] == ["0", "20", "12345678901234567890", "12345678901234567890"]
-    assert {each.query["key"] for each in seen} == {"k"}
+    assert [request.query["since"] for request in seen] == ["0", "20", "12345678901234567890", "12345678901234567890"]
+    assert {request.query["key"] for request in seen} == {"k"}
     assert len(stored(log)) == 3
 
 
@@ -99,7 +100,7 @@ async def test_positions_can_be_texts_in_order_or_known_to_the_server_alone() ->
         async with opened(log) as rig, serving(sending(answers)) as url:
             async with pulling(rig, ndjson(url, position="p", order=order, **QUICK)) as status:  # type: ignore[arg-type]
                 await until(lambda: status.reconnects >= 1 and status.state == "connected")
-        assert stored(log) == [*(b'{"p": "%s"}' % each.encode() for each in kept), b"{}", b"no JSON"]
+        assert stored(log) == [*(b'{"p": "%s"}' % position.encode() for position in kept), b"{}", b"no JSON"]
 
 
 @pytest.mark.parametrize(
@@ -129,7 +130,7 @@ async def test_a_bomb_in_gzip_ends_the_source_before_it_takes_memory() -> None:
 
 
 @in_loop
-async def test_a_server_that_says_nothing_is_left_and_blank_lines_are_a_sign_of_life() -> None:
+async def test_a_server_that_says_nothing_is_left() -> None:
     async def silent(asked: Asked, reply: Reply) -> None:
         await reply.head()
         await reply.stall()
@@ -138,10 +139,27 @@ async def test_a_server_that_says_nothing_is_left_and_blank_lines_are_a_sign_of_
         async with pulling(rig, ndjson(url, silence_s=0.05, **QUICK)) as status:
             await until(lambda: status.reconnects >= 2 and status.state == "waiting")
             assert status.error == "the server sent nothing for 0.05 s"
+
+
+class CountedLines(Lines):
+    """Counts the pieces of all answers."""
+
+    pieces = 0
+
+    def feed(self, piece: bytes) -> list[bytes]:
+        CountedLines.pieces += 1
+        return super().feed(piece)
+
+
+@in_loop
+async def test_blank_lines_are_a_sign_of_life(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(CountedLines, "pieces", 0)
+    monkeypatch.setattr(ndjson_module, "Lines", CountedLines)
     async with opened(MemoryLog()) as rig, serving(sending()) as url:
-        async with pulling(rig, ndjson(url, silence_s=2.0, **QUICK)) as status:
-            await until(lambda: status.state == "connected")
-            await asyncio.sleep(2.5)
+        async with pulling(rig, ndjson(url, silence_s=1000, **QUICK)) as status:
+            for moves in range(1, 6):
+                await until(lambda most=3 * moves: CountedLines.pieces >= most)  # type: ignore[misc]
+                move_loop(600)
             assert (status.state, status.reconnects) == ("connected", 0)
 
 

@@ -12,14 +12,13 @@ from typing import Any
 
 import pytest
 
-from penstock.collect.sources.http.poll import Choice, Place, fresh, poll
+from penstock.collect.sources.http.poll import ItemSelection, PollMark, fresh, poll
 from penstock.collect.sources.http.positions import MARK_LENGTH_MAX, REMEMBER_MAX, mark_of
-from penstock.contracts import SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
-from tests.collect.fakes import MemoryLog
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import DeclarationError, SourceFailed
+from tests.clocks import until
 from tests.collect.sources.origin import (
     QUICK,
-    Asked,
     Reply,
     Unreliable,
     event,
@@ -29,13 +28,15 @@ from tests.collect.sources.origin import (
     stored,
     survives_kills,
 )
-from tests.collect.support import in_loop, opened, until
+from tests.collect.support import in_loop, opened
+from tests.memory_log import MemoryLog
+from tests.network import Asked
 
 WAYS: dict[str, dict[str, Any]] = {"position": {"position": "n"}, "unique": {"unique": "n", "newest_first": True}}
 
 
 class Document:
-    """A server of one document with an ETag, and of what it was asked."""
+    """A server of one document with an ETag, and the requests that it received."""
 
     def __init__(self, body: bytes = b"", **headers: str) -> None:
         self.body = body
@@ -62,7 +63,7 @@ async def test_each_item_of_overlapping_pages_is_stored_once_and_in_order(way: s
             source = poll(f"{url}/poll", every=0.001, items="data.items", answer_s=0.2, **WAYS[way], **QUICK)
             async with pulling(rig, source) as status:
                 await until(lambda: len(stored(log)) >= total)
-    assert [json.loads(each) for each in stored(log)] == [json.loads(event(number)) for number in range(total)]
+    assert [json.loads(raw) for raw in stored(log)] == [json.loads(event(number)) for number in range(total)]
     assert status.received == total
 
 
@@ -110,21 +111,21 @@ async def test_a_page_that_was_stored_in_part_is_asked_for_whole() -> None:
     log, server = MemoryLog(), Document(json.dumps([{"n": number} for number in range(50)]).encode())
     async with opened(log) as rig, serving(server) as url:
         marks: list[str] = []
-        intake: Any = rig.door.intake_for_source("feed", "raw")
-        put = intake.put
+        source_writer: Any = rig.ingress.writer_for_source("feed", "raw")
+        put = source_writer.put
 
         async def noting(raw: bytes, mark: str) -> Any:
             marks.append(mark)
             return await put(raw, mark)
 
-        intake.put = noting
-        task = asyncio.create_task(poll(url, every=60, items="", position="n").run(intake, SourceStatus()))
+        source_writer.put = noting
+        task = asyncio.create_task(poll(url, every=60, items="", position="n").run(source_writer, SourceStatus()))
         await until(lambda: len(stored(log)) == 50)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)
     places = list(map(json.loads, marks))
-    assert [each["at"] for each in places] == [str(number) for number in range(50)]
-    assert ["etag" in each for each in places] == [False] * 49 + [True]
+    assert [place["at"] for place in places] == [str(number) for number in range(50)]
+    assert ["etag" in place for place in places] == [False] * 49 + [True]
 
 
 @in_loop
@@ -132,7 +133,7 @@ async def test_the_position_is_sent_and_pages_are_asked_for_until_nothing_is_new
     asked: list[str | None] = []
 
     async def handler(request: Asked, reply: Reply) -> None:
-        """All pages have one ETag, that of the data: it must not stop the paging."""
+        """Give all pages one ETag, that of the data: it must not stop the paging."""
         since = request.query.get("since")
         asked.append(since)
         if "if-none-match" in request.headers and since != "6":
@@ -146,7 +147,7 @@ async def test_the_position_is_sent_and_pages_are_asked_for_until_nothing_is_new
         async with pulling(rig, poll(url, every=0.001, items="items", position="id", resume="since")):
             await until(lambda: len(asked) >= 5)
     assert asked[:4] == [None, "3", "6", "6"]
-    assert [json.loads(each)["id"] for each in stored(log)] == [1, 2, 3, 4, 5, 6]
+    assert [json.loads(raw)["id"] for raw in stored(log)] == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("status", [429, 503])
@@ -189,7 +190,7 @@ async def test_an_answer_that_is_too_large_or_too_slow_or_cut_is_no_event() -> N
 
     bomb = Document(gzip.compress(b"x" * 50_000_000), Content_Encoding="gzip")
     half = Document(gzip.compress(b'{"half": "x"}')[:-3], Content_Encoding="gzip")
-    for handler, word in ((bomb, "body_bytes_max"), (endless, "longer than"), (cut, "cut off"), (half, "middle")):
+    for handler, word in ((bomb, "body_bytes_max"), (endless, "longer than"), (cut, "cut off"), (half, "incomplete")):
         log = MemoryLog()
         async with opened(log) as rig, serving(handler) as url:
             answer_s = 0.3 if handler is endless else 60
@@ -224,44 +225,44 @@ def numbers(*values: int) -> bytes:
     return json.dumps([{"n": value} for value in values]).encode()
 
 
-def taken(choice: Choice, *bodies: bytes) -> list[list[int]]:
-    """What is new in one document after the other."""
-    place, found = Place(), []
-    for each in bodies:
-        new = fresh(each, choice, place)
+def taken(choice: ItemSelection, *bodies: bytes) -> list[list[int]]:
+    """Return the new items of each document in a sequence of documents."""
+    place, new_numbers = PollMark(), []
+    for body in bodies:
+        new = fresh(body, choice, place)
         assert new is not None
-        found.append([json.loads(raw)["n"] for raw, _ in new])
+        new_numbers.append([json.loads(raw)["n"] for raw, _ in new])
         place = new[-1][1] if new else place
-    return found
+    return new_numbers
 
 
 def test_items_are_taken_in_the_order_of_their_positions() -> None:
-    choice = Choice("", position="n")
+    choice = ItemSelection("", position="n")
     assert taken(choice, numbers(3, 2, 1), numbers(2, 3), numbers(10, 9, 3)) == [[1, 2, 3], [], [9, 10]]
-    assert taken(Choice("", position="n", order=None), numbers(3, 1), numbers(3)) == [[3, 1], [3]]
+    assert taken(ItemSelection("", position="n", order=None), numbers(3, 1), numbers(3)) == [[3, 1], [3]]
 
 
 def test_an_item_is_remembered_as_long_as_it_is_in_the_document() -> None:
-    choice = Choice("", unique="n", remember=3)
+    choice = ItemSelection("", unique="n", remember=3)
     pages = [numbers(0, number) for number in range(1, 50)]
     assert taken(choice, *pages) == [[0, 1], *([number] for number in range(2, 50))]
     assert taken(choice, numbers(1, 1, 2), numbers(2, 1)) == [[1, 2], []]
 
 
 def test_items_without_the_field_count_by_their_whole_content() -> None:
-    choice = Choice("", unique="id")
+    choice = ItemSelection("", unique="id")
     assert taken(choice, numbers(1, 2), numbers(2, 3)) == [[1, 2], [3]]
 
 
 def test_a_document_with_more_items_than_can_be_remembered_is_refused() -> None:
     with pytest.raises(SourceFailed):
-        taken(Choice("", unique="n"), numbers(*range(REMEMBER_MAX + 1)))
+        taken(ItemSelection("", unique="n"), numbers(*range(REMEMBER_MAX + 1)))
 
 
 def test_the_largest_mark_fits() -> None:
-    found = fresh(numbers(*range(REMEMBER_MAX)), Choice("", unique="n"), Place())
-    assert found is not None
-    place = Place("e" * 1024, "m" * 1024, None, found[-1][1].seen)
+    items = fresh(numbers(*range(REMEMBER_MAX)), ItemSelection("", unique="n"), PollMark())
+    assert items is not None
+    place = PollMark("e" * 1024, "m" * 1024, None, items[-1][1].seen)
     assert len(mark_of(place)) <= MARK_LENGTH_MAX
 
 

@@ -19,45 +19,46 @@ import pytest
 
 from penstock.collect.sources.files.follow import Follower
 from penstock.collect.sources.files.lines import LineSplitter
-from penstock.collect.sources.files.logfile import HEAD_BYTES, Position
+from penstock.collect.sources.files.logfile import HEAD_BYTES, FilePosition
 from penstock.collect.sources.files.rotation import Family, family
 from penstock.collect.sources.files.tail import TailSource
-from penstock.contracts import SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
-from penstock.settings import Settings
-from tests.collect.fakes import MemoryLog
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import DeclarationError, SourceFailed
+from penstock.core.settings import Settings
+from tests.clocks import until
 from tests.collect.sources import file_workers
-from tests.collect.sources.file_workers import Crash, CrashingIntake, Rotator, Worker, log_lines, stored
-from tests.collect.support import Rig, at_work, body, fix, in_loop, opened, until
+from tests.collect.sources.file_workers import Crash, CrashingWriter, Rotator, Worker, log_lines, stored
+from tests.collect.support import Rig, at_work, body, fix, in_loop, opened
+from tests.memory_log import MemoryLog
 
 LINE_MAX = 100
 
 
 class Reader:
-    """A follower whose process can end: what it has given is kept, and another begins where that ends."""
+    """A follower whose process can end: the lines read are kept, and another follower continues from there."""
 
     def __init__(self, path: Path, *, from_start: bool = True, wait_s: float = 0.0) -> None:
         self.path, self.from_start, self.wait_s = path, from_start, wait_s
         self.lines: list[bytes] = []
-        self.place: Position | None = None
+        self.position: FilePosition | None = None
         self.begin()
 
     def begin(self) -> None:
-        self.follower = Follower(self.path, self.place, self.from_start, LINE_MAX, self.wait_s)
+        self.follower = Follower(self.path, self.position, self.from_start, LINE_MAX, self.wait_s)
 
     def restart(self) -> None:
         self.follower.close()
         self.begin()
 
     def read(self) -> list[bytes]:
-        """What is new, until there is nothing to do but wait."""
+        """Return the new lines, until there is nothing to do but wait."""
         before = len(self.lines)
         for _ in range(1000):
             step = self.follower.step()
-            self.place = step.note or self.place
-            for line, place in step.lines:
+            self.position = step.note or self.position
+            for line, position in step.lines:
                 self.lines.append(line)
-                self.place = place
+                self.position = position
             if not step.more:
                 return self.lines[before:]
         raise AssertionError("it goes on and on")
@@ -219,8 +220,8 @@ def test_a_packed_file_that_is_cut_short_is_read_up_to_there(
     beside(path, ".1.gz").write_bytes(packed[: len(packed) // 2])
     beside(path, ".1").unlink()
     append(path, b"after")
-    found = reader.read()
-    assert (len(found) > 1000, found[-1]) == (True, b"after")
+    lines = reader.read()
+    assert (len(lines) > 1000, lines[-1]) == (True, b"after")
     assert "app.log.1.gz is damaged" in caplog.text
 
 
@@ -231,7 +232,7 @@ def test_a_truncated_file_begins_again_and_the_log_says_so(
     reader.read()
     path.write_bytes(b"new\n")
     assert reader.read() == [b"new"]
-    assert "app.log was truncated or written anew" in caplog.text
+    assert "app.log was truncated or rewritten" in caplog.text
 
 
 def test_a_truncated_file_that_has_grown_past_the_position_is_noticed(path: Path, reader: Reader) -> None:
@@ -254,11 +255,11 @@ def test_history_that_was_there_before_is_not_read_when_a_file_is_truncated(path
 def test_an_inode_that_is_used_again_is_not_taken_for_the_old_file(path: Path, reader: Reader) -> None:
     append(path, b"one", b"two")
     reader.read()
-    assert reader.place is not None
+    assert reader.position is not None
     path.unlink()
     append(path, b"uno", b"dos", b"tres")
-    reader.place = Position(
-        path.stat().st_ino, *(getattr(reader.place, name) for name in ("offset", "print", "mtime", "live"))
+    reader.position = FilePosition(
+        path.stat().st_ino, *(getattr(reader.position, name) for name in ("offset", "print", "mtime", "live"))
     )
     reader.restart()
     assert reader.read() == [b"uno", b"dos", b"tres"]
@@ -286,11 +287,11 @@ def test_when_the_old_file_was_removed_all_newer_ones_are_read(
     for number in range(3):
         rotate(path, 5)
         append(path, b"after %d" % number)
-        os.utime(path, (time.time() + number, time.time() + number))  # a clock may be too coarse to tell them apart
+        os.utime(path, (time.time() + number, time.time() + number))  # the clock may be too coarse to tell them apart
     beside(path, ".3").unlink()
     reader.restart()
     assert reader.read() == [b"after 0", b"after 1", b"after 2"]
-    assert "is in no file any more; going on with app.log.2" in caplog.text
+    assert "no longer exists; continuing with app.log.2" in caplog.text
 
 
 def test_a_file_that_was_copied_and_not_yet_truncated_is_read_once(path: Path, reader: Reader) -> None:
@@ -313,23 +314,23 @@ def test_a_file_that_is_renamed_while_it_is_looked_for_is_not_passed_over(
     path: Path, reader: Reader, monkeypatch: pytest.MonkeyPatch, same_moment: bool
 ) -> None:
     """A rotation renames the copy that holds our position between the listing and the opening. Then the next newer file
-    is not the one to go on with, though the copy was written to in the moment in which we last read."""
+    is not the one to continue with, though the copy was written to in the moment in which we last read."""
     copies = [path.with_name(f"app.log.{number}") for number in (1, 2, 3)]
     path.write_bytes(b"1\n2\n")
     assert reader.read() == [b"1", b"2"]
-    assert reader.place is not None
+    assert reader.position is not None
     copies[1].write_bytes(b"1\n2\n3\n4\n")
     copies[0].write_bytes(b"5\n6\n")
     path.write_bytes(b"7\n")
     for copy, later_ns in ((copies[1], 0 if same_moment else 1_000), (copies[0], 2_000_000)):
-        os.utime(copy, ns=(0, reader.place.mtime + later_ns))
+        os.utime(copy, ns=(0, reader.position.mtime + later_ns))
     reader.restart()
 
     def listed_and_then_renamed(path: Path) -> Family | None:
-        found = family(path)
+        listing = family(path)
         monkeypatch.undo()
-        copies[1].rename(copies[2])  # the highest number first, as they all do it
-        return found
+        copies[1].rename(copies[2])  # the highest number first, as all tools do
+        return listing
 
     monkeypatch.setattr("penstock.collect.sources.files.follow.family", listed_and_then_renamed)
     assert reader.read() == []
@@ -383,10 +384,10 @@ def test_rotated_files_are_known_by_name_and_come_oldest_first(
 ) -> None:
     for name in names:
         (tmp_path / name).touch()
-    found = family(tmp_path / "x.log")
-    assert found is not None
-    assert len(found.older) == len(expected)
-    assert all(seen.path.name.endswith(ending) for seen, ending in zip(found.older, expected, strict=True))
+    listing = family(tmp_path / "x.log")
+    assert listing is not None
+    assert len(listing.older) == len(expected)
+    assert all(seen.path.name.endswith(ending) for seen, ending in zip(listing.older, expected, strict=True))
 
 
 def test_lines_are_the_same_however_the_bytes_are_cut() -> None:
@@ -396,18 +397,18 @@ def test_lines_are_the_same_however_the_bytes_are_cut() -> None:
     whole = b"".join(draw.choice((b"\n", b"\r", b"\r\n", b"a", b"b" * 30, b"c" * 200)) for _ in range(300))
     expected = [line.removesuffix(b"\r") for line in whole.split(b"\n")[:-1]]
     for _ in range(50):
-        splitter, found, at = LineSplitter(0, LINE_MAX), [], 0
+        splitter, lines, at = LineSplitter(0, LINE_MAX), [], 0
         while at < len(whole):
             size = draw.randrange(1, 80)
-            found += splitter.feed(whole[at : at + size])
+            lines += splitter.feed(whole[at : at + size])
             at += size
-        assert [line.data for line in found] == [line[: LINE_MAX + 1] for line in expected]
-        assert all(whole[line.end - 1 : line.end] == b"\n" for line in found)
+        assert [line.data for line in lines] == [line[: LINE_MAX + 1] for line in expected]
+        assert all(whole[line.end - 1 : line.end] == b"\n" for line in lines)
 
 
 def test_a_line_of_the_largest_size_is_whole_with_either_end() -> None:
-    found = LineSplitter(0, 3).feed(b"abc\r\nabc\nabcd\nab\r\r\nabc\r\r\n")
-    assert [line.data for line in found] == [b"abc", b"abc", b"abcd", b"ab\r", b"abc\r"]
+    lines = LineSplitter(0, 3).feed(b"abc\r\nabc\nabcd\nab\r\r\nabc\r\r\n")
+    assert [line.data for line in lines] == [b"abc", b"abc", b"abcd", b"ab\r", b"abc\r"]
 
 
 @asynccontextmanager
@@ -422,7 +423,7 @@ async def test_lines_become_events_and_bad_ones_dead_letters(path: Path) -> None
     log = MemoryLog()
     async with opened(log) as rig, following(rig, path, "fixes") as status:
         await until(lambda: status.state == "waiting")
-        assert status.error == f"{path} is not there yet"
+        assert status.error == f"{path} does not exist yet"
         append(path, body(fix(1)), b"not JSON", body(fix(2)))
         await until(lambda: len(log.events("fixes")) == 2 and len(log.events("fixes.rejected")) == 1)
         await until(lambda: (status.state, status.error, status.received) == ("connected", None, 3))
@@ -472,10 +473,10 @@ async def test_a_file_that_cannot_be_read_is_tried_again_and_the_status_says_why
 @in_loop
 async def test_a_mark_of_another_kind_of_source_is_refused(path: Path) -> None:
     async with opened(MemoryLog()) as rig:
-        intake = rig.door.intake_for_source("feed", "raw")
-        await (await intake.note('{"file":"a.csv"}'))
-        with pytest.raises(SourceFailed, match="give it a new name"):
-            await TailSource(path).run(intake, SourceStatus())
+        source_writer = rig.ingress.writer_for_source("feed", "raw")
+        await (await source_writer.note('{"file":"a.csv"}'))
+        with pytest.raises(SourceFailed, match="rename this source"):
+            await TailSource(path).run(source_writer, SourceStatus())
 
 
 def test_what_makes_no_sense_is_refused_when_it_is_declared() -> None:
@@ -488,8 +489,8 @@ def test_what_makes_no_sense_is_refused_when_it_is_declared() -> None:
 def test_a_mark_is_small_whatever_the_file_holds(path: Path, reader: Reader) -> None:
     append(path, *[b'\xff\x00"\\' * 20] * 100)
     reader.read()
-    assert reader.place is not None
-    assert len(reader.place.text()) < 200
+    assert reader.position is not None
+    assert len(reader.position.text()) < 200
     assert path.stat().st_size > HEAD_BYTES
 
 
@@ -500,27 +501,29 @@ async def test_lines_come_once_and_in_order_wherever_the_process_ends(path: Path
     print("seed", seed)
     draw = random.Random(seed)
     rotator, upcoming = Rotator(path, mode, draw), log_lines()
-    intake, crashes, written = CrashingIntake(draw), 0, 0
-    while written < 2000 or len(intake.events) < written:
+    source_writer, crashes, written = CrashingWriter(draw), 0, 0
+    while written < 2000 or len(source_writer.events) < written:
         crashes += 1
         assert crashes < 1000
-        intake.restart(events_max=100)
+        source_writer.restart(events_max=100)
         for _ in range(draw.randrange(5) if written < 2000 else 0):
             lines = list(itertools.islice(upcoming, draw.randrange(60)))
-            rotator.rotate(lines) if draw.random() < 0.6 and intake.events else os.write(rotator.file, b"".join(lines))
+            rotator.rotate(lines) if draw.random() < 0.6 and source_writer.events else os.write(
+                rotator.file, b"".join(lines)
+            )
             written += len(lines)
         source = TailSource(path, poll_s=0.001, rotated_wait_s=0.0)
         with suppress(Crash, TimeoutError):
-            await asyncio.wait_for(source.run(intake, SourceStatus()), 0.2)
+            await asyncio.wait_for(source.run(source_writer, SourceStatus()), 0.2)
     os.close(rotator.file)
-    assert [line + b"\n" for line in intake.events] == list(itertools.islice(log_lines(), written))
+    assert [line + b"\n" for line in source_writer.events] == list(itertools.islice(log_lines(), written))
     assert crashes > 20
 
 
 @in_loop
-async def _begin(directory: Path, told: dict[str, Any]) -> None:
-    """Note that there is no file yet: a source that never ran does not read what was rotated before."""
-    async with file_workers.reading(directory, told) as (_, status):
+async def _begin(directory: Path, spec: dict[str, Any]) -> None:
+    """Record that there is no file yet: a source that never ran does not read files rotated before."""
+    async with file_workers.reading(directory, spec) as (_, status):
         await until(lambda: status.state == "waiting")
 
 
@@ -528,9 +531,9 @@ FINISH_S = 60.0
 
 
 @in_loop
-async def _finish(directory: Path, told: dict[str, Any], count: int) -> None:
-    """Read what is left, in this process; then look a few times more, for what should not come."""
-    async with file_workers.reading(directory, told) as (log, status):
+async def _finish(directory: Path, spec: dict[str, Any], count: int) -> None:
+    """Read the rest in this process; then check a few more times that nothing else arrives."""
+    async with file_workers.reading(directory, spec) as (log, status):
         try:
             async with asyncio.timeout(FINISH_S):
                 while log.events_appended("raw") < count:
@@ -546,8 +549,8 @@ async def _finish(directory: Path, told: dict[str, Any], count: int) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(0.3):
                 await until(lambda: status.received > received)
-        found = [row["data"] for row in stored(log, "raw")]
-    assert found == [line.rstrip(b"\n") for line in itertools.islice(log_lines(), count)]
+        stored_lines = [row["data"] for row in stored(log, "raw")]
+    assert stored_lines == [line.rstrip(b"\n") for line in itertools.islice(log_lines(), count)]
 
 
 def _killed_over_and_over(tmp_path: Path, mode: str, rounds: int) -> None:
@@ -556,13 +559,13 @@ def _killed_over_and_over(tmp_path: Path, mode: str, rounds: int) -> None:
     draw = random.Random(seed)
     path, directory = tmp_path / "app.log", tmp_path / "log"
     directory.mkdir()
-    told = {"kind": "tail", "path": str(path), "poll_s": 0.02, "rotated_wait_s": 0.05}
-    _begin(directory, told)
-    reader, writer = Worker("read", directory, json.dumps(told)), Worker("log", path, mode, seed)
+    spec = {"kind": "tail", "path": str(path), "poll_s": 0.02, "rotated_wait_s": 0.05}
+    _begin(directory, spec)
+    reader, writer = Worker("read", directory, json.dumps(spec)), Worker("log", path, mode, seed)
     for _ in range(rounds):
         reader.run_and_kill(draw.random() ** 2)
     reader.end()
-    _finish(directory, told, int(writer.end()))
+    _finish(directory, spec, int(writer.end()))
 
 
 MODES = pytest.mark.parametrize("mode", ["rename", "date", "copytruncate", "compress"])

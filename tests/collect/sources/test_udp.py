@@ -23,21 +23,22 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.app import App
-from penstock.collect.door import FrontDoor
+from penstock.app.app import App
+from penstock.collect.ingress import Ingress
 from penstock.collect.sources import reconnect
-from penstock.collect.sources.reconnect import Backoff
 from penstock.collect.sources.udp import inbox
 from penstock.collect.sources.udp.inbox import KernelDrops
 from penstock.collect.sources.udp.metrics import statsd
 from penstock.collect.sources.udp.source import UdpSource, each_line, udp
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError, SourceFailed, SyncFailed
+from penstock.core.backoff import Backoff
+from penstock.core.contracts import SourceStatus, SourceWriter
+from penstock.core.errors import DeclarationError, SourceFailed, SyncFailed
+from penstock.core.settings import Settings
 from penstock.queue import EmbeddedLog
-from penstock.settings import Settings
 from tests.alone import alone
-from tests.collect.fakes import ManualClock, MemoryLog
-from tests.collect.support import at_work, body, fix, opened, until
+from tests.clocks import ManualClock, until
+from tests.collect.support import at_work, body, fix, opened
+from tests.memory_log import MemoryLog
 from tests.network import unlikely_port
 
 ROOT = Path(__file__).parents[3]
@@ -47,7 +48,7 @@ Runner = Callable[[Coroutine[Any, Any, None]], None]
 
 
 def in_both_loops(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[Runner], None]:
-    """Run an async test in a loop of asyncio and in one of uvloop, which is the one in production."""
+    """Run an async test in a loop of asyncio and in one of uvloop, which is used in production."""
 
     @functools.wraps(test)
     def ran(run: Runner) -> None:
@@ -77,7 +78,7 @@ def stored(log: MemoryLog) -> list[bytes]:
 
 
 def dropped_before_any_socket() -> int:
-    """What the kernel dropped on loopback for want of a place in its own queue, which is counted for no socket."""
+    """Return the drops on loopback for want of room in the kernel's own queue, which are counted for no socket."""
     with open("/proc/net/softnet_stat") as lines:
         return sum(int(line.split()[1], 16) for line in lines)
 
@@ -88,8 +89,8 @@ async def test_each_datagram_is_one_event_in_the_order_of_arrival() -> None:
     sent = [b"d%d" % number for number in range(500)]
     async with opened(log) as rig, listening(rig, UdpSource(HERE, port)) as status:
         with sending(port) as send:
-            for each in sent:
-                send(each)
+            for datagram in sent:
+                send(datagram)
         await until(lambda: len(log.rows["raw"][0]) == 500)
         assert stored(log) == sent
         assert (status.state, status.received, status.lost, status.error) == ("connected", 500, 0, None)
@@ -101,8 +102,8 @@ async def test_with_lines_each_line_is_one_event_and_a_datagram_without_any_is_a
     source = udp(HERE, port, lines=True)
     async with opened(log) as rig, listening(rig, source) as status:
         with sending(port) as send:
-            for each in (b"a\nb\r\n\n c \n", b"\n\r\n", b"", b"d"):
-                send(each)
+            for datagram in (b"a\nb\r\n\n c \n", b"\n\r\n", b"", b"d"):
+                send(datagram)
         await until(lambda: status.received == 6)
         await until(lambda: len(stored(log)) == 4 and len(log.events("raw.rejected")) == 2)
         assert stored(log) == [b"a", b"b", b"c", b"d"]
@@ -114,8 +115,8 @@ async def test_rubbish_is_a_dead_letter_and_the_largest_datagram_is_taken() -> N
     large = body(fix(2, "v" * 65_400)).ljust(65_507)
     async with opened(log) as rig, listening(rig, UdpSource(HERE, port), "fixes") as status:
         with sending(port) as send:
-            for each in (body(fix(1)), b"", b"\xff\xfe", b"{", body({"fix_id": 2}), large, body(fix(3))):
-                send(each)
+            for datagram in (body(fix(1)), b"", b"\xff\xfe", b"{", body({"fix_id": 2}), large, body(fix(3))):
+                send(datagram)
         await until(lambda: len(log.events("fixes")) == 3 and len(log.events("fixes.rejected")) == 4)
         assert {row["fix_id"] for row in log.events("fixes")} == {"f1", "f2", "f3"}
         assert [row["raw"] for row in log.events("fixes.rejected")] == [b"", b"\xff\xfe", b"{", b'{"fix_id":2}']
@@ -144,7 +145,7 @@ async def test_an_array_of_too_many_events_is_a_dead_letter_and_the_source_goes_
             send(body(fix(99)))
         await until(lambda: [row["fix_id"] for row in log.events("fixes")] == ["f99"])
         assert (status.state, status.received, status.lost) == ("connected", 2, 0)
-        assert [row["reason"] for row in log.events("fixes.rejected")] == ["the body has 11 events, the most is 10"]
+        assert [row["reason"] for row in log.events("fixes.rejected")] == ["the body has 11 events; the limit is 10"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells what it drops")
@@ -177,7 +178,7 @@ async def test_in_a_flood_every_datagram_is_received_or_counted_as_lost() -> Non
         await until(lambda: total - elsewhere <= status.received + status.lost)
         assert status.received + status.lost <= total
         await until(lambda: len(stored(log)) == status.received)
-    numbers = [int(each) for each in stored(log)]
+    numbers = [int(raw) for raw in stored(log)]
     assert numbers == sorted(set(numbers))
     assert status.lost > 0
     assert status.received > 0
@@ -205,7 +206,7 @@ async def test_while_the_disk_is_slow_the_loss_is_counted_the_loop_goes_on_and_m
         log.gate.set()
         await until(lambda: status.received + status.lost == sent)
         await until(lambda: len(stored(log)) == status.received)
-    numbers = [int(each[:5]) for each in stored(log)]
+    numbers = [int(raw[:5]) for raw in stored(log)]
     assert numbers[:100] == list(range(100))  # the newest were dropped
     assert numbers == sorted(set(numbers))
 
@@ -281,11 +282,11 @@ async def test_an_address_of_version_6_is_listened_on() -> None:
 
 
 async def failed(source: UdpSource) -> str:
-    """What a source says that cannot begin."""
+    """Return the error of a source that cannot start."""
     status = SourceStatus()
     async with opened(MemoryLog()) as rig:
         with pytest.raises(SourceFailed) as caught:
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 60)
+            await asyncio.wait_for(source.run(rig.ingress.writer_for_source("feed", "raw"), status), 60)
         assert (status.state, status.error) == ("failed", caught.value.message)
     return caught.value.message
 
@@ -296,14 +297,15 @@ async def test_a_port_that_is_taken_is_told_in_a_sentence() -> None:
         taken.bind((HERE, 0))
         port = taken.getsockname()[1]
         assert await failed(UdpSource(HERE, port)) == (
-            f"cannot listen on udp://127.0.0.1:{port}: another program listens there; end it, or choose another port"
+            f"cannot listen on udp://127.0.0.1:{port}: another program is listening there; stop it, or "
+            "choose another port"
         )
 
 
 @in_both_loops
 async def test_an_address_of_another_machine_is_told_in_a_sentence() -> None:
     assert await failed(UdpSource("192.0.2.1", 9999, anyone=True)) == (
-        "cannot listen on udp://192.0.2.1:9999: this machine does not have that address; choose one of its own"
+        "cannot listen on udp://192.0.2.1:9999: this machine does not have that address; choose one of its addresses"
     )
 
 
@@ -313,7 +315,7 @@ def test_a_port_that_is_not_permitted_is_told_in_a_sentence(monkeypatch: pytest.
 
     monkeypatch.setattr(socket.socket, "bind", bind)
     assert asyncio.run(failed(UdpSource(HERE, 53))) == (
-        "cannot listen on udp://127.0.0.1:53: this user may not listen on that port; choose one above 1023"
+        "cannot listen on udp://127.0.0.1:53: this user is not allowed to listen on that port; choose one above 1023"
     )
 
 
@@ -321,7 +323,7 @@ def test_a_localhost_that_is_elsewhere_is_refused(monkeypatch: pytest.MonkeyPatc
     elsewhere = [(socket.AF_INET, socket.SOCK_DGRAM, 17, "", ("192.0.2.1", 9999))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: elsewhere)
     assert asyncio.run(failed(UdpSource("localhost", 9999))).startswith(
-        "udp://localhost:9999 (192.0.2.1) would take datagrams from anyone who reaches it"
+        "udp://localhost:9999 (192.0.2.1) would accept datagrams from anyone who can reach it"
     )
 
 
@@ -332,7 +334,7 @@ def test_a_name_without_an_address_is_tried_again(monkeypatch: pytest.MonkeyPatc
     async def test() -> None:
         source, status = UdpSource("collector.example", 9999, anyone=True, backoff=QUICK), SourceStatus()
         async with opened(MemoryLog()) as rig:
-            task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
+            task = asyncio.create_task(source.run(rig.ingress.writer_for_source("feed", "raw"), status))
             await until(lambda: status.reconnects >= 2)
             assert str(status.error).startswith("could not listen: ")
             task.cancel()
@@ -372,9 +374,9 @@ def test_a_buffer_that_the_kernel_does_not_give_is_told_with_the_remedy(caplog: 
             pass
 
     asyncio.run(test())
-    (told,) = [record.getMessage() for record in caplog.records if record.name == "penstock.collect"]
-    assert "not the 1073741824 asked for" in told
-    assert "sysctl -w net.core.rmem_max=1073741824" in told
+    (warning,) = [record.getMessage() for record in caplog.records if record.name == "penstock.collect"]
+    assert "instead of 1073741824" in warning
+    assert "sysctl -w net.core.rmem_max=1073741824" in warning
 
 
 @in_both_loops
@@ -382,7 +384,7 @@ async def test_a_failed_sync_ends_the_source_with_a_sentence() -> None:
     log, port, status = MemoryLog(), free_port(), SourceStatus()
     log.faults = [SyncFailed("the disk is gone")]
     async with opened(log) as rig:
-        running = asyncio.create_task(UdpSource(HERE, port).run(rig.door.intake_for_source("feed", "raw"), status))
+        running = asyncio.create_task(UdpSource(HERE, port).run(rig.ingress.writer_for_source("feed", "raw"), status))
         await until(lambda: status.state == "connected")
         with sending(port) as send:
             while not running.done():
@@ -436,34 +438,38 @@ def test_the_kernels_count_may_begin_anew(monkeypatch: pytest.MonkeyPatch) -> No
         assert [drops.since(), drops.since(), drops.since()] == [2, 5, 0]
 
 
-class Telling:
-    """An intake that says which events are durable, on standard output, in one write each."""
+def print_durable(source_writer: SourceWriter) -> None:
+    """Let a source writer print which events are durable, in one write each."""
+    put = source_writer.put
 
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
-        self.mark, self.note, self.reject, self.settle = intake.mark, intake.note, intake.reject, intake.settle
-
-    async def put(self, raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
-        durable = await self._intake.put(raw, mark)
+    async def put_and_print(raw: bytes, mark: str | None = None) -> asyncio.Future[None]:
+        durable = await put(raw, mark)
         durable.add_done_callback(lambda done: done.exception() or os.write(1, raw + b"\n"))
         return durable
 
+    source_writer.put = put_and_print  # type: ignore[method-assign]
+
 
 async def listen(directory: str, port: str) -> None:
-    """Take datagrams into a log on disk, until killed."""
+    """Receive datagrams into a log on disk, until killed."""
     app = App("test")
     app.stream("raw", partitions=1)
     log = EmbeddedLog(Path(directory), disk_reserve_bytes=0)
-    door = FrontDoor(app.streams, log, Settings(request_events_max=50), ManualClock(), print, lambda _: None)
-    intake: Any = Telling(door.intake_for_source("feed", "raw"))
-    await UdpSource(HERE, int(port), pending_max=200).run(intake, SourceStatus())
+    ingress = Ingress(app.streams, log, Settings(request_events_max=50), ManualClock(), print, lambda _: None)
+    source_writer = ingress.writer_for_source("feed", "raw")
+    print_durable(source_writer)
+    await UdpSource(HERE, int(port), pending_max=200).run(source_writer, SourceStatus())
 
 
-def killed_while_it_listens(directory: Path, told: Path, numbers: Iterator[int], wait_s: float) -> None:
-    """One life of a listener: it has taken some datagrams, and is killed in the midst of more."""
-    port, known = free_port(), told.stat().st_size
+def killed_while_it_listens(directory: Path, report: Path, numbers: Iterator[int], wait_s: float) -> None:
+    """Run a listener once: it receives some datagrams, and is killed while more arrive."""
+    port, known = free_port(), report.stat().st_size
     words = [sys.executable, "-m", "tests.collect.sources.test_udp", str(directory), str(port)]
-    with told.open("ab") as output, subprocess.Popen(words, cwd=ROOT, stdout=output) as process, sending(port) as send:
+    with (
+        report.open("ab") as output,
+        subprocess.Popen(words, cwd=ROOT, stdout=output) as process,
+        sending(port) as send,
+    ):
         kill_at, deadline = float("inf"), time.monotonic() + 30
         while time.monotonic() < kill_at:
             assert process.poll() is None
@@ -472,7 +478,7 @@ def killed_while_it_listens(directory: Path, told: Path, numbers: Iterator[int],
                 with suppress(ConnectionRefusedError):
                     send(b"%d" % next(numbers))
             time.sleep(0.001)
-            if kill_at == float("inf") and told.stat().st_size > known:
+            if kill_at == float("inf") and report.stat().st_size > known:
                 kill_at = time.monotonic() + wait_s
         process.send_signal(signal.SIGKILL)
 
@@ -480,19 +486,20 @@ def killed_while_it_listens(directory: Path, told: Path, numbers: Iterator[int],
 def survives_kills(tmp_path: Path, rounds: int) -> None:
     seed = random.randrange(2**32)
     print("seed", seed)
-    draw, told, numbers = random.Random(seed), tmp_path / "told", iter(range(10**9))
-    told.touch()
+    draw, report, numbers = random.Random(seed), tmp_path / "told", iter(range(10**9))
+    report.touch()
     for _ in range(rounds):
-        killed_while_it_listens(tmp_path / "log", told, numbers, draw.uniform(0, 0.5))
-    durable = told.read_bytes().split()
+        killed_while_it_listens(tmp_path / "log", report, numbers, draw.uniform(0, 0.5))
+    durable = report.read_bytes().split()
     log = EmbeddedLog(tmp_path / "log", disk_reserve_bytes=0)
     rows = [row["data"] for batch in log.read("raw", 0, 0, log.ends("raw")[0]) for row in batch.to_pylist()]
     log.close()
     counts = Counter(rows)
     assert len(durable) == len(set(durable)) > 0
-    assert [each for each in durable if counts[each] != 1] == []
-    assert [each for each, count in counts.items() if count != 1] == []
-    assert all(int(each) < next(numbers) for each in counts)
+    assert [datagram for datagram in durable if counts[datagram] != 1] == []
+    assert [datagram for datagram, count in counts.items() if count != 1] == []
+    unsent = next(numbers)
+    assert all(int(datagram) < unsent for datagram in counts)
 
 
 def test_what_was_durable_before_a_kill_is_in_the_log_exactly_once(tmp_path: Path) -> None:

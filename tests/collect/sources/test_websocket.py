@@ -16,14 +16,16 @@ from websockets.datastructures import Headers
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
-from penstock.collect import feed, mqtt, nats, poll, websocket
-from penstock.collect.sources.reconnect import HIDDEN, Backoff, without_secrets
+from penstock.collect import mqtt, nats, poll, source_buffer, websocket
+from penstock.collect.sources.addresses import HIDDEN, without_secrets
 from penstock.collect.sources.websocket import WebSocketSource
-from penstock.contracts import SourceStatus
-from penstock.errors import DeclarationError, DiskFull, StorageError, SyncFailed
-from penstock.settings import Settings
-from tests.collect.fakes import MemoryLog
-from tests.collect.support import Rig, at_work, body, fix, in_loop, opened, until
+from penstock.core.backoff import Backoff
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import DeclarationError, DiskFull, StorageError, SyncFailed
+from penstock.core.settings import Settings
+from tests.clocks import until
+from tests.collect.support import Rig, at_work, body, fix, in_loop, opened
+from tests.memory_log import MemoryLog
 from tests.network import refusing
 
 Handler = Callable[[ServerConnection], Awaitable[None]]
@@ -55,7 +57,7 @@ async def test_each_message_is_stored_once_and_in_order_over_many_broken_connect
     total = 600
 
     async def handler(connection: ServerConnection) -> None:
-        """Send some, then close properly (so that what was sent arrives) or say a wrong thing and hang up."""
+        """Send some, then close properly (so that all messages arrive) or send invalid data and hang up."""
         for _ in range(draw.randrange(1, 40)):
             if len(sent) == total:
                 break
@@ -85,12 +87,12 @@ async def test_a_cut_connection_loses_only_what_never_arrived() -> None:
     async def handler(connection: ServerConnection) -> None:
         for _ in range(draw.randrange(1, 30)):
             await connection.send(b"%d" % next(numbers))
-        connection.transport.abort()  # a reset: bytes on their way may be lost, as with any network
+        connection.transport.abort()  # a reset: bytes in transit may be lost, as with any network
 
     log = MemoryLog()
     async with opened(log) as rig, serving(handler) as url, pulling(rig, url) as status:
         await until(lambda: status.reconnects >= 30)
-    seen = [int(each) for each in stored(log)]
+    seen = [int(raw) for raw in stored(log)]
     assert seen == sorted(set(seen))
     assert len(seen) == status.received
 
@@ -136,7 +138,7 @@ async def test_a_full_queue_stops_the_reading_and_nothing_is_lost() -> None:
         assert status.received <= 21  # one group at the disk, one in the buffer, one message in hand
         log.gate.set()
         await until(lambda: len(log.rows["raw"][0]) == 2000)
-        assert [int(each[:4]) for each in stored(log)] == list(range(2000))
+        assert [int(raw[:4]) for raw in stored(log)] == list(range(2000))
 
 
 @in_loop
@@ -148,7 +150,7 @@ async def test_a_full_disk_and_a_failing_log_are_waited_out_and_no_event_is_doub
             await connection.send(body(fix(number)) if number % 10 else b"not json %d" % number)
         await connection.wait_closed()
 
-    monkeypatch.setattr(feed, "RETRY_S", 0.0)
+    monkeypatch.setattr(source_buffer, "RETRY_S", 0.0)
     log = MemoryLog()
     log.faults = [DiskFull("full", retry_after_s=0), StorageError("the file is damaged")] * 3
     async with opened(log) as rig, serving(handler) as url, pulling(rig, url, "fixes") as status:
@@ -169,7 +171,7 @@ async def test_bad_messages_are_dead_letters_and_the_feed_goes_on() -> None:
         await until(lambda: len(log.events("fixes")) == 2 and len(log.events("fixes.rejected")) == 3)
         assert [row["raw"] for row in log.events("fixes.rejected")] == [b"\xff\xfe", b"{", b'{"fix_id":2}']
         assert (status.state, status.received, status.reconnects) == ("connected", 5, 0)
-        assert rig.door.audits()["fixes"].total().rejected == 3
+        assert rig.ingress.audits()["fixes"].total().rejected == 3
 
 
 @in_loop
@@ -186,14 +188,14 @@ async def test_a_failed_sync_ends_the_source_with_a_sentence() -> None:
         status = SourceStatus()
         source = WebSocketSource(url)
         with pytest.raises(SyncFailed):
-            await asyncio.wait_for(source.run(rig.door.intake_for_source("feed", "raw"), status), 60)
+            await asyncio.wait_for(source.run(rig.ingress.writer_for_source("feed", "raw"), status), 60)
         assert (status.state, status.error) == ("failed", "the disk is gone")
 
 
 @in_loop
 async def test_a_peer_that_answers_no_ping_is_left(caplog: pytest.LogCaptureFixture) -> None:
     async def mute(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Open as a WebSocket server would, then say nothing more."""
+        """Open the connection as a WebSocket server would, then send nothing more."""
         from websockets.http11 import Request
         from websockets.server import ServerProtocol
 
@@ -234,24 +236,12 @@ async def test_the_greeting_is_sent_after_each_connect() -> None:
     log = MemoryLog()
     async with opened(log) as rig, serving(handler) as url:
         source = websocket(url, hello="subscribe", backoff_s=0.001)
-        task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), SourceStatus()))
+        task = asyncio.create_task(source.run(rig.ingress.writer_for_source("feed", "raw"), SourceStatus()))
         await until(lambda: len(heard) >= 3)
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
     assert set(heard) == {"subscribe"}
-
-
-def test_the_wait_doubles_to_a_bound_and_is_spread_out() -> None:
-    assert [Backoff(0.5, 30).wait_s(attempt, 1.0) for attempt in range(8)] == [0.5, 1, 2, 4, 8, 16, 30, 30]
-    assert Backoff(0.5, 30).wait_s(10_000, 1.0) == 30
-    assert Backoff(0.5, 30).wait_s(3, 0.25) == 1.0
-
-
-def test_an_address_is_shown_without_secrets() -> None:
-    source = websocket("wss://user:password@feed.example:9443/live?token=secret")
-    assert source.address == "wss://feed.example:9443/live"
-    assert source.kind == "websocket"
 
 
 NO_ADDRESSES = [
@@ -269,7 +259,7 @@ NO_ADDRESSES = [
 
 @pytest.mark.parametrize("url", ["http://x", "feed.example", "", "ws://", *NO_ADDRESSES])
 def test_what_is_no_websocket_address_is_refused_when_it_is_declared(url: str) -> None:
-    """And nothing of it is shown that may be a part of a password."""
+    """Nothing is shown of it that may be a part of a password."""
     with pytest.raises(DeclarationError) as refused:
         websocket(url)
     assert "hid" not in refused.value.message
@@ -296,7 +286,7 @@ def test_a_password_with_a_comma_is_not_shown_as_a_server() -> None:
 
 
 @pytest.mark.parametrize(
-    ("location", "told"),
+    ("location", "message"),
     [
         ("ws://other.example/live?token=hidden", "redirects to ws://other.example/live, which is not followed"),
         ("ws://user:hidden@other.example/live", "redirects to ws://other.example/live, which is not followed"),
@@ -308,9 +298,9 @@ def test_a_password_with_a_comma_is_not_shown_as_a_server() -> None:
 )
 @in_loop
 async def test_a_redirect_that_is_not_followed_is_told_without_its_secrets(
-    location: str, told: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
+    location: str, message: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    """Nor is our own address with its token. From TLS to none is one that the library refuses."""
+    """Our own address with its token is not shown either. The library refuses a redirect from TLS to plain."""
 
     def redirect(connection: ServerConnection, request: Request) -> Response:
         return Response(307, "Temporary Redirect", Headers(Location=location))
@@ -328,10 +318,10 @@ async def test_a_redirect_that_is_not_followed_is_told_without_its_secrets(
             url = f"wss://user:hidden@127.0.0.1:{port}/feed?token=hidden"
             async with opened(MemoryLog()) as rig, pulling(rig, url) as status:
                 await until(lambda: status.error is not None)
-                assert str(status.error).endswith(told)
+                assert str(status.error).endswith(message)
                 assert "hidden" not in str(status.error)
     said = [record.getMessage() for record in caplog.records if record.name == "penstock.collect"]
-    assert told in said[0]
+    assert message in said[0]
     assert "hidden" not in "".join(said)
 
 
@@ -349,9 +339,9 @@ async def test_a_proxy_that_cannot_be_used_is_told_without_its_password(monkeypa
 async def test_an_empty_message_is_a_dead_letter_like_any_other() -> None:
     log = MemoryLog()
     async with opened(log) as rig:
-        intake = rig.door.intake_for_source("feed", "raw")
-        await intake.put(b"")
-        await intake.settle()
+        source_writer = rig.ingress.writer_for_source("feed", "raw")
+        await source_writer.put(b"")
+        await source_writer.settle()
         assert [row["reason"] for row in log.events("raw.rejected")] == ["The body is empty"]
 
 
@@ -365,7 +355,7 @@ async def test_a_shutdown_between_connections_settles_what_was_read_before() -> 
     async with opened(log) as rig, serving(handler) as url:
         status = SourceStatus()
         source = WebSocketSource(url, backoff=Backoff(60, 60))
-        task = asyncio.create_task(source.run(rig.door.intake_for_source("feed", "raw"), status))
+        task = asyncio.create_task(source.run(rig.ingress.writer_for_source("feed", "raw"), status))
         await until(lambda: status.state == "waiting")
         task.cancel()
         await asyncio.sleep(0)

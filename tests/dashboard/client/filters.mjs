@@ -12,11 +12,11 @@ export async function play(client, kind, seed) {
   return failures;
 }
 
-async function played({ Copy, Keeper, storeOf }, kind, draw, Followed) {
+async function played({ Copy, Saver, storeOf }, kind, draw, Followed) {
   const [store, failures] = [new Slow(storeOf(kind), draw), []];
   const followed = new Followed(Copy);
   const what = (where) => ({ whose: "", target: { where } });
-  const keeper = new Keeper(store, "turned", what(followed.where), followed.copy, () => {});
+  const saver = new Saver(store, "turned", what(followed.where), followed.copy, () => {});
   const look = async (when) => {
     const kept = await store.inner.load("turned");
     const where = kept && JSON.parse(kept.what)[1].where;
@@ -26,16 +26,16 @@ async function played({ Copy, Keeper, storeOf }, kind, draw, Followed) {
   };
   for (let step = 0; step < STEPS; step++) {
     const chosen = draw();
-    if (chosen < 0.2) keeper.turn({ where: followed.turn(draw) }, followed.cursor);
-    else if (chosen < 0.6) keeper.note(...followed.next());
-    else if (chosen < 0.8) keeper.flush();
+    if (chosen < 0.2) saver.turn({ where: followed.turn(draw) }, followed.cursor);
+    else if (chosen < 0.6) saver.note(...followed.next());
+    else if (chosen < 0.8) saver.flush();
     else await store.goOn();
     await look(`step ${step}`);
   }
-  keeper.note(...followed.next());
+  saver.note(...followed.next());
   store.good = true;
   let closed = false;
-  keeper.close().then(() => (closed = true));
+  saver.close().then(() => (closed = true));
   while (!closed) await store.goOn();
   const last = JSON.stringify(await look("at the end"));
   if (last !== JSON.stringify([followed.where, followed.cursor])) failures.push(`at the end there is ${last}`);

@@ -3,7 +3,7 @@
 
 const STEPS = 150;
 
-export async function play({ Copy, Keeper, storeOf }, kind, seed) {
+export async function play({ Copy, Saver, storeOf }, kind, seed) {
   const draw = generator(seed);
   const [history, failures] = [changes(draw), []];
   const clock = Date.now;
@@ -14,8 +14,8 @@ export async function play({ Copy, Keeper, storeOf }, kind, seed) {
 
   async function opened() {
     const copy = new Copy(["k"], 1_000);
-    const keeper = new Keeper(store, "shared", { whose: "", target: "view" }, copy, (error) => failures.push(String(error)));
-    return { copy, keeper, at: Number(await keeper.load()) };
+    const saver = new Saver(store, "shared", { whose: "", target: "view" }, copy, (error) => failures.push(String(error)));
+    return { copy, saver, at: Number(await saver.load()) };
   }
 
   for (let step = 0; step < STEPS; step++) {
@@ -29,12 +29,12 @@ export async function play({ Copy, Keeper, storeOf }, kind, seed) {
     }
     if (what < 0.7 && tab.at + 1 < history.length) {
       const changed = tab.copy.take("change", history[++tab.at].change);
-      tab.keeper.note(String(tab.at), changed);
+      tab.saver.note(String(tab.at), changed);
     } else if (what < 0.8) {
-      tab.keeper.note(String(tab.at), tab.copy.take("snapshot", { rows: [...history[tab.at].rows.values()] }));
+      tab.saver.note(String(tab.at), tab.copy.take("snapshot", { rows: [...history[tab.at].rows.values()] }));
     }
     now_ms += draw() < 0.3 ? 6_000 : 100;
-    await tab.keeper.flush();
+    await tab.saver.flush();
     const kept = await store.load("shared");
     if (kept && !same({ rows: new Map(kept.rows) }, history[Number(kept.cursor)])) {
       failures.push(`step ${step}: the rows are not those of cursor ${kept.cursor}`);

@@ -1,4 +1,4 @@
-"""A call of every function that a query may have, with what it gives. `t` has rows (g, n, x, s, at)."""
+"""A call of every function that a query may use, with its result. `t` has rows (g, n, x, s, at)."""
 
 from __future__ import annotations
 
@@ -90,16 +90,16 @@ LISTS = {
     "cardinality": "cardinality(MAP {'a': n})",
 }  # fmt: skip
 GROUPS = {
-    "over many rows": MANY_ROWS,
-    "over a window": WINDOW,
-    "of numbers": NUMBERS,
-    "of text and bytes": TEXT,
-    "of times": TIMES,
-    "of anything": ANY,
-    "of lists, structs and maps": LISTS,
+    "aggregate functions": MANY_ROWS,
+    "window functions": WINDOW,
+    "numbers": NUMBERS,
+    "strings and bytes": TEXT,
+    "dates and times": TIMES,
+    "any type": ANY,
+    "lists, structs and maps": LISTS,
 }
 
 
 def calls(*examples: str) -> str:
-    """A query that makes these calls."""
+    """Return a query that makes these calls."""
     return f"SELECT {', '.join(examples)} FROM {ROWS} WINDOW w AS (ORDER BY n)"

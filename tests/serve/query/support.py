@@ -1,4 +1,4 @@
-"""Views and streams to be queried, behind the API."""
+"""Views and streams to be queried through the API."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from typing import Any
 import httpx
 import pyarrow as pa
 
-from penstock.access import Caller
-from penstock.schema import event_schema
+from penstock.core.access import Caller
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
 from penstock.serve.query.queries import Queries
 from penstock.serve.query.relations import Relation, StreamRelation, ViewRelation
-from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, FakeView, Reading, application, make_deps
 
 SETTINGS = Settings(heartbeat_s=0.05, query_s_max=3.0, live_query_ms=20)
@@ -50,7 +50,7 @@ async def queried(
     settings: Settings = SETTINGS,
     more: Mapping[str, Relation] = MappingProxyType({}),
 ) -> AsyncIterator[Deps]:
-    """What routes are handed, with a stream `readings` and a view `by-key`."""
+    """Yield the dependencies of the routes, with a stream `readings` and a view `by-key`."""
     log, view = log or FakeLog(2), view or Typed()
     deps = make_deps(
         streams={"readings": StreamChannel("readings", log, settings, lambda: event_schema(Reading))},
@@ -72,21 +72,21 @@ async def asking(deps: Deps, caller: Caller | None = None) -> AsyncIterator[http
 
 
 async def ask(client: httpx.AsyncClient, sql: str, **more: Any) -> dict[str, Any]:
-    """The answer to a query that is answered."""
+    """Return the answer to a query that succeeds."""
     response = await client.post("/v1/query", json={"sql": sql, **more})
     assert response.status_code == 200, response.text
-    found: dict[str, Any] = response.json()
-    return found
+    answer: dict[str, Any] = response.json()
+    return answer
 
 
 def workers() -> list[int]:
-    """The processes of queries that this one has started."""
-    found = list[int]()
-    for each in Path("/proc").glob("[0-9]*"):
+    """Return the query processes that this one has started."""
+    processes = list[int]()
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            parent = int((each / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == os.getpid() and "query/worker.py" in (each / "cmdline").read_text():
-                found.append(int(each.name))
+            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
+            if parent == os.getpid() and "query/worker.py" in (folder / "cmdline").read_text():
+                processes.append(int(folder.name))
         except (FileNotFoundError, ProcessLookupError):
             continue
-    return found
+    return processes

@@ -1,4 +1,4 @@
-"""What may be asked: a list of what is allowed, tried with everything that is not."""
+"""Validation of queries: a list of what is allowed, tested with everything that is not."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sqlglot import exp
 
-from penstock.errors import BadQuery, QueryRefused, RequestError
+from penstock.core.errors import BadQuery, QueryRefused, RequestError
 from penstock.serve.query.check import Checked, check
+from penstock.serve.query.deadline import CHECK_S_MAX
 from penstock.serve.query.functions import BY_NAME, KNOWN_TO_THE_PARSER
 from penstock.serve.query.nodes import PLAIN
 from penstock.serve.query.parsing import NESTING_MAX, STEPS_MAX, TOKENS_MAX
@@ -29,9 +30,9 @@ MAY_READ = SERVED[:3]
 
 
 def resolve(name: str, place: int | None) -> str:
-    for each in MAY_READ:
-        if each.lower() == name.lower():
-            return each
+    for table in MAY_READ:
+        if table.lower() == name.lower():
+            return table
     raise BadQuery(f"there is no {name}", position=place)
 
 
@@ -116,14 +117,14 @@ ALLOWED = [
 
 @pytest.mark.parametrize(("text", "reads"), ALLOWED)
 def test_what_is_on_the_list_is_written_anew_with_our_names(text: str, reads: list[str]) -> None:
-    found = checked(text)
-    assert list(found.reads) == reads
-    assert found.sql != text
-    require_harmless(found)
+    query = checked(text)
+    assert list(query.reads) == reads
+    assert query.sql != text
+    require_harmless(query)
 
 
 def test_every_function_on_the_list_can_be_called_and_no_other_is_known() -> None:
-    """The examples are all of them, so `docs/query.md`, which lists the examples' names, has all of them too."""
+    """The examples are complete, so `docs/query.md`, which lists their names, is complete too."""
     queries = [calls(*group.values()) for group in GROUPS.values()]
     nodes = [node for query in queries for node in sqlglot.parse_one(query, read="duckdb").walk()]
     named = {str(node.this).lower() for node in nodes if isinstance(node, exp.Anonymous)}
@@ -160,10 +161,10 @@ LIKELY = st.builds(
 @given(SOUP | LIKELY | st.text(max_size=60).map("SELECT {}".format) | st.text(max_size=60))
 def test_whatever_is_asked_is_refused_or_harmless(text: str) -> None:
     try:
-        found = checked(text)
+        query = checked(text)
     except RequestError:
         return
-    require_harmless(found)
+    require_harmless(query)
 
 
 NAMES = st.text(min_size=1, max_size=12).filter(lambda text: "\0" not in text and text.isprintable())
@@ -172,14 +173,14 @@ NAMES = st.text(min_size=1, max_size=12).filter(lambda text: "\0" not in text an
 @settings(deadline=None, print_blob=True)
 @given(NAMES, NAMES)
 def test_names_and_texts_stay_what_they_are(name: str, text: str) -> None:
-    """However they are quoted, they are not more than a name and a text when the engine reads them."""
+    """However they are quoted, the engine reads them as a name and a text only."""
     quoted = name.replace('"', '""')
     literal = text.replace("'", "''")
-    found = checked(f"SELECT '{literal}' AS \"{quoted}\" FROM fixes")
-    require_harmless(found)
+    query = checked(f"SELECT '{literal}' AS \"{quoted}\" FROM fixes")
+    require_harmless(query)
     with duckdb.connect() as connection:
         connection.execute("CREATE TEMP TABLE input_0 AS SELECT 1")
-        result = connection.execute(found.sql)
+        result = connection.execute(query.sql)
         assert result.fetchall() == [(text,)]
 
 
@@ -203,14 +204,42 @@ NESTED = ("int(", "decimal(", "struct(", "varchar(", "timestamp(", "time(", "int
     ],
 )
 def test_reading_a_text_is_bounded_whatever_it_nests(text: str) -> None:
-    """The first of them would take the parser minutes. It counts its steps, and not the time."""
+    """The first of them would take the parser minutes. The bound counts its steps, and not the time."""
     with counted() as steps, contextlib.suppress(RequestError):
         checked(text)
     assert 0 < steps() <= STEPS_MAX
 
 
+@pytest.mark.parametrize("text", ["SELECT x" + "[1]" * 660 + " FROM fixes", "SELECT x" + "[1].b" * 390 + " FROM fixes"])
+def test_a_query_whose_steps_take_long_is_refused_when_its_time_is_up(text: str) -> None:
+    """The parser goes through the whole chain again after each bracket, which would take 15 seconds."""
+    with pytest.raises(QueryRefused, match="too long to check"):
+        checked(text)
+
+
+def test_the_time_is_checked_at_each_step_of_the_parser_and_the_writer(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "SELECT n, n + 1 AS m FROM fixes WHERE n > 1"
+    reads, up_at = 0, -1
+
+    def clock() -> float:
+        nonlocal reads
+        reads += 1
+        return CHECK_S_MAX + 1 if reads == up_at else 0.0
+
+    monkeypatch.setattr("penstock.serve.query.deadline.thread_time", clock)
+    with counted() as steps:
+        checked(text)
+    written = reads - steps()
+    assert written > len(text.split())
+    for up_at in (2, steps(), steps() + 2, reads):
+        reads = 0
+        with pytest.raises(QueryRefused, match="too long to check"):
+            checked(text)
+        assert reads == up_at
+
+
 def test_ordinary_texts_take_few_steps() -> None:
-    """So that the bound is not in their way."""
+    """The bound does not affect them."""
     for group in GROUPS.values():
         text = calls(*group.values())
         with counted() as steps:
@@ -221,7 +250,7 @@ def test_ordinary_texts_take_few_steps() -> None:
 
 @contextlib.contextmanager
 def counted() -> Iterator[Callable[[], int]]:
-    """Counts how often the parser moves to another token, below our own count."""
+    """Count how often the parser moves to another token, below our own count."""
     moves, advance = 0, sqlglot.Parser._advance
 
     def counting(self: sqlglot.Parser, times: int = 1) -> None:
@@ -234,27 +263,27 @@ def counted() -> Iterator[Callable[[], int]]:
         yield lambda: moves
 
 
-def require_harmless(found: Checked) -> None:
-    """What DuckDB's own parser sees in the text: one SELECT, of our tables, of functions that are on the list."""
+def require_harmless(query: Checked) -> None:
+    """Check with DuckDB's own parser that the text is one SELECT, of our tables, with allowed functions."""
     with duckdb.connect() as connection:
         try:
-            statements = connection.extract_statements(found.sql)
+            statements = connection.extract_statements(query.sql)
         except duckdb.Error:
-            return  # what it cannot read it cannot run
-        assert [each.type for each in statements] == [duckdb.StatementType.SELECT], found.sql
-        (row,) = connection.execute("SELECT json_serialize_sql(?)", [found.sql]).fetchall()
+            return  # it cannot run what it cannot read
+        assert [statement.type for statement in statements] == [duckdb.StatementType.SELECT], query.sql
+        (row,) = connection.execute("SELECT json_serialize_sql(?)", [query.sql]).fetchall()
     tree = json.loads(row[0])
     if tree["error"]:
         return
     for node in _objects(tree):
         if node.get("type") == "BASE_TABLE":
             ours = (node["catalog_name"], node["schema_name"]) == ("temp", "main")
-            assert ours or (node["catalog_name"], node["schema_name"]) == ("", ""), found.sql
-            assert not ours or re.fullmatch(r"input_\d+", node["table_name"]), found.sql
-            assert ours or node["table_name"].lower() in _with_names(tree), found.sql
-        assert node.get("type") not in ("PIVOT", "SHOW_REF"), found.sql
+            assert ours or (node["catalog_name"], node["schema_name"]) == ("", ""), query.sql
+            assert not ours or re.fullmatch(r"input_\d+", node["table_name"]), query.sql
+            assert ours or node["table_name"].lower() in _with_names(tree), query.sql
+        assert node.get("type") not in ("PIVOT", "SHOW_REF"), query.sql
         if node.get("class") == "FUNCTION" and node["function_name"].isidentifier():
-            assert node["function_name"].lower() not in FORBIDDEN, found.sql
+            assert node["function_name"].lower() not in FORBIDDEN, query.sql
 
 
 FORBIDDEN = {
@@ -266,8 +295,8 @@ FORBIDDEN = {
 def _objects(value: Any) -> Iterator[dict[str, Any]]:
     if isinstance(value, dict):
         yield value
-    for each in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        yield from _objects(each)
+    for child in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _objects(child)
 
 
 def _with_names(tree: Any) -> set[str]:

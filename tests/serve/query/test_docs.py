@@ -1,4 +1,4 @@
-"""The page on queries says what is so."""
+"""The page on queries is correct."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.columns import from_json_rows
+from penstock.core.columns import from_json_rows
 from penstock.serve.query.pool import RESULT_BYTES_MAX, WAITING_MAX
-from penstock.serve.query.relations import Kind, Reading
+from penstock.serve.query.relations import Kind, RelationRows
 from penstock.serve.query.worker import SPARE_BYTES
 from tests.serve.fakes import run
 from tests.serve.query.examples import GROUPS
@@ -47,8 +47,8 @@ class Fixed:
     def version(self) -> Hashable:
         return 1
 
-    def prepare(self) -> Callable[[], Reading]:
-        return lambda: Reading(self._table, 1, "cursor")
+    def prepare(self) -> Callable[[], RelationRows]:
+        return lambda: RelationRows(self._table, 1, "cursor")
 
 
 def test_the_examples_are_answered_as_the_page_says() -> None:
@@ -68,7 +68,7 @@ def test_the_examples_are_answered_as_the_page_says() -> None:
 def test_the_page_lists_every_function() -> None:
     listed = {
         group.strip(): re.findall(r"`(\w+)`", names)
-        for group, names in re.findall(r"^\| (o[vf][^|]+)\|([^|]+)\|$", PAGE, re.MULTILINE)
+        for group, names in re.findall(r"^\| ([a-z][^|]+)\|( `[^|]+)\|$", PAGE, re.MULTILINE)
     }
     assert listed == {group: list(functions) for group, functions in GROUPS.items()}
 
@@ -76,4 +76,4 @@ def test_the_page_lists_every_function() -> None:
 def test_the_figures_on_the_page_are_those_of_the_code() -> None:
     assert f"{RESULT_BYTES_MAX // 2**20} MiB" in PAGE
     assert f"{SPARE_BYTES // 2**20} MiB above" in PAGE
-    assert f"{WAITING_MAX} more wait, of one caller {WAITING_MAX // 2}" in PAGE
+    assert f"{WAITING_MAX} more can wait, at most {WAITING_MAX // 2} of them from one caller" in PAGE

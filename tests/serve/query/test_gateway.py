@@ -1,4 +1,4 @@
-"""Queries of a whole gateway, over its real log."""
+"""Queries in a whole gateway, over its real log."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def process_of(gateway: RunningGateway) -> int:
 
 def children(process: int) -> list[int]:
     text = Path(f"/proc/{process}/task/{process}/children").read_text()
-    tasks = [each.read_text() for each in Path(f"/proc/{process}/task").glob("*/children")]
-    return sorted({int(each) for part in [text, *tasks] for each in part.split()})
+    tasks = [path.read_text() for path in Path(f"/proc/{process}/task").glob("*/children")]
+    return sorted({int(child) for part in [text, *tasks] for child in part.split()})
 
 
 def test_what_was_posted_is_queried_at_once_and_the_gateway_never_loads_the_engine(tmp_path: Path) -> None:
@@ -51,11 +51,11 @@ def test_what_was_posted_is_queried_at_once_and_the_gateway_never_loads_the_engi
         assert query(client, "SELECT count(*) AS n FROM fixes") == [{"n": 0}]
         posted = client.post("/v1/streams/fixes", json=[fix(number) for number in range(100)] + [{"bad": 1}]).json()
         assert posted["accepted"] == 100
-        found = query(
+        rows = query(
             client, "SELECT vehicle, count(*) AS n, max(at) AS last FROM fixes GROUP BY vehicle ORDER BY vehicle"
         )
-        assert [row["n"] for row in found] == [34, 33, 33]
-        assert found[0]["last"] == "2024-05-01T12:00:57Z"
+        assert [row["n"] for row in rows] == [34, 33, 33]
+        assert rows[0]["last"] == "2024-05-01T12:00:57Z"
         response = client.post("/v1/query", json={"sql": "SELECT max(fix_id) AS id FROM fixes"}).json()
         after = client.get("/v1/streams/fixes", params={"since": response["cursors"]["fixes"]}).json()
         assert after["events"] == [], "the cursor of the answer is where the stream goes on"

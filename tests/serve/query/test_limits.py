@@ -1,4 +1,4 @@
-"""Queries that would take everything: each ends within its limits, and nobody else notices."""
+"""Queries that would use up everything: each ends within its limits, and other callers do not notice."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from typing import Any
 import httpx
 import pytest
 
-from penstock.access import ANYONE
+from penstock.core.access import ANYONE
+from penstock.core.settings import Settings
 from penstock.serve.query.encoding import distinct_names
-from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, run, serving, until
+from tests.clocks import until
+from tests.serve.fakes import FakeLog, run, serving
 from tests.serve.query.support import SETTINGS, Typed, ask, asking, queried, workers
 
 QUICK = replace(SETTINGS, query_s_max=0.5, query_memory_bytes=64 * 2**20)
@@ -56,7 +57,7 @@ LONG = [
 
 
 def memory_of(process: int) -> int:
-    """The bytes that a process has, and may not give to another; 0 if it is gone."""
+    """Return the private memory of a process in bytes; 0 if it is gone."""
     try:
         status = (Path("/proc") / str(process) / "status").read_text()
     except FileNotFoundError:
@@ -66,7 +67,7 @@ def memory_of(process: int) -> int:
 
 @asynccontextmanager
 async def watched() -> AsyncIterator[dict[str, int]]:
-    """Counts how often the event loop comes round, and the most memory that a query's process had."""
+    """Count the rounds of the event loop, and record the peak memory of a query's process."""
     seen = {"beats": 0, "memory": 0}
 
     async def beat() -> None:
@@ -101,7 +102,7 @@ def test_a_query_that_would_take_everything_ends_with_a_clear_error_while_others
 
 @pytest.mark.parametrize("sql", LONG)
 def test_the_bound_on_an_answer_holds_for_its_json(sql: str) -> None:
-    """As it does for Arrow, in which these results are small."""
+    """The Arrow bound holds too, but in Arrow these results are small."""
 
     async def main() -> None:
         async with queried(settings=replace(SETTINGS, query_s_max=30.0)) as deps, asking(deps) as client:
@@ -157,7 +158,8 @@ def test_a_number_that_is_another_columns_name_is_left_out() -> None:
 
 
 async def served(client: httpx.AsyncClient, sql: str) -> Any:
-    """The rows of a small query. Half a second may be too short for it on a shared machine: then it asks again."""
+    """Return the rows of a small query. Half a second may be too short for it on a shared machine: then it is
+    retried."""
     for _ in range(20):
         answer = (await client.post("/v1/query", json={"sql": sql})).json()
         if answer.get("code") != "query_too_slow":
@@ -166,7 +168,7 @@ async def served(client: httpx.AsyncClient, sql: str) -> Any:
 
 
 def test_a_query_that_may_take_all_of_its_memory_can() -> None:
-    """The bound of the kernel leaves room for what DuckDB allows."""
+    """The kernel's limit leaves room for the memory that DuckDB allows."""
 
     async def main() -> None:
         async with queried(settings=replace(SETTINGS, query_s_max=15.0)) as deps, asking(deps) as client:
@@ -214,7 +216,7 @@ def test_a_query_whose_client_has_gone_is_ended() -> None:
                 sql = "SELECT count(*) FROM range(1000000000000)"
                 asked = asyncio.create_task(client.post("/v1/query", json={"sql": sql}))
                 before = _ticks(process)
-                await until(lambda: _ticks(process) > before + 50)  # half a second of work: it is at the query
+                await until(lambda: _ticks(process) > before + 50)  # half a second of work: it is running the query
                 asked.cancel()
                 await asyncio.gather(asked, return_exceptions=True)
             await until(lambda: process not in workers())
@@ -223,12 +225,12 @@ def test_a_query_whose_client_has_gone_is_ended() -> None:
 
 
 def _ticks(process: int) -> int:
-    """The time that a process has used, in hundredths of a second."""
+    """Return the processor time of a process, in hundredths of a second."""
     return int(_stat(process)[11])
 
 
 def _stat(process: int) -> list[str]:
-    """What the kernel says of a process: its state, and figures."""
+    """Return the kernel's data of a process: its state, and figures."""
     return (Path("/proc") / str(process) / "stat").read_text().rpartition(")")[2].split()
 
 
@@ -249,7 +251,7 @@ def test_queries_over_the_limit_wait_and_too_many_are_refused(monkeypatch: pytes
 
 
 def test_live_queries_do_not_hold_up_those_who_ask_once() -> None:
-    """Twenty that take as long as they may, and one that is answered beside them."""
+    """Twenty take as long as they may, and one is answered meanwhile."""
 
     async def main() -> None:
         view = Typed()
@@ -265,21 +267,21 @@ def test_live_queries_do_not_hold_up_those_who_ask_once() -> None:
             for _ in range(3):
                 answer = await ask(client, "SELECT 5 AS n")
                 assert answer["rows"] == [{"n": 5}]
-            assert not all(each.done() for each in following)
-            for each in following:
-                each.cancel()
+            assert not all(follower.done() for follower in following)
+            for follower in following:
+                follower.cancel()
             await asyncio.gather(*following, return_exceptions=True)
 
     run(main())
 
 
 def open_files(folder: Path) -> set[str]:
-    """The kinds of files that a process, known by its folder in /proc, has open."""
-    found = set()
-    for each in (folder / "fd").iterdir():
+    """Return the kinds of files that a process, known by its folder in /proc, has open."""
+    kinds = set()
+    for link in (folder / "fd").iterdir():
         with suppress(FileNotFoundError):
-            found.add(str(each.readlink()).partition(":")[0])
-    return found
+            kinds.add(str(link.readlink()).partition(":")[0])
+    return kinds
 
 
 def test_a_process_knows_nothing_of_the_environment_and_can_write_nothing() -> None:
@@ -292,7 +294,7 @@ def test_a_process_knows_nothing_of_the_environment_and_can_write_nothing() -> N
                 folder = Path("/proc") / str(process)
                 assert b"hush" not in (folder / "environ").read_bytes()
                 assert (folder / "cwd").readlink() == Path("/")
-                await until(lambda: "/memfd" not in open_files(folder))  # the answer, which it has handed over
+                await until(lambda: "/memfd" not in open_files(folder))  # the answer, which it has passed on
                 assert open_files(folder) <= {"/dev/null", "socket", "anon_inode", "pipe", "/dev/urandom"}
         finally:
             del os.environ["PENSTOCK_TEST_SECRET"]
@@ -318,7 +320,7 @@ def test_the_log_is_not_read_again_for_what_was_read() -> None:
 
 @pytest.mark.parametrize("path", [b"/v1/query", b"/v1/webhooks", b"/v1/webhooks/x/pause"])
 def test_the_body_of_a_query_or_webhook_has_a_deadline(path: bytes) -> None:
-    """One that never ends would hold its request for good."""
+    """A body that never ends would hold its request for good."""
 
     async def main() -> None:
         async with queried(settings=replace(SETTINGS, body_s=0.2)) as deps, serving(deps) as port:

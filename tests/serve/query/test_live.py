@@ -1,4 +1,4 @@
-"""Queries that are kept live: on every transport, shared, and quiet when nothing has changed."""
+"""Live queries: on every transport, shared, and quiet when nothing has changed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from dataclasses import replace
 import httpx
 import pytest
 
-from penstock.access import ANYONE, Caller
-from penstock.access.grants import ALL
-from penstock.contracts import Channel, Delivery
-from penstock.cursor import view_cursor
-from penstock.errors import BadCursor, BadExpression, Busy, QueryTooLarge
+from penstock.core.access import ANYONE, Caller
+from penstock.core.access.grants import ALL
+from penstock.core.contracts import Channel, Delivery
+from penstock.core.cursor import view_cursor
+from penstock.core.errors import BadCursor, BadExpression, Busy, QueryTooLarge
 from penstock.serve.connections import following
-from penstock.serve.query.answers import Answer
-from penstock.serve.query.live import QueryChannel
-from penstock.serve.query.plan import Plan
+from penstock.serve.query.answers import QueryResponse
+from penstock.serve.query.check import Checked
+from penstock.serve.query.live import LiveQueries, QueryChannel
+from penstock.serve.query.plan import QueryPlan
+from tests.clocks import until
+from tests.contracts.channel import ChannelContract, OpenChannel
 from tests.serve.clients import Received, hear, open_socket, read_events, say
-from tests.serve.fakes import FakeLog, run, serving, until
+from tests.serve.fakes import FakeLog, run, serving
 from tests.serve.query.support import SETTINGS, Typed, asking, queried
 
 TOP = 'SELECT k, v FROM "by-key" WHERE v > 1 ORDER BY k'
@@ -48,6 +51,39 @@ async def by_socket(port: int, since: str | None = None) -> AsyncIterator[AsyncI
     async with open_socket(port) as connection:
         await say(connection, op="subscribe", id="1", query=TOP, since=since)
         yield deliveries()
+
+
+class NumbersInQuery:
+    """The result of a live query, with a row for each number, and what a channel test does with it."""
+
+    column, foreign_cursor = "n", view_cursor(1, 0)
+
+    def __init__(self, heartbeat_s: float) -> None:
+        self._numbers: list[int] = []
+        self._plan = QueryPlan(Checked("SELECT n FROM input_0", ("numbers",), {}, 100), (None,))
+        live = LiveQueries(self._run, self._versions, replace(SETTINGS, live_query_ms=1))
+        self.channel: Channel = QueryChannel(self._planned, live, heartbeat_s)
+
+    async def _planned(self) -> QueryPlan:
+        return self._plan
+
+    async def _run(self, plan: QueryPlan) -> QueryResponse:
+        rows = ",".join(f'{{"n":{number}}}' for number in self._numbers)
+        return QueryResponse(f'{{"columns":[],"rows":[{rows}]'.encode(), {}, 0.0)
+
+    async def _versions(self, reads: tuple[str, ...]) -> tuple[object, ...]:
+        return (len(self._numbers),)
+
+    def write(self, *numbers: int) -> None:
+        self._numbers += numbers
+
+
+class TestQueryChannel(ChannelContract):
+    NEWS = "snapshot"
+
+    @pytest.fixture
+    def open_home(self) -> OpenChannel:
+        return NumbersInQuery
 
 
 async def next_result(deliveries: AsyncIterator[Received]) -> Received:
@@ -96,9 +132,9 @@ def test_a_change_that_does_not_change_the_result_is_not_sent() -> None:
                     again = await anext(deliveries)
                     assert (again.kind, again.cursor) == ("progress", first.cursor)
                 view.put({"a": 2})
-                while (found := await anext(deliveries)).kind == "progress":
+                while (delivery := await anext(deliveries)).kind == "progress":
                     pass
-                assert json.loads(found.data)["rows"] == [{"k": "a", "v": 2}, {"k": "b", "v": 2}]
+                assert json.loads(delivery.data)["rows"] == [{"k": "a", "v": 2}, {"k": "b", "v": 2}]
 
     run(main())
 
@@ -110,9 +146,9 @@ def test_a_live_query_over_a_stream_counts_on() -> None:
             channel = deps.channel("query", "SELECT count(*) AS n FROM readings", ANYONE)
             async with following(channel, None) as deliveries:
                 for number in range(4):
-                    while (found := await anext(deliveries)).kind == "progress":
+                    while (delivery := await anext(deliveries)).kind == "progress":
                         pass
-                    assert json.loads(found.data)["rows"] == [{"n": number}]
+                    assert json.loads(delivery.data)["rows"] == [{"n": number}]
                     log.write(number % 2, number)
 
     run(main())
@@ -126,7 +162,7 @@ def test_followers_of_the_same_query_share_its_evaluation() -> None:
             asked = deps.asked
             count, run_once = 0, asked.run
 
-            async def counted(plan: Plan) -> Answer:
+            async def counted(plan: QueryPlan) -> QueryResponse:
                 nonlocal count
                 count += 1
                 return await run_once(plan)
@@ -135,21 +171,21 @@ def test_followers_of_the_same_query_share_its_evaluation() -> None:
             texts = [TOP, TOP.lower().replace("select", "SELECT"), TOP.replace(" WHERE", "\n  WHERE /* more */")]
             channels = [deps.channel("query", text, ANYONE) for text in texts * 10]
             streams = [channel.follow(None) for channel in channels]
-            found = await asyncio.gather(*(anext(each) for each in streams))
-            assert len({each.data for each in found}) == 1
+            snapshots = await asyncio.gather(*(anext(stream) for stream in streams))
+            assert len({snapshot.data for snapshot in snapshots}) == 1
             assert count == 1
             view.put({"b": 3})
-            again = await asyncio.gather(*(_next(each) for each in streams))
-            assert {json.loads(each)["rows"][0]["v"] for each in again} == {3}
+            again = await asyncio.gather(*(_next(stream) for stream in streams))
+            assert {json.loads(data)["rows"][0]["v"] for data in again} == {3}
             assert count == 2
-            for each in streams:
-                await each.aclose()  # type: ignore[attr-defined]
+            for stream in streams:
+                await stream.aclose()  # type: ignore[attr-defined]
             assert asked._live._kept == {}
 
     async def _next(deliveries: AsyncIterator) -> bytes:  # type: ignore[type-arg]
-        while (found := await anext(deliveries)).kind == "progress":
+        while (delivery := await anext(deliveries)).kind == "progress":
             pass
-        return bytes(found.data)
+        return bytes(delivery.data)
 
     run(main())
 
@@ -158,14 +194,14 @@ def test_too_many_different_live_queries_are_refused() -> None:
     async def main() -> None:
         async with queried(settings=replace(SETTINGS, live_queries_max=2)) as deps:
             held = [deps.channel("query", f"SELECT {number}", ANYONE).follow(None) for number in range(2)]
-            for each in held:
-                await anext(each)
+            for stream in held:
+                await anext(stream)
             with pytest.raises(Busy):
                 await anext(deps.channel("query", "SELECT 5", ANYONE).follow(None))
             again = deps.channel("query", "SELECT 1", ANYONE).follow(None)
             assert (await anext(again)).kind == "snapshot", "one that is there already takes no place"
-            for each in (*held, again):
-                await each.aclose()  # type: ignore[attr-defined]
+            for stream in (*held, again):
+                await stream.aclose()  # type: ignore[attr-defined]
             after = deps.channel("query", "SELECT 5", ANYONE).follow(None)
             assert (await anext(after)).kind == "snapshot"
             await after.aclose()  # type: ignore[attr-defined]
@@ -183,7 +219,7 @@ def test_a_live_query_that_becomes_too_expensive_ends_with_an_error_and_can_be_a
             await say(socket, op="subscribe", id="q", query=query)
             await say(socket, op="subscribe", id="v", view="by-key")
             heard = [await hear(socket) for _ in range(4)]
-            assert {each["event"] for each in heard} == {"subscribed", "snapshot"}
+            assert {message["event"] for message in heard} == {"subscribed", "snapshot"}
             view.put({"a": 10**12})
             ended = await hear(socket)
             while ended["event"] != "error":
@@ -191,9 +227,9 @@ def test_a_live_query_that_becomes_too_expensive_ends_with_an_error_and_can_be_a
             assert (ended["id"], ended["data"]["code"]) == ("q", "query_too_slow")
             view.put({"a": 3})
             await say(socket, op="subscribe", id="q", query=query)
-            while (found := await hear(socket))["id"] != "q" or found["event"] != "snapshot":
-                assert found["event"] != "error", found
-            assert found["data"]["rows"] == [{"n": 3}]
+            while (message := await hear(socket))["id"] != "q" or message["event"] != "snapshot":
+                assert message["event"] != "error", message
+            assert message["data"]["rows"] == [{"n": 3}]
 
     run(main())
 
@@ -221,7 +257,7 @@ def test_what_is_wrong_with_a_live_query_is_answered_at_once() -> None:
 
 
 def test_a_query_is_a_channel_like_any_other() -> None:
-    """Pages, long polling and its own refusals, for transports that know nothing but channels."""
+    """It has pages, long polling and its own refusals, for transports that only know channels."""
 
     async def main() -> None:
         view = Typed()
@@ -255,7 +291,7 @@ def test_the_api_says_so_where_there_are_no_queries() -> None:
 
 
 def test_what_live_queries_hold_is_bounded_in_all_and_for_each_caller() -> None:
-    """A result of 5 MB: of a bound of 16 MiB one caller fills half with two of them, and others the rest."""
+    """A result has 5 MB: of a bound of 16 MiB one caller fills half with two of them, and others the rest."""
 
     async def main() -> None:
         async with queried(settings=replace(SETTINGS, query_memory_bytes=16 * 2**20)) as deps:
@@ -265,16 +301,16 @@ def test_what_live_queries_hold_is_bounded_in_all_and_for_each_caller() -> None:
                 return deps.channel("query", text, Caller(name, ALL)).follow(None)
 
             streams = [followed(number, "ann") for number in range(2)]
-            for each in streams:
-                assert (await anext(each)).kind == "snapshot"
+            for stream in streams:
+                assert (await anext(stream)).kind == "snapshot"
             with pytest.raises(Busy, match="of your live queries"):
                 await anext(followed(2, "ann"))
             streams.append(followed(3, "bob"))
             assert (await anext(streams[-1])).kind == "snapshot"
             with pytest.raises(QueryTooLarge, match="all live queries together"):
                 await anext(followed(4, "bob"))
-            for each in streams:
-                await each.aclose()  # type: ignore[attr-defined]
+            for stream in streams:
+                await stream.aclose()  # type: ignore[attr-defined]
             assert deps.asked._live._kept == {}
 
     run(main())

@@ -1,4 +1,4 @@
-"""Queries over HTTP: what is asked and what is answered."""
+"""Queries over HTTP: requests and answers."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from penstock.access import Caller
-from penstock.access.caller import Sight
-from penstock.access.grants import grants
-from penstock.cursor import stream_cursor, view_cursor
+from penstock.core.access import Caller
+from penstock.core.access.caller import Sight
+from penstock.core.access.grants import grants
+from penstock.core.cursor import stream_cursor, view_cursor
+from penstock.core.settings import Settings
 from penstock.serve.connections import following
 from penstock.serve.query.http import ARROW
 from penstock.serve.query.relations import FeedRelation, ViewRelation
-from penstock.settings import Settings
 from tests.serve.fakes import FakeLog, run
 from tests.serve.query.support import SETTINGS, Typed, ask, asking, queried, relations
 
@@ -38,7 +38,7 @@ def test_views_and_streams_are_queried_together_and_the_answer_says_where_they_s
             {"name": "most", "type": "BIGINT"},
         ]
         assert answer["rows"] == [{"k": "a", "total": 3, "most": 10}, {"k": "b", "total": 3, "most": 20}]
-        assert answer["cursors"] == {"by-key": view_cursor(1, 1), "readings": stream_cursor(1, {0: 2, 1: 2})}
+        assert answer["cursors"] == {"by-key": view_cursor(1, 1), "readings": stream_cursor(1, log.ends("readings"))}
         assert "truncated" not in answer
 
     run(main())
@@ -72,7 +72,6 @@ def test_of_a_stream_only_the_latest_events_are_seen_whatever_their_partition() 
                 answer = await ask(client, "SELECT n FROM readings ORDER BY _ingest_time")
                 assert [row["n"] for row in answer["rows"]] == list(range(second + 1))[-5:]
             log.trim(0, 12)
-            log.forget()
         async with queried(log, settings=settings) as deps, asking(deps) as client:
             answer = await ask(client, "SELECT n, _id FROM readings ORDER BY n")
             assert [row["n"] for row in answer["rows"]] == [9, 17, 18, 19] or len(answer["rows"]) == 5
@@ -90,10 +89,10 @@ def test_of_large_events_fewer_are_seen() -> None:
         relation = relations(log, Typed(), replace(settings, query_memory_bytes=8 * 2**20))["readings"]
         async with queried(log, settings=settings, more={"readings": relation}) as deps, asking(deps) as client:
             answer = await ask(client, "SELECT min(n) AS first, max(n) AS last, count(*) AS count FROM readings")
-            found = answer["rows"][0]
-            assert found["last"] == 39
-            assert 1 <= found["count"] <= 8
-            assert found["first"] == 40 - found["count"]
+            row = answer["rows"][0]
+            assert row["last"] == 39
+            assert 1 <= row["count"] <= 8
+            assert row["first"] == 40 - row["count"]
 
     run(main())
 
@@ -120,9 +119,9 @@ def test_a_feed_is_queried_like_any_other() -> None:
         log, view = FakeLog(1), Typed()
         log.write(0, 1, 2, 3, text="x")
         view.put({"a": 1, "b": 2})
-        made = relations(log, view)
-        some = FeedRelation(made["readings"], "n > 1", None, source="readings")
-        named = FeedRelation(made["by-key"], "v > 1", "k AS name", source="by-key")
+        base_relations = relations(log, view)
+        some = FeedRelation(base_relations["readings"], "n > 1", None, source="readings")
+        named = FeedRelation(base_relations["by-key"], "v > 1", "k AS name", source="by-key")
         async with queried(log, view, more={"some": some, "named": named}) as deps, asking(deps) as client:
             assert (await ask(client, "SELECT n, _id FROM some ORDER BY n"))["rows"] == [
                 {"n": 2, "_id": "2"},
@@ -138,7 +137,7 @@ def test_a_feed_is_queried_like_any_other() -> None:
 
 
 def test_a_feed_is_no_way_around_a_rule_for_what_it_is_of() -> None:
-    """A feed with a rule of its own is limited by that; one without is hidden from who sees a part of the whole."""
+    """A feed with its own rule is limited by that; one without is hidden from callers who see a part of its source."""
 
     async def main() -> None:
         log = FakeLog(1)
@@ -154,6 +153,23 @@ def test_a_feed_is_no_way_around_a_rule_for_what_it_is_of() -> None:
             assert (await ask(client, "SELECT n FROM ruled"))["rows"] == [{"n": 3}]
             refused = await client.post("/v1/query", json={"sql": "SELECT n FROM open"})
             assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+            assert "query readings instead" in refused.json()["detail"]
+        caller = Caller("key:bob", grants(["consume:open"]), sight=rules)
+        async with queried(log, more=feeds) as deps, asking(deps, caller) as client:
+            refused = await client.post("/v1/query", json={"sql": "SELECT n FROM open"})
+            assert (refused.status_code, refused.json()["code"]) == (403, "forbidden")
+            assert "readings" not in refused.text, "a caller without a grant for it does not learn its name"
+
+    run(main())
+
+
+def test_a_column_without_a_name_shows_no_internal_name() -> None:
+    async def main() -> None:
+        async with queried() as deps, asking(deps) as client:
+            sql = 'SELECT (SELECT max(n) FROM readings), EXISTS (FROM "by-key" b)'
+            columns = (await ask(client, sql))["columns"]
+            names = ["(SELECT max(n) FROM readings)", "EXISTS(SELECT * FROM b)"]
+            assert [column["name"] for column in columns] == names
 
     run(main())
 
@@ -387,9 +403,9 @@ def test_what_is_held_for_the_next_query_is_bounded_and_made_again_when_it_is_ne
         views = {f"view-{number}": Typed() for number in range(8)}
         for view in views.values():
             view.put({str(number): number for number in range(45_000)})
-        made = {name: ViewRelation(name, view) for name, view in views.items()}
+        view_relations = {name: ViewRelation(name, view) for name, view in views.items()}
         settings = replace(SETTINGS, query_memory_bytes=2**20)
-        async with queried(settings=settings, more=made) as deps, asking(deps) as client:
+        async with queried(settings=settings, more=view_relations) as deps, asking(deps) as client:
             for _ in range(2):
                 for name in views:
                     assert (await ask(client, f'SELECT count(*) AS n FROM "{name}"'))["rows"] == [{"n": 45_000}]

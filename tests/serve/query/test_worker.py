@@ -1,4 +1,4 @@
-"""The process of queries holds on its own, whatever text it is given: the check before it is not its only guard."""
+"""The query process is safe whatever text it gets: the check before it is not the only protection."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import duckdb
 import pyarrow as pa
 import pytest
 
-from penstock import columns
+from penstock.core import columns
 from penstock.serve.query import worker
 from penstock.serve.query.sources import SharedFile
 
@@ -71,7 +71,7 @@ def test_rows_are_cut_where_they_should_be() -> None:
 
 
 def test_the_tables_of_a_query_cannot_be_changed() -> None:
-    """Not by a process that has broken out of the engine either: the same pages are read by the next query."""
+    """This holds even for a process that has escaped from the engine: the same pages are read by the next query."""
     table = SharedFile(pa.table({"x": [1]}))
     for change in (
         lambda: os.pwrite(table.descriptor, b"y", 0),
@@ -97,7 +97,7 @@ def test_a_long_run_of_queries_leaves_nothing_of_their_columns_behind() -> None:
 
 
 def test_a_request_and_its_answer_are_one_message_each() -> None:
-    """The largest text that the check lets through, and the longest error, fit."""
+    """The longest text that the check accepts, and the longest error, fit."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, theirs:
         for end in (ours, theirs):

@@ -1,4 +1,4 @@
-"""A receiver of webhooks on loopback, as bad as a test wants it to be."""
+"""A receiver of webhooks on loopback, with the faults that a test chooses."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.signing import ID, verify
+from penstock.core.signing import ID, verify
 from tests.network import close
 
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
@@ -18,7 +18,7 @@ OK = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n"
 
 @dataclass(frozen=True)
 class Received:
-    """One request as it came."""
+    """One request as it arrived."""
 
     line: str
     headers: dict[str, str]
@@ -51,8 +51,8 @@ async def good(receiver: Receiver, received: Received, writer: asyncio.StreamWri
 
 @dataclass
 class Receiver:
-    """Keeps every request. `behave` gives the answer to a message, or None if it has done all by itself. A challenge is
-    answered while `willing`. `taken` are the messages that were answered with 200, each id once."""
+    """Records every request. `behave` returns the answer to a message, or None if it has answered itself. A challenge
+    is answered while `willing`. `taken` are the messages that were answered with 200, each id once."""
 
     behave: Behaviour = good
     willing: bool = True
@@ -110,7 +110,7 @@ class Receiver:
 async def _read(reader: asyncio.StreamReader) -> Received:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
     line, *rest = head.split("\r\n")
-    headers = {name.lower(): value.strip() for name, _, value in (each.partition(":") for each in rest if each)}
+    headers = {name.lower(): value.strip() for name, _, value in (header.partition(":") for header in rest if header)}
     return Received(line, headers, await reader.readexactly(int(headers["content-length"])))
 
 

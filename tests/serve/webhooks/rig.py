@@ -7,20 +7,23 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from penstock.access import ANYONE, Caller, Grants
-from penstock.schema import event_schema
+from penstock.core.access import ANYONE, Caller, Grants
+from penstock.core.schema import event_schema
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.webhooks import WebhookStore
 from penstock.serve.channels.stream import StreamChannel
 from penstock.serve.channels.view import ViewChannel
 from penstock.serve.deps import Deps
-from penstock.serve.webhooks.crew import Around
+from penstock.serve.webhooks.dispatcher import RuntimeCallbacks
 from penstock.serve.webhooks.model import Hook
 from penstock.serve.webhooks.registry import Registry
-from penstock.serve.webhooks.transport import Transport
-from penstock.settings import Settings
-from tests.serve.fakes import FakeLog, FakeView, Reading, make_deps, until
+from penstock.serve.webhooks.transport import WebhookTransport
+from tests.clocks import until
+from tests.serve.fakes import FakeLog, FakeView, Reading, make_deps
 from tests.serve.webhooks.receiver import Receiver
 
 LOOPBACK = "127.0.0.0/8"
@@ -53,10 +56,10 @@ class Rig:
 
     async def add(self, receiver: Receiver, caller: Caller = ANYONE, since: str = "latest", **more: Any) -> str:
         """Register, and wait until the challenge was answered."""
-        told, secret = await self.registry.register(caller, wanted(receiver.url, **more), since)
+        webhook, secret = await self.registry.register(caller, wanted(receiver.url, **more), since)
         receiver.secrets.append(secret)
-        await until(lambda: self.registry.get(caller, told["id"])["state"] == "active")
-        return str(told["id"])
+        await until(lambda: self.registry.get(caller, webhook["id"])["state"] == "active")
+        return str(webhook["id"])
 
     def get(self, id: str) -> dict[str, Any]:
         return self.registry.get(ANYONE, id)
@@ -76,15 +79,15 @@ async def rigged(
     settings: Settings = QUICK,
     *,
     before: Rig | None = None,
-    transport: Transport | None = None,
+    transport: WebhookTransport | None = None,
 ) -> AsyncIterator[Rig]:
-    """The webhooks of a folder; with `before`, over what an earlier rig had."""
+    """Run the webhooks of a folder; with `before`, over the channels of an earlier rig."""
     log, view = (before.log, before.view) if before is not None else (FakeLog(), FakeView())
     people = before.people if before is not None else {"": ANYONE}
     stream = StreamChannel("x", log, settings, lambda: event_schema(Reading))
     deps = make_deps({"x": stream}, {"x": ViewChannel("x", view, settings, key=["k"])}, settings=settings)
-    around = Around(people.get, lambda kind, of: KEYS[kind])
-    registry = Registry(folder / "webhooks.db", settings, around, transport)
+    around = RuntimeCallbacks(people.get, lambda kind, of: KEYS[kind])
+    registry = Registry(partial(WebhookStore, folder / "webhooks.db"), settings, around, transport)
     await registry.start(deps.channel)
     try:
         yield Rig(log, view, stream, deps, registry, people)
@@ -93,6 +96,6 @@ async def rigged(
 
 
 async def settled(rig: Rig, id: str) -> None:
-    """Wait until nothing waits."""
+    """Wait until no message waits."""
     await until(lambda: rig.get(id)["pending"] == 0)
     await asyncio.sleep(0)

@@ -1,4 +1,4 @@
-"""A webhook never leads into the network: not by its URL, not by its name's addresses, not by a redirect."""
+"""A webhook never leads into the internal network: not by its URL, its host's addresses, or a redirect."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from pathlib import Path
 import pytest
 import trustme
 
-from penstock.access import ANYONE
-from penstock.errors import BadParameter, DeclarationError
+from penstock.core.access import ANYONE
+from penstock.core.errors import BadParameter, DeclarationError
 from penstock.serve.webhooks.address import Allowed, endpoint, is_public
-from penstock.serve.webhooks.transport import Transport, Unreachable
-from tests.serve.fakes import run, until
+from penstock.serve.webhooks.transport import WebhookTransport, WebhookUnreachable
+from tests.clocks import until
+from tests.serve.fakes import run
 from tests.serve.webhooks.receiver import Received, Receiver, receiving, status
 from tests.serve.webhooks.rig import replaced, rigged, wanted
 
@@ -81,8 +82,8 @@ def test_a_url_that_a_webhook_may_not_have_is_refused_without_repeating_it(url: 
     ],
 )  # fmt: skip
 def test_a_url_is_taken_apart(url: str, shown: str, authority: str, target: str) -> None:
-    found = endpoint(url, NONE)
-    assert (found.shown, found.authority, found.target) == (shown, authority, target)
+    parts = endpoint(url, NONE)
+    assert (parts.shown, parts.authority, parts.target) == (shown, authority, target)
 
 
 def test_plain_http_is_for_networks_that_are_allowed() -> None:
@@ -101,12 +102,12 @@ def test_a_setting_that_is_no_network_is_refused(text: str) -> None:
 
 
 STRANGE = "127.0.0.77"
-"""An address of the loopback that nobody comes to by himself: a port of the usual one may have been another's."""
+"""A loopback address that nobody uses by default: a port of the usual one may have been used before."""
 
 
 @contextmanager
 def counting(address: str = "127.0.0.1") -> Iterator[tuple[int, list[int]]]:
-    """A listening socket on loopback that counts who connects."""
+    """Open a listening socket on loopback that counts connections."""
     listener = socket.create_server((address, 0))
     seen: list[int] = []
 
@@ -139,9 +140,9 @@ def test_a_name_with_any_address_that_is_not_public_is_not_connected_to(addresse
             return addresses
 
         with counting() as (port, seen):
-            transport = Transport(NONE, timeout_s=2, resolver=resolve)
+            transport = WebhookTransport(NONE, timeout_s=2, resolver=resolve)
             target = endpoint(f"https://inside.example:{port}/", NONE)
-            with pytest.raises(Unreachable, match="address"):
+            with pytest.raises(WebhookUnreachable, match="address"):
                 await transport.post(target, {}, b"{}")
             assert seen == []
 
@@ -149,7 +150,7 @@ def test_a_name_with_any_address_that_is_not_public_is_not_connected_to(addresse
 
 
 def test_a_name_that_changes_its_address_between_tries_is_checked_on_each(tmp_path: Path) -> None:
-    """Rebinding: the name is public when it is looked at, and is loopback a moment later."""
+    """Rebinding: the name is public when it is checked, and is loopback a moment later."""
     answers = ["198.18.0.5", "127.0.0.1", "198.18.0.5", "127.0.0.1"]
     asked: list[str] = []
 
@@ -160,12 +161,12 @@ def test_a_name_that_changes_its_address_between_tries_is_checked_on_each(tmp_pa
     async def main() -> None:
         allowed = Allowed.of("198.18.0.0/15")  # stands for the internet: nothing answers there
         with counting() as (port, seen):
-            transport = Transport(allowed, timeout_s=0.2, resolver=resolve)
+            transport = WebhookTransport(allowed, timeout_s=0.2, resolver=resolve)
             settings = replaced(webhook_private="198.18.0.0/15", webhook_tries_max=3)
             async with rigged(tmp_path, settings, transport=transport) as rig:
                 url = f"https://rebinding.example:{port}/"
-                told = [(await rig.registry.register(ANYONE, wanted(url), "latest"))[0] for _ in range(2)]
-                twice = [each["id"] for each in told for _ in range(2)]  # a third time would have to wait
+                webhooks = [(await rig.registry.register(ANYONE, wanted(url), "latest"))[0] for _ in range(2)]
+                twice = [webhook["id"] for webhook in webhooks for _ in range(2)]  # a third attempt would have to wait
                 reasons = [(await rig.registry.verify(ANYONE, id))["reason"] for id in twice]
                 assert any("not public" in reason for reason in reasons)
                 assert not all("not public" in reason for reason in reasons)
@@ -176,7 +177,7 @@ def test_a_name_that_changes_its_address_between_tries_is_checked_on_each(tmp_pa
 
 
 def test_the_connection_goes_to_the_address_that_was_checked_whatever_the_name_is_by_then() -> None:
-    """The name is asked for once a try: there is no second look-up that could say something else."""
+    """The name is resolved once a try: there is no second look-up with another result."""
     asked: list[str] = []
 
     async def resolve(host: str, port: int) -> list[str]:
@@ -186,13 +187,13 @@ def test_the_connection_goes_to_the_address_that_was_checked_whatever_the_name_i
     async def main() -> None:
         allowed = Allowed.of("127.0.0.1/32")
         async with receiving() as receiver:
-            transport = Transport(allowed, timeout_s=5, resolver=resolve)
+            transport = WebhookTransport(allowed, timeout_s=5, resolver=resolve)
             target = endpoint(f"http://name.example:{receiver.port}/hook", allowed)
             body = b'{"type": "webhook.challenge", "data": {"challenge": "x"}}'
             answer = await transport.post(target, {}, body)
             assert answer.status == 200
             assert receiver.challenges[0].headers["host"] == f"name.example:{receiver.port}"
-            with pytest.raises(Unreachable, match="not public"):
+            with pytest.raises(WebhookUnreachable, match="not public"):
                 await transport.post(target, {}, body)
             assert receiver.connections == 1
         assert asked == ["name.example"] * 2
@@ -262,12 +263,12 @@ def test_tls_verifies_the_name_though_the_connection_goes_to_an_address() -> Non
     async def main() -> None:
         allowed = Allowed.of("127.0.0.0/8")
         async with receiving(tls=server) as receiver:
-            transport = Transport(allowed, timeout_s=5, resolver=resolve, tls=client)
+            transport = WebhookTransport(allowed, timeout_s=5, resolver=resolve, tls=client)
             body = b'{"type": "webhook.challenge", "data": {"challenge": "x"}}'
             good = endpoint(f"https://good.example:{receiver.port}/", allowed)
             assert (await transport.post(good, {}, body)).status == 200
             other = endpoint(f"https://other.example:{receiver.port}/", allowed)
-            with pytest.raises(Unreachable, match="certificate"):
+            with pytest.raises(WebhookUnreachable, match="certificate"):
                 await transport.post(other, {}, body)
             assert len(receiver.challenges) == 1
         assert named == ["good.example", "other.example"]
@@ -282,8 +283,8 @@ def test_an_unknown_certificate_is_refused() -> None:
     async def main() -> None:
         allowed = Allowed.of("127.0.0.0/8")
         async with receiving(tls=server) as receiver:
-            transport = Transport(allowed, timeout_s=5)
-            with pytest.raises(Unreachable, match="certificate"):
+            transport = WebhookTransport(allowed, timeout_s=5)
+            with pytest.raises(WebhookUnreachable, match="certificate"):
                 await transport.post(endpoint(receiver.url, allowed), {}, b"{}")
             assert receiver.challenges == receiver.requests == []
 

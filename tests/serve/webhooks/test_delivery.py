@@ -11,9 +11,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from penstock.access import ANYONE
-from penstock.serve.webhooks import courier
-from tests.serve.fakes import run, until
+from penstock.core.access import ANYONE
+from penstock.serve.webhooks import delivery_worker
+from tests.clocks import until
+from tests.serve.fakes import run
 from tests.serve.webhooks.receiver import OK, Received, Receiver, receiving, status
 from tests.serve.webhooks.rig import replaced, rigged, settled
 
@@ -37,10 +38,10 @@ def test_events_reach_the_receiver_signed_and_in_order(tmp_path: Path) -> None:
 
 
 def by_key(receiver: Receiver) -> dict[str, list[int]]:
-    found = defaultdict(list)
+    numbers = defaultdict(list)
     for event in receiver.events():
-        found[event["text"]].append(event["n"])
-    return found
+        numbers[event["text"]].append(event["n"])
+    return numbers
 
 
 @pytest.mark.parametrize("seed", random.sample(range(10**6), 3))
@@ -69,7 +70,7 @@ def test_a_receiver_that_fails_at_random_ends_with_each_keys_sequence(tmp_path: 
                 wanted[key].append(number)
                 rig.write(number, key=key)
                 if chance.random() < 0.2:
-                    await asyncio.sleep(0.003)
+                    await asyncio.sleep(0.003)  # some are sent while others are written, at random
                 if chance.random() < 0.03:
                     await rig.registry.pause(ANYONE, id)
                     await rig.registry.resume(ANYONE, id)
@@ -160,7 +161,7 @@ def test_a_message_that_is_never_taken_becomes_a_dead_letter_and_its_key_goes_on
             [dead] = await rig.registry.dead(ANYONE, id, 0, 10)
             tried = [received.id for received in receiver.requests if received.data["events"][0]["n"] == 1]
             assert tried == [dead["id"]] * 3
-            assert (dead["tries"], dead["error"]) == (3, "it answered 500")
+            assert (dead["tries"], dead["error"]) == (3, "the receiver returned 500")
             healthy = True
             assert await rig.registry.revive(ANYONE, id, None) == 1
             await until(lambda: len(receiver.taken) == 2)
@@ -182,8 +183,8 @@ def test_only_so_many_dead_letters_are_kept_and_those_that_went_are_counted(tmp_
             rig.write(*range(8))
             await until(lambda: rig.get(id)["forgotten"] == 5)
             dead = await rig.registry.dead(ANYONE, id, 0, 10)
-            assert [each["number"] for each in dead] == [6, 7, 8]
-            assert [each["number"] for each in await rig.registry.dead(ANYONE, id, 6, 1)] == [7]
+            assert [letter["number"] for letter in dead] == [6, 7, 8]
+            assert [letter["number"] for letter in await rig.registry.dead(ANYONE, id, 6, 1)] == [7]
             assert rig.get(id)["dead"] == 3
 
     run(main())
@@ -241,8 +242,8 @@ def test_a_receiver_that_answers_too_slowly_is_given_up_for_this_try(tmp_path: P
             while not writer.is_closing():
                 writer.write(b"x")
                 await writer.drain()
-                await asyncio.sleep(0.02)
-        await asyncio.sleep(5)
+                await asyncio.sleep(0.02)  # the fault: bytes without end
+        await asyncio.sleep(5)  # the fault: far beyond the time for an answer
         return None
 
     async def main() -> None:
@@ -326,12 +327,13 @@ def test_a_stream_is_not_read_on_while_too_much_waits(tmp_path: Path) -> None:
 
     async def main() -> None:
         settings = replaced(webhook_pending_max=10, page_events=5)
-        async with receiving(slow) as receiver, rigged(tmp_path, settings) as rig:
+        async with receiving(slow) as receiver, receiving() as witness, rigged(tmp_path, settings) as rig:
             id = await rig.add(receiver, since="earliest")
             rig.write(*range(100))
             await until(lambda: rig.get(id)["pending"] >= 10)
             cursor = rig.get(id)["cursor"]
-            await asyncio.sleep(0.2)
+            await rig.add(witness, since="earliest")
+            await until(lambda: len(witness.taken) == 100)  # in this time the other could have read all
             assert 10 <= rig.get(id)["pending"] < 10 + 5
             assert rig.get(id)["cursor"] == cursor
             gate.set()
@@ -352,7 +354,7 @@ def test_a_batch_carries_several_events_in_the_order_of_all(tmp_path: Path) -> N
             assert receiver.most_open == 1
         assert max(len(received.data["events"]) for received in receiver.requests) > 1
         assert max(len(received.data["events"]) for received in receiver.requests) <= 10
-        assert {key: sorted(found) for key, found in by_key(receiver).items()} == by_key(receiver)
+        assert {key: sorted(numbers) for key, numbers in by_key(receiver).items()} == by_key(receiver)
 
     run(main())
 
@@ -373,7 +375,7 @@ def test_a_webhook_whose_receiver_hangs_keeps_no_other_waiting(tmp_path: Path) -
                 rig.write(number, key=f"key {number}")
             await until(lambda: len(receiver.taken) == 50)
             await settled(rig, id)
-            assert all(rig.get(each)["pending"] == 50 for each in ids)
+            assert all(rig.get(webhook_id)["pending"] == 50 for webhook_id in ids)
             assert stuck.open <= 4
             hanging.set()
             await until(lambda: len(stuck.taken) == 150)
@@ -384,7 +386,7 @@ def test_a_webhook_whose_receiver_hangs_keeps_no_other_waiting(tmp_path: Path) -
 def test_what_comes_due_between_two_looks_at_the_clock_is_not_forgotten(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The clock is far ahead each time that it is looked at: whatever was not due a moment ago is due now."""
+    """The clock has advanced far each time it is read: whatever was not due a moment ago is due now."""
     looks = 0
 
     def leaping() -> float:
@@ -392,10 +394,10 @@ def test_what_comes_due_between_two_looks_at_the_clock_is_not_forgotten(
         looks += 1
         return time.monotonic() + looks * 0.05
 
-    monkeypatch.setattr(courier, "time", SimpleNamespace(monotonic=leaping, time=time.time))
+    monkeypatch.setattr(delivery_worker, "time", SimpleNamespace(monotonic=leaping, time=time.time))
 
     async def twice(receiver: Receiver, received: Received, writer: asyncio.StreamWriter) -> bytes | None:
-        seen = sum(each.id == received.id for each in receiver.requests)
+        seen = sum(request.id == received.id for request in receiver.requests)
         return OK if seen > 2 else status(500)
 
     async def main() -> None:

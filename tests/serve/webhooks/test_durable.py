@@ -1,4 +1,4 @@
-"""What is registered, what waits and what was tried outlives the process; a place that is gone is told."""
+"""Registrations, waiting messages and tries outlive the process; a lost position is reported."""
 
 from __future__ import annotations
 
@@ -6,16 +6,19 @@ import asyncio
 import sqlite3
 import stat
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from penstock.access import ANYONE
-from penstock.errors import BadCursor, Damaged
-from penstock.serve.webhooks.crew import Around
+from penstock.core.access import ANYONE
+from penstock.core.errors import BadCursor, Damaged
+from penstock.core.settings import Settings
+from penstock.runtime.embedded.webhooks import WebhookStore
+from penstock.serve.webhooks.dispatcher import RuntimeCallbacks
 from penstock.serve.webhooks.registry import Registry
-from penstock.settings import Settings
-from tests.serve.fakes import run, until
+from tests.clocks import until
+from tests.serve.fakes import run
 from tests.serve.webhooks.receiver import OK, Received, Receiver, receiving, status
 from tests.serve.webhooks.rig import Rig, replaced, rigged, settled, wanted
 
@@ -38,7 +41,7 @@ def test_what_waited_at_a_restart_is_sent_under_the_same_ids(tmp_path: Path) -> 
             async with rigged(tmp_path) as rig:
                 id = await rig.add(receiver)
                 rig.write(1, 2, 3)
-                await until(lambda: rig.get(id)["failures"] >= 5)  # of three at a time, so two are noted
+                await until(lambda: rig.get(id)["failures"] >= 5)  # of three at a time, so two are recorded
             before = {received.id for received in receiver.requests}
             rig.write(4)
             receiver.behave = up
@@ -54,16 +57,16 @@ def test_what_waited_at_a_restart_is_sent_under_the_same_ids(tmp_path: Path) -> 
 
 
 async def once_more(rig: Rig, id: str) -> None:
-    """Wait until one more try was in vain."""
+    """Wait until one more try has failed."""
     before = rig.get(id)["failures"]
     await until(lambda: rig.get(id)["failures"] > before)
     await noted(rig)
 
 
 async def noted(rig: Rig) -> None:
-    """Wait until what has happened so far is durable."""
-    assert rig.registry._crew is not None
-    await rig.registry._crew.office.store.read(lambda: None)
+    """Wait until all changes so far are durable."""
+    assert rig.registry._dispatcher is not None
+    await rig.registry._dispatcher.resources.store.read(lambda: None)
 
 
 def test_tries_go_on_to_count_after_a_restart(tmp_path: Path) -> None:
@@ -86,20 +89,20 @@ def test_tries_go_on_to_count_after_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_message_whose_answer_was_not_noted_comes_again_under_its_id(tmp_path: Path) -> None:
-    """The process ends between the answer and the note: what is lost is only that knowledge."""
+    """The process ends between the answer and its record: only that knowledge is lost."""
 
     async def main() -> None:
         async with receiving() as receiver:
             async with rigged(tmp_path) as rig:
                 id = await rig.add(receiver)
-                crew = rig.registry._crew
-                assert crew is not None
+                dispatcher = rig.registry._dispatcher
+                assert dispatcher is not None
                 noted = asyncio.Event()
 
                 async def never(*_: object) -> None:
                     await noted.wait()
 
-                crew.office.store.done = never  # type: ignore[method-assign,assignment]
+                dispatcher.resources.store.done = never  # type: ignore[method-assign,assignment]
                 rig.write(1)
                 await until(lambda: len(receiver.requests) == 1)
             async with rigged(tmp_path, before=rig) as after:
@@ -113,13 +116,13 @@ def test_a_message_whose_answer_was_not_noted_comes_again_under_its_id(tmp_path:
 
 
 def test_a_message_that_comes_again_because_it_was_not_noted_counts_once(tmp_path: Path) -> None:
-    """Another one's note, made meanwhile, has not counted it."""
+    """The record of another message, made meanwhile, has not counted it."""
 
     async def main() -> None:
         async with receiving() as receiver, rigged(tmp_path) as rig:
             id = await rig.add(receiver)
-            assert rig.registry._crew is not None
-            store = rig.registry._crew.office.store
+            assert rig.registry._dispatcher is not None
+            store = rig.registry._dispatcher.resources.store
             note, first = store.done, asyncio.Event()
 
             async def late(id: str, number: int, at: datetime) -> None:
@@ -175,16 +178,18 @@ def test_a_reset_goes_alone_after_all_before_it_and_before_all_after_it(tmp_path
         return OK
 
     async def main() -> None:
-        async with receiving(slow) as receiver, rigged(tmp_path) as rig:
-            await rig.add(receiver)
+        async with receiving(slow) as receiver, receiving() as witness, rigged(tmp_path) as rig:
+            id = await rig.add(receiver)
+            await rig.add(witness)
             for number in range(5):
                 rig.write(number, key=f"key {number}")
-            await until(lambda: receiver.open == 5)
+            await until(lambda: receiver.open == 5 == len(witness.taken))
             rig.log.remake()
             rig.stream.wake()
             for number in range(5, 10):
                 rig.write(number, key=f"key {number}")
-            await asyncio.sleep(0.1)
+            await until(lambda: rig.get(id)["pending"] == 11)
+            await until(lambda: len(witness.taken) == 11)  # in this time the reset could have come here too
             assert receiver.open == 5
             gate.set()
             await until(lambda: len(receiver.taken) == 11)
@@ -265,12 +270,12 @@ def test_a_webhook_begins_where_it_was_registered_though_it_is_verified_later(tm
     async def main() -> None:
         async with receiving(willing=False) as receiver, rigged(tmp_path) as rig:
             rig.write(1)
-            told, secret = await rig.registry.register(ANYONE, wanted(receiver.url), "latest")
+            webhook, secret = await rig.registry.register(ANYONE, wanted(receiver.url), "latest")
             rig.write(2)
             await until(lambda: bool(receiver.challenges))
             assert receiver.requests == []
             receiver.willing, receiver.secrets = True, [secret]
-            await rig.registry.verify(ANYONE, told["id"])
+            await rig.registry.verify(ANYONE, webhook["id"])
             await until(lambda: len(receiver.taken) == 1)
         assert numbers(receiver) == [2]
 
@@ -360,5 +365,9 @@ def test_a_damaged_message_stops_its_webhook_and_is_not_sent(tmp_path: Path) -> 
 
 
 def test_making_a_registry_opens_nothing(tmp_path: Path) -> None:
-    Registry(tmp_path / "webhooks.db", Settings(), Around(lambda name: None, lambda kind, of: ()))
+    Registry(
+        partial(WebhookStore, tmp_path / "webhooks.db"),
+        Settings(),
+        RuntimeCallbacks(lambda name: None, lambda kind, of: ()),
+    )
     assert [*tmp_path.iterdir()] == []

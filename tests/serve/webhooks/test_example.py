@@ -1,4 +1,4 @@
-"""The receiver in the documentation works: as a process of its own, with a gateway that is killed."""
+"""The receiver in the documentation works: as a separate process, with a gateway that is killed."""
 
 from __future__ import annotations
 
@@ -41,9 +41,9 @@ def _is_open(port: int) -> bool:
 
 
 def kept(folder: Path) -> list[Any]:
-    with sqlite3.connect(f"file:{folder / 'received.db'}?mode=ro", uri=True) as found:
-        rows = found.execute("SELECT body FROM message ORDER BY rowid").fetchall()
-    found.close()
+    with sqlite3.connect(f"file:{folder / 'received.db'}?mode=ro", uri=True) as connection:
+        rows = connection.execute("SELECT body FROM message ORDER BY rowid").fetchall()
+    connection.close()
     return [event["fix_id"] for (body,) in rows for event in json.loads(body)["data"]["events"]]
 
 

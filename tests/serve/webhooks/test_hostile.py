@@ -1,4 +1,4 @@
-"""Whatever someone writes as a URL, and whatever a receiver answers: refused or taken, and nothing else happens."""
+"""Hostile URLs and hostile answers of a receiver are refused or accepted, and nothing else happens."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import httpx
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from penstock.errors import BadParameter
+from penstock.core.errors import BadParameter
 from penstock.serve.webhooks.address import Allowed, as_address, endpoint, is_public
-from penstock.serve.webhooks.transport import ANSWER_BYTES_MAX, Answer, Transport, Unreachable
+from penstock.serve.webhooks.transport import ANSWER_BYTES_MAX, WebhookResponse, WebhookTransport, WebhookUnreachable
 from tests.serve.fakes import run
 
 PIECES = st.sampled_from(
@@ -31,14 +31,14 @@ PIECES = st.sampled_from(
 @example("https://xn--https://")
 def test_a_url_is_refused_or_means_the_same_to_another_parser_and_leads_nowhere_inside(url: str) -> None:
     try:
-        found = endpoint(url, Allowed())
+        parts = endpoint(url, Allowed())
     except BadParameter:
         return
     other = httpx.URL(url)
-    assert (found.scheme, found.port) == ("https", other.port or 443)
-    assert found.host == other.raw_host.decode().lower().removesuffix(".")  # `host` may be decoded, for people
+    assert (parts.scheme, parts.port) == ("https", other.port or 443)
+    assert parts.host == other.raw_host.decode().lower().removesuffix(".")  # `host` may be decoded for display
     assert other.userinfo == b""
-    address = as_address(found.host)
+    address = as_address(parts.host)
     assert address is None or is_public(address)
 
 
@@ -61,7 +61,7 @@ GOOD = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\nX: y\r\n\r\nbody"
 
 @st.composite
 def answers(draw: st.DrawFn) -> bytes:
-    """Rubbish, or a good answer with some bytes of it changed, doubled, left out or cut off."""
+    """Return garbage, or a good answer with some bytes changed, doubled, left out or cut off."""
     if draw(st.booleans()):
         return draw(st.binary(max_size=200))
     answer = bytearray(GOOD)
@@ -79,17 +79,19 @@ def test_a_receiver_that_answers_rubbish_is_unreachable_and_nothing_worse() -> N
         writer.write(said[0])
         writer.close()
 
-    async def ask(port: int) -> Answer | None:
+    async def ask(port: int) -> WebhookResponse | None:
         allowed = Allowed.of("127.0.0.0/8")
         try:
-            return await Transport(allowed, timeout_s=5).post(endpoint(f"http://127.0.0.1:{port}/", allowed), {}, b"{}")
-        except Unreachable:
+            return await WebhookTransport(allowed, timeout_s=5).post(
+                endpoint(f"http://127.0.0.1:{port}/", allowed), {}, b"{}"
+            )
+        except WebhookUnreachable:
             return None
 
     async def main() -> None:
         server = await asyncio.start_server(answer, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        loop, found = asyncio.get_running_loop(), list[bool]()
+        loop, outcomes = asyncio.get_running_loop(), list[bool]()
 
         @settings(deadline=None, max_examples=300, database=None, suppress_health_check=list(HealthCheck))
         @given(answers())
@@ -102,11 +104,11 @@ def test_a_receiver_that_answers_rubbish_is_unreachable_and_nothing_worse() -> N
         def attack(response: bytes) -> None:
             said[0] = response
             got = asyncio.run_coroutine_threadsafe(ask(port), loop).result(20)
-            found.append(got is not None)
+            outcomes.append(got is not None)
             assert got is None or (100 <= got.status <= 999 and len(got.body) <= ANSWER_BYTES_MAX)
 
         await asyncio.to_thread(attack)
-        assert {True, False} == set(found)
+        assert {True, False} == set(outcomes)
         server.close()
 
     run(main())

@@ -1,4 +1,4 @@
-"""The gateway is killed with -9 while it delivers to a receiver that fails: each key's sequence comes out right."""
+"""The gateway is killed with -9 while it delivers to a receiver that fails: each key's messages arrive in order."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ ENVIRON = {
 
 
 async def persist(client: httpx.AsyncClient, method: str, path: str, body: Any = None) -> Any:
-    """Ask until there is an answer: between two lives of the gateway there is none."""
+    """Retry until there is an answer: while the gateway restarts there is none."""
     while True:
         try:
             answer = await client.request(method, path, json=body)
@@ -41,25 +41,25 @@ async def persist(client: httpx.AsyncClient, method: str, path: str, body: Any =
 
 
 async def post_all(client: httpx.AsyncClient, chance: random.Random) -> dict[str, list[str]]:
-    """Events of several vehicles, one request after the other; which came in which order."""
+    """Post events of several vehicles, one request after the other; returns the order of each vehicle."""
     sent: dict[str, list[str]] = defaultdict(list)
     number = 0
     while number < EVENTS:
         count = min(EVENTS - number, chance.randrange(1, 5))
-        events = [fix(number + each, f"v{chance.randrange(KEYS)}") for each in range(count)]
+        events = [fix(number + index, f"v{chance.randrange(KEYS)}") for index in range(count)]
         await persist(client, "POST", "/v1/streams/fixes", events)
         for event in events:
             sent[event["vehicle"]].append(event["fix_id"])
         number += count
-        await asyncio.sleep(chance.random() * 0.03)
+        await asyncio.sleep(chance.random() * 0.03)  # so that kills come between posts too
     return sent
 
 
 def received(receiver: Receiver) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = defaultdict(list)
+    fixes: dict[str, list[str]] = defaultdict(list)
     for event in receiver.events():
-        found[event["vehicle"]].append(event["fix_id"])
-    return found
+        fixes[event["vehicle"]].append(event["fix_id"])
+    return fixes
 
 
 @pytest.mark.parametrize("seed", random.sample(range(10**6), 1))
@@ -68,7 +68,7 @@ def test_each_keys_sequence_is_right_though_both_sides_fail(tmp_path: Path, seed
     chance = random.Random(seed)
 
     async def bad(receiver: Receiver, message: Received, writer: asyncio.StreamWriter) -> bytes | None:
-        await asyncio.sleep(chance.random() * 0.02)
+        await asyncio.sleep(chance.random() * 0.02)  # the fault: a slow answer
         fault = chance.choice(["none"] * 8 + ["500", "cut", "taken but cut"])
         if fault == "taken but cut":
             receiver.taken.setdefault(message.id, message)
@@ -98,14 +98,14 @@ def test_each_keys_sequence_is_right_though_both_sides_fail(tmp_path: Path, seed
                     receiver.taken
                 ) < EVENTS:
                     await asyncio.sleep(0.02)
-                told = await persist(client, "GET", f"/v1/webhooks/{hook['id']}")
+                state = await persist(client, "GET", f"/v1/webhooks/{hook['id']}")
         assert received(receiver) == sent
         bodies: dict[str, bytes] = {}
         for message in receiver.requests:
             assert bodies.setdefault(message.id, message.body) == message.body
         assert len(bodies) == EVENTS
         assert len(receiver.requests) > EVENTS
-        assert (told["dead"], told["lag"]) == (0, 0)
+        assert (state["dead"], state["lag"]) == (0, 0)
 
     async def bounded() -> None:
         async with asyncio.timeout(DEADLINE_S):

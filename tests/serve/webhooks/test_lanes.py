@@ -1,4 +1,4 @@
-"""Lanes keep the order of each key, let keys pass each other, and let a lone message pass nothing."""
+"""Lanes keep the order of each key, let keys pass each other, and let nothing pass a message without a lane."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.serve.webhooks.lanes import Lanes
-from penstock.serve.webhooks.model import Message
+from penstock.serve.webhooks.model import WebhookMessage
 
 
-def message(number: int, lane: str | None) -> Message:
-    return Message(number, "", 10, lane.encode() if lane is not None else None)
+def message(number: int, lane: str | None) -> WebhookMessage:
+    return WebhookMessage(number, "", 10, lane.encode() if lane is not None else None)
 
 
 def test_a_lane_goes_in_order_and_lanes_go_side_by_side() -> None:
@@ -20,7 +20,7 @@ def test_a_lane_goes_in_order_and_lanes_go_side_by_side() -> None:
     for number, lane in enumerate("aabc"):
         lanes.add(message(number, lane))
     taken = [lanes.take(0.0) for _ in range(4)]
-    assert [each.number for each in taken if each] == [0, 2, 3]
+    assert [entry.number for entry in taken if entry] == [0, 2, 3]
     assert taken[3] is None
     assert taken[0] is not None
     lanes.done(taken[0])
@@ -49,11 +49,11 @@ def test_a_lone_message_waits_for_all_before_it_and_all_after_it_wait_for_it() -
     order = []
     while lanes.size:
         taken = []
-        while (each := lanes.take(0.0)) is not None:
-            taken.append(each)
-        order.append([each.number for each in taken])
-        for each in taken:
-            lanes.done(each)
+        while (entry := lanes.take(0.0)) is not None:
+            taken.append(entry)
+        order.append([entry.number for entry in taken])
+        for entry in taken:
+            lanes.done(entry)
     assert order == [[0, 1], [2], [3], [4]]
 
 
@@ -70,8 +70,8 @@ def test_whatever_fails_and_in_which_order_each_lane_and_each_lone_message_is_in
     wanted: list[str | None], seed: int
 ) -> None:
     chance, lanes, now = random.Random(seed), Lanes(), 1.0
-    done: list[Message] = []
-    away: list[Message] = []
+    done: list[WebhookMessage] = []
+    away: list[WebhookMessage] = []
     adding = [message(number, lane) for number, lane in enumerate(wanted)]
     steps = 0
     while adding or lanes.size:
@@ -90,14 +90,14 @@ def test_whatever_fails_and_in_which_order_each_lane_and_each_lone_message_is_in
         elif action == "time":
             now += 0.5
         assert lanes.away == len(away)
-        assert len({each.lane for each in away}) == len(away)
-        assert len(away) == 1 or all(each.lane is not None for each in away)
-    assert sorted(each.number for each in done) == list(range(len(wanted)))
+        assert len({entry.lane for entry in away}) == len(away)
+        assert len(away) == 1 or all(entry.lane is not None for entry in away)
+    assert sorted(entry.number for entry in done) == list(range(len(wanted)))
     for lane in (b"a", b"b", b"c"):
-        numbers = [each.number for each in done if each.lane == lane]
+        numbers = [entry.number for entry in done if entry.lane == lane]
         assert numbers == sorted(numbers)
-    for place, each in enumerate(done):
-        if each.lane is None:
-            assert all(other.number < each.number for other in done[:place])
-            assert all(other.number > each.number for other in done[place + 1 :])
+    for place, entry in enumerate(done):
+        if entry.lane is None:
+            assert all(other.number < entry.number for other in done[:place])
+            assert all(other.number > entry.number for other in done[place + 1 :])
     assert (lanes.size, lanes.bytes, lanes.next_due(), lanes.take(now)) == (0, 0, None, None)

@@ -1,22 +1,22 @@
-"""The parts of a webhook by themselves: when to try again, how a delivery is taken apart, who may send at once."""
+"""Unit tests of webhooks: the times of retries, the splitting of a delivery, and the limits on sending."""
 
 from __future__ import annotations
 
 import asyncio
 import json
 from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from random import Random
 from typing import Any
 
 import pytest
 
-from penstock.contracts import Delivery
+from penstock.core.contracts import Delivery
 from penstock.serve.webhooks.messages import ONE_LANE, Splitter, lane_key
-from penstock.serve.webhooks.model import Hook, Signing, Tries
-from penstock.serve.webhooks.retry import Patience, retry_after_s
+from penstock.serve.webhooks.model import DeliveryAttempts, Hook, Signing
+from penstock.serve.webhooks.retry import Patience
 from penstock.serve.webhooks.slots import Slots
-from tests.serve.fakes import run, until
+from tests.clocks import until
+from tests.serve.fakes import run
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PATIENCE = Patience(tries_max=20, lasts=timedelta(hours=24), first_s=1.0, longest_s=3600.0)
@@ -25,13 +25,13 @@ PATIENCE = Patience(tries_max=20, lasts=timedelta(hours=24), first_s=1.0, longes
 def test_delays_double_up_to_the_longest_with_up_to_a_half_left_to_chance() -> None:
     chance = Random(1)
     for failures, whole in ((1, 1), (2, 2), (3, 4), (12, 2048), (13, 3600), (1000, 3600)):
-        found = [PATIENCE.delay_s(failures, chance) for _ in range(50)]
-        assert whole / 2 <= min(found) < max(found) <= whole
-        assert len(set(found)) == 50
+        delays = [PATIENCE.delay_s(failures, chance) for _ in range(50)]
+        assert whole / 2 <= min(delays) < max(delays) <= whole
+        assert len(set(delays)) == 50
 
 
 def test_a_message_is_given_up_after_so_many_tries() -> None:
-    tries: Tries | None = None
+    tries: DeliveryAttempts | None = None
     for count in range(1, 20):
         tries = PATIENCE.after(tries, "x", NOW, Random(1))
         assert tries is not None
@@ -52,49 +52,30 @@ def test_what_is_asked_for_is_waited_for_and_never_less_than_the_delay(asked: fl
     assert least <= (tries.due - NOW).total_seconds() <= most
 
 
-@pytest.mark.parametrize(
-    ("text", "seconds"),
-    [
-        ("7", 7.0),
-        ("0", 0.0),
-        (format_datetime(NOW + timedelta(seconds=90), usegmt=True), 90.0),
-        (format_datetime(NOW - timedelta(seconds=90), usegmt=True), 0.0),
-        ("", None),
-        ("soon", None),
-        ("-5", None),
-        ("1.5", None),
-        ("9" * 40, None),
-        ("Thu, 01 Jan 2026 00:00:09 -0000", None),
-    ],
-)
-def test_retry_after_is_read_as_seconds_or_a_date(text: str, seconds: float | None) -> None:
-    assert retry_after_s({"retry-after": text}, NOW) == seconds
-
-
 def change(**data: Any) -> Delivery:
     return Delivery("change", json.dumps(data).encode(), "there")
 
 
 def split(splitter: Splitter, delivery: Delivery) -> list[tuple[bytes | None, Any]]:
-    made = splitter.split(delivery, 5, NOW, "before")
-    assert [message.number for message, _ in made] == list(range(5, 5 + len(made)))
-    assert all(message.size == len(body) for message, body in made)
-    return [(message.lane, json.loads(body)) for message, body in made]
+    messages = splitter.split(delivery, 5, NOW, "before")
+    assert [message.number for message, _ in messages] == list(range(5, 5 + len(messages)))
+    assert all(message.size == len(body) for message, body in messages)
+    return [(message.lane, json.loads(body)) for message, body in messages]
 
 
 def test_each_event_is_a_message_in_the_lane_of_its_key() -> None:
     events = [{"k": "a", "n": 1}, {"k": "b", "n": 2}, {"n": 3, "k": "a"}, {"k": None, "n": 4}, {"n": 5}]
-    made = split(Splitter("stream", "s", ("k",)), change(events=events))
-    assert [body["data"] for _, body in made] == [{"events": [event]} for event in events]
-    lanes = [lane for lane, _ in made]
+    messages = split(Splitter("stream", "s", ("k",)), change(events=events))
+    assert [body["data"] for _, body in messages] == [{"events": [event]} for event in events]
+    lanes = [lane for lane, _ in messages]
     assert lanes[0] == lanes[2] != lanes[1]
     assert lanes[3] not in (lanes[0], lanes[1], ONE_LANE)
     assert lanes[4] == ONE_LANE
-    envelope = made[0][1] | {"data": None}
+    envelope = messages[0][1] | {"data": None}
     assert envelope == {
         "type": "stream.change", "timestamp": "2026-01-01T00:00:00Z", "stream": "s", "cursor": "before", "data": None,
     }  # fmt: skip
-    assert [body["cursor"] for _, body in made] == ["before"] * 4 + ["there"]
+    assert [body["cursor"] for _, body in messages] == ["before"] * 4 + ["there"]
 
 
 def test_the_same_bytes_have_the_same_id_and_others_another() -> None:
@@ -108,11 +89,11 @@ def test_the_same_bytes_have_the_same_id_and_others_another() -> None:
 
 def test_a_large_batch_is_cut_by_number_and_by_bytes() -> None:
     events = [{"n": number, "text": "x" * 50_000} for number in range(20)]
-    made = split(Splitter("stream", "s", ("n",), batch=10), change(events=events))
-    assert [len(body["data"]["events"]) for _, body in made] == [6, 6, 6, 2]
-    assert {lane for lane, _ in made} == {ONE_LANE}
-    made = split(Splitter("stream", "s", ("n",), batch=4), change(events=events))
-    assert [len(body["data"]["events"]) for _, body in made] == [4] * 5
+    messages = split(Splitter("stream", "s", ("n",), batch=10), change(events=events))
+    assert [len(body["data"]["events"]) for _, body in messages] == [6, 6, 6, 2]
+    assert {lane for lane, _ in messages} == {ONE_LANE}
+    messages = split(Splitter("stream", "s", ("n",), batch=4), change(events=events))
+    assert [len(body["data"]["events"]) for _, body in messages] == [4] * 5
 
 
 def test_a_row_and_the_delete_of_its_key_are_in_one_lane() -> None:
@@ -210,7 +191,7 @@ def test_places_are_not_lost_when_those_who_wait_for_them_are_cancelled(seed: in
 
         names = ["a", "b", "c"]
         work = [hold if chance.random() < 0.5 else cancelled for _ in range(300)]
-        await asyncio.gather(*(each(chance.choice(names)) for each in work))
+        await asyncio.gather(*(job(chance.choice(names)) for job in work))
         assert most <= 3 + len(names)
         assert (slots._hosts, slots._own, slots._free, slots._waiting) == ({}, set(), 3, [])
 

@@ -1,1 +1,1 @@
-"""Sources that read files: `tail` follows one through its rotations, `folder` reads each that is dropped into one."""
+"""Sources that read files: `tail` follows one through its rotations, `folder` reads each file dropped into it."""

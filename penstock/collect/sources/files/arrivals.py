@@ -1,10 +1,10 @@
-"""Which files of a folder are new and which are done, and what becomes of those. Plain blocking code.
+"""Finding new files in a folder, and moving or deleting finished files. Plain blocking code.
 
-What is noted must not grow with the folder. Where done files leave it (`move`, `delete`) the folder itself says what is
-new, and the mark only holds the file in hand. Where they stay (`keep`) the mark holds the names of the last `DONE_MAX`
-that are done, and the name that comes before them all: below that, everything counts as done. So files may come out of
-order by that many. One that comes later still is not read, since after a restart it could not be told from those that
-were, and is reported.
+The mark must not grow with the folder. If finished files leave the folder (`move`, `delete`), the folder itself shows
+which files are new, and the mark only contains the current file. If they stay (`keep`), the mark contains the names of
+the last `DONE_MAX` finished files, and a name below which every file counts as finished. So a file can arrive late by
+up to `DONE_MAX` files. A file that arrives even later is reported but not read, because after a restart it could not be
+distinguished from the files already read.
 """
 
 from __future__ import annotations
@@ -25,19 +25,23 @@ import msgspec
 
 DONE_MAX = 1_000
 DONE_AT_MOST = 1_800
-"""Names that are noted, 8 characters each. More than the first while an earlier name still waits for its turn; with the
-second, the mark is near the most that it may have."""
+"""Maximum number of names in a mark, at 8 characters each. There are more than `DONE_MAX` while a file with an earlier
+name is still pending.
+
+At `DONE_AT_MOST`, the mark is close to its size limit.
+"""
 LISTED_MAX = 10_000
-"""New files held in memory; more are found when these are done."""
+"""Maximum number of new files held in memory. The rest are found when these are finished."""
 LATE_MAX = 100
 TRUST_S = 2.0
-"""A folder's time of change older than this when it was listed: a later change has another time."""
+"""If a folder was last changed more than this many seconds before it was listed, any later change gives it a different
+modification time."""
 RELIST_S = 60.0
 _log = logging.getLogger("penstock.collect")
 
 
 class Arrival(NamedTuple):
-    """A file to be read, and how many of its rows were read already."""
+    """A file in the source's folder to read, and how many of its rows were already read."""
 
     name: str
     inode: int
@@ -48,8 +52,12 @@ class Arrival(NamedTuple):
 
 
 class Mark(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """What is noted: the file in hand and its rows that are read, or with `end` what is to become of it; below which
-    name all is done, the time of the newest change of a done file, and which names above are done."""
+    """The folder source's mark: the current file and the number of its rows that were read, or, in `end`, how to put
+    the file away.
+
+    Also the name below which all files are finished (`below`), the latest change time of a finished file (`ctime`), and
+    the finished names above `below` (`done`).
+    """
 
     file: str = ""
     inode: int = 0
@@ -64,13 +72,14 @@ class Mark(msgspec.Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 @functools.lru_cache(4096)
 def short(name: str) -> str:
-    """A name in 8 characters. Two of a thousand names are the same with a probability of 1 in 500 million."""
+    """Hash a file's name to 8 characters. Among a thousand names, a collision has a probability of about 1 in 500
+    million."""
     return base64.urlsafe_b64encode(hashlib.blake2b(name.encode(), digest_size=6).digest()).decode()
 
 
 @dataclass
 class Arrivals:
-    """The files of a folder, in order of their names, from a mark on."""
+    """The files in the source's folder, in name order, starting from a mark."""
 
     folder: Path
     accepts: Callable[[str], bool]
@@ -91,28 +100,32 @@ class Arrivals:
     _prefix: str = field(default="", init=False)
 
     def next(self) -> Arrival | None:
-        """The file to read now; None if there is none, or the first is still being written."""
+        """Return the next file in the folder to read. None if there is no such file, or if the first one is still being
+        written."""
         self._list()
         self.waiting_for = None
         if self.noted.file and (resumed := self._resumed()):
             return resumed
         while self._pending:
-            found = _stat(self.folder, self._pending[0])
-            if found is None:
+            arrival = _stat(self.folder, self._pending[0])
+            if arrival is None:
                 self._pending.pop(0)
-            elif self._is_settled(found):
-                return self._begun(found)
+            elif self._is_settled(arrival):
+                return self._begun(arrival)
             else:
-                self.waiting_for = found.name
+                self.waiting_for = arrival.name
                 return None
         return None
 
     def mark(self, row: int) -> str:
-        """What to note with a row of the file in hand, as text."""
+        """Return the source's mark, as a string, after `row` rows of the current file."""
         return f'{self._prefix}"row":{row}}}'
 
     def finished(self, arrival: Arrival, failed: bool) -> str:
-        """What to note when the file in hand is read. Once that is durable `put_away`, if files are not kept."""
+        """Return the source's mark after the current file is finished.
+
+        Once it is durable, call `put_away` unless files are kept.
+        """
         noted = self.noted
         if self.keep:
             self._done.add(arrival.name)
@@ -124,8 +137,10 @@ class Arrivals:
         return msgspec.json.encode(self.noted).decode()
 
     def put_away(self) -> None:
-        """Move or delete the file that is noted as finished. One that could not be read is never deleted. Durable on
-        return: or else the file could be back after a power cut, when nothing is known of it any more."""
+        """Move or delete the finished file. A file that could not be read is moved, never deleted. Durable on return.
+
+        Otherwise the file could reappear after a power cut, when the mark no longer contains it.
+        """
         name, end = self.noted.file, self.noted.end
         self.noted, same = Mark(), self._same(_stat(self.folder, name))
         if not same:
@@ -140,27 +155,27 @@ class Arrivals:
             _sync(target)
         _sync(self.folder)
 
-    def _same(self, found: Arrival | None) -> bool:
-        return found is not None and found[:4] == self._identity
+    def _same(self, arrival: Arrival | None) -> bool:
+        return arrival is not None and arrival[:4] == self._identity
 
     @property
     def _identity(self) -> tuple[str, int, int, int]:
         return self.noted.file, self.noted.inode, self.noted.size, self.noted.mtime
 
     def _resumed(self) -> Arrival | None:
-        """The file in hand when the process ended."""
+        """Return the file that was being read when the process ended."""
         if self.noted.end:
             self.put_away()
             return None
-        found, row = _stat(self.folder, self.noted.file), self.noted.row
-        if self._same(found) and found is not None:
-            return self._begun(found._replace(row=row))
-        _log.warning("%s/%s was changed or removed after %d of its rows", self.folder, self.noted.file, row)
+        arrival, row = _stat(self.folder, self.noted.file), self.noted.row
+        if self._same(arrival) and arrival is not None:
+            return self._begun(arrival._replace(row=row))
+        _log.warning("%s/%s was changed or removed after %d of its rows were read", self.folder, self.noted.file, row)
         self.noted = Mark(below=self.noted.below, ctime=self.noted.ctime, done=self.noted.done)
         return None
 
     def _begun(self, arrival: Arrival) -> Arrival:
-        """Note the file as the one in hand. It is pending no more, whatever becomes of it."""
+        """Make the file the current one. It is no longer pending, even if reading it fails."""
         self._pending = [name for name in self._pending if name != arrival.name]
         noted = self.noted
         begun = Mark(*arrival[:4], below=noted.below, ctime=noted.ctime, done=noted.done)
@@ -169,7 +184,8 @@ class Arrivals:
         return arrival
 
     def _raised(self, below: str) -> str:
-        """The name below which all is done, raised if too many are noted above it; not past one that is pending."""
+        """Return the name below which all files are finished. It is raised if the mark has too many names, but not past
+        a pending file unless there are more than `DONE_AT_MOST`."""
         first_pending = self._pending[0] if self._pending else None
         while len(self._done) > DONE_MAX:
             lowest = min(self._done)
@@ -180,7 +196,7 @@ class Arrivals:
         return below
 
     def _list(self) -> None:
-        """Look what there is, unless that was done just now or nothing has changed."""
+        """List the source's folder, unless it was listed just now or has not changed since."""
         now = time.monotonic()
         if self._pending and now - self._listed < self.poll_s:
             return
@@ -195,7 +211,8 @@ class Arrivals:
         self._folder_mtime = changed if trusted else 0
 
     def _new(self) -> Iterator[str]:
-        """The names of new files. Names that are noted and no longer there are forgotten: they may come again."""
+        """Yield the names of new files. The names of finished files that no longer exist are deleted, so they can be
+        used again."""
         noted = self.noted.done
         known = {noted[at : at + 8] for at in range(0, len(noted), 8)} if self.keep else set()
         self._done = set()
@@ -211,7 +228,8 @@ class Arrivals:
                     yield entry.name
 
     def _look_if_late(self, entry: os.DirEntry[str]) -> None:
-        """Below the name where all is done, only what was changed since can be new."""
+        """Check a file whose name sorts before the finished names. It can only be new if it changed after all finished
+        files."""
         ctime = entry.stat().st_ctime_ns
         if ctime > self.noted.ctime and len(self.late) < LATE_MAX:
             self.late.append(entry.name)
@@ -221,33 +239,34 @@ class Arrivals:
         if self._late_ctime > self._told_ctime:
             self._told_ctime = self._late_ctime
             _log.error(
-                "%s: %s and %d more came after %d files with later names, and are not read",
+                "%s: %s and %d more arrived after %d files with later names, and are not read",
                 self.folder, self.late[0], len(self.late) - 1, DONE_MAX,
             )  # fmt: skip
 
-    def _is_settled(self, found: Arrival) -> bool:
-        """Whether nobody has written to it for a while: by its own time, or as long as we have watched it."""
+    def _is_settled(self, arrival: Arrival) -> bool:
+        """Return whether nothing was written to the file for `settle_s`, based on its modification time or on how long
+        it was watched."""
         now = time.monotonic()
-        if self._watched is None or self._watched[0] != found:
-            self._watched = (found, now)
-        return max(time.time() - found.mtime / 1e9, now - self._watched[1]) >= self.settle_s
+        if self._watched is None or self._watched[0] != arrival:
+            self._watched = (arrival, now)
+        return max(time.time() - arrival.mtime / 1e9, now - self._watched[1]) >= self.settle_s
 
 
 def _stat(folder: Path, name: str) -> Arrival | None:
     try:
-        found = (folder / name).stat()
+        status = (folder / name).stat()
     except FileNotFoundError:
         return None
-    return Arrival(name, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+    return Arrival(name, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
 
 def _free(path: Path) -> Path:
-    """A name that is not taken: nothing that was put away before is overwritten."""
-    found, number = path, 0
-    while found.exists():
+    """Return an unused path for a finished file, so that no file that was put away earlier is overwritten."""
+    candidate, number = path, 0
+    while candidate.exists():
         number += 1
-        found = path.with_name(f"{path.name}.{number}")
-    return found
+        candidate = path.with_name(f"{path.name}.{number}")
+    return candidate
 
 
 def _sync(folder: Path) -> None:

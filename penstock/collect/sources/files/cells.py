@@ -1,11 +1,11 @@
-"""The cells of a CSV file as JSON values, by the types of an event class.
+"""Conversion of CSV cells to JSON values, by the types of an event class.
 
-A cell is text. Where a field is a number, a truth value or something nested, text that is one becomes one; all other
-text stays text, and if the field does not take it the decoder says so in a dead letter. Nothing is guessed from the
-text alone: `007` is a number in a field of `int`, and a name in a field of `str`.
+A cell is a string. For a number, boolean or nested field, a string in the right form is converted. All other strings
+stay strings, and if the field does not accept a string, the decoder reports that in a dead letter. Nothing is guessed
+from the string alone: `007` is a number in an `int` field and a name in a `str` field.
 
-An empty cell is null where the field may be None; `""` in a field of `str`; else the field is left out, so that its
-default holds, or its absence is refused.
+An empty cell is null if the field can be None, and `""` in a `str` field. Otherwise the field is omitted, so its
+default applies, or the event is rejected if there is no default.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from typing import Any, Literal, get_args, get_origin
 
 import msgspec
 
-from penstock.schema import Event, Field, Record, fields
+from penstock.core.schema import Event, Field, Record, fields
 
 LEFT_OUT = object()
-"""What stands for a cell that is not to be in the object."""
+"""Marks a cell that is omitted from the object."""
 TRUTH = {"true": True, "t": True, "yes": True, "y": True, "1": True} | {
     "false": False, "f": False, "no": False, "n": False, "0": False
 }  # fmt: skip
@@ -31,8 +31,8 @@ Cell = Callable[[str], Any]
 
 
 def cells(header: Sequence[str], event: type[Event] | None) -> list[Cell]:
-    """For each column what makes a value of its text. A column that is no field of the class stays text."""
-    known = {each.name: each for each in fields(event)} if event is not None else {}
+    """Return one converter per CSV column. A column that is not a field of the class stays a string."""
+    known = {field.name: field for field in fields(event)} if event is not None else {}
     return [_cell(known[name]) if name in known else str for name in header]
 
 
@@ -69,7 +69,8 @@ def _whole(text: str) -> Any:
 
 
 def _number(text: str) -> Any:
-    """What is no number in JSON, such as nan and 1e999, stays text."""
+    """Convert a number in a CSV cell. A value that JSON cannot express as a number, such as nan or 1e999, stays a
+    string."""
     value = float(text) if _NUMBER.fullmatch(text) else math.inf
     return value if math.isfinite(value) else text
 

@@ -1,4 +1,4 @@
-"""A source that reads the files that are dropped into a folder: each row, line or item is one event."""
+"""A source that reads the files dropped into a folder: each row, line or item is one event."""
 
 from __future__ import annotations
 
@@ -11,33 +11,32 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
-import msgspec
-
 from penstock.collect.sources.files.arrivals import Arrival, Arrivals, Mark
 from penstock.collect.sources.files.formats import FORMATS, BadFile, format_of, rows
-from penstock.collect.sources.files.lines import READ_BYTES, in_thread
-from penstock.collect.sources.reconnect import Backoff, keep_connected
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.collect.sources.files.lines import READ_BYTES, in_thread, position_of
+from penstock.collect.sources.files.source import FileSource
+from penstock.core.backoff import Backoff
+from penstock.core.contracts import SourceStatus, SourceWriter
+from penstock.core.errors import DeclarationError
 
 ROWS = 500
-"""Rows put in one go; with `READ_BYTES`, what bounds how long the event loop is held."""
+"""Rows put in one go; with `READ_BYTES`, it bounds how long the event loop is blocked."""
 TEMPORARY = (".tmp", ".temp", ".part", ".partial", ".filepart", ".crdownload", ".swp", "~")
 DONE = ("keep", "move", "delete")
 _log = logging.getLogger("penstock.collect")
 
 
 @dataclass(frozen=True)
-class FolderSource:
-    """Reads each file of the folder `path` once, in the order of their names. Implements `contracts.Source`.
+class FolderSource(FileSource):
+    """Reads each file in the folder `path` once, in name order. Implements `contracts.Source`.
 
-    Each row is put once and in order, also after kill -9: the file in hand and its row are committed with the events. A
-    file is complete when nobody has written to it for `settle_s`; one that was renamed into place, at once if it is
-    that old. Names that are hidden or temporary are left alone. Files come in order of name, not of time: a name is the
-    same after a restart or on a copy of the folder, and does not tie. While a file is still being written, those after
-    it wait.
+    Each row is put once and in order, even after kill -9, because the current file and row are committed with the
+    events. A file is complete when nobody has written to it for `settle_s`; a file of that age that is renamed into the
+    folder is complete at once. Hidden and temporary files are ignored. The order is by name, not by time, because names
+    are unique and stay the same after a restart or in a copy of the folder. While a file is still being written, later
+    files wait.
 
-    A file that cannot be read any further is reported in the log and in the status, and the next one has its turn.
+    If a file cannot be read to its end, the log and the status report it, and the next file is read.
     """
 
     path: str | os.PathLike[str]
@@ -50,28 +49,20 @@ class FolderSource:
 
     def __post_init__(self) -> None:
         if self.format is not None and self.format not in FORMATS:
-            raise DeclarationError(f"{self.path}: there is no format {self.format!r}; use one of {', '.join(FORMATS)}")
+            raise DeclarationError(f"{self.path}: unknown format {self.format!r}; use one of {', '.join(FORMATS)}")
         if self.done not in DONE:
             raise DeclarationError(f"{self.path}: done is {self.done!r}; use one of {', '.join(DONE)}")
         if self.poll_s <= 0 or self.settle_s < 0:
-            raise DeclarationError(f"{self.path}: poll_s must be above zero, and settle_s not below")
+            raise DeclarationError(f"{self.path}: poll_s must be above zero, and settle_s at least zero")
 
     @property
     def kind(self) -> str:
         return "folder"
 
-    @property
-    def address(self) -> str:
-        return os.fspath(self.path)
-
-    async def run(self, intake: Intake, status: SourceStatus) -> None:
-        """Read until cancelled. Raises only if the intake cannot go on, or its mark is not of such a source."""
-        await keep_connected(lambda: self._pull(intake, status), intake, status, self.backoff, self.address)
-
-    async def _pull(self, intake: Intake, status: SourceStatus) -> str:
-        """Returns when the folder cannot be read, and why."""
-        await intake.settle()
-        arrivals = self._arrivals(intake.mark)
+    async def _read(self, source_writer: SourceWriter, status: SourceStatus) -> str:
+        """Read files until the folder cannot be read, and return the reason."""
+        await source_writer.settle()
+        arrivals = self._arrivals(source_writer.mark)
         bad: str | None = None
         try:
             while True:
@@ -80,7 +71,7 @@ class FolderSource:
                 if arrival is None:
                     await asyncio.sleep(self.poll_s)
                 else:
-                    bad = await self._take(arrival, arrivals, intake, status) or bad
+                    bad = await self._take(arrival, arrivals, source_writer, status) or bad
         except OSError as error:
             return f"could not read: {error}"
 
@@ -92,41 +83,50 @@ class FolderSource:
             delete=self.done == "delete",
             settle_s=self.settle_s,
             poll_s=self.poll_s,
-            noted=Mark() if mark is None else _noted(mark, self.address),
+            noted=Mark() if mark is None else position_of(mark, Mark, self.address),
         )
 
     def _accepts(self, name: str) -> bool:
-        """Whether a file is to be read, by its name. One with characters that are none could not be noted."""
+        """Return whether a file should be read, based on its name.
+
+        A name that is not valid text cannot be stored in a mark.
+        """
         if name.startswith((".", "_")) or name.lower().endswith(TEMPORARY):
             return False
         return name.isprintable() and fnmatch.fnmatchcase(name, self.pattern)
 
-    async def _take(self, arrival: Arrival, arrivals: Arrivals, intake: Intake, status: SourceStatus) -> str | None:
-        """Read one file to its end, and put it away. Returns why it could not be read, if so."""
+    async def _take(
+        self, arrival: Arrival, arrivals: Arrivals, source_writer: SourceWriter, status: SourceStatus
+    ) -> str | None:
+        """Read one file to its end, and put it away. Returns why it could not be read, or None."""
         why = None
         try:
-            await self._put_rows(arrival, arrivals, intake, status)
+            await self._put_rows(arrival, arrivals, source_writer, status)
         except FileNotFoundError:
             return None
         except (BadFile, PermissionError) as error:
-            why = f"{arrival.name} could not be read to its end, and is not tried again: {error}"
-            _log.error("feed %s: %s", self.address, why)
-        durable = await intake.note(arrivals.finished(arrival, failed=why is not None))
+            why = f"{arrival.name} could not be read to its end, and is skipped: {error}"
+            _log.error("source %s: %s", self.address, why)
+        durable = await source_writer.note(arrivals.finished(arrival, failed=why is not None))
         if self.done != "keep":
             await durable
             await in_thread(arrivals.put_away)
         return why
 
-    async def _put_rows(self, arrival: Arrival, arrivals: Arrivals, intake: Intake, status: SourceStatus) -> None:
+    async def _put_rows(
+        self, arrival: Arrival, arrivals: Arrivals, source_writer: SourceWriter, status: SourceStatus
+    ) -> None:
         file = await in_thread(lambda: _opened(Path(self.path), arrival))
         try:
             kind = self.format or format_of(arrival.name) or ""
-            reader = _Reader(rows(file, arrival.name, kind, intake.event, intake.event_bytes_max, arrival.row))
+            reader = _Reader(
+                rows(file, arrival.name, kind, source_writer.event, source_writer.event_bytes_max, arrival.row)
+            )
             row = arrival.row
             while some := await in_thread(reader.some):
                 for raw in some:
                     row += 1
-                    await intake.put(raw, arrivals.mark(row))
+                    await source_writer.put(raw, arrivals.mark(row))
                     status.received += 1
             await in_thread(lambda: self._look_if_changed(file, arrival))
         finally:
@@ -135,11 +135,11 @@ class FolderSource:
     def _look_if_changed(self, file: BinaryIO, arrival: Arrival) -> None:
         now = os.fstat(file.fileno())
         if (now.st_size, now.st_mtime_ns) != (arrival.size, arrival.mtime):
-            _log.warning("feed %s: %s was changed while it was read; raise settle_s", self.address, arrival.name)
+            _log.warning("source %s: %s changed while it was read; increase settle_s", self.address, arrival.name)
 
 
 def _opened(folder: Path, arrival: Arrival) -> BinaryIO:
-    """Raises FileNotFoundError if it is another file by now."""
+    """Open a file of the folder. Raises FileNotFoundError if it was replaced."""
     file = open(folder / arrival.name, "rb")  # noqa: SIM115
     now = os.fstat(file.fileno())
     if (now.st_ino, now.st_size, now.st_mtime_ns) != arrival[1:4]:
@@ -149,20 +149,20 @@ def _opened(folder: Path, arrival: Arrival) -> BinaryIO:
 
 
 class _Reader:
-    """Some rows at a time. What stops it is raised after the rows before it were given."""
+    """Reads a file's rows in groups. An error is raised only after all rows before it have been returned."""
 
-    def __init__(self, found: Iterator[bytes]) -> None:
-        self._found = found
+    def __init__(self, raw_rows: Iterator[bytes]) -> None:
+        self._raw_rows = raw_rows
         self._error: Exception | None = None
 
     def some(self) -> list[bytes]:
-        """The next rows; none at the end of the file."""
+        """Return the file's next rows, or an empty list at the end of the file."""
         if self._error is not None:
             raise self._error
         taken: list[bytes] = []
         size = 0
         try:
-            while len(taken) < ROWS and size < READ_BYTES and (raw := next(self._found, None)) is not None:
+            while len(taken) < ROWS and size < READ_BYTES and (raw := next(self._raw_rows, None)) is not None:
                 taken.append(raw)
                 size += len(raw)
         except (BadFile, OSError) as error:
@@ -173,24 +173,15 @@ class _Reader:
 
 
 def _remark(arrivals: Arrivals) -> str | None:
-    """What someone should know of a folder that works."""
+    """Return a warning about a folder that otherwise works, or None."""
     if arrivals.late:
         return (
-            f"{arrivals.late[0]} came after many files with later names, and is not read; give it a later name, or "
-            "take done='move' for this folder"
+            f"{arrivals.late[0]} arrived after many files with later names, and is skipped; give it a later name or "
+            "use done='move' for this folder"
         )
     if arrivals.waiting_for is not None:
         return f"waiting for {arrivals.waiting_for}, which is still being written"
     return None
-
-
-def _noted(mark: str, address: str) -> Mark:
-    try:
-        return msgspec.json.decode(mark, type=Mark)
-    except msgspec.ValidationError:
-        raise SourceFailed(
-            f"{address}: the position noted under this source's name is of another kind of source; give it a new name"
-        ) from None
 
 
 def folder(
@@ -204,5 +195,6 @@ def folder(
     backoff_s: float = Backoff.first_s,
     backoff_max_s: float = Backoff.most_s,
 ) -> FolderSource:
-    """A folder into which files are dropped, one event a row. See `FolderSource` for what the options mean."""
+    """Create a source that reads the files dropped into a folder, one event per row. See `FolderSource` for the
+    options."""
     return FolderSource(path, pattern, format, done, settle_s, poll_s, Backoff(backoff_s, backoff_max_s))

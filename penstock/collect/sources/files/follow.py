@@ -1,11 +1,11 @@
-"""Following a file that grows and is rotated. Plain blocking code, one thread at a time; `tail` calls it.
+"""Following a file that grows and is rotated. Plain blocking code, which `tail` calls from one thread at a time.
 
     a file is read to its end --> is it still the one at the path?   yes: wait for more
-                                  no, it was rotated: wait until nobody writes to it, then go on to the next newer one
-    a file is not what it was --> it was truncated, or written anew: find its copy, or begin again
+                                  no, it was rotated: wait until nobody writes to it, then continue with the next one
+    a file has changed --> it was truncated or rewritten: find its copy, or start over
 
-Where we stand is a `Position`. To find it again among the files that are there, the inode alone will not do, since
-numbers of deleted files are used again and copies have others: what the file holds up to there must fit as well.
+The current position is a `FilePosition`. The inode alone does not identify the file, because inode numbers of deleted
+files are reused and a copy has a different inode. So the contents up to the position must match as well.
 """
 
 from __future__ import annotations
@@ -17,36 +17,38 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
-from penstock.collect.sources.files.logfile import LAST_BYTES, OpenFile, Position, Rewritten, fingerprint
-from penstock.collect.sources.files.rotation import Family, Seen, family
+from penstock.collect.sources.files.logfile import LAST_BYTES, FilePosition, OpenFile, Rewritten, fingerprint
+from penstock.collect.sources.files.rotation import Family, ListedFile, family
 
 ALIKE_BYTES = LAST_BYTES
-"""How much of a file must have been read for its contents alone to identify it at the path: files may begin with the
-same few lines."""
+"""Number of bytes that must have been read before the contents alone identify a file at the path.
+
+Different files may begin with the same few lines.
+"""
 PRESERVED_NS = 1_000_000_000
-"""A copy may have lost the fraction of a second of the time of its last change."""
+"""A copy may have lost the fraction of a second of its modification time."""
 _log = logging.getLogger("penstock.collect")
 
 
 class Moved(Exception):
-    """A file is no longer where it was listed. It may be the very one that is looked for: what the others hold says
-    nothing then, and the files are to be listed anew."""
+    """A listed file has been moved. It may be the file that is needed, so the files must be listed again."""
 
 
-class Step(NamedTuple):
-    """Lines, each with the position after it; a position to note without one; whether to go on at once."""
+class FollowStep(NamedTuple):
+    """The result of a step in following a file: lines and the position after each line, a position to commit without a
+    line, and whether to continue immediately."""
 
-    lines: list[tuple[bytes, Position]] = []  # noqa: RUF012  # never changed
-    note: Position | None = None
+    lines: list[tuple[bytes, FilePosition]] = []  # noqa: RUF012  # never changed
+    note: FilePosition | None = None
     more: bool = False
 
 
 @dataclass
 class Follower:
-    """Follows `path` from a position on; None if there is none yet."""
+    """Follows `path` from `position`, which is None if there is no position yet."""
 
     path: Path
-    place: Position | None
+    position: FilePosition | None
     from_start: bool
     bytes_max: int
     rotated_wait_s: float
@@ -55,43 +57,47 @@ class Follower:
     _left: float | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._live = self.place.live if self.place else 0
+        self._live = self.position.live if self.position else 0
 
     def close(self) -> None:
         if self.file is not None:
             self.file.close()
 
-    def step(self) -> Step:
-        """The next lines, if there are any. Takes some ms; as long as it takes to unpack a file, where one must be."""
+    def step(self) -> FollowStep:
+        """Return the followed file's next lines, if any. Blocks for a few milliseconds, or for as long as it takes to
+        decompress a file."""
         try:
             return self._start() if self.file is None else self._go_on(self.file)
         except Moved:
-            return Step()
+            return FollowStep()
 
-    def _go_on(self, file: OpenFile) -> Step:
-        """What comes next in the file that is open."""
+    def _go_on(self, file: OpenFile) -> FollowStep:
+        """Return the next step in the open file."""
         at_start = file.at_start
         try:
-            found = file.read()
+            lines = file.read()
         except Rewritten:
             self._leave(None)
             _log.warning(
-                "%s was truncated or written anew; its copy is looked for, and then it is read from its start",
+                "%s was truncated or rewritten; looking for its copy, then reading it from its start",
                 self.path,
             )
-            return Step(more=True)
-        if found is None:
+            return FollowStep(more=True)
+        if lines is None:
             return self._at_end(file)
         self._left = None
         if at_start and self._is_too_new(file):
             file.close()
             self.file = None
-            return Step()
-        return Step(found, more=True)
+            return FollowStep()
+        return FollowStep(lines, more=True)
 
     def _is_too_new(self, file: OpenFile) -> bool:
-        """Whether the file at the path, of which nothing was read before, was meanwhile written to, copied and
-        truncated. Then its copy comes first: we go back to the file before, and on from there."""
+        """Return whether the file at the path, which was not read yet, was written to, copied and truncated in the
+        meantime.
+
+        In that case the copy must be read first: the follower returns to the previous file and continues there.
+        """
         there = family(self.path)
         if there is None:
             return True
@@ -103,137 +109,144 @@ class Follower:
             return True
         if before is not None:
             return before < len(there.older) - 1
-        return any(each.mtime > file.mtime for each in there.older)
+        return any(other.mtime > file.mtime for other in there.older)
 
-    def _index(self, older: list[Seen]) -> int | None:
-        """Which is the file that was read before, perhaps packed by now."""
-        for index, each in enumerate(older):
-            if self.place is not None and each.inode == self.place.inode:
+    def _index(self, older: list[ListedFile]) -> int | None:
+        """Return the index of the file that was read last, which may have been compressed since."""
+        for index, file in enumerate(older):
+            if self.position is not None and file.inode == self.position.inode:
                 return index
-        for index, each in enumerate(older):
-            if self.place is not None and self.place.offset and (same := self._opened(each, 0, self.place)):
+        for index, file in enumerate(older):
+            if self.position is not None and self.position.offset and (same := self._opened(file, 0, self.position)):
                 same.close()
                 return index
         return None
 
-    def _start(self) -> Step:
+    def _start(self) -> FollowStep:
         there = family(self.path)
         if there is None:
-            return Step()
-        if self.place is not None:
-            self.file = self._located(there, self.place)
-            return Step(more=self.file is not None)
+            return FollowStep()
+        if self.position is not None:
+            self.file = self._located(there, self.position)
+            return FollowStep(more=self.file is not None)
         if there.current is None:
-            newest = max((each.mtime for each in there.older), default=0)
-            self.place = Position(0, 0, fingerprint(b"", b""), newest, 0)
-            return Step(note=self.place)
+            newest = max((file.mtime for file in there.older), default=0)
+            self.position = FilePosition(0, 0, fingerprint(b"", b""), newest, 0)
+            return FollowStep(note=self.position)
         self.file = self._opened(there.current, 0)
         if self.file is not None and not self.from_start:
             self.file.begin(self.file.after_last_line(), self.bytes_max, self._live)
-        self.place = self.file.place if self.file else None
-        return Step(note=self.place, more=True)
+        self.position = self.file.position if self.file else None
+        return FollowStep(note=self.position, more=True)
 
-    def _at_end(self, file: OpenFile) -> Step:
-        """Nothing more in the file, for now. If it was rotated it is read once more before it is left: what came
-        between the last read and the rotation."""
+    def _at_end(self, file: OpenFile) -> FollowStep:
+        """Handle the current end of the followed file. If the file was rotated, it is read once more before the
+        follower leaves it.
+
+        That catches lines written between the last read and the rotation.
+        """
         try:
             current = self.path.stat()
         except FileNotFoundError:
-            return Step()
+            return FollowStep()
         held = file.status()
         if (current.st_dev, current.st_ino) == (held.st_dev, held.st_ino):
             self._left = None
-            return Step()
+            return FollowStep()
         if self._left is None:
             self._left = time.monotonic()
-            return Step(more=True)
+            return FollowStep(more=True)
         if not self._is_quiet(held, self._left):
-            return Step()
-        found = file.finish()
-        if found:
-            return Step(found, more=True)
+            return FollowStep()
+        lines = file.finish()
+        if lines:
+            return FollowStep(lines, more=True)
         following = self._following(file)
         if following is None:
-            return Step()
+            return FollowStep()
         self._leave(following)
-        return Step(more=True)
+        return FollowStep(more=True)
 
     def _is_quiet(self, held: os.stat_result, left: float) -> bool:
-        """Whether writers have had the time to leave a file that was rotated: since its last change, which renaming it
-        is one, or since we saw it, if the clock makes no sense."""
+        """Return whether writers have had enough time to stop using a rotated file.
+
+        The time is measured from the file's last change, which includes renaming it, or, if the clock is implausible,
+        from the moment when the rotation was noticed.
+        """
         changed = max(held.st_mtime, held.st_ctime)
         return max(time.time() - changed, time.monotonic() - left) >= self.rotated_wait_s
 
     def _leave(self, following: OpenFile | None) -> None:
         assert self.file is not None
-        self.place, self._left = self.file.place, None
+        self.position, self._left = self.file.position, None
         self.file.close()
         self.file = following
 
     def _following(self, file: OpenFile) -> OpenFile | None:
-        """The file after one that was read to its end.
+        """Return the file after one that was read to its end.
 
-        That one may be a copy, and the file at the path, which it was made of, not yet truncated. Then we go on there.
-        A file that was renamed is no copy: another one stands at the path now.
+        The file that was read may be a copy of the file at the path, if that file has not been truncated yet. Reading
+        then continues in the file at the path. A file that was renamed is not a copy, because a different file is now
+        at the path.
         """
         there = family(self.path)
         if there is None:
             return None
         copied = there.current is not None and there.current.inode == self._live
-        if copied and (same := self._alike(there.current, file.place)):
+        if copied and (same := self._alike(there.current, file.position)):
             return same
         ordered = [*there.older, *([there.current] if there.current else [])]
-        inodes = [each.inode for each in ordered]
-        if file.place.inode not in inodes:
-            return self._located(there, file.place)
-        newer = ordered[inodes.index(file.place.inode) + 1 :]
+        inodes = [other.inode for other in ordered]
+        if file.position.inode not in inodes:
+            return self._located(there, file.position)
+        newer = ordered[inodes.index(file.position.inode) + 1 :]
         return self._opened(newer[0], 0) if newer else None
 
-    def _located(self, there: Family, place: Position) -> OpenFile | None:
-        """The file of a position, at that position: by its inode and contents; by its contents alone, as a copy or a
-        packed one, or restored; or the first of those that are newer, from its start. None if there is none yet.
+    def _located(self, there: Family, position: FilePosition) -> OpenFile | None:
+        """Open the log file that a position refers to, at that position. None if there is no such file yet.
 
-        If nothing was read of it yet, there are no contents to go by: it may have been copied and truncated, and then
-        its copy is among the newer ones.
+        The file is found by its inode and contents, or by its contents alone if it was copied, compressed or restored.
+        Otherwise, the oldest of the newer files is opened at its start. If nothing was read from the file yet, there
+        are no contents to compare: it may have been copied and truncated, and its copy is then among the newer files.
         """
         everything = [*([there.current] if there.current else []), *there.older]
-        for each in everything if place.offset else there.older:
-            if each.inode == place.inode and (same := self._opened(each, place.offset, place)):
+        for file in everything if position.offset else there.older:
+            if file.inode == position.inode and (same := self._opened(file, position.offset, position)):
                 return same
-        for each in _by_age(there.older, place) if place.offset else ():
-            if same := self._opened(each, place.offset, place):
+        for file in _by_age(there.older, position) if position.offset else ():
+            if same := self._opened(file, position.offset, position):
                 return same
-        if same := self._alike(there.current, place):
+        if same := self._alike(there.current, position):
             return same
-        return self._first_after(there, place)
+        return self._first_after(there, position)
 
-    def _alike(self, current: Seen | None, place: Position) -> OpenFile | None:
-        """The file at the path, if it holds what we have read of another one."""
-        if current is None or place.offset < ALIKE_BYTES:
+    def _alike(self, current: ListedFile | None, position: FilePosition) -> OpenFile | None:
+        """Return the file at the path, if it has the contents that were read from a different file."""
+        if current is None or position.offset < ALIKE_BYTES:
             return None
-        return self._opened(current, place.offset, place)
+        return self._opened(current, position.offset, position)
 
-    def _first_after(self, there: Family, place: Position) -> OpenFile | None:
-        newer = [each for each in there.older if each.mtime > place.mtime]
+    def _first_after(self, there: Family, position: FilePosition) -> OpenFile | None:
+        newer = [file for file in there.older if file.mtime > position.mtime]
         first = next(iter([*newer, *([there.current] if there.current else [])]), None)
         if first is None:
             return None
         file = self._opened(first, 0)
-        if file is not None and place.offset:
+        if file is not None and position.offset:
             _log.warning(
-                "%s: what was read up to byte %d is in no file any more; going on with %s from its start",
-                self.path, place.offset, first.path.name,
+                "%s: the file that was read up to byte %d no longer exists; continuing with %s from its start",
+                self.path, position.offset, first.path.name,
             )  # fmt: skip
         return file
 
-    def _opened(self, seen: Seen, offset: int, place: Position | None = None) -> OpenFile | None:
-        """The file at an offset; None if it does not hold a position. Raises `Moved`."""
+    def _opened(self, seen: ListedFile, offset: int, position: FilePosition | None = None) -> OpenFile | None:
+        """Open a log file at an offset. None if the file does not match `position`. Raises `Moved`."""
         try:
             file = OpenFile(seen)
         except FileNotFoundError:
             raise Moved(seen.path) from None
         try:
-            fits = place is None or file.holds(place)
+            fits = position is None or file.holds(position)
             if fits:
                 self._live = seen.inode if seen.path == self.path else self._live
                 file.begin(offset, self.bytes_max, self._live)
@@ -245,8 +258,9 @@ class Follower:
         return None
 
 
-def _by_age(older: list[Seen], place: Position) -> list[Seen]:
-    """Those that may be a copy of what was read: last written to no earlier than that. Of several, the oldest first."""
-    surely = [each for each in older if each.mtime >= place.mtime]
-    perhaps = [each for each in older if place.mtime > each.mtime >= place.mtime - PRESERVED_NS]
+def _by_age(older: list[ListedFile], position: FilePosition) -> list[ListedFile]:
+    """Return the files that may be a copy of the file that was read, because they are not older. The oldest comes
+    first."""
+    surely = [file for file in older if file.mtime >= position.mtime]
+    perhaps = [file for file in older if position.mtime > file.mtime >= position.mtime - PRESERVED_NS]
     return [*surely, *reversed(perhaps)]

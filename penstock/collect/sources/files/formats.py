@@ -1,6 +1,6 @@
-"""Files of rows to events: NDJSON, JSON, CSV and Parquet, each a bounded piece at a time. Plain blocking code.
+"""Readers that convert NDJSON, JSON, CSV and Parquet files to events, in pieces of bounded size. Plain blocking code.
 
-The same file always gives the same events in the same order, good or bad, so that a number of them is a position.
+The same file always gives the same events in the same order, valid or not, so the number of events read is a position.
 """
 
 from __future__ import annotations
@@ -17,34 +17,35 @@ import msgspec
 
 from penstock.collect.sources.files.cells import LEFT_OUT, Cell, cells
 from penstock.collect.sources.files.lines import READ_BYTES, lines
-from penstock.schema import Event
+from penstock.core.schema import Event
 
 PARQUET_ROWS = 1_000
 PARQUET_BUFFER_BYTES = 1024 * 1024
-"""Rows made into events at a time, and what is read ahead of each column."""
+"""Number of rows converted to events at a time, and number of bytes read ahead for each column."""
 NEAR_END_CHARS = 16
-"""An error this near to the end of what was read may be for want of the rest: `tru`, `1.5e`, `"\\u00`."""
+"""A decoding error this close to the end of the text may only mean that more text is needed: `tru`, `1.5e`,
+`"\\u00`."""
 SUFFIXES = {".ndjson": "ndjson", ".jsonl": "ndjson", ".json": "json", ".csv": "csv", ".parquet": "parquet"}
 FORMATS = tuple(dict.fromkeys(SUFFIXES.values()))
 _BOM = b"\xef\xbb\xbf"
-_json = json.JSONDecoder(parse_int=str, parse_float=str)  # the text is kept; numbers need no value
+_json = json.JSONDecoder(parse_int=str, parse_float=str)  # only the text is used, so numbers need no conversion
 
 
 class BadFile(Exception):
-    """What is left of a file cannot be read; says why."""
+    """The rest of a file cannot be read; the message is the reason."""
 
 
 def format_of(name: str) -> str | None:
-    """The format that the name of a file tells."""
+    """Return a file's format based on the suffix of its name, or None for an unknown suffix."""
     plain = name.lower().removesuffix(".gz")
     return next((kind for suffix, kind in SUFFIXES.items() if plain.endswith(suffix)), None)
 
 
 def rows(file: BinaryIO, name: str, kind: str, event: type[Event] | None, bytes_max: int, skip: int) -> Iterator[bytes]:
-    """The events of a file after the first `skip`. Raises `BadFile`; and `OSError` if the disk does not give it."""
+    """Yield the events of a file after the first `skip`. Raises `BadFile`, and `OSError` if the disk fails."""
     try:
         if kind not in FORMATS:
-            raise BadFile("its name tells no format; give one, or a pattern that leaves it out")
+            raise BadFile("its name has no known suffix; set `format`, or a `pattern` that excludes it")
         if kind == "parquet":
             yield from _parquet(file, skip)
             return
@@ -53,10 +54,10 @@ def rows(file: BinaryIO, name: str, kind: str, event: type[Event] | None, bytes_
     except OSError as error:
         if error.errno is not None:
             raise
-        raise BadFile(str(error)) from None  # of gzip and of Arrow, about what the file holds
+        raise BadFile(str(error)) from None  # raised by gzip and Arrow because of the file's contents
     except BadFile:
         raise
-    except Exception as error:  # whatever it is that this file does to a parser, the next file must have its turn
+    except Exception as error:  # whatever this file does to a parser, the next file must be read
         raise BadFile(f"{type(error).__name__}: {error}"[:500]) from None
 
 
@@ -71,7 +72,7 @@ def _text_rows(file: BinaryIO, kind: str, event: type[Event] | None, bytes_max: 
 
 
 def _json_rows(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
-    """An array; or one value a line, if the first line is one by itself; or else a single value."""
+    """Yield the items of an array, the values of a file with one value per line, or a single value."""
     start = file.tell()
     head = file.read(bytes_max + 1)
     file.seek(start)
@@ -85,7 +86,7 @@ def _json_rows(file: BinaryIO, bytes_max: int) -> Iterator[bytes]:
 
 
 class _Text:
-    """The text of a file from some place on, more of it when asked. Bytes that are no UTF-8 pass through."""
+    """The text of a file from some offset, read on demand. Invalid UTF-8 passes through."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -95,7 +96,7 @@ class _Text:
         self.more()
 
     def more(self) -> bool:
-        """Read on; False at the end of the file."""
+        """Read more of the file's text; False at the end of the file."""
         part = self._file.read(READ_BYTES)
         data = self._left + part
         keep = _unfinished(data) if part else 0
@@ -105,7 +106,7 @@ class _Text:
         return bool(part)
 
     def next_char(self) -> str:
-        """Pass white space; the character after it, and "" at the end of the file."""
+        """Skip white space and return the character after it, or "" at the end of the file."""
         while True:
             while self.at < len(self.text):
                 if self.text[self.at] not in " \t\r\n":
@@ -116,7 +117,7 @@ class _Text:
 
 
 def _unfinished(data: bytes) -> int:
-    """How many bytes at the end are the beginning of a character."""
+    """Return how many bytes at the end of a file's text belong to an incomplete character."""
     for back in range(1, min(3, len(data)) + 1):
         byte = data[-back]
         if byte >= 0xC0:
@@ -127,7 +128,7 @@ def _unfinished(data: bytes) -> int:
 
 
 def _items(source: _Text, bytes_max: int) -> Iterator[bytes]:
-    """The items of an array, which is never in memory as a whole."""
+    """Yield the items of a JSON file's array, which is never in memory as a whole."""
     source.next_char()
     source.at += 1
     if source.next_char() != "]":
@@ -142,7 +143,7 @@ def _items(source: _Text, bytes_max: int) -> Iterator[bytes]:
             source.next_char()
     source.at += 1
     if source.next_char():
-        raise BadFile("something follows the array")
+        raise BadFile("unexpected data after the array")
 
 
 def _item(source: _Text, bytes_max: int) -> bytes:
@@ -153,12 +154,12 @@ def _item(source: _Text, bytes_max: int) -> bytes:
         except json.JSONDecodeError as error:
             inside = error.pos < len(source.text) - NEAR_END_CHARS and not error.msg.startswith("Unterminated")
             if inside:
-                raise BadFile(f"no JSON: {error.msg}") from None
+                raise BadFile(f"not JSON: {error.msg}") from None
         else:
             if end < len(source.text):
-                found = source.text[source.at : end].encode("utf-8", "surrogateescape")
+                raw = source.text[source.at : end].encode("utf-8", "surrogateescape")
                 source.at = end
-                return found
+                return raw
         if len(source.text) - source.at > bytes_max:
             raise BadFile(f"an item has more than {bytes_max} bytes")
         there_is_more = source.more()
@@ -166,7 +167,8 @@ def _item(source: _Text, bytes_max: int) -> bytes:
 
 
 class _Lines:
-    """The lines of a CSV file, and what was read since it was last asked: a row may have several."""
+    """The lines of a CSV file, and the text read since the last call of `taken`, because a row can span multiple
+    lines."""
 
     def __init__(self, file: BinaryIO, bytes_max: int) -> None:
         self.bytes_max = bytes_max
@@ -188,11 +190,14 @@ class _Lines:
 
 
 def _csv(source: _Lines, event: type[Event] | None) -> Iterator[bytes]:
-    """A row that is none, or does not fit the header, is given as it stands, for the decoder to refuse."""
+    """Yield the rows of a CSV file as JSON.
+
+    An invalid row, or one that does not match the header, is yielded as is, for the decoder.
+    """
     reader = csv.reader(source, strict=True)
     header = [name.strip() for name in next(filter(None, reader), [])]
     if len(set(header)) < len(header) or "" in header[:-1]:
-        raise BadFile("the first row does not name each column once")
+        raise BadFile("the first row must name each column once")
     source.taken()
     build = _row_builder(header, cells(header, event))
     while True:
@@ -223,7 +228,7 @@ def _row_builder(header: list[str], columns: list[Cell]) -> Callable[[list[str]]
 def _parquet(file: BinaryIO, skip: int) -> Iterator[bytes]:
     import pyarrow.parquet as pq
 
-    from penstock.columns import json_rows
+    from penstock.core.columns import json_rows
 
     table = pq.ParquetFile(file, buffer_size=PARQUET_BUFFER_BYTES, pre_buffer=False)
     for group in range(table.num_row_groups):

@@ -1,4 +1,4 @@
-"""One log file, plain or packed, read from a position on. Plain blocking code, one thread at a time."""
+"""One log file, plain or compressed, read from a position. Plain blocking code, one thread at a time."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ import zlib
 import msgspec
 
 from penstock.collect.sources.files.lines import READ_BYTES, LineSplitter
-from penstock.collect.sources.files.rotation import Seen
+from penstock.collect.sources.files.rotation import ListedFile
 
 HEAD_BYTES = 1024
 LAST_BYTES = 256
-"""What a fingerprint covers: the first bytes of the file, and the last ones before the position."""
+"""Number of bytes that a fingerprint covers: at the start of the file, and before the position."""
 _log = logging.getLogger("penstock.collect")
 
 
-class Position(msgspec.Struct, frozen=True):
-    """Where we stand: the file, the byte after the last line, the fingerprint of what is before it, and when the file
-    was last written to as of then. `live` is the inode of the file that was last read while it stood at the path. Inode
-    0: there was no file yet; files written to after `mtime` are new.
+class FilePosition(msgspec.Struct, frozen=True):
+    """A position in a log file: the file, the offset after the last line, the fingerprint up to there, and the
+    modification time.
 
-    The device is not noted: rotated files stay in their folder, and a reboot may number devices anew.
+    `live` is the inode of the file that was last read while it was at the path. Inode 0 means that there was no file
+    yet; files written to after `mtime` are new. The device is not stored, because rotated files stay in their folder
+    and a reboot may renumber devices.
     """
 
     inode: int
@@ -41,14 +42,15 @@ def fingerprint(head: bytes, last: bytes) -> str:
 
 
 class Rewritten(Exception):
-    """What was read of the file is no longer in it."""
+    """A part of the log file that has already been read has changed."""
 
 
 class OpenFile:
-    """One file, plain or packed, read from a position on. Holds its inode: nothing else gets that number meanwhile."""
+    """One log file, plain or compressed, read from a position. Keeps the file open, so that its inode number is not
+    reused."""
 
-    def __init__(self, seen: Seen) -> None:
-        """Raises FileNotFoundError if it is no longer what was seen."""
+    def __init__(self, seen: ListedFile) -> None:
+        """Raises FileNotFoundError if a different file is now at the path."""
         self.path, self.mtime = seen.path, seen.mtime
         self._file = open(seen.path, "rb", buffering=0)  # noqa: SIM115  # until close()
         if self.status().st_ino != seen.inode:
@@ -64,39 +66,40 @@ class OpenFile:
         self._file.close()
 
     def begin(self, offset: int, bytes_max: int, live: int) -> None:
-        """Read from here on."""
+        """Start reading the log file at an offset."""
         self._live = live
         self.at_start = offset == 0
         self._head = self._read_at(0, min(offset, HEAD_BYTES))
         self._recent = self._before(offset)
         self._splitter = LineSplitter(offset, bytes_max)
         self.inode = self.status().st_ino
-        self.place = self._position(offset, self._head, self._recent, self.mtime)
+        self.position = self._position(offset, self._head, self._recent, self.mtime)
 
-    def holds(self, place: Position) -> bool:
-        """Whether the file has what was read up to a position."""
+    def holds(self, position: FilePosition) -> bool:
+        """Return whether the log file has the contents that were read up to a position."""
         try:
-            head, last = self._read_at(0, min(place.offset, HEAD_BYTES)), self._before(place.offset)
+            head, last = self._read_at(0, min(position.offset, HEAD_BYTES)), self._before(position.offset)
         except (OSError, EOFError, zlib.error):
             if self._packed is None:
                 raise
             return False
-        whole = len(head) == min(place.offset, HEAD_BYTES) and len(last) == min(place.offset, LAST_BYTES)
-        return whole and fingerprint(head, last) == place.print
+        whole = len(head) == min(position.offset, HEAD_BYTES) and len(last) == min(position.offset, LAST_BYTES)
+        return whole and fingerprint(head, last) == position.print
 
     def after_last_line(self) -> int:
-        """The end of the last line that is complete."""
+        """Return the end of the log file's last complete line."""
         at = end = self.status().st_size
         while at > 0:
             at = max(0, end - READ_BYTES)
-            found = self._read_at(at, end - at).rfind(b"\n")
-            if found >= 0:
-                return at + found + 1
+            index = self._read_at(at, end - at).rfind(b"\n")
+            if index >= 0:
+                return at + index + 1
             end = at
         return 0
 
-    def read(self) -> list[tuple[bytes, Position]] | None:
-        """The lines in the next part, blank ones left out; None at the end of the file. Raises `Rewritten`."""
+    def read(self) -> list[tuple[bytes, FilePosition]] | None:
+        """Return the lines in the log file's next part, without blank lines, or None at the end of the file. Raises
+        `Rewritten`."""
         part = self._next_part()
         if not part:
             return None
@@ -105,28 +108,28 @@ class OpenFile:
         base, window = self._splitter.at - len(self._recent), self._recent + part
         if len(self._head) < HEAD_BYTES:
             self._head = (self._head + part)[:HEAD_BYTES]
-        found = []
+        lines = []
         for line in self._splitter.feed(part):
             last = window[max(0, line.end - base - LAST_BYTES) : line.end - base]
-            self.place = self._position(line.end, self._head[: line.end], last, mtime)
+            self.position = self._position(line.end, self._head[: line.end], last, mtime)
             if line.data.strip():
-                found.append((line.data, self.place))
+                lines.append((line.data, self.position))
         self._recent = window[-LAST_BYTES:]
-        return found
+        return lines
 
-    def finish(self) -> list[tuple[bytes, Position]]:
-        """The last line, if it has no end, of a file that nobody writes to any more."""
+    def finish(self) -> list[tuple[bytes, FilePosition]]:
+        """Return the log file's last line if it has no line ending. Call it when nobody writes to the file any more."""
         line = self._splitter.last()
         if line is None:
             return []
-        self.place = self._position(line.end, self._head, self._recent, self.status().st_mtime_ns)
-        return [(line.data, self.place)] if line.data.strip() else []
+        self.position = self._position(line.end, self._head, self._recent, self.status().st_mtime_ns)
+        return [(line.data, self.position)] if line.data.strip() else []
 
-    def _position(self, offset: int, head: bytes, last: bytes, mtime: int) -> Position:
-        return Position(self.inode, offset, fingerprint(head, last), mtime, self._live)
+    def _position(self, offset: int, head: bytes, last: bytes, mtime: int) -> FilePosition:
+        return FilePosition(self.inode, offset, fingerprint(head, last), mtime, self._live)
 
     def _next_part(self) -> bytes:
-        """One read brings what is new and what stands before it, so that a truncation cannot come between."""
+        """Read new bytes, and the bytes before them, in one call, so that a truncation cannot happen in between."""
         if self._packed is not None:
             return self._unpacked()
         known = len(self._recent)
@@ -143,7 +146,7 @@ class OpenFile:
             return self._read_at(self._splitter.at, READ_BYTES)
         except (OSError, EOFError, zlib.error) as error:
             self._damaged = True
-            _log.warning("%s is damaged; it is read up to there: %s", self.path, error)
+            _log.warning("%s is damaged; only the part before the damage is read: %s", self.path, error)
             return b""
 
     def _before(self, offset: int) -> bytes:

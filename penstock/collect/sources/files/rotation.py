@@ -1,11 +1,11 @@
-"""A log file and what became of it: the files beside it that were once it, oldest first.
+"""A log file and its rotated predecessors in the same folder, oldest first.
 
-They are known by their names. Of a file `app.log` these are
+Rotated files are recognised by name. For a file `app.log`, they can be named
 
     app.log.1  app.log.2.gz  app.log-20260101  app.log.2026-01-01  app-20260101.log  app.1.log.gz
 
-that is a number or a time, before or after the ending, and `.gz` after that. A name with other letters in it
-(`app.log.err`, `app-errors.log`) is another file.
+The name contains a number or a time, before or after the suffix, and may end in `.gz`. A name with other letters in it
+(`app.log.err`, `app-errors.log`) belongs to a different file.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 
 TRIES = 5
 NUMBER_MAX = 99_999
-"""Up to here a single number counts rotations, and the highest is the oldest; above, it is a time."""
+"""Up to this value, a single number counts rotations, and the highest is the oldest; a larger number is a time."""
 
 
-class Seen(NamedTuple):
-    """A file as it was listed."""
+class ListedFile(NamedTuple):
+    """A log file in the listing of its folder."""
 
     path: Path
     inode: int
@@ -29,39 +29,42 @@ class Seen(NamedTuple):
 
 
 class Family(NamedTuple):
-    """A log file, if it is there, and its rotated ones, oldest first."""
+    """A log file, if it exists, and its rotated files, oldest first."""
 
-    older: list[Seen]
-    current: Seen | None
+    older: list[ListedFile]
+    current: ListedFile | None
 
 
 def family(path: Path) -> Family | None:
-    """What there is, listed twice with the same result: a listing in the middle of a rotation may have a file twice, or
-    not at all. None if it would not stand still; look again later."""
+    """List the files of a log, or return None if the folder kept changing; try again later.
+
+    Lists the folder until two results agree, because a listing made during a rotation can contain a file twice or not
+    at all.
+    """
     before = _listed(path)
     for _ in range(TRIES):
         now = _listed(path)
-        if {each[:2] for each in now} == {each[:2] for each in before}:
+        if {file[:2] for file in now} == {file[:2] for file in before}:
             return _sorted_out(path, now)
         before = now
     return None
 
 
-def _listed(path: Path) -> list[Seen]:
+def _listed(path: Path) -> list[ListedFile]:
     pattern = _pattern(path.name)
     try:
-        files = [each for each in path.parent.iterdir() if each.name == path.name or pattern.fullmatch(each.name)]
+        files = [file for file in path.parent.iterdir() if file.name == path.name or pattern.fullmatch(file.name)]
     except FileNotFoundError:
         return []
-    found = []
-    for each in files:
+    listed = []
+    for file in files:
         try:
-            status = each.stat()
+            status = file.stat()
         except FileNotFoundError:
             continue
         if stat.S_ISREG(status.st_mode):
-            found.append(Seen(each, status.st_ino, status.st_mtime_ns))
-    return found
+            listed.append(ListedFile(file, status.st_ino, status.st_mtime_ns))
+    return listed
 
 
 def _pattern(name: str) -> re.Pattern[str]:
@@ -72,33 +75,35 @@ def _pattern(name: str) -> re.Pattern[str]:
     return re.compile(f"(?:{after}{within})(?:\\.gz)?")
 
 
-def _sorted_out(path: Path, found: list[Seen]) -> Family:
-    """A file and its packed twin are one; while both are there the packing may be under way. And the current file may
-    be a link to one of those beside it."""
-    current = next((each for each in found if each.path == path), None)
-    names = {each.path.name for each in found}
+def _sorted_out(path: Path, files: list[ListedFile]) -> Family:
+    """Sort a log's rotated files and drop duplicates: a file and its compressed copy count as one.
+
+    Both exist while the file is being compressed. The current file may also be a link to one of the other files.
+    """
+    current = next((file for file in files if file.path == path), None)
+    names = {file.path.name for file in files}
     older = [
-        each
-        for each in found
-        if each is not current
-        and not (current and each.inode == current.inode)
-        and not (each.path.suffix == ".gz" and each.path.name.removesuffix(".gz") in names)
+        file
+        for file in files
+        if file is not current
+        and not (current and file.inode == current.inode)
+        and not (file.path.suffix == ".gz" and file.path.name.removesuffix(".gz") in names)
     ]
-    keys = {each.path: _numbers(path, each) for each in older}
+    keys = {file.path: _numbers(path, file) for file in older}
     counted = {_is_count(numbers) for numbers in keys.values()}
     if counted == {True}:
-        older.sort(key=lambda each: -keys[each.path][0])
+        older.sort(key=lambda file: -keys[file.path][0])
     elif counted == {False}:
-        older.sort(key=lambda each: keys[each.path])
+        older.sort(key=lambda file: keys[file.path])
     else:
-        older.sort(key=lambda each: each.mtime)
+        older.sort(key=lambda file: file.mtime)
     return Family(older, current)
 
 
-def _numbers(path: Path, seen: Seen) -> tuple[int, ...]:
-    """The numbers in the part of the name that tells when it was rotated."""
-    found = _pattern(path.name).fullmatch(seen.path.name)
-    text = found and (found["after"] or found.groupdict().get("within"))
+def _numbers(path: Path, seen: ListedFile) -> tuple[int, ...]:
+    """Return the numbers in the part of a log file's name that counts or dates the rotation."""
+    match = _pattern(path.name).fullmatch(seen.path.name)
+    text = match and (match["after"] or match.groupdict().get("within"))
     return tuple(map(int, re.findall(r"\d+", text or "0")))
 
 

@@ -7,27 +7,27 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import msgspec
-
-from penstock.collect.sources.files.follow import Follower, Step
-from penstock.collect.sources.files.lines import in_thread
-from penstock.collect.sources.files.logfile import Position
-from penstock.collect.sources.reconnect import Backoff, keep_connected
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.collect.sources.files.follow import Follower, FollowStep
+from penstock.collect.sources.files.lines import in_thread, position_of
+from penstock.collect.sources.files.logfile import FilePosition
+from penstock.collect.sources.files.source import FileSource
+from penstock.core.backoff import Backoff
+from penstock.core.contracts import SourceStatus, SourceWriter
+from penstock.core.errors import DeclarationError
 
 
 @dataclass(frozen=True)
-class TailSource:
+class TailSource(FileSource):
     """Follows the file at `path`. Implements `contracts.Source`.
 
-    Each line that is in the file, or in one that it was rotated to and that is still there, is put once and in order,
-    also after kill -9: the position in the files is committed with the events. A line without an end waits for it. Of a
-    line larger than an event may be, the beginning is put, for the decoder to refuse; it is never held whole.
+    Each line in the file, or in a rotated file that still exists, is put once and in order, even after kill -9, because
+    the position in the files is committed with the events. An unfinished line is put when it is complete. If a line is
+    larger than the limit for events, only its beginning is put, and the decoder rejects that; the whole line is never
+    in memory.
 
-    A file that is not there yet is waited for. With `from_start` false, the lines that are complete in the file when it
-    is first seen are left out. After a rotation, whoever still writes to the old file has `rotated_wait_s` after each
-    line to write the next; then the new one is read.
+    If the file does not exist, the source waits until it does. With `from_start=False`, the complete lines in the file
+    when it is first seen are skipped. After a rotation, a writer that still uses the old file has `rotated_wait_s`
+    after each line to write the next one; then the new file is read.
     """
 
     path: str | os.PathLike[str]
@@ -38,31 +38,25 @@ class TailSource:
 
     def __post_init__(self) -> None:
         if not os.fspath(self.path):
-            raise DeclarationError("a file to follow needs a path")
+            raise DeclarationError("tail needs a path")
         if self.poll_s <= 0 or self.rotated_wait_s < 0:
-            raise DeclarationError(f"{self.path}: poll_s must be above zero, and rotated_wait_s not below")
+            raise DeclarationError(f"{self.path}: poll_s must be above zero, and rotated_wait_s at least zero")
 
     @property
     def kind(self) -> str:
         return "tail"
 
-    @property
-    def address(self) -> str:
-        return os.fspath(self.path)
-
-    async def run(self, intake: Intake, status: SourceStatus) -> None:
-        """Follow until cancelled. Raises only if the intake cannot go on, or its mark is not of such a source."""
-        await keep_connected(lambda: self._follow(intake, status), intake, status, self.backoff, self.address)
-
-    async def _follow(self, intake: Intake, status: SourceStatus) -> str:
-        """Returns when a file cannot be read, and why."""
-        await intake.settle()
-        place = None if intake.mark is None else _position(intake.mark, self.address)
-        follower = Follower(Path(self.path), place, self.from_start, intake.event_bytes_max, self.rotated_wait_s)
+    async def _read(self, source_writer: SourceWriter, status: SourceStatus) -> str:
+        """Follow the file until a file cannot be read, and return the reason."""
+        await source_writer.settle()
+        position = None if (mark := source_writer.mark) is None else position_of(mark, FilePosition, self.address)
+        follower = Follower(
+            Path(self.path), position, self.from_start, source_writer.event_bytes_max, self.rotated_wait_s
+        )
         try:
             while True:
                 step = await in_thread(follower.step)
-                await _hand_over(step, intake, status)
+                await _hand_over(step, source_writer, status)
                 self._tell(follower, status)
                 if not step.more:
                     await asyncio.sleep(self.poll_s)
@@ -75,24 +69,15 @@ class TailSource:
         if follower.file is not None:
             status.state, status.error = "connected", None
         else:
-            status.state, status.error = "waiting", f"{self.address} is not there yet"
+            status.state, status.error = "waiting", f"{self.address} does not exist yet"
 
 
-async def _hand_over(step: Step, intake: Intake, status: SourceStatus) -> None:
+async def _hand_over(step: FollowStep, source_writer: SourceWriter, status: SourceStatus) -> None:
     if step.note is not None:
-        await intake.note(step.note.text())
-    for line, place in step.lines:
-        await intake.put(line, place.text())
+        await source_writer.note(step.note.text())
+    for line, position in step.lines:
+        await source_writer.put(line, position.text())
         status.received += 1
-
-
-def _position(mark: str, address: str) -> Position:
-    try:
-        return msgspec.json.decode(mark, type=Position)
-    except msgspec.ValidationError:
-        raise SourceFailed(
-            f"{address}: the position noted under this source's name is of another kind of source; give it a new name"
-        ) from None
 
 
 def tail(
@@ -104,5 +89,5 @@ def tail(
     backoff_s: float = Backoff.first_s,
     backoff_max_s: float = Backoff.most_s,
 ) -> TailSource:
-    """A text file that grows and is rotated, one event a line. See `TailSource` for what the options mean."""
+    """Create a source that follows a growing text file, one event per line. See `TailSource` for the options."""
     return TailSource(path, from_start, poll_s, rotated_wait_s, Backoff(backoff_s, backoff_max_s))

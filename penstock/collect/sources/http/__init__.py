@@ -1,2 +1,4 @@
-"""Sources that ask a server over HTTP: server-sent events, lines, and a document that is asked for again and again.
-They share how to ask (`client`), what came back (`answer`), and where to go on (`positions`)."""
+"""Sources that pull over HTTP: server-sent events, lines, and polled documents.
+
+They share the client (`client`), the response (`response`) and the positions (`positions`).
+"""

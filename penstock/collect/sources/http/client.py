@@ -1,7 +1,7 @@
-"""What the sources that pull over HTTP share: how a server is asked, what its answer means, how long to wait after it.
+"""HTTP client shared by the sources that pull over HTTP: requests, responses, and the delay before the next request.
 
-The transport of httpx is used, and not its client: that one logs whole addresses, with what is secret in them. For the
-same reason no text of an httpx error goes on to people; each kind of error has a sentence of ours.
+It uses httpx's transport, because httpx's client logs complete addresses, including secrets. For the same reason,
+httpx's error messages are never shown to users; each kind of error has its own message here.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from abc import ABC, abstractmethod
 from base64 import b64encode
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
@@ -18,10 +19,12 @@ from http import HTTPStatus
 from typing import TYPE_CHECKING, TypedDict
 from urllib.parse import urljoin
 
-from penstock.collect.sources.http.answer import Answer, Lost, retry_after_s
-from penstock.collect.sources.reconnect import Backoff, address_parts, keep_connected, without_secrets
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.collect.sources.addresses import address_parts, without_secrets
+from penstock.collect.sources.http.response import RETRY_AFTER_S_MAX, HttpResponse, ResponseLost
+from penstock.collect.sources.reconnect import keep_connected
+from penstock.core.backoff import Backoff, retry_after_s
+from penstock.core.contracts import SourceStatus, SourceWriter
+from penstock.core.errors import DeclarationError, SourceFailed
 
 if TYPE_CHECKING:
     import httpx
@@ -30,21 +33,23 @@ _NAME = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _NO_VALUE = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 _NO_URL = re.compile(r"[\x00-\x20\x7f]")
 _AGAIN = frozenset({408, 425, 429})
-"""The refusals of this request, at this time, which are no word about the next."""
+"""Statuses that concern only this request, so the next request may succeed."""
 _REMEDIES = {
     401: "check the credentials in `headers`",
-    403: "these credentials may not read it",
+    403: "these credentials are not allowed to read it",
     404: "there is nothing at this address; check it",
     410: "it is gone for good; remove the source or give it a new address",
 }
 
 
 @dataclass(frozen=True, repr=False)
-class Endpoint:
-    """Where to ask and how. The user and the query of `url`, and all `headers`, are taken for secrets: never shown.
+class SourceEndpoint:
+    """The address and options of the server that an HTTP source reads. The user and query in `url`, and all `headers`,
+    are secrets and are never shown.
 
-    A server that takes longer than `connect_s` to be reached, or sends no byte for `silence_s`, is taken for dead. At
-    most `redirects_max` redirects are followed: without `headers` to another server, and never from TLS to none.
+    A server is considered dead if connecting to it takes longer than `connect_s`, or if it sends nothing for
+    `silence_s`. At most `redirects_max` redirects are followed, never from TLS to plain HTTP, and `headers` are not
+    sent to a different server.
     """
 
     url: str
@@ -56,15 +61,17 @@ class Endpoint:
 
     def __post_init__(self) -> None:
         if not _is_address(self.url):
-            raise DeclarationError("this is not the address of an HTTP server; it begins with http:// or https://")
+            raise DeclarationError("`url` is not the address of an HTTP server; it must begin with http:// or https://")
         for name, value in self.headers:
             if not _NAME.fullmatch(name) or _NO_VALUE.search(value):
-                raise DeclarationError(f"the header {name!r} cannot be sent: it has characters that no header may have")
+                raise DeclarationError(
+                    f"the header {name!r} cannot be sent: it contains characters that are not allowed in headers"
+                )
         if self.connect_s <= 0 or self.silence_s <= 0:
-            raise DeclarationError("`connect_s` and `silence_s` are times in seconds, above zero")
+            raise DeclarationError("`connect_s` and `silence_s` must be above zero")
 
     def __repr__(self) -> str:
-        return f"Endpoint({self.address!r})"
+        return f"SourceEndpoint({self.address!r})"
 
     @property
     def address(self) -> str:
@@ -72,7 +79,7 @@ class Endpoint:
 
 
 class HttpOptions(TypedDict, total=False):
-    """What all sources over HTTP take alike; `Endpoint` and `Backoff` say what each means."""
+    """Options common to all HTTP sources; see `SourceEndpoint` and `Backoff`."""
 
     headers: Mapping[str, str] | None
     connect_s: float
@@ -82,16 +89,16 @@ class HttpOptions(TypedDict, total=False):
     backoff_max_s: float
 
 
-def endpoint_of(url: str, silence_s: float, options: HttpOptions) -> Endpoint:
-    """Raises TypeError for an option that no source over HTTP has."""
+def endpoint_of(url: str, silence_s: float, options: HttpOptions) -> SourceEndpoint:
+    """Create the endpoint of an HTTP source. Raises TypeError for an unknown option."""
     for name in options.keys() - HttpOptions.__annotations__.keys():
         raise TypeError(f"a source over HTTP got an unexpected keyword argument {name!r}")
-    return Endpoint(
+    return SourceEndpoint(
         url,
         tuple((options.get("headers") or {}).items()),
-        options.get("connect_s", Endpoint.connect_s),
+        options.get("connect_s", SourceEndpoint.connect_s),
         silence_s,
-        options.get("redirects_max", Endpoint.redirects_max),
+        options.get("redirects_max", SourceEndpoint.redirects_max),
         options.get("ca_file"),
     )
 
@@ -106,9 +113,13 @@ def _is_address(url: str) -> bool:
 
 
 @dataclass
-class Asked:
-    """What decides the next wait beside the back-off: the server's `retry:` (`first_s`), its `Retry-After` (`after_s`),
-    and how many connections in a row brought nothing. One that brought something is a good one, however short."""
+class ServerDelays:
+    """Inputs to the next delay in addition to the back-off: the server's `retry:` (`first_s`) and `Retry-After`
+    (`after_s`).
+
+    `fruitless` counts consecutive connections that delivered nothing. A connection that delivered something was a
+    success, no matter how short it was.
+    """
 
     first_s: float = 0.0
     after_s: float = 0.0
@@ -117,48 +128,23 @@ class Asked:
 
 @dataclass(frozen=True)
 class Paced(Backoff):
-    """A back-off that heeds the server: what it asked for is waited in full, and the jitter comes on top."""
+    """A back-off that respects the delay that the server asks for: it waits at least that long, and adds jitter."""
 
-    asked: Asked = field(default_factory=Asked, compare=False)
+    asked: ServerDelays = field(default_factory=ServerDelays, compare=False)
 
-    def wait_s(self, attempt: int, draw: float) -> float:
+    def wait_s(self, failures: int, draw: float = 0.0) -> float:
         asked = min(self.asked.first_s, self.most_s)
-        steps = Backoff(max(self.first_s, asked), self.most_s)
-        return max(asked, self.asked.after_s) + steps.wait_s(min(attempt, max(0, self.asked.fruitless - 1)), draw)
+        steps = Backoff(max(self.first_s, asked), self.most_s, self.jitter)
+        return max(asked, self.asked.after_s) + steps.wait_s(min(failures, max(0, self.asked.fruitless - 1)), draw)
 
 
-async def pull(
-    endpoint: Endpoint,
-    backoff: Backoff,
-    intake: Intake,
-    status: SourceStatus,
-    begin: Callable[[Client, Asked], Callable[[], Awaitable[str]]],
-) -> None:
-    """Run one connection after the other until cancelled. `begin` gives what one is: it returns, or raises `Lost` with,
-    why it ended. It sets `asked.fruitless` to 0 once it has brought something."""
-    asked, client = Asked(), Client(endpoint)
-    connection = begin(client, asked)
+class SourceClient:
+    """HTTP client for one source's endpoint, one request at a time.
 
-    async def next_one() -> str:
-        asked.after_s = 0.0
-        asked.fruitless += 1
-        try:
-            return await connection()
-        except Lost as lost:
-            asked.after_s = lost.after_s
-            return lost.reason
+    Opens nothing before the first request. Not thread-safe: its connections belong to the event loop that opened them.
+    """
 
-    paced = Paced(backoff.first_s, backoff.most_s, backoff.healthy_s, asked)
-    try:
-        await keep_connected(next_one, intake, status, paced, endpoint.address)
-    finally:
-        await client.close()
-
-
-class Client:
-    """Asks one endpoint, one request at a time. Belongs to one event loop; opens nothing before the first request."""
-
-    def __init__(self, endpoint: Endpoint) -> None:
+    def __init__(self, endpoint: SourceEndpoint) -> None:
         self._endpoint = endpoint
         self._transport: httpx.AsyncHTTPTransport | None = None
 
@@ -167,16 +153,21 @@ class Client:
             await self._transport.aclose()
 
     @asynccontextmanager
-    async def get(self, headers: Mapping[str, str], query: Mapping[str, str] | None = None) -> AsyncIterator[Answer]:
-        """The answer to a GET, if it is one of 200, 204 and 304. Raises `SourceFailed` for those that stay as they
-        are, `Lost` for the rest, and for whatever happens to the connection while the answer is read."""
+    async def get(
+        self, headers: Mapping[str, str], query: Mapping[str, str] | None = None
+    ) -> AsyncIterator[HttpResponse]:
+        """Send a source's GET request and yield the response, if its status is 200, 204 or 304.
+
+        Raises `SourceFailed` for permanent failures, and `ResponseLost` for all others, including failures while the
+        response is read.
+        """
         if self._transport is None:
             self._transport = await asyncio.to_thread(_transport, self._endpoint)
         with _sentences(self._endpoint):
             response = await self._redirected(self._transport, headers, query or {})
             try:
                 _require_success(response)
-                yield Answer(response)
+                yield HttpResponse(response)
             finally:
                 await response.aclose()
 
@@ -215,8 +206,67 @@ class Client:
         )
 
 
-def _transport(endpoint: Endpoint) -> httpx.AsyncHTTPTransport:
-    """Takes some ten milliseconds, for the import and the certificates, so it is called in a thread."""
+@dataclass(frozen=True)
+class HttpRun:
+    """One run of an HTTP source: its source writer, status and client."""
+
+    source_writer: SourceWriter
+    status: SourceStatus
+    client: SourceClient
+    asked: ServerDelays
+
+
+class HttpSource(ABC):
+    """Base class of the HTTP sources: runs one connection after another. Implements `contracts.Source`."""
+
+    endpoint: SourceEndpoint
+    backoff: Backoff
+
+    @property
+    @abstractmethod
+    def kind(self) -> str: ...
+
+    @property
+    def address(self) -> str:
+        return self.endpoint.address
+
+    async def run(self, source_writer: SourceWriter, status: SourceStatus) -> None:
+        """Run the HTTP source until cancelled; events put by then are durable before the cancellation propagates.
+
+        Raises `SourceFailed`.
+        """
+        asked, client = ServerDelays(), SourceClient(self.endpoint)
+        connection = self._begin(HttpRun(source_writer, status, client, asked))
+
+        async def next_one() -> str:
+            asked.after_s = 0.0
+            asked.fruitless += 1
+            try:
+                return await connection()
+            except ResponseLost as lost:
+                asked.after_s = lost.after_s
+                return lost.reason
+
+        paced = Paced(self.backoff.first_s, self.backoff.most_s, self.backoff.jitter, asked)
+        try:
+            await keep_connected(next_one, source_writer, status, paced, self.address)
+        finally:
+            await client.close()
+
+    @abstractmethod
+    def _begin(self, run: HttpRun) -> Callable[[], Awaitable[str]]:
+        """Return the function that runs one connection of the source. It returns why the connection ended, or raises
+        `ResponseLost`.
+
+        The function sets `run.asked.fruitless` to 0 once the connection has delivered something.
+        """
+
+
+def _transport(endpoint: SourceEndpoint) -> httpx.AsyncHTTPTransport:
+    """Create the HTTP transport of a source.
+
+    Blocks for tens of milliseconds to import httpx and load certificates, so call it in a thread.
+    """
     try:
         import httpx
     except ImportError:
@@ -225,12 +275,12 @@ def _transport(endpoint: Endpoint) -> httpx.AsyncHTTPTransport:
         trusted = ssl.create_default_context(cafile=endpoint.ca_file) if endpoint.ca_file else True
         httpx.URL(endpoint.url)
     except (OSError, ValueError, httpx.InvalidURL):
-        raise SourceFailed(f"{endpoint.address}: the address or the file of certificates cannot be read") from None
+        raise SourceFailed(f"{endpoint.address}: the address or the certificate file cannot be read") from None
     return httpx.AsyncHTTPTransport(verify=trusted)
 
 
 async def _answer(transport: httpx.AsyncHTTPTransport, request: httpx.Request) -> httpx.Response:
-    """The answer to one request, which it knows."""
+    """Send one request of a source and return the response with the request attached."""
     response = await transport.handle_async_request(request)
     response.request = request
     return response
@@ -246,7 +296,7 @@ def _target(url: httpx.URL, location: str) -> httpx.URL:
     try:
         target = url.join(location)
     except (httpx.InvalidURL, ValueError):
-        raise SourceFailed("the server redirects to what is no address") from None
+        raise SourceFailed("the server redirects to an invalid address") from None
     if target.scheme not in ("http", "https") or (url.scheme == "https" and target.scheme == "http"):
         raise SourceFailed("the server redirects to a connection without TLS, which is not followed")
     return target
@@ -256,24 +306,23 @@ def _require_success(response: httpx.Response) -> None:
     code = response.status_code
     if code in (200, 204, 304):
         return
-    answer = f"the server answers {code} {_phrase(code)}".rstrip()
+    answer = f"the server returned {code} {_phrase(code)}".rstrip()
     if code in _AGAIN or code >= 500:
-        raise Lost(answer, retry_after_s(response.headers.get("retry-after"), datetime.now(UTC)))
+        asked_s = retry_after_s(response.headers.get("retry-after"), datetime.now(UTC)) or 0.0
+        raise ResponseLost(answer, min(asked_s, RETRY_AFTER_S_MAX))
     if 300 <= code < 400:
-        raise SourceFailed(
-            f"{answer} to {_place(response)}: give that address, or let redirects be followed (`redirects_max`)"
-        )
+        raise SourceFailed(f"{answer} to {_location(response)}: use that address, or allow redirects (`redirects_max`)")
     raise SourceFailed(
-        f"{answer}: {_REMEDIES.get(code, 'the request is not what it expects; check address and options')}"
+        f"{answer}: {_REMEDIES.get(code, 'it does not accept the request; check the address and options')}"
     )
 
 
-def _place(response: httpx.Response) -> str:
-    """Where a redirect leads, whole even if the server names a path only, and without secrets."""
+def _location(response: httpx.Response) -> str:
+    """Return the full redirect target of a source's request without secrets, even if the server sent only a path."""
     try:
         return without_secrets(urljoin(str(response.url), response.headers.get("location", "")))
     except ValueError:
-        return "what is no address"
+        return "an invalid address"
 
 
 def _phrase(code: int) -> str:
@@ -284,30 +333,30 @@ def _phrase(code: int) -> str:
 
 
 @contextmanager
-def _sentences(endpoint: Endpoint) -> Iterator[None]:
-    """In this context, what happens to a connection becomes `Lost`, with a sentence in which there is no secret."""
+def _sentences(endpoint: SourceEndpoint) -> Iterator[None]:
+    """Convert connection errors in this context to `ResponseLost`, with a message that contains no secrets."""
     import httpx
 
     try:
         yield
     except (httpx.ConnectTimeout, httpx.PoolTimeout):
-        raise Lost(f"could not connect within {endpoint.connect_s:g} s") from None
+        raise ResponseLost(f"could not connect within {endpoint.connect_s:g} s") from None
     except httpx.ReadTimeout:
-        raise Lost(f"the server sent nothing for {endpoint.silence_s:g} s") from None
+        raise ResponseLost(f"the server sent nothing for {endpoint.silence_s:g} s") from None
     except httpx.ConnectError as error:
-        raise Lost(f"could not connect: {_cause(error)}") from None
+        raise ResponseLost(f"could not connect: {_cause(error)}") from None
     except httpx.RemoteProtocolError:
-        raise Lost("the connection ended in the middle of the answer, or what came is not HTTP") from None
+        raise ResponseLost("the connection ended before the response did, or the response is not HTTP") from None
     except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, OSError) as error:
-        raise Lost(f"the connection broke ({type(error).__name__})") from None
+        raise ResponseLost(f"the connection broke ({type(error).__name__})") from None
 
 
 def _cause(error: BaseException | None) -> str:
-    """What the system or TLS says of a failed connection. Their words hold a host's name at most."""
+    """Return the reason for a failed connection, as given by the system or TLS. It contains at most a host name."""
     while error is not None:
         if isinstance(error, ssl.SSLCertVerificationError):
             return f"the certificate is not accepted: {error.verify_message}"
         if isinstance(error, OSError) and error.strerror:
             return error.strerror
         error = error.__cause__ or error.__context__
-    return "there is no server that answers"
+    return "no server responded"

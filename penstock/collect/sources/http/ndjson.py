@@ -1,8 +1,8 @@
-"""A source that reads an answer of lines which goes on for ever: each line is one event.
+"""A source that reads a continuous response line by line: each line is one event.
 
-Exactly once, if `position` names a field of each event and the server can go on after it: the last value is committed
-in one transaction with its event, and sent back with the next request. Without it, what comes while nobody is connected
-is missed.
+Each event is stored exactly once if `position` names a field of each event and the server can resume after it: the last
+position is committed in one transaction with its event, and sent with the next request. Without `position`, events that
+are sent while the source is disconnected are missed.
 """
 
 from __future__ import annotations
@@ -14,31 +14,38 @@ from typing import Unpack
 
 import msgspec
 
-from penstock.collect.sources.http.client import Asked, Client, Endpoint, HttpOptions, backoff_of, endpoint_of, pull
+from penstock.collect.sources.http.client import (
+    HttpOptions,
+    HttpRun,
+    HttpSource,
+    SourceEndpoint,
+    backoff_of,
+    endpoint_of,
+)
 from penstock.collect.sources.http.positions import (
     Order,
     apart,
     is_after,
     mark_of,
-    place_of,
     position_at,
+    position_in,
     require_order,
     require_unequal,
 )
-from penstock.collect.sources.reconnect import Backoff
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.core.backoff import Backoff
+from penstock.core.errors import DeclarationError, SourceFailed
 
 
 @dataclass(frozen=True)
-class NdjsonSource:
-    """Reads `endpoint` and asks again whenever the answer ends. Implements `contracts.Source`.
+class NdjsonSource(HttpSource):
+    """Reads `endpoint` and requests it again whenever the response ends. Implements `contracts.Source`.
 
-    `position` is the path of the field that is sent back as the query parameter `resume`. With `order`, an event whose
-    position is not after the last one's is one that was here before. Memory: one line of `event_bytes_max`.
+    `position` is the path of the field that is sent back as the query parameter `resume`. With `order`, an event is
+    skipped as already received if its position is not after the last position. Memory: one line of up to
+    `event_bytes_max` bytes.
     """
 
-    endpoint: Endpoint
+    endpoint: SourceEndpoint
     position: str | None = None
     resume: str = "since"
     order: Order = "number"
@@ -48,62 +55,51 @@ class NdjsonSource:
     def __post_init__(self) -> None:
         require_order(self.order)
         if not self.resume:
-            raise DeclarationError("`resume` is the name of the query parameter that takes the position")
+            raise DeclarationError("`resume` must be the name of the query parameter for the position")
 
     @property
     def kind(self) -> str:
         return "ndjson"
 
-    @property
-    def address(self) -> str:
-        return self.endpoint.address
-
-    async def run(self, intake: Intake, status: SourceStatus) -> None:
-        """Read until cancelled; what was put by then is durable before that goes on. Raises `SourceFailed`."""
-
-        def begin(client: Client, asked: Asked) -> Callable[[], Awaitable[str]]:
-            return _Reading(self, intake, status, client, asked).connection
-
-        await pull(self.endpoint, self.backoff, intake, status, begin)
+    def _begin(self, run: HttpRun) -> Callable[[], Awaitable[str]]:
+        return _Reading(self, run).connection
 
 
-class _Place(msgspec.Struct, frozen=True, omit_defaults=True):
-    """After the event at this position."""
+class _Mark(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The mark of an NDJSON source: the position of its last event."""
 
     at: str | None = None
 
 
 class _Reading:
-    """One run of a source: where it stands, from connection to connection."""
+    """One run of an NDJSON source: its position, kept across connections."""
 
-    def __init__(
-        self, source: NdjsonSource, intake: Intake, status: SourceStatus, client: Client, asked: Asked
-    ) -> None:
+    def __init__(self, source: NdjsonSource, run: HttpRun) -> None:
         self._source = source
-        self._intake = intake
-        self._status = status
-        self._client = client
-        self._asked = asked
-        self._at = None if source.position is None else place_of(_Place, intake.mark).at
+        self._run = run
+        self._at = None if source.position is None else position_in(_Mark, run.source_writer.mark).at
         self._before: tuple[str, bytes] | None = None
 
     async def connection(self) -> str:
         query = {} if self._at is None else {self._source.resume: self._at}
         lines = Lines(self._source.event_bytes_max)
         self._before = None
-        async with self._client.get({"Accept": "application/x-ndjson, application/json"}, query) as answer:
-            self._status.state, self._status.error = "connected", None
+        async with self._run.client.get({"Accept": "application/x-ndjson, application/json"}, query) as answer:
+            self._run.status.state, self._run.status.error = "connected", None
             async with aclosing(answer.pieces()) as pieces:
                 async for piece in pieces:
                     for line in lines.feed(piece):
                         await self._take(line)
             if answer.whole:
                 await self._take(lines.rest)
-        return "the server ended the answer"
+        return "the server ended the response"
 
     async def _take(self, line: bytes) -> None:
-        """Put one line, unless it is blank, which is a sign of life, or was here before. One without a position is
-        taken as it comes."""
+        """Put one line of the response. Skips blank lines, which only keep the connection alive, and lines that have
+        already been received.
+
+        A line without a position is always put.
+        """
         raw = line.strip()
         if not raw:
             return
@@ -115,15 +111,15 @@ class _Reading:
             self._before = (at, raw)
             if not is_after(at, self._at, self._source.order):
                 return
-            mark = mark_of(_Place(at))
-        await self._intake.put(raw, mark)
+            mark = mark_of(_Mark(at))
+        await self._run.source_writer.put(raw, mark)
         self._at = at or self._at
-        self._status.received += 1
-        self._asked.fruitless = 0
+        self._run.status.received += 1
+        self._run.asked.fruitless = 0
 
 
 class Lines:
-    """Bytes to lines, in whatever pieces they come. `rest` is what follows the last line's end."""
+    """Splits bytes that arrive in pieces into lines. `rest` contains the bytes after the last line ending."""
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
@@ -135,16 +131,16 @@ class Lines:
         return b"".join(self._parts)
 
     def feed(self, piece: bytes) -> list[bytes]:
-        """The lines that end in this piece, without their ends."""
+        """Return the lines that end in this piece, without line endings."""
         first, *others = piece.split(b"\n")
         self._append(first)
         if not others:
             return []
         lines = [self.rest]
-        for each in others:
+        for part in others:
             self._parts, self._size = [], 0
-            self._append(each)
-            lines.append(each)
+            self._append(part)
+            lines.append(part)
         lines.pop()
         return lines
 
@@ -152,7 +148,7 @@ class Lines:
         self._size += len(part)
         if self._size > self._bytes_max:
             raise SourceFailed(
-                f"a line has more than {self._bytes_max} bytes; raise `event_bytes_max` if that is right"
+                f"a line has more than {self._bytes_max} bytes; increase `event_bytes_max` to allow that"
             )
         self._parts.append(part)
 
@@ -164,10 +160,10 @@ def ndjson(
     resume: str = NdjsonSource.resume,
     order: Order = NdjsonSource.order,
     event_bytes_max: int = NdjsonSource.event_bytes_max,
-    silence_s: float = Endpoint.silence_s,
+    silence_s: float = SourceEndpoint.silence_s,
     **options: Unpack[HttpOptions],
 ) -> NdjsonSource:
-    """A feed of one event a line. `NdjsonSource` says what the options mean. Making one opens nothing."""
+    """Create a source with one event per line. Opens nothing. See `NdjsonSource` for the options."""
     return NdjsonSource(
         endpoint_of(url, silence_s, options),
         position,

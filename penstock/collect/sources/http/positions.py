@@ -1,6 +1,6 @@
-"""Where in a feed an event stands: what is read from its JSON, what is put into a mark, and what was seen before.
+"""Positions of a source's events: reading them from JSON, storing them in a mark, and recognising events seen before.
 
-Pure functions and values of bytes and text, shared by the sources that pull over HTTP.
+Pure functions and values on bytes and strings, shared by the sources that pull over HTTP.
 """
 
 from __future__ import annotations
@@ -14,16 +14,17 @@ from typing import Literal, ParamSpec, TypeVar
 
 import msgspec
 
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.core.errors import DeclarationError, SourceFailed
 
 MARK_LENGTH_MAX = 16_384
-"""What a mark may have in characters."""
+"""Maximum length of a mark, in characters."""
 POSITION_LENGTH_MAX = 2_048
 REMEMBER_MAX = 1_000
-"""How many events a mark can remember: `DIGEST_LENGTH` characters each, with room for the rest of the mark."""
+"""Maximum number of events that a mark remembers, at `DIGEST_LENGTH` characters each. This leaves room for the rest of
+the mark."""
 DIGEST_LENGTH = 11
 INLINE_BYTES_MAX = 256 * 1024
-"""JSON up to this size is taken apart in the event loop, in about a millisecond; more of it in a thread."""
+"""JSON up to this size is decoded in the event loop, in about a millisecond; larger JSON in a thread."""
 ORDERS = ("number", "text", None)
 Order = Literal["number", "text"] | None
 Rank = Decimal | str
@@ -38,21 +39,22 @@ _UNREADABLE = (ValueError, RecursionError)
 
 
 async def apart(size: int, function: Callable[P, R], *args: P.args, **named: P.kwargs) -> R:
-    """Call a function that takes JSON of that size apart: here, or in a thread if it would hold up the event loop."""
+    """Call a source's function that decodes JSON of this size, in a thread if it would delay the event loop."""
     if size <= INLINE_BYTES_MAX:
         return function(*args, **named)
     return await asyncio.to_thread(function, *args, **named)
 
 
 def value_at(raw: bytes, path: str) -> bytes | None:
-    """The JSON of the value at a path such as `meta.offset`; of the whole if the path is empty. None if not there."""
-    found: bytes | msgspec.Raw = raw
+    """Return the JSON of an HTTP source at a path such as `meta.offset`, or the complete JSON if the path is empty.
+    None if there is no such path."""
+    part: bytes | msgspec.Raw = raw
     try:
         for name in path.split(".") if path else ():
-            found = _object.decode(found)[name]
+            part = _object.decode(part)[name]
     except (KeyError, *_UNREADABLE):
         return None
-    return bytes(found)
+    return bytes(part)
 
 
 def is_json(raw: bytes) -> bool:
@@ -64,36 +66,40 @@ def is_json(raw: bytes) -> bool:
 
 
 def items_at(raw: bytes, path: str) -> list[bytes] | None:
-    """The items of the array at a path, each as its JSON; None if there is no array."""
-    found = value_at(raw, path)
+    """Return the items of a document's array at a path, each as JSON, or None if there is no array."""
+    array = value_at(raw, path)
     try:
-        return None if found is None else list(map(bytes, _array.decode(found)))
+        return None if array is None else list(map(bytes, _array.decode(array)))
     except _UNREADABLE:
         return None
 
 
 def position_at(raw: bytes, path: str) -> str | None:
-    """The position at a path, as it is sent back to the server: a text, or the digits of a number. None if the event
-    has none. Anything else there is no position, and the source cannot go on."""
-    found = value_at(raw, path)
-    value = None if found is None else _plain(found)
-    if found is None or value is None:
+    """Return an event's position at a path, as it is sent back to the server: a string, or the digits of a number.
+
+    None if missing.
+
+    Raises `SourceFailed` for any other value, because the source cannot resume from it.
+    """
+    part = value_at(raw, path)
+    value = None if part is None else _plain(part)
+    if part is None or value is None:
         return None
-    text = value if isinstance(value, str) else found.decode()
+    text = value if isinstance(value, str) else part.decode()
     if isinstance(value, bool) or not isinstance(value, str | int | float) or not 0 < len(text) <= POSITION_LENGTH_MAX:
-        raise SourceFailed(f"`{path}` is no position: it must be a number or a short text; name another field")
+        raise SourceFailed(f"`{path}` is not a position: it must be a number or a short string; use another field")
     return text
 
 
-def _plain(found: bytes) -> object:
+def _plain(raw: bytes) -> object:
     try:
-        return _scalar.decode(found)
+        return _scalar.decode(raw)
     except _UNREADABLE:
-        return found
+        return raw
 
 
 def rank(position: str, order: Order) -> Rank | None:
-    """What positions are compared by. None if only the server knows their order."""
+    """Return the value used to compare an HTTP source's positions, or None if only the server knows their order."""
     if order != "number":
         return position if order == "text" else None
     try:
@@ -102,37 +108,40 @@ def rank(position: str, order: Order) -> Rank | None:
         number = Decimal("NaN")
     if not number.is_finite():
         raise SourceFailed(
-            f"the position {position[:80]!r} is no number: say order='text' if positions sort as texts do, "
+            f"the position {position[:80]!r} is not a number: use order='text' if positions sort as text, "
             "or order=None if only the server knows their order"
         )
     return number
 
 
 def is_after(position: str, last: str | None, order: Order) -> bool:
-    """Whether an event at `position` is one to take, given the last that was taken."""
+    """Return whether a source's event at `position` comes after the last one put."""
     if last is None or order is None:
         return True
     return rank(position, order) > rank(last, order)  # type: ignore[operator]
 
 
 def require_unequal(path: str, position: str, raw: bytes, other: bytes) -> None:
-    """Two different events at one position: by it, one of them could never be told from one seen before."""
+    """Raise if two different events of a source have the same position, because a new event could not be distinguished
+    from one that was already received."""
     if raw != other:
         raise SourceFailed(
-            f"two events have the same `{path}`, {position[:80]!r}: each must have its own position; name another field"
+            f"two events have the same `{path}`, {position[:80]!r}: each must have its own position; use another field"
         )
 
 
 def require_order(order: Order, remember: int = 1) -> None:
     if order not in ORDERS:
-        raise DeclarationError(f"`order` is {order!r}; it can be 'number', 'text' or None")
+        raise DeclarationError(f"`order` is {order!r}; use 'number', 'text' or None")
     if not 0 <= remember <= REMEMBER_MAX:
-        raise DeclarationError(f"`remember` is {remember}; it can be 0 to {REMEMBER_MAX}")
+        raise DeclarationError(f"`remember` is {remember}; it must be 0 to {REMEMBER_MAX}")
 
 
 def digest(*parts: bytes) -> str:
-    """An event in `DIGEST_LENGTH` characters. Among a thousand remembered ones, a new event is taken for one of them
-    once in 10^16 times."""
+    """Hash a source's event to `DIGEST_LENGTH` characters.
+
+    Among a thousand remembered events, a new one collides with a probability of 10^-16.
+    """
     whole = blake2b(digest_size=8)
     for part in parts:
         whole.update(b"%d:" % len(part))
@@ -140,8 +149,11 @@ def digest(*parts: bytes) -> str:
     return urlsafe_b64encode(whole.digest()).rstrip(b"=").decode()
 
 
-class Seen:
-    """The digests of the last `most` events, by when they were last seen. A value for a mark: `text` and `of`."""
+class SeenDigests:
+    """The digests of the last `most` events of a source, ordered by when they were last seen.
+
+    Stored in a mark as `text`, read by `of`.
+    """
 
     def __init__(self, most: int, digests: Iterable[str] = ()) -> None:
         self._most = most
@@ -149,11 +161,11 @@ class Seen:
         self._forget()
 
     @classmethod
-    def of(cls, text: str, most: int) -> Seen:
+    def of(cls, text: str, most: int) -> SeenDigests:
         return cls(most, (text[start : start + DIGEST_LENGTH] for start in range(0, len(text), DIGEST_LENGTH)))
 
-    def __contains__(self, each: str) -> bool:
-        return each in self._digests
+    def __contains__(self, digest: str) -> bool:
+        return digest in self._digests
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._digests)
@@ -162,10 +174,10 @@ class Seen:
     def text(self) -> str:
         return "".join(self._digests)
 
-    def add(self, each: str) -> None:
-        """Now it is the one last seen."""
-        self._digests.pop(each, None)
-        self._digests[each] = None
+    def add(self, digest: str) -> None:
+        """Add an event's digest as the most recent one, and drop the oldest if there are too many."""
+        self._digests.pop(digest, None)
+        self._digests[digest] = None
         self._forget()
 
     def _forget(self) -> None:
@@ -173,20 +185,21 @@ class Seen:
             del self._digests[next(iter(self._digests))]
 
 
-def mark_of(place: msgspec.Struct) -> str:
-    """A place as the text of a mark."""
-    text = msgspec.json.encode(place).decode()
+def mark_of(mark: msgspec.Struct) -> str:
+    """Encode a source's position as a mark."""
+    text = msgspec.json.encode(mark).decode()
     if len(text) > MARK_LENGTH_MAX:
-        raise SourceFailed(f"the server's position is too long to be kept: {len(text)} characters of {MARK_LENGTH_MAX}")
+        raise SourceFailed(f"the server's position is too long: {len(text)} characters; the limit is {MARK_LENGTH_MAX}")
     return text
 
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
-def place_of(kind: type[S], mark: str | None) -> S:
-    """The place that a mark names; the beginning if there is none. A mark of another kind of source is refused."""
+def position_in(kind: type[S], mark: str | None) -> S:
+    """Decode the position in an HTTP source's mark; the start if there is no mark. Raises if the mark belongs to a
+    different kind of source."""
     try:
         return kind() if mark is None else msgspec.json.decode(mark, type=kind)
     except _UNREADABLE:
-        raise SourceFailed("the mark of this source is not one of its kind: give the source another name") from None
+        raise SourceFailed("the stored position belongs to a different kind of source: rename this source") from None

@@ -1,2 +1,4 @@
-"""MQTT 3.1.1 and 5: what the bytes mean (`packets`, `decoder`), who answers what when (`link`, `session`), and which
-event a message becomes (`topics`). The codec is our own, since QoS 2 needs answers that wait for the disk."""
+"""MQTT 3.1.1 and 5: encoding (`packets`, `decoder`), protocol (`link`, `session`), and events from messages (`topics`).
+
+Penstock has its own codec, because QoS 2 needs replies that wait for the disk.
+"""

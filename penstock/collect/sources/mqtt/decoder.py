@@ -1,7 +1,7 @@
-"""The bytes that an MQTT broker sends, to packets. No I/O, no clock.
+"""Decoder for the bytes that an MQTT broker sends. No I/O, no clock.
 
-A broker is not trusted: a packet that breaks the format is `MalformedPacket`, and one over the bound is
-`PacketTooLarge` as soon as its header says so, before it is in memory.
+The broker is not trusted: an invalid packet raises `MalformedPacket`, and a packet over the size limit raises
+`PacketTooLarge` as soon as its header has arrived, before the packet is in memory.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ _NONE: Properties = {}
 
 
 class MalformedPacket(ValueError):
-    """The bytes are no packet that a broker may send to a subscriber."""
+    """The bytes are not an MQTT packet that a broker can send to a subscriber."""
 
 
 class PacketTooLarge(ValueError):
-    """A packet of `size` bytes is over the bound; `topic` is where, if it is a message."""
+    """An MQTT packet of `size` bytes exceeds the size limit; `topic` is its topic, if it is a message."""
 
     def __init__(self, size: int, topic: str | None) -> None:
         super().__init__(f"a packet of {size} bytes is too large")
@@ -45,7 +45,8 @@ class PacketTooLarge(ValueError):
 
 
 class PacketDecoder:
-    """Bytes as they come from the socket to packets. Holds one packet of `bytes_max`, and what was fed beyond it."""
+    """Splits bytes from the socket into MQTT packets. Holds one packet of up to `bytes_max` bytes, and any bytes fed
+    after it."""
 
     def __init__(self, version: int, bytes_max: int) -> None:
         self._v5 = version == 5
@@ -53,7 +54,7 @@ class PacketDecoder:
         self._buffer = bytearray()
 
     def feed(self, data: bytes) -> Iterator[Packet]:
-        """The packets that are whole by now. To be read to its end before the next call."""
+        """Yield the MQTT packets that are complete so far. Exhaust the iterator before the next call."""
         self._buffer += data
         while (packet := self._next()) is not None:
             yield packet
@@ -61,7 +62,7 @@ class PacketDecoder:
     def _next(self) -> Packet | None:
         buffer = self._buffer
         if buffer and buffer[0] & 0xF0 != _PUBLISH and buffer[0] not in _OTHERS:
-            raise MalformedPacket(f"a subscriber is sent no packet that begins with 0x{buffer[0]:02x}")
+            raise MalformedPacket(f"a packet for a subscriber cannot begin with 0x{buffer[0]:02x}")
         header = _length(buffer)
         if header is None:
             return None
@@ -75,7 +76,8 @@ class PacketDecoder:
         return _packet(first, content, self._v5)
 
     def _refuse(self, first: int, begin: int, length: int) -> None:
-        """Raise, as soon as the topic is there if it is a message: people want to know who sends such."""
+        """Raise `PacketTooLarge`. For a message, wait until its topic has arrived, so that users can find the
+        sender."""
         buffer = self._buffer
         if first & 0xF0 != _PUBLISH or length < 2:
             raise PacketTooLarge(begin + length, None)
@@ -85,7 +87,7 @@ class PacketDecoder:
 
 
 def _length(buffer: bytearray) -> tuple[int, int] | None:
-    """What the header says of the length of the rest, and where that begins; None if it is not all there."""
+    """Return the length of an MQTT packet's contents and where they begin, or None if the header is incomplete."""
     value = 0
     for place in range(1, 5):
         if place >= len(buffer):
@@ -113,7 +115,7 @@ def _publish(first: int, rest: _Bytes, v5: bool) -> Publish:
         raise MalformedPacket("a message has QoS 3")
     topic = rest.text()
     if not topic or "+" in topic or "#" in topic:
-        raise MalformedPacket(f"a message has the topic {topic[:80]!r}")
+        raise MalformedPacket(f"a message has an invalid topic: {topic[:80]!r}")
     packet_id = rest.packet_id() if qos else 0
     if v5:
         rest.properties()
@@ -121,10 +123,13 @@ def _publish(first: int, rest: _Bytes, v5: bool) -> Publish:
 
 
 def _connack(rest: _Bytes, v5: bool) -> ConnAck:
-    """A broker of version 3 alone answers a client of version 5 in its own form, without properties."""
+    """Decode a ConnAck.
+
+    A broker that only supports 3.1.1 replies to a version 5 client in the 3.1.1 format, without properties.
+    """
     flags, code = rest.u8(), rest.u8()
     if flags > 1:
-        raise MalformedPacket("ConnAck has flags that are reserved")
+        raise MalformedPacket("ConnAck has reserved flags set")
     return ConnAck(flags == 1, code, rest.properties() if v5 and rest.left else _NONE)
 
 
@@ -156,12 +161,12 @@ def _pingresp(rest: _Bytes, v5: bool) -> PingResp:
 
 def _disconnect(rest: _Bytes, v5: bool) -> Disconnect:
     if not v5:
-        raise MalformedPacket("a broker of version 3.1.1 sends no Disconnect")
+        raise MalformedPacket("in MQTT 3.1.1, brokers must not send a DISCONNECT packet")
     return Disconnect(*_reason(rest))
 
 
 def _reason(rest: _Bytes) -> tuple[int, Properties]:
-    """A reason and properties, either of which may be left out at the end of a packet."""
+    """Decode an MQTT reason code and properties, which may both be missing at the end of a packet."""
     code = rest.u8() if rest.left else 0
     return code, rest.properties() if rest.left else _NONE
 
@@ -177,7 +182,7 @@ _OTHERS: Mapping[int, Callable[[_Bytes, bool], Packet]] = {
 
 
 class _Bytes:
-    """The content of one packet, taken from the front."""
+    """The contents of one MQTT packet, consumed from the beginning."""
 
     def __init__(self, content: bytes) -> None:
         self._content = content
@@ -203,22 +208,22 @@ class _Bytes:
         return self.number(1)
 
     def packet_id(self) -> int:
-        found = self.number(2)
-        if not found:
-            raise MalformedPacket("a packet has the id 0")
-        return found
+        packet_id = self.number(2)
+        if not packet_id:
+            raise MalformedPacket("a packet has an identifier of 0")
+        return packet_id
 
     def binary(self) -> bytes:
         return self.take(self.number(2))
 
     def text(self) -> str:
         try:
-            found = self.binary().decode()
+            text = self.binary().decode()
         except UnicodeDecodeError:
-            raise MalformedPacket("a text is not valid UTF-8") from None
-        if "\0" in found:
-            raise MalformedPacket("a text has a zero character")
-        return found
+            raise MalformedPacket("a string is not valid UTF-8") from None
+        if "\0" in text:
+            raise MalformedPacket("a string contains a NUL character")
+        return text
 
     def varint(self) -> int:
         value = 0
@@ -230,16 +235,16 @@ class _Bytes:
         raise MalformedPacket("a number has more than four bytes")
 
     def properties(self) -> Properties:
-        """Those of version 5, by their number; of one that comes more than once, the last."""
+        """Decode MQTT 5 properties, by number. If a property occurs more than once, the last value wins."""
         size = self.varint()
         if not size:
             return _NONE
         part = _Bytes(self.take(size))
-        found: dict[int, int | str | bytes] = {}
+        properties: dict[int, int | str | bytes] = {}
         while part.left:
             name = part.varint()
-            found[name] = part.value(name)
-        return found
+            properties[name] = part.value(name)
+        return properties
 
     def value(self, name: int) -> int | str | bytes:
         for size, names in ((1, _U8), (2, _U16), (4, _U32)):

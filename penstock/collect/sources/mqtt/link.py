@@ -21,16 +21,17 @@ from penstock.collect.sources.mqtt.packets import (
     PubRel,
     SubAck,
 )
-from penstock.collect.sources.mqtt.session import Answer, Inbox, durable
+from penstock.collect.sources.mqtt.session import Answer, MqttInbox, durable
 from penstock.collect.sources.mqtt.topics import bounded
-from penstock.contracts import SourceStatus
-from penstock.errors import PenstockError, SourceFailed
+from penstock.core.contracts import SourceStatus
+from penstock.core.errors import PenstockError, SourceFailed
+from penstock.core.tasks import cancel_all
 
 READ_BYTES = 64 * 1024
 PINGS_MAX = 1000
-"""Most pings that we know to be without an answer; a broker that answers none is not worth more memory."""
+"""Maximum number of unanswered pings to track, to bound memory if the broker does not reply to pings."""
 REASON_LENGTH_MAX = 200
-"""Most that is shown of a text of the broker's."""
+"""Maximum number of characters shown of a string sent by the broker."""
 _PROTOCOL_ERROR, _TOO_LARGE = 0x82, 0x95
 _SUBSCRIBE_ID, _UNSUBSCRIBE_ID = 1, 2
 
@@ -38,27 +39,27 @@ _REASONS: Mapping[int, str] = {
     0: "no reason given", 1: "the protocol version is not supported", 2: "the client id is refused",
     3: "the broker is unavailable",
     4: "bad user name or password", 5: "not authorised", 0x80: "unspecified error", 0x81: "malformed packet",
-    0x82: "protocol error", 0x83: "the broker refuses", 0x84: "the protocol version is not supported",
+    0x82: "protocol error", 0x83: "the broker refused", 0x84: "the protocol version is not supported",
     0x85: "the client id is refused", 0x86: "bad user name or password", 0x87: "not authorised",
     0x88: "the broker is unavailable", 0x89: "the broker is busy", 0x8A: "banned", 0x8B: "the broker is shutting down",
-    0x8C: "bad authentication method", 0x8D: "the keep-alive ran out",
+    0x8C: "bad authentication method", 0x8D: "keep-alive timeout",
     0x8E: "another client has connected with this client id", 0x8F: "the topic is not valid",
-    0x93: "too many messages in flight", 0x95: "packet too large", 0x96: "messages come too fast",
-    0x97: "quota exceeded", 0x98: "ended by an administrator", 0x9C: "another broker is to be used",
-    0x9D: "the broker has moved", 0x9F: "connections come too fast", 0xA1: "subscription ids are not supported",
+    0x93: "too many messages in flight", 0x95: "packet too large", 0x96: "message rate too high",
+    0x97: "quota exceeded", 0x98: "ended by an administrator", 0x9C: "use another broker",
+    0x9D: "the broker has moved", 0x9F: "connection rate exceeded", 0xA1: "subscription ids are not supported",
     0xA2: "wildcards are not supported",
 }  # fmt: skip
 _FINAL = frozenset({1, 2, 4, 5, 0x84, 0x85, 0x86, 0x87, 0x8A, 0x8C, 0x9C, 0x9D})
-"""Refusals that another try does not mend."""
+"""Refusals that a retry cannot fix."""
 
 
 class Ended(Exception):
-    """The connection is over; the text says why, for people."""
+    """The connection to the MQTT broker has ended. The message tells users why."""
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What a link needs to know of its source besides the login."""
+class ConnectionOptions:
+    """The options that a connection needs in addition to the login."""
 
     qos: int
     retained: bool
@@ -68,25 +69,26 @@ class Wishes:
     packet_bytes_max: int
 
 
-class Link:
-    """Reads, answers and pings, each in a task, until one of them ends. Belongs to one connection.
+class MqttConnection:
+    """Reads, replies and pings in three tasks until one of them ends. Belongs to one connection.
 
-    Answers leave in the order of the packets they answer, each once what it confirms is durable. At most `receive_max`
-    wait, and as many are about to leave; past that the socket is not read. Nor is it while the intake is full. Pings
-    are sent all the same, so that the broker keeps the connection; its silence counts only while we listen.
+    Replies are sent in the order of the broker's packets, each one as soon as the event that it confirms is durable. At
+    most `receive_max` replies wait for their events, and at most as many again wait to be sent; beyond that, the socket
+    is not read. The socket is also not read while the source buffer is full. Pings are still sent, so that the broker
+    keeps the connection. The broker's silence is measured only while we are reading.
     """
 
     def __init__(
         self,
         streams: tuple[asyncio.StreamReader, asyncio.StreamWriter],
         login: Login,
-        wishes: Wishes,
-        inbox: Inbox,
+        wishes: ConnectionOptions,
+        inbox: MqttInbox,
         filters: list[str],
         status: SourceStatus,
     ) -> None:
         self._reader, self._writer = streams
-        self._login, self._wishes, self._filters = login, wishes, filters
+        self._login, self._options, self._filters = login, wishes, filters
         self._inbox, self._session, self._status = inbox, inbox.session, status
         self._answers: asyncio.Queue[Answer] = asyncio.Queue(login.receive_max)
         self._greeted: asyncio.Future[ConnAck] = asyncio.get_running_loop().create_future()
@@ -95,34 +97,34 @@ class Link:
         self._heard = True
 
     async def run(self) -> None:
-        """Ends by `Ended`, by an `OSError`, or by an error that another connection does not mend."""
+        """Run the connection to the broker. Raises `Ended`, an `OSError`, or an error that reconnecting cannot fix."""
         self._writer.write(packets.connect(self._login))
         answering = asyncio.create_task(self._answer())
         tasks = [answering, asyncio.create_task(self._read()), asyncio.create_task(self._ping())]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            _raise_worst([error for each in done if (error := each.exception())])
+            _raise_worst([error for task in done if (error := task.exception())])
         except asyncio.CancelledError:
             await self._finish(tasks[1:], answering)
             raise
         finally:
-            await _cancelled(tasks)
+            await cancel_all(tasks)
             self._writer.transport.abort()
 
     async def _finish(self, others: list[asyncio.Task[None]], answering: asyncio.Task[None]) -> None:
-        """Told to stop: read no more, but answer what was taken, so that it does not come again."""
-        await _cancelled(others)
+        """Stop reading from the broker, but reply to the messages already accepted, so that they are not sent again."""
+        await cancel_all(others)
         joined = asyncio.create_task(self._answers.join())
-        await asyncio.wait((joined, answering), timeout=self._wishes.close_s, return_when=asyncio.FIRST_COMPLETED)
-        await _cancelled([joined])
+        await asyncio.wait((joined, answering), timeout=self._options.close_s, return_when=asyncio.FIRST_COMPLETED)
+        await cancel_all([joined])
         self._writer.write(packets.disconnect(self._login.version))
         with suppress(OSError, TimeoutError):
-            async with asyncio.timeout(self._wishes.close_s):
+            async with asyncio.timeout(self._options.close_s):
                 while await self._reader.read(READ_BYTES):
-                    """To close with bytes unread would reset the connection, and our last answers with it."""
+                    """closing with bytes unread would reset the connection and lose our last replies"""
 
     async def _read(self) -> None:
-        decoder = PacketDecoder(self._login.version, self._wishes.packet_bytes_max)
+        decoder = PacketDecoder(self._login.version, self._options.packet_bytes_max)
         while True:
             self._listening = self._heard = True
             chunk = await self._reader.read(READ_BYTES)
@@ -138,13 +140,14 @@ class Link:
             except PacketTooLarge as error:
                 self._writer.write(packets.disconnect(self._login.version, _TOO_LARGE))
                 raise SourceFailed(
-                    f"a message of {error.size} bytes on {str(error.topic)[:REASON_LENGTH_MAX]!r} is over "
-                    f"packet_bytes_max, {self._wishes.packet_bytes_max}: the broker keeps it until that is raised"
+                    f"a message of {error.size} bytes on {str(error.topic)[:REASON_LENGTH_MAX]!r} exceeds "
+                    f"packet_bytes_max ({self._options.packet_bytes_max}); the broker keeps it until you raise the "
+                    f"limit"
                 ) from None
 
     async def _handle(self, packet: Packet) -> None:
         if isinstance(packet, ConnAck) == self._greeted.done():
-            raise MalformedPacket("a connection begins with one ConnAck")
+            raise MalformedPacket("a connection must begin with one ConnAck")
         if isinstance(packet, Publish):
             answer = await self._inbox.take(packet)
             if answer is not None:
@@ -169,36 +172,40 @@ class Link:
         await self._subscribe()
 
     async def _subscribe(self) -> None:
-        """Ask for our topics, and give up those of an earlier declaration, which the session still has.
+        """Subscribe to our MQTT topics, and unsubscribe from the topics of an earlier declaration that the session
+        still has.
 
-        What the session may have is durable before it is asked for, and that it has it once it said so. A session of
-        3.1.1 that has it is not asked again: each time, the broker would send all retained messages once more.
+        The filters that the session may have are stored durably before the request is sent, and the confirmation is
+        stored when it arrives. A 3.1.1 session that already has the filters is not subscribed again, because the broker
+        would send all retained messages again each time.
         """
         session, version = self._session, self._login.version
-        if version != 5 and session.confirmed and (session.filters, session.qos) == (self._filters, self._wishes.qos):
+        if version != 5 and session.confirmed and (session.filters, session.qos) == (self._filters, self._options.qos):
             self._connected()
             return
-        surplus = bounded([each for each in session.filters if each not in self._filters])
-        if not session.confirmed or session.filters != self._filters or session.qos != self._wishes.qos:
+        surplus = bounded([topic_filter for topic_filter in session.filters if topic_filter not in self._filters])
+        if not session.confirmed or session.filters != self._filters or session.qos != self._options.qos:
             session.filters, session.confirmed = [*self._filters, *surplus], False
             await self._inbox.note()
         if surplus:
             self._writer.write(packets.unsubscribe(version, _UNSUBSCRIBE_ID, surplus))
-        qos, retained = self._wishes.qos, self._wishes.retained
+        qos, retained = self._options.qos, self._options.retained
         self._writer.write(packets.subscribe(version, _SUBSCRIBE_ID, self._filters, qos, retained=retained))
 
     async def _subscribed(self, packet: SubAck) -> None:
         if packet.packet_id != _SUBSCRIBE_ID or len(packet.codes) != len(self._filters):
-            raise MalformedPacket("a SubAck does not fit what was asked for")
+            raise MalformedPacket("a SubAck does not match the subscription")
         for topic, code in zip(self._filters, packet.codes, strict=True):
             if code >= 0x80:
                 reason = _REASONS.get(code, f"reason 0x{code:02x}")
-                raise SourceFailed(f"the broker refuses the topic {topic!r}: {reason}; ask its administrator for it")
-            if code < self._wishes.qos:
-                raise SourceFailed(f"the broker gives the topic {topic!r} with QoS {code} at most: declare qos={code}")
+                raise SourceFailed(
+                    f"the broker refuses the topic {topic!r}: {reason}; ask its administrator for access"
+                )
+            if code < self._options.qos:
+                raise SourceFailed(f"the broker grants the topic {topic!r} only with QoS {code}: declare qos={code}")
         session = self._session
         if not session.confirmed:
-            session.filters, session.qos, session.confirmed = self._filters, self._wishes.qos, True
+            session.filters, session.qos, session.confirmed = self._filters, self._options.qos, True
             await self._inbox.note()
         self._connected()
 
@@ -206,7 +213,7 @@ class Link:
         self._status.state, self._status.error = "connected", None
 
     async def _answer(self) -> None:
-        """Many answers wait for the same commit: they leave in one write."""
+        """Send replies to the broker. Replies that wait for the same commit are sent in one write."""
         while True:
             waiting = [await self._answers.get()]
             while not self._answers.empty():
@@ -229,27 +236,30 @@ class Link:
                 self._answers.task_done()
 
     def _send_ping(self, freed: list[int]) -> None:
-        """When the broker answers, it has what was sent before: so it knows that these ids are free."""
+        """Ping the broker.
+
+        The broker's reply proves that it has received everything sent before, so it knows that these ids are free.
+        """
         self._writer.write(packets.PINGREQ)
         self._pings.append(freed)
 
     async def _ping(self) -> None:
-        """Twice in the time that was agreed on, whatever else is sent."""
-        await asyncio.wait((self._greeted,), timeout=self._wishes.open_s)
+        """Ping the broker twice per keep-alive interval, whatever else is sent."""
+        await asyncio.wait((self._greeted,), timeout=self._options.open_s)
         if not self._greeted.done():
-            raise Ended(f"the broker did not answer in {self._wishes.open_s:g} s")
+            raise Ended(f"the broker did not respond within {self._options.open_s:g} s")
         agreed = self._greeted.result().properties.get(packets.SERVER_KEEP_ALIVE)
-        keep_alive_s = agreed if isinstance(agreed, int) and agreed else self._wishes.keep_alive_s
+        keep_alive_s = agreed if isinstance(agreed, int) and agreed else self._options.keep_alive_s
         while True:
             self._send_ping([])
             self._heard = False
             await asyncio.sleep(keep_alive_s / 2)
             if self._listening and not self._heard:
-                raise Ended(f"the broker answered nothing for {keep_alive_s / 2:g} s")
+                raise Ended(f"the broker sent nothing for {keep_alive_s / 2:g} s")
 
 
 def _refused(what: str, code: int, properties: Properties) -> Exception:
-    """The error that fits a reason: final, or worth another try."""
+    """Return the error for an MQTT reason code, which is either permanent or can be retried."""
     more = properties.get(packets.REASON_STRING) or properties.get(packets.SERVER_REFERENCE)
     sentence = f"{what}: {_REASONS.get(code, f'reason 0x{code:02x}')}"
     if isinstance(more, str):
@@ -259,18 +269,13 @@ def _refused(what: str, code: int, properties: Properties) -> Exception:
 
 def _remedy(code: int) -> str:
     if code in (1, 0x84):
-        return "declare another version (3 or 5)"
+        return "declare a different version (3 or 5)"
     if code in (2, 0x85):
-        return "declare another client_id"
+        return "declare a different client_id"
     return "check address, username and password"
 
 
 def _raise_worst(errors: list[BaseException]) -> None:
-    """What ends the source goes before what ends the connection."""
-    raise next((each for each in errors if isinstance(each, PenstockError)), errors[0])
-
-
-async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
-    for each in tasks:
-        each.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    """Raise the connection's first error. An error that ends the source takes precedence over one that ends the
+    connection."""
+    raise next((error for error in errors if isinstance(error, PenstockError)), errors[0])

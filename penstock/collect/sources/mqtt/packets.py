@@ -1,4 +1,7 @@
-"""The packets of MQTT 3.1.1 and 5 that a subscriber sends and gets, as values; those it sends, as bytes. No I/O."""
+"""The MQTT 3.1.1 and 5 packets that a subscriber sends and receives, as values, and the encoding of outgoing packets.
+
+No I/O.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +10,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 LENGTH_MAX = 268_435_455
-"""The most that the length of a packet can say, in both versions."""
+"""The largest packet length that either version can encode."""
 TEXT_BYTES_MAX = 65_535
 PINGREQ = b"\xc0\x00"
 
 SUBSCRIPTION_ID, SESSION_EXPIRY, SERVER_KEEP_ALIVE, REASON_STRING = 0x0B, 0x11, 0x13, 0x1F
 SERVER_REFERENCE, RECEIVE_MAXIMUM, USER_PROPERTY = 0x1C, 0x21, 0x26
 Properties = Mapping[int, int | str | bytes]
-"""Those of version 5, by their number."""
+"""MQTT 5 properties, by number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +29,7 @@ class ConnAck:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A message. `packet_id` is 0 if `qos` is, for then it has none."""
+    """An MQTT message. `packet_id` is 0 for QoS 0, which has none."""
 
     topic: str
     payload: bytes
@@ -68,7 +71,8 @@ Packet = ConnAck | Publish | PubRel | SubAck | UnsubAck | PingResp | Disconnect
 
 @dataclass(frozen=True)
 class Login:
-    """What a CONNECT says. The session is always one that goes on; `receive_max` and its expiry are for version 5."""
+    """The fields of a CONNECT packet. The session is always persistent; `receive_max` and `session_expiry_s` are for
+    version 5."""
 
     version: int
     client_id: str
@@ -86,18 +90,19 @@ def connect(login: Login) -> bytes:
     if v5:
         chosen = struct.pack("!BIBH", SESSION_EXPIRY, login.session_expiry_s, RECEIVE_MAXIMUM, login.receive_max)
         parts.append(_varint(len(chosen)) + chosen)
-    parts += [_text(each) for each in (login.client_id, login.username, login.password) if each is not None]
+    parts += [_text(text) for text in (login.client_id, login.username, login.password) if text is not None]
     return _framed(0x10, *parts)
 
 
 def subscribe(version: int, packet_id: int, filters: Sequence[str], qos: int, *, retained: bool) -> bytes:
-    """In version 5, retained messages are asked for when a subscription is new to its session, or never."""
+    """Encode a SUBSCRIBE. In version 5, `retained` asks the broker to send retained messages for subscriptions that are
+    new to the session; otherwise it never sends them."""
     options = qos | ((1 if retained else 2) << 4 if version == 5 else 0)
     return _framed(
         0x82,
         packet_id.to_bytes(2, "big"),
         _no_properties(version),
-        *(_text(each) + bytes([options]) for each in filters),
+        *(_text(topic_filter) + bytes([options]) for topic_filter in filters),
     )
 
 
@@ -118,7 +123,7 @@ def pubcomp(packet_id: int) -> bytes:
 
 
 def freed_by(packet: bytes) -> int | None:
-    """The id that one of our answers gives back, if it is one that does."""
+    """Return the packet id that one of our replies frees, or None."""
     return int.from_bytes(packet[2:], "big") if packet[0] == 0x70 else None
 
 
@@ -141,9 +146,9 @@ def _text(text: str) -> bytes:
 
 
 def _varint(value: int) -> bytes:
-    found = bytearray()
+    digits = bytearray()
     while value > 0x7F:
-        found.append(value & 0x7F | 0x80)
+        digits.append(value & 0x7F | 0x80)
         value >>= 7
-    found.append(value)
-    return bytes(found)
+    digits.append(value)
+    return bytes(digits)

@@ -1,30 +1,33 @@
-"""Our half of an MQTT session: what must outlive the process, and which answer to a packet may leave when.
+"""The client's half of an MQTT session: the state that outlives the process, and the rules for when a reply can be
+sent.
 
-A message of QoS 2 goes through four packets, and these are the rules that make it count once:
+A QoS 2 message takes four packets. With these rules, its event is stored exactly once:
 
-    broker                                     we
-    PUBLISH id   ---->   put the event; the same transaction notes the id as taken
+    broker                                         we
+    PUBLISH id   ---->   put the event; the same transaction records the id as taken
                  <----   PUBREC id, once that is durable
-    PUBREL id    ---->   note that the id is free
+    PUBREL id    ---->   record that the id is free
                  <----   PUBCOMP id, once that is durable
 
-- A crash before the first commit: no PUBREC left, so the broker sends the message again, and we know nothing of it.
-- A crash after it: the broker may send the message again, but its id is taken, so it is answered and not put.
-- PUBCOMP waits for the disk since from then on the broker may give the id to another message. If we crashed with the id
-  still noted as taken, that other message would pass for a copy, and be lost.
-- A taken id stands with a fingerprint of its message. The standard wants every PUBLISH under a taken id answered and
-  none delivered twice, whether it is flagged as a repetition or not; so we do not ask for the flag. But if topic or
-  payload differ, it is no copy: the broker has lost its memory of the id and uses it anew. Such a message is put.
-- A freed id is kept with its fingerprint until the broker is known to have our PUBCOMP, which is when it answers a ping
-  that we sent behind it. For there are brokers (Mosquitto, when a connection breaks while it repeats its PUBRELs) that
-  send a message again although they had released it, which the standard forbids. Flagged as a repetition, and equal in
-  id, topic and payload, it is taken for that. No message of a broker that keeps to the standard is: to give an id away
-  again before we have its answer to a ping, it must choose the lowest free one, and that is not over the number that it
-  may have in flight. So this rule is for ids above `receive_max` only.
-- If the broker has no session of ours, all ids are free. That is durable before we subscribe, and before that a new
-  session sends nothing. (A crash just between leaves ids that look taken in a session that is new. The fingerprint
-  tells their messages apart, unless one has the same id, topic and payload; the old session's messages are lost then
-  anyhow.)
+- After a crash before the first commit, no PUBREC was sent, so the broker sends the message again, and it is new to us.
+- After a crash after the first commit, the broker may send the message again, but its id is in use, so we reply without
+  putting the message again.
+- PUBCOMP waits for the disk, because the broker can then reuse the id for another message. If we crashed with the id
+  still recorded as in use, the other message would be treated as a copy and lost.
+- An id in use is stored with a fingerprint of its message. The standard requires a reply to every PUBLISH whose id is
+  in use, and no second delivery, whether or not the message is flagged as a duplicate, so we ignore the flag. But if
+  the topic or payload differs, the message is not a copy: the broker has forgotten the id and reused it. Such a message
+  is put.
+- A freed id is kept with its fingerprint until the broker is known to have our PUBCOMP, which is when it replies to a
+  ping that we sent later. The reason is that some brokers (Mosquitto, when a connection breaks while it resends its
+  PUBRELs) send a message again after they have released it, which the standard forbids. A message that is flagged as a
+  duplicate, and has the same id, topic and payload, is treated as such a copy. This rule applies only to ids above
+  `receive_max`, so it never affects a conforming broker: if the broker reuses an id before it replies to our ping, it
+  must use the lowest free id, which is not above the number of messages that it can have in flight.
+- If the broker has no session for us, all ids are free. This is stored durably before we subscribe, and a new session
+  sends nothing before that. (A crash in between leaves ids that look in use in a new session. The fingerprints
+  distinguish the messages, unless a new message has the same id, topic and payload as an old one. The old session's
+  messages are lost in that case anyway.)
 """
 
 from __future__ import annotations
@@ -39,22 +42,23 @@ import msgspec
 
 from penstock.collect.sources.mqtt.packets import Publish, puback, pubcomp, pubrec
 from penstock.collect.sources.mqtt.topics import Topics
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import SourceFailed
+from penstock.core.contracts import SourceStatus, SourceWriter
+from penstock.core.errors import SourceFailed
 
 PRINTS_MAX = 1000
 RECORD_BYTES = 6
 _log = logging.getLogger("penstock.collect")
 Answer = tuple[asyncio.Future[None] | None, bytes]
-"""A packet, and what must be done before it may leave (None: nothing)."""
+"""A reply: the future to wait for before it is sent (None: do not wait), and the packet."""
 
 
-class _Noted(msgspec.Struct):
-    """The mark, as JSON. `filters` may be subscribed to at the broker; they are, with `qos`, if `confirmed`.
+class _SessionMark(msgspec.Struct):
+    """The MQTT source's mark, as JSON. The session might be subscribed to `filters`; if `confirmed`, it definitely is,
+    with `qos`.
 
-    `taken` has six bytes for each taken id: the id, and a fingerprint. If they are more than `PRINTS_MAX`, `ids` says
-    which are taken, with a bit for each that there is, so that a mark has at most 11,000 characters of them. `freed` is
-    like `taken`, for ids whose PUBCOMP the broker may not have; it is left out where there is no room.
+    `taken` contains six bytes for each id in use: the id and a fingerprint. If there are more than `PRINTS_MAX` ids,
+    `ids` contains one bit for each possible id instead, so that the ids take at most 11,000 characters of a mark.
+    `freed` is like `taken`, for ids whose PUBCOMP the broker may not have received. It is omitted if there is no room.
     """
 
     client: str
@@ -66,25 +70,31 @@ class _Noted(msgspec.Struct):
     freed: bytes = b""
 
 
-class Session:
-    """The state behind the mark. How many ids are taken is the broker's doing: as many messages as it has in flight,
-    which is 10 to 100 by default and, with version 5, `receive_max`; never more than the 65,535 that there are."""
+class MqttSession:
+    """The session state that the mark stores.
+
+    The number of ids in use depends on how many messages the broker has in flight: 10 to 100 by default, `receive_max`
+    with version 5, and never more than the 65,535 possible ids.
+    """
 
     def __init__(self, mark: str | None, client_id: str | None) -> None:
         noted = None if mark is None else _read(mark)
         if noted is None or client_id not in (None, noted.client):
-            noted = _Noted(client_id or f"penstock-{secrets.token_hex(6)}")
+            noted = _SessionMark(client_id or f"penstock-{secrets.token_hex(6)}")
         self.client_id = noted.client
         self.filters: Sequence[str] = noted.filters
         self.qos = noted.qos
         self.confirmed = noted.confirmed
         self._taken = {**_records(noted.taken), **_plain(noted.ids)}
         self._freed = _records(noted.freed)
-        self._bits = _bits(self._taken)  # of the ids in `_taken`: making them anew for each message would be slow
+        self._bits = _bits(self._taken)  # for the ids in `_taken`; computing them for each message would be slow
 
     def is_copy(self, packet_id: int, print_: bytes, *, dup: bool, low: int) -> bool:
-        """Whether it is the message that the id is taken by (without a fingerprint to compare, every one is), or was,
-        if it is flagged so and the id is not a low one."""
+        """Return whether an MQTT message is a copy of the message that holds the id. With `dup` and an id above `low`,
+        also check the message that last held the id.
+
+        If there is no fingerprint to compare, every message whose id is in use counts as a copy.
+        """
         known = self._taken.get(packet_id)
         if known is not None:
             return known[2:] in (print_, b"")
@@ -107,12 +117,12 @@ class Session:
             del self._freed[next(iter(self._freed))]
 
     def forget(self, packet_ids: Iterable[int]) -> None:
-        """The broker knows that these are free."""
+        """Forget message ids that the broker knows to be free."""
         for packet_id in packet_ids:
             self._freed.pop(packet_id, None)
 
     def void(self) -> None:
-        """The broker knows nothing of us."""
+        """Reset the MQTT session: the broker has no state for it."""
         self._taken.clear()
         self._freed.clear()
         self._bits = _bits(())
@@ -124,7 +134,7 @@ class Session:
     def mark_with(self, packet_id: int, print_: bytes) -> str:
         if len(self._taken) + (packet_id not in self._taken) > PRINTS_MAX:
             return self._text_of_bits(packet_id, True)
-        freed = {each: record for each, record in self._freed.items() if each != packet_id}
+        freed = {other_id: record for other_id, record in self._freed.items() if other_id != packet_id}
         return self._text({**self._taken, packet_id: _record(packet_id, print_)}, freed)
 
     def mark_without(self, packet_id: int) -> str:
@@ -145,22 +155,23 @@ class Session:
         return msgspec.json.encode(noted).decode()
 
     def _text_of_bits(self, packet_id: int, taken: bool) -> str:
-        """The mark with one more id taken or free, where they are too many for fingerprints."""
+        """Return the mark after one more id was taken or freed, in the form used when there are too many ids for
+        fingerprints."""
         noted, bits = self._noted(), bytearray(self._bits)
         _set(bits, packet_id, taken)
         noted.ids = bytes(bits)
         return msgspec.json.encode(noted).decode()
 
-    def _noted(self) -> _Noted:
-        return _Noted(self.client_id, list(self.filters), self.qos, self.confirmed)
+    def _noted(self) -> _SessionMark:
+        return _SessionMark(self.client_id, list(self.filters), self.qos, self.confirmed)
 
 
-def _read(mark: str) -> _Noted:
+def _read(mark: str) -> _SessionMark:
     try:
-        return msgspec.json.decode(mark, type=_Noted)
+        return msgspec.json.decode(mark, type=_SessionMark)
     except msgspec.DecodeError:
         raise SourceFailed(
-            "the position that is kept under this source's name is not one of an MQTT source: give it another name"
+            "the position stored under this name does not belong to an MQTT source: rename this source"
         ) from None
 
 
@@ -171,7 +182,7 @@ def _records(joined: bytes) -> dict[int, bytes]:
 
 def _plain(bits: bytes) -> dict[int, bytes]:
     ids = (8 * place + bit for place, byte in enumerate(bits) if byte for bit in range(8) if byte >> bit & 1)
-    return {each: _record(each, b"") for each in ids}
+    return {packet_id: _record(packet_id, b"") for packet_id in ids}
 
 
 def _bits(taken: Iterable[int]) -> bytearray:
@@ -191,23 +202,33 @@ def _record(packet_id: int, print_: bytes) -> bytes:
 
 
 def fingerprint(topic: str, payload: bytes) -> bytes:
-    """Of a message. Short, for it only has to tell two messages apart that an erring broker gives the same id."""
+    """Return a short hash of an MQTT message.
+
+    It only has to distinguish two messages that a faulty broker sends with the same id.
+    """
     return blake2b(payload, digest_size=4, key=blake2b(topic.encode(), digest_size=16).digest()).digest()
 
 
-class Inbox:
-    """Puts messages and says how to answer them. Lives as long as the source: a connection may end between a `put` and
-    its durability, and what was put must not be put again on the next.
+class MqttInbox:
+    """Puts messages into the source writer and returns the replies to them. Lives as long as the source.
 
-    Every method leaves the session as it was if it is cancelled.
+    A connection can end after a `put` and before its event is durable, and the event must not be put again on the next
+    connection. Every method leaves the session unchanged if it is cancelled.
     """
 
     def __init__(
-        self, intake: Intake, status: SourceStatus, session: Session, topics: Topics, *, retained: bool, low: int
+        self,
+        source_writer: SourceWriter,
+        status: SourceStatus,
+        session: MqttSession,
+        topics: Topics,
+        *,
+        retained: bool,
+        low: int,
     ) -> None:
-        """`low`: the highest id that a broker that takes the lowest free one comes to."""
+        """`low` is the highest id that a broker uses if it always takes the lowest free id."""
         self.session = session
-        self._intake = intake
+        self._source_writer = source_writer
         self._status = status
         self._topics = topics
         self._retained = retained
@@ -215,7 +236,7 @@ class Inbox:
         self._last: asyncio.Future[None] | None = None
 
     async def take(self, message: Publish) -> Answer | None:
-        """Put a message. The answer, if its QoS wants one, may leave once the event is durable."""
+        """Put an MQTT message. Returns the reply, if the QoS needs one. It can be sent when the event is durable."""
         if message.qos == 2:
             return await self._take_once(message)
         raw = self._event(message)
@@ -224,16 +245,19 @@ class Inbox:
         return (self._last, puback(message.packet_id)) if message.qos else None
 
     async def release(self, packet_id: int) -> Answer:
-        """Free an id of QoS 2. One that is free already was so before a crash or a cut, which the broker does not know;
-        its answer waits too, for the note of it may still be on its way."""
+        """Free a QoS 2 id. The reply waits until that is durable.
+
+        An id that is already free was freed before a crash or a lost connection, and the broker does not know that. The
+        reply waits in this case too, because the commit may still be in progress.
+        """
         if self.session.is_taken(packet_id):
-            self._last = await self._intake.note(self.session.mark_without(packet_id))
+            self._last = await self._source_writer.note(self.session.mark_without(packet_id))
             self.session.release(packet_id)
         return self._last, pubcomp(packet_id)
 
     async def note(self) -> None:
-        """Return once the session as it is now is durable."""
-        self._last = await self._intake.note(self.session.mark())
+        """Return once the current MQTT session is durable."""
+        self._last = await self._source_writer.note(self.session.mark())
         await durable(self._last)
 
     async def _take_once(self, message: Publish) -> Answer:
@@ -242,23 +266,25 @@ class Inbox:
         raw = None if copy else self._event(message)
         if raw is not None:
             if self.session.is_taken(packet_id):
-                _log.warning("the broker uses packet id %d for a new message before it released it", packet_id)
+                _log.warning("the broker reused packet id %d for a new message before releasing it", packet_id)
             await self._put(raw, self.session.mark_with(packet_id, print_))
             self.session.take(packet_id, print_)
         return self._last, pubrec(packet_id)
 
     async def _put(self, raw: bytes, mark: str | None) -> None:
-        self._last = await self._intake.put(raw, mark)
+        self._last = await self._source_writer.put(raw, mark)
         self._status.received += 1
 
     def _event(self, message: Publish) -> bytes | None:
-        """None for what nobody asked for: a retained message, or one of a topic that was taken from the list."""
+        """Return the event of an MQTT message, or None if it is unwanted: a retained message, or a topic that is no
+        longer declared."""
         if message.retain and not self._retained:
             return None
         return self._topics.event(message.topic, message.payload)
 
 
 async def durable(done: asyncio.Future[None]) -> None:
-    """Wait for a future that others share. To await it as it is would cancel it for all when one is cancelled."""
+    """Wait for the shared future of a durable event. Awaiting it directly would cancel it for all waiters when one of
+    them is cancelled."""
     await asyncio.wait((done,))
     done.result()

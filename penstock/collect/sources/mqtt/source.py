@@ -1,22 +1,24 @@
-"""A source that subscribes at an MQTT broker: each message is one event."""
+"""A source that subscribes to topics on an MQTT broker: each message is one event."""
 
 from __future__ import annotations
 
 import asyncio
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from penstock.collect.sources.mqtt.link import READ_BYTES, Ended, Link, Wishes
+from penstock.collect.sources.addresses import address_parts, without_secrets
+from penstock.collect.sources.mqtt.link import READ_BYTES, ConnectionOptions, Ended, MqttConnection
 from penstock.collect.sources.mqtt.packets import LENGTH_MAX, Login
-from penstock.collect.sources.mqtt.session import Inbox, Session
+from penstock.collect.sources.mqtt.session import MqttInbox, MqttSession
 from penstock.collect.sources.mqtt.topics import Topics
-from penstock.collect.sources.reconnect import Backoff, address_parts, keep_connected, without_secrets
-from penstock.contracts import Intake, SourceStatus
-from penstock.errors import DeclarationError, SourceFailed
+from penstock.collect.sources.reconnect import keep_connected
+from penstock.core.backoff import Backoff
+from penstock.core.contracts import SourceStatus, SourceWriter
+from penstock.core.errors import DeclarationError, SourceFailed
 
 if TYPE_CHECKING:
     from ssl import SSLContext
@@ -29,7 +31,8 @@ _S_MAX = 2**32 - 1
 
 @dataclass(frozen=True)
 class Tls:
-    """Whom to trust and how to prove who we are, as PEM files. Without `ca_file`, those whom the system trusts."""
+    """The MQTT source's TLS files in PEM format: trusted CAs and our own certificate. Without `ca_file`, the system's
+    CAs are trusted."""
 
     ca_file: str | None = None
     cert_file: str | None = None
@@ -37,7 +40,7 @@ class Tls:
     key_password: str | None = field(default=None, repr=False)
 
     def context(self) -> SSLContext:
-        """Reads the files, so not in the event loop."""
+        """Create the TLS context. Blocks: it reads the files, so call it in a thread."""
         import ssl
 
         context = ssl.create_default_context(cafile=self.ca_file)
@@ -48,18 +51,21 @@ class Tls:
 
 @dataclass(frozen=True)
 class MqttSource:
-    """Subscribes to `topics` in a session that goes on across connections, and answers the broker when the disk has
-    the event. Implements `contracts.Source`.
+    """Subscribes to MQTT `topics` in a session that continues across connections. Implements `contracts.Source`.
 
-    A message of QoS 2 becomes exactly one event, through kill -9 of this process, cut connections, and restarts of a
-    broker that keeps its sessions. One of QoS 1 becomes at least one, and exactly one if its event's class has an id.
-    One of QoS 0 may be lost. The QoS of a message is the lower of the publisher's and of `qos`.
+    A reply is sent to the broker when the event is durable. See docs/sources/mqtt.md for the options. Creating a source
+    opens nothing.
 
-    Memory: an intake's two buffers, one packet of `packet_bytes_max`, and the answers to `receive_max` packets.
+    A QoS 2 message becomes exactly one event, even if this process is killed with kill -9, connections are lost, or the
+    broker restarts and keeps its sessions. A QoS 1 message becomes at least one event, and exactly one if the event
+    class has an id. A QoS 0 message may be lost. The QoS of a message is the lower of the publisher's QoS and `qos`.
+
+    Memory: a source buffer's two buffers, one packet of `packet_bytes_max`, and the replies to `receive_max` packets.
     """
 
     url: str
-    topics: Sequence[str]
+    topics: str | Sequence[str]
+    _: KW_ONLY
     qos: int = 1
     client_id: str | None = None
     username: str | None = None
@@ -72,17 +78,20 @@ class MqttSource:
     session_expiry_s: int = WEEK_S
     keep_alive_s: float = 30.0
     packet_bytes_max: int = 8 * 1024 * 1024
-    backoff: Backoff = field(default_factory=Backoff)
+    backoff_s: float = Backoff.first_s
+    backoff_max_s: float = Backoff.most_s
     open_s: float = 10.0
     close_s: float = 5.0
 
     def __post_init__(self) -> None:
+        topics = (self.topics,) if isinstance(self.topics, str) else tuple(self.topics)
+        object.__setattr__(self, "topics", topics)
         _check_address(self)
         _check_numbers(self)
         if self.client_id is not None and not (self.client_id.isprintable() and 0 < len(self.client_id) <= CLIENT_MAX):
-            raise DeclarationError(f"an MQTT source's client_id has 1 to {CLIENT_MAX} printable characters")
+            raise DeclarationError(f"the client_id of an MQTT source must have 1 to {CLIENT_MAX} printable characters")
         if self.version == 3 and self.password is not None and self.username is None:
-            raise DeclarationError("MQTT 3.1.1 knows no password without a username")
+            raise DeclarationError("MQTT 3.1.1 requires a username if there is a password")
         assert self._topics
 
     @property
@@ -93,26 +102,30 @@ class MqttSource:
     def address(self) -> str:
         return self.url
 
-    async def run(self, intake: Intake, status: SourceStatus) -> None:
-        """Pull until cancelled. What was taken by then is durable, and answered, before the cancellation goes on."""
-        inboxes: list[Inbox] = []
+    async def run(self, source_writer: SourceWriter, status: SourceStatus) -> None:
+        """Pull MQTT messages until cancelled.
+
+        Messages accepted by then are durable and confirmed to the broker before the cancellation propagates.
+        """
+        inboxes: list[MqttInbox] = []
+        backoff = Backoff(self.backoff_s, self.backoff_max_s)
 
         async def connection() -> str:
             if not inboxes:
-                session = Session(intake.mark, self.client_id)
+                session = MqttSession(source_writer.mark, self.client_id)
                 retained, low = self.retained, self.receive_max
-                inboxes.append(Inbox(intake, status, session, self._topics, retained=retained, low=low))
+                inboxes.append(MqttInbox(source_writer, status, session, self._topics, retained=retained, low=low))
             return await self._connection(inboxes[0], status)
 
-        await keep_connected(connection, intake, status, self.backoff, self.address)
+        await keep_connected(connection, source_writer, status, backoff, self.address)
 
-    async def _connection(self, inbox: Inbox, status: SourceStatus) -> str:
-        """One connection from its opening to its end; returns why it ended, for people."""
+    async def _connection(self, inbox: MqttInbox, status: SourceStatus) -> str:
+        """Run one connection to the broker. Returns a message that tells users why it ended."""
         try:
             streams = await self._open()
         except (OSError, TimeoutError) as error:
             return f"could not connect: {error or type(error).__name__}"
-        link = Link(streams, self._login(inbox), self._wishes(), inbox, list(self._topics.filters), status)
+        link = MqttConnection(streams, self._login(inbox), self._options(), inbox, list(self._topics.filters), status)
         try:
             await link.run()
         except Ended as error:
@@ -136,7 +149,7 @@ class MqttSource:
             files = ", ".join(filter(None, (tls.ca_file, tls.cert_file, tls.key_file)))
             raise SourceFailed(f"the TLS files {files} cannot be used: {error}") from None
 
-    def _login(self, inbox: Inbox) -> Login:
+    def _login(self, inbox: MqttInbox) -> Login:
         return Login(
             self.version,
             inbox.session.client_id,
@@ -147,62 +160,29 @@ class MqttSource:
             self.receive_max,
         )
 
-    def _wishes(self) -> Wishes:
-        return Wishes(self.qos, self.retained, self.keep_alive_s, self.open_s, self.close_s, self.packet_bytes_max)
+    def _options(self) -> ConnectionOptions:
+        return ConnectionOptions(
+            self.qos, self.retained, self.keep_alive_s, self.open_s, self.close_s, self.packet_bytes_max
+        )
 
     @cached_property
     def _topics(self) -> Topics:
         return Topics(self.topics, self.value)
 
 
-def mqtt(
-    url: str,
-    topics: str | Sequence[str],
-    *,
-    qos: int = MqttSource.qos,
-    client_id: str | None = None,
-    username: str | None = None,
-    password: str | None = None,
-    tls: Tls | None = None,
-    version: int = MqttSource.version,
-    receive_max: int = MqttSource.receive_max,
-    value: str | None = None,
-    retained: bool = MqttSource.retained,
-    session_expiry_s: int = MqttSource.session_expiry_s,
-    keep_alive_s: float = MqttSource.keep_alive_s,
-    packet_bytes_max: int = MqttSource.packet_bytes_max,
-    backoff_s: float = Backoff.first_s,
-    backoff_max_s: float = Backoff.most_s,
-) -> MqttSource:
-    """A subscription of one event a message. See docs/sources/mqtt.md for the options; making one opens nothing."""
-    return MqttSource(
-        url,
-        (topics,) if isinstance(topics, str) else tuple(topics),
-        qos=qos,
-        client_id=client_id,
-        username=username,
-        password=password,
-        tls=tls,
-        version=version,
-        receive_max=receive_max,
-        value=value,
-        retained=retained,
-        session_expiry_s=session_expiry_s,
-        keep_alive_s=keep_alive_s,
-        packet_bytes_max=packet_bytes_max,
-        backoff=Backoff(backoff_s, backoff_max_s),
-    )
+mqtt = MqttSource
+"""The name that apps use to declare the source."""
 
 
 def _check_address(source: MqttSource) -> None:
     if "@" in source.url:
-        raise DeclarationError("give username= and password= to an MQTT source, not an address that holds them")
+        raise DeclarationError("pass username= and password= to an MQTT source; its address must not contain them")
     parts = address_parts(source.url)
     if parts is None or parts.scheme not in PORTS or parts.path.strip("/") or parts.query or parts.fragment:
         shown = without_secrets(source.url)
         raise DeclarationError(f"{shown!r} is not the address of an MQTT broker, such as mqtt://host:1883")
     if source.tls is not None and parts.scheme != "mqtts":
-        raise DeclarationError("an MQTT source with tls= has an address that begins with mqtts://")
+        raise DeclarationError("the address of an MQTT source with tls= must begin with mqtts://")
 
 
 def _check_numbers(source: MqttSource) -> None:
@@ -214,6 +194,6 @@ def _check_numbers(source: MqttSource) -> None:
         ("packet_bytes_max", 1024, LENGTH_MAX),
     ):
         if not least <= getattr(source, name) <= most:
-            raise DeclarationError(f"{name} of an MQTT source is from {least} to {most}")
+            raise DeclarationError(f"the {name} of an MQTT source must be from {least} to {most}")
     if source.version not in (3, 5):
-        raise DeclarationError("version of an MQTT source is 5, or 3 for MQTT 3.1.1")
+        raise DeclarationError("the version of an MQTT source must be 5, or 3 for MQTT 3.1.1")

@@ -1,4 +1,4 @@
-"""Topics with named levels, and the event that a message becomes: pure functions of text and bytes."""
+"""Topics with named levels, and the conversion of messages to events. Pure functions on strings and bytes."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ import msgspec
 
 from penstock.collect.sources.mqtt.packets import TEXT_BYTES_MAX
 from penstock.collect.sources.shape import merged
-from penstock.errors import DeclarationError
+from penstock.core.errors import DeclarationError
 
 FILTERS_LENGTH_MAX = 2000
-"""Most characters of all filters of a source, as JSON: they are part of its mark, and the log bounds that."""
+"""Maximum total length of a source's filters, in characters of JSON. They are stored in its mark, and the log limits
+the size of a mark."""
 _WILD = ("+", "#")
 
 
 @dataclass(frozen=True)
 class Template:
-    """A topic filter. A level `{name}` is `+` to the broker, and a field of that name in each event."""
+    """An MQTT topic filter. A level `{name}` is sent to the broker as `+`, and becomes a field with that name in each
+    event."""
 
     levels: Sequence[str]
     names: Mapping[int, str]
@@ -29,8 +31,11 @@ class Template:
         return "/".join(self.levels)
 
     def fields(self, topic: Sequence[str]) -> Mapping[str, str] | None:
-        """The named levels of a topic, or None if it is not one of this filter's. The rules are those of the standard:
-        `a/#` takes `a` as well, and a wildcard at the front takes no topic that begins with a dollar sign."""
+        """Return the named levels of an MQTT topic, or None if the filter does not match it.
+
+        This follows the standard: `a/#` also matches `a`, and a wildcard at the beginning does not match a topic that
+        begins with a dollar sign.
+        """
         if topic[0].startswith("$") and self.levels[0] in _WILD:
             return None
         for place, level in enumerate(self.levels):
@@ -45,7 +50,7 @@ class Template:
 
 
 class Topics:
-    """The topics of one source, checked when they are declared."""
+    """The topics of one MQTT source, validated when they are declared."""
 
     def __init__(self, texts: Sequence[str], value: str | None) -> None:
         if not texts:
@@ -54,10 +59,10 @@ class Topics:
         self._value = value
         if len(bounded(self.filters)) < len(self.filters):
             raise DeclarationError(
-                f"the topics have over {FILTERS_LENGTH_MAX} characters: use wildcards, or two sources"
+                f"the topics have more than {FILTERS_LENGTH_MAX} characters in total: use wildcards, or two sources"
             )
-        if any(value in each.names.values() for each in self.templates):
-            raise DeclarationError(f"both a level of a topic and the payload go into the field {value!r}")
+        if any(value in template.names.values() for template in self.templates):
+            raise DeclarationError(f"a level of a topic and the payload both use the field {value!r}")
         for place, one in enumerate(self.templates):
             for other in self.templates[place + 1 :]:
                 if _overlap(one.levels, other.levels):
@@ -68,46 +73,52 @@ class Topics:
 
     @property
     def filters(self) -> Sequence[str]:
-        return [each.filter for each in self.templates]
+        return [template.filter for template in self.templates]
 
     def event(self, topic: str, payload: bytes) -> bytes | None:
-        """The raw event of a message; None if the topic is none of ours."""
+        """Return the raw event for a message, or None if no filter matches its topic."""
         levels = topic.split("/")
-        for each in self.templates:
-            fields = each.fields(levels)
+        for template in self.templates:
+            fields = template.fields(levels)
             if fields is not None:
                 return merged(payload, fields, self._value)
         return None
 
 
 def bounded(filters: Sequence[str]) -> list[str]:
-    """As many as there is room for in a mark. All of one declaration; if several were never confirmed, the latest."""
-    sizes = accumulate(len(msgspec.json.encode(each).decode()) + 1 for each in filters)
-    return [each for each, size in zip(filters, sizes, strict=True) if size <= FILTERS_LENGTH_MAX]
+    """Return as many of the topic filters as fit into a mark.
+
+    The filters of one declaration always fit. If several declarations are unconfirmed, the filters that come first in
+    the list are kept.
+    """
+    sizes = accumulate(len(msgspec.json.encode(topic_filter).decode()) + 1 for topic_filter in filters)
+    return [topic_filter for topic_filter, size in zip(filters, sizes, strict=True) if size <= FILTERS_LENGTH_MAX]
 
 
 def _template(text: str) -> Template:
     if not text or "\0" in text or len(text.encode()) > TEXT_BYTES_MAX:
-        raise DeclarationError(f"{text[:80]!r} is no topic: it is empty, too long, or has a zero character")
+        raise DeclarationError(f"{text[:80]!r} is not a topic: it is empty, too long, or contains a NUL character")
     if text.startswith("$share/"):
-        raise DeclarationError(f"{text!r} is a shared subscription: its messages go to others too, so none is promised")
+        raise DeclarationError(
+            f"{text!r} is a shared subscription: other clients get some of its messages, so delivery is not guaranteed"
+        )
     levels, names = text.split("/"), {}
     for place, level in enumerate(levels):
         if level.startswith("{") and level.endswith("}") and level[1:-1].isidentifier():
             names[place] = level[1:-1]
             levels[place] = "+"
         elif level not in _WILD and any(mark in level for mark in "{}+#"):
-            raise DeclarationError(f"in the topic {text!r} the level {level!r} is neither a name nor a wildcard")
+            raise DeclarationError(f"in the topic {text!r} the level {level!r} must be a word, {{name}}, + or #")
     if "#" in levels[:-1]:
-        raise DeclarationError(f"in the topic {text!r} there is something after #")
+        raise DeclarationError(f"in the topic {text!r} # must be the last level")
     if len(set(names.values())) < len(names):
-        raise DeclarationError(f"the topic {text!r} has a name twice")
+        raise DeclarationError(f"the topic {text!r} uses a name twice")
     return Template(levels, names)
 
 
 def _overlap(one: Sequence[str], other: Sequence[str]) -> bool:
-    """Whether some topic is one of both filters."""
-    if one[0] != other[0] and any(each[0].startswith("$") for each in (one, other)):
+    """Return whether some topic matches both filters."""
+    if one[0] != other[0] and any(levels[0].startswith("$") for levels in (one, other)):
         return False
     for left, right in zip(one, other, strict=False):
         if "#" in (left, right):

@@ -1,2 +1,1 @@
-"""NATS JetStream: where reading begins (`consumer`), what was delivered and acknowledged (`inbox`), the reading itself
-(`reader`), and which event a message becomes (`subjects`)."""
+"""NATS JetStream: start positions (`consumer`), deliveries (`inbox`), reading (`reader`) and events (`subjects`)."""

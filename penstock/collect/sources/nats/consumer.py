@@ -1,8 +1,8 @@
-"""Where a source stands in a JetStream stream, and the consumer that begins there.
+"""The position of a source in a JetStream stream, and the consumer that starts at that position.
 
-A consumer of ours lives as long as its connection. An older one would first give what is new and, once its time is up,
-give again what it had given before: out of order, which a position cannot express. One that is made anew at our
-position gives everything after it, in order and once; what it has given is known by its own count, that has no holes.
+Each consumer lives only as long as its connection. An older consumer would deliver new events first and, after a
+timeout, the events that it had delivered before: out of order, which a position cannot express. A consumer created at
+our position delivers everything after it, in order and once, and numbers its deliveries without gaps.
 """
 
 from __future__ import annotations
@@ -11,28 +11,30 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from penstock.errors import SourceFailed
+from penstock.core.errors import SourceFailed
 
 if TYPE_CHECKING:
     from nats.js import JetStreamContext
     from nats.js.api import ConsumerConfig, StreamInfo
 
 INACTIVE_S = 30.0
-"""After how long the server forgets a consumer without a name that nobody asks."""
+"""The time after which the server deletes an unused consumer without a name."""
 ACK_WAIT_S = 60.0
-"""After how long the server gives an event again that was not acknowledged. That is known for what it is, and left."""
+"""The time after which the server delivers an unacknowledged event again. The second delivery is recognised and
+ignored."""
 DESCRIPTION = "made by Penstock, and made anew with each of its connections"
 _KEEP = "-keep"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True)
-class Place:
-    """A position: after the event `sequence`, stored at `time_ns`, of the stream that was made at `created`.
+class NatsMark:
+    """A position of a NATS source: after the event number `sequence`, stored at `time_ns`, in the stream that was
+    created at `created`.
 
-    A stream that was made anew begins at 1 again: that tells `created`. One that lost its end in a power cut gives the
-    same numbers to other events: that tells `time_ns`, which is 0 if there was no event yet. Up to `seen` nothing was
-    left for us, or it has been told that it is gone.
+    A recreated stream starts again at 1; `created` detects that. A stream that lost its end in a power cut assigns the
+    same numbers to different events; `time_ns` detects that. `time_ns` is 0 if there was no event yet. Up to `seen`,
+    there were no events for us, or their loss has been reported.
     """
 
     created: str
@@ -45,55 +47,57 @@ class Place:
         return f"{self.created} {self.sequence} {self.time_ns} {self.seen}"
 
     @classmethod
-    def parse(cls, text: str) -> Place:
+    def parse(cls, text: str) -> NatsMark:
         created, *numbers = text.split(" ")
         return cls(created, *map(int, numbers))
 
     def gap(self, next_sequence: int) -> int:
-        """How many numbers there are between what is behind us and the next one."""
+        """Return how many JetStream sequence numbers are missing between this position and the next event."""
         return max(0, next_sequence - max(self.sequence, self.seen) - 1)
 
 
 @dataclass(frozen=True, slots=True)
-class Delivery:
-    """What the server says of an event it gives: its place in the stream, and how many this consumer was given."""
+class NatsDelivery:
+    """The server's data about a delivered event: its sequence number in the stream, and the consumer's delivery
+    count."""
 
     sequence: int
     count: int
     time_ns: int
 
     @classmethod
-    def parse(cls, reply: str) -> Delivery:
-        """Of `$JS.ACK.STREAM.CONSUMER.tries.sequence.count.time.pending`; newer ones have domain and account first."""
+    def parse(cls, reply: str) -> NatsDelivery:
+        """Parse `$JS.ACK.STREAM.CONSUMER.tries.sequence.count.time.pending`, or the form of newer servers with domain
+        and account."""
         words = reply.split(".")
         first = 5 if len(words) == 9 else 7
         return cls(*map(int, words[first : first + 3]))
 
 
 def is_delivery(reply: str) -> bool:
-    """Whether a message is an event of the stream, rather than word of the server about our request."""
+    """Return whether a message is an event of the JetStream stream, rather than a status of our request."""
     return reply.startswith("$JS.ACK.")
 
 
 @dataclass(frozen=True)
 class Consumers:
-    """Makes the consumers of one source. `durable` is None for one without a name and without acknowledgements."""
+    """Creates the consumers of one source. If `durable` is None, they have no name and acknowledge nothing."""
 
     stream: str
     filters: tuple[str, ...]
     durable: str | None
     pending_max: int
 
-    async def renew(self, js: JetStreamContext, info: StreamInfo, place: Place, *, by_time: bool) -> str:
-        """A fresh consumer that begins after `place`; returns its name.
+    async def renew(self, js: JetStreamContext, info: StreamInfo, mark: NatsMark, *, by_time: bool) -> str:
+        """Create a JetStream consumer that starts after `mark`, delete the old one, and return the new name.
 
-        `place` must be durable. With `by_time`, it begins after the time of `place` in place of its number.
+        `mark` must be durable. With `by_time`, the consumer starts after the time of `mark` instead of its number.
 
-        A stream that keeps what somebody is interested in would drop what came meanwhile when the old consumer goes, so
-        another one holds it until the new one is there. At every moment there is one that holds what is after `place`.
+        A stream with `interest` retention would drop new events when the old consumer is deleted, so a second consumer
+        holds them until the new one exists. At every moment, some consumer holds the events after `mark`.
         """
         retention = retention_of(info)
-        config = self._config(_start(retention, place, by_time))
+        config = self._config(_start(retention, mark, by_time))
         if self.durable is None:
             return await self._nameless(js, config, retention)
         keep = self.durable + _KEEP
@@ -108,28 +112,29 @@ class Consumers:
     async def _nameless(self, js: JetStreamContext, config: ConsumerConfig, retention: str) -> str:
         if retention != "limits":
             raise SourceFailed(
-                f"the stream {self.stream!r} deletes what was acknowledged (its retention is {retention}): "
-                "give the source a name to acknowledge by, durable=..."
+                f"the stream {self.stream!r} deletes acknowledged events (its retention is {retention}): "
+                "set durable=... to the name of a consumer"
             )
-        made = await js.add_consumer(self.stream, config)
-        return made.name
+        info = await js.add_consumer(self.stream, config)
+        return info.name
 
     async def _delete(self, js: JetStreamContext, name: str) -> None:
         if await self._is_ours(js, name):
             await js.delete_consumer(self.stream, name)
 
     async def _is_ours(self, js: JetStreamContext, name: str) -> bool:
-        """Whether there is a consumer of this name. Raises if it is somebody else's: deleting it would harm them."""
+        """Return whether a consumer with this name exists. Raises if it is not ours: deleting it would harm its
+        owner."""
         from nats.js.errors import NotFoundError
 
         try:
-            found = await js.consumer_info(self.stream, name)
+            info = await js.consumer_info(self.stream, name)
         except NotFoundError:
             return False
-        if found.config.description != DESCRIPTION:
+        if info.config.description != DESCRIPTION:
             raise SourceFailed(
-                f"the stream {self.stream!r} has a consumer {name!r} that was not made by Penstock: "
-                "choose another name for durable=..."
+                f"the stream {self.stream!r} has a consumer {name!r} that was not created by Penstock: "
+                "choose a different name for durable=..."
             )
         return True
 
@@ -157,40 +162,43 @@ class Consumers:
         )
 
 
-async def is_cut_back(js: JetStreamContext, info: StreamInfo, place: Place) -> bool:
-    """Whether the stream has lost its end since: it ends before `place`, or another event has that number now.
+async def is_cut_back(js: JetStreamContext, info: StreamInfo, mark: NatsMark) -> bool:
+    """Return whether the JetStream stream has lost its end: it ends before `mark`, or a different event now has that
+    number.
 
-    Asked before a consumer is made: that would allow the server to delete what is before `place`.
+    Call it before creating a consumer, which allows the server to delete the events before `mark`.
     """
     from nats.js.errors import NotFoundError
 
-    if info.state.last_seq < place.sequence:
+    if info.state.last_seq < mark.sequence:
         return True
-    if place.time_ns == 0:
+    if mark.time_ns == 0:
         return False
     try:
-        found = await js.get_msg(info.config.name or "", place.sequence)
+        message = await js.get_msg(info.config.name or "", mark.sequence)
     except NotFoundError:
         return False
-    return found.time is not None and (found.time - _EPOCH) // timedelta(microseconds=1) != place.time_ns // 1000
+    return message.time is not None and (message.time - _EPOCH) // timedelta(microseconds=1) != mark.time_ns // 1000
 
 
 def retention_of(info: StreamInfo) -> str:
-    """When the stream deletes: by `limits`, or what was acknowledged (`workqueue`), or by all (`interest`)."""
+    """Return when the JetStream stream deletes events: at its `limits`, when acknowledged (`workqueue`), or when
+    acknowledged by all consumers (`interest`)."""
     from nats.js.api import RetentionPolicy
 
     return str(RetentionPolicy(info.config.retention or "limits").value)
 
 
-def _start(retention: str, place: Place, by_time: bool) -> dict[str, Any]:
-    """Where to begin. A work queue has nothing but what is still to be done, and can only be read from its start."""
+def _start(retention: str, mark: NatsMark, by_time: bool) -> dict[str, Any]:
+    """Return where the JetStream consumer starts. A work queue contains only unfinished work, and can only be read from
+    its start."""
     from nats.js.api import DeliverPolicy
 
     if retention == "workqueue":
         return {"deliver_policy": DeliverPolicy.ALL}
     if by_time:
-        return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": _rfc3339(place.time_ns + 1)}
-    return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": place.sequence + 1}
+        return {"deliver_policy": DeliverPolicy.BY_START_TIME, "opt_start_time": _rfc3339(mark.time_ns + 1)}
+    return {"deliver_policy": DeliverPolicy.BY_START_SEQUENCE, "opt_start_seq": mark.sequence + 1}
 
 
 def _rfc3339(time_ns: int) -> str:

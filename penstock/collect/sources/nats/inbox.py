@@ -1,4 +1,4 @@
-"""One connection's ways: requests for events and what comes of them, and the acknowledgements that go back."""
+"""The traffic on one connection: requests for events and their results, and acknowledgements."""
 
 from __future__ import annotations
 
@@ -10,38 +10,40 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.collect.sources.nats.consumer import is_delivery
-from penstock.contracts import Intake
+from penstock.core.contracts import SourceWriter
 
 if TYPE_CHECKING:
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
 EXPIRES_S = 30.0
-"""How long one request for events stands. The server keeps nothing of a connection longer than that."""
+"""Lifetime of one request for events. The server keeps nothing about a connection for longer than that."""
 _OVER = frozenset({"404", "408"})
-"""A request ends: there was nothing, or its time is up."""
+"""Statuses that end a request: there were no events, or the request has expired."""
 _TOO_LARGE = "Message Size Exceeds MaxBytes"
 _FULL = frozenset({_TOO_LARGE, "Batch Completed"})
-"""A request ends, under status 409: it got as many bytes, or as many events, as it asked for."""
+"""Descriptions of status 409 that end a request, because it received as many bytes, or as many events, as it asked
+for."""
 
 
-class Interrupted(Exception):
-    """A consumer can give no more; another one can. The message is for people."""
+class ConsumerInterrupted(Exception):
+    """A JetStream consumer can deliver no more events, but a new one can. The message is for users."""
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What may wait in memory, and how long the server may be silent."""
+class NatsLimits:
+    """Limits on the events waiting in memory, and on how long the server can be silent."""
 
     pending_max: int
     pending_bytes_max: int
     silent_s: float
 
 
-class Inbox:
-    """Where the server's messages arrive. It sends what was asked for and no more: that bounds what waits here."""
+class NatsInbox:
+    """Receives the NATS server's messages. The server sends only the events that were requested, which bounds how many
+    wait here."""
 
-    def __init__(self, client: Client, prefix: str, stream: str, consumer: str, limits: Limits) -> None:
+    def __init__(self, client: Client, prefix: str, stream: str, consumer: str, limits: NatsLimits) -> None:
         self._client = client
         self._subject = f"{prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self._limits = limits
@@ -61,11 +63,12 @@ class Inbox:
         self._arrived.put_nowait(message)
 
     def end(self) -> None:
-        """Tell who waits that the connection has ended."""
+        """Wake all waiters: the NATS connection has ended."""
         self._arrived.put_nowait(None)
 
     async def request(self) -> None:
-        """Ask for events: as many as may wait, or for a single one if the next is larger than all that may."""
+        """Request as many NATS events as the limits allow, or a single event if the next one is larger than the
+        limits."""
         heartbeat_s = min(self._limits.silent_s / 2.5, EXPIRES_S / 2)
         wanted = {"expires": _ns(EXPIRES_S), "idle_heartbeat": _ns(heartbeat_s)}
         if self._too_large:
@@ -78,7 +81,8 @@ class Inbox:
         await self._client.publish(self._subject, msgspec.json.encode(wanted), f"{self._inbox}.{self._requests}")
 
     async def next(self) -> Msg | None:
-        """The next event, or None if the request has ended. Raises `Interrupted` if nothing more can come."""
+        """Return the next NATS event, or None if the request has ended. Raises `ConsumerInterrupted` if no more events
+        can arrive."""
         while self._wanted > 0:
             message = await self._next()
             if is_delivery(message.reply):
@@ -90,7 +94,7 @@ class Inbox:
             if status == "100" or message.subject != f"{self._inbox}.{self._requests}":
                 continue
             if status not in _OVER and words not in _FULL:
-                raise Interrupted(f"the consumer ended: {words or 'nobody answers for it'}")
+                raise ConsumerInterrupted(f"the consumer ended: {words or 'no server responded to the request'}")
             self.was_idle = self._wanted == self._batch
             self._too_large = words == _TOO_LARGE and self.was_idle
             break
@@ -102,18 +106,18 @@ class Inbox:
                 async with asyncio.timeout(self._limits.silent_s):  # `wait_for` may lose a cancellation in Python 3.11
                     message = await self._arrived.get()
             except TimeoutError:
-                raise Interrupted(f"the server was silent for {self._limits.silent_s:g} s") from None
+                raise ConsumerInterrupted(f"the server was silent for {self._limits.silent_s:g} s") from None
         else:
             message = self._arrived.get_nowait()
         if message is None:
-            raise Interrupted("the connection ended")
+            raise ConsumerInterrupted("the connection ended")
         return message
 
 
 class Acknowledger:
-    """Acknowledges events in the order in which they become durable. A task of its own, for one connection.
+    """Acknowledges NATS events in the order they become durable. Runs in a separate task, for one connection.
 
-    At most `pending_max` wait here: the server gives no more than that without acknowledgement.
+    At most `pending_max` wait here, because the server delivers no more than that without acknowledgement.
     """
 
     def __init__(self, client: Client) -> None:
@@ -121,7 +125,7 @@ class Acknowledger:
         self._waiting: asyncio.Queue[tuple[asyncio.Future[None] | None, str]] = asyncio.Queue()
 
     def add(self, durable: asyncio.Future[None] | None, reply: str) -> None:
-        """None: it is durable already."""
+        """Queue an acknowledgement. `durable` is None if the event is already durable."""
         self._waiting.put_nowait((durable, reply))
 
     async def run(self) -> None:
@@ -130,15 +134,15 @@ class Acknowledger:
         while True:
             durable, reply = await self._waiting.get()
             if durable is not None and not durable.done():
-                await asyncio.wait([durable])  # not `await durable`: who is cancelled there cancels it for everybody
+                await asyncio.wait([durable])  # not `await durable`: cancelling that would cancel it for all waiters
             if durable is not None and durable.exception() is not None:
-                return  # the next `put` raises the same
-            with suppress(Error, OSError):  # the reading notices, and what was not acknowledged comes again
+                return  # the next `put` raises the same error
+            with suppress(Error, OSError):  # the reader notices, and unacknowledged events are sent again
                 await self._client.publish(reply, b"+ACK")
             self._waiting.task_done()
 
-    async def finish(self, intake: Intake) -> None:
-        await intake.settle()
+    async def finish(self, source_writer: SourceWriter) -> None:
+        await source_writer.settle()
         await self._waiting.join()
         await self._client.flush()
 

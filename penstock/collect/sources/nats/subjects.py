@@ -1,4 +1,4 @@
-"""Subjects with named levels, and what they make of a message: pure functions of a subject and bytes."""
+"""Subjects with named levels, and the conversion of messages to events. Pure functions on strings and bytes."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from penstock.collect.sources.shape import merged
-from penstock.errors import DeclarationError
+from penstock.core.errors import DeclarationError
 
 _NAMED = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _LITERAL = re.compile(r"[^\s*>{}.]+")
 
 
 @dataclass(frozen=True)
-class Pattern:
-    """One subject as it was declared, such as `plant.{machine}.temperature`, level by level."""
+class SubjectPattern:
+    """One declared NATS subject, such as `plant.{machine}.temperature`, level by level."""
 
     levels: tuple[str, ...]
 
     @classmethod
-    def parse(cls, text: str) -> Pattern:
+    def parse(cls, text: str) -> SubjectPattern:
         levels = tuple(text.split("."))
         named = [match[1] for match in map(_NAMED.fullmatch, levels) if match]
         if not all(_is_level(level, last=number == len(levels)) for number, level in enumerate(levels, 1)):
@@ -28,12 +28,12 @@ class Pattern:
                 f"{text!r} is not a subject: its levels are words, '*', '{{name}}' or, as the last one, '>'"
             )
         if len(set(named)) < len(named):
-            raise DeclarationError(f"{text!r} has two levels of the same name")
+            raise DeclarationError(f"{text!r} has two levels with the same name")
         return cls(levels)
 
     @property
     def filter(self) -> str:
-        """The same for the server, which knows no names."""
+        """The subject for the NATS server, with `*` in place of names."""
         return ".".join("*" if _NAMED.fullmatch(level) else level for level in self.levels)
 
     @property
@@ -41,20 +41,20 @@ class Pattern:
         return any(map(_NAMED.fullmatch, self.levels))
 
     def fields(self, subject: str) -> dict[str, str] | None:
-        """The named levels of a subject; None if the subject is not one of this pattern."""
-        found: dict[str, str] = {}
+        """Return the named levels of a NATS subject, or None if it does not match."""
+        fields: dict[str, str] = {}
         words = subject.split(".")
         for number, level in enumerate(self.levels):
             if number == len(words):
                 return None
             if level == ">":
-                return found
+                return fields
             named = _NAMED.fullmatch(level)
             if named:
-                found[named[1]] = words[number]
+                fields[named[1]] = words[number]
             elif level not in ("*", words[number]):
                 return None
-        return found if len(words) == len(self.levels) else None
+        return fields if len(words) == len(self.levels) else None
 
 
 def _is_level(level: str, *, last: bool) -> bool:
@@ -64,9 +64,9 @@ def _is_level(level: str, *, last: bool) -> bool:
 
 
 class Shaper:
-    """Makes the event of a message. Without named levels and `value` that is its payload, byte for byte."""
+    """Converts NATS messages to events. Without named levels and `value`, the event is the payload, byte for byte."""
 
-    def __init__(self, patterns: Iterable[Pattern], value: str | None) -> None:
+    def __init__(self, patterns: Iterable[SubjectPattern], value: str | None) -> None:
         self._patterns = list(patterns)
         self._value = value
         self._has_names = any(pattern.has_names for pattern in self._patterns)
@@ -78,4 +78,4 @@ class Shaper:
         return merged(payload, self._fields(subject) if self._has_names else {}, self._value)
 
     def _fields(self, subject: str) -> dict[str, str]:
-        return next((found for each in self._patterns if (found := each.fields(subject)) is not None), {})
+        return next((fields for pattern in self._patterns if (fields := pattern.fields(subject)) is not None), {})

@@ -1,1 +1,2 @@
-"""Sources that listen for datagrams: any (`source`), and lines of metrics (`metrics`). What is lost is counted."""
+"""Sources that listen for datagrams: arbitrary datagrams (`source`), and lines of metrics (`metrics`). Lost datagrams
+are counted."""

@@ -1,4 +1,5 @@
-"""What was read from a socket and is not yet put: a bounded queue that drops the newest when full, and counts."""
+"""A bounded queue of datagrams read from a socket and not yet put. When full, it drops new datagrams and counts
+them."""
 
 from __future__ import annotations
 
@@ -10,29 +11,30 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from penstock.contracts import Intake, SourceStatus
+from penstock.core.contracts import SourceStatus, SourceWriter
 
 TURN = 64
-"""Datagrams read, or events put, before others in the event loop have their turn: some 100 microseconds of each."""
+"""Number of datagrams read, or events put, before other tasks of the event loop run. Either takes about 100
+microseconds."""
 _SO_MEMINFO = 55
 _MEMINFO = struct.Struct("9I")
 _RCVBUF, _DROPS = 1, 8
-"""Of Linux, since 4.12; Python has no names for them."""
+"""Indexes of figures in Linux's SO_MEMINFO (since 4.12); Python has no names for them."""
 
 
 class Unfit(NamedTuple):
-    """A part of a datagram that is no event, and why."""
+    """A part of a UDP datagram that is not an event, and the reason."""
 
     raw: bytes
     reason: str
 
 
-class Inbox:
-    """Between a socket, read whenever it has something, and an intake that may make us wait.
+class DatagramQueue:
+    """The queue between a UDP socket, read whenever it has data, and a source writer that may block.
 
-    Read by plain `recv` in the loop's reader: the cheapest way that Python has (1.3 microseconds a datagram; a
-    protocol of asyncio takes 17, of uvloop 1.7, `recvmsg` 1.9). One byte more than the largest datagram is asked for,
-    so that one too large shows by its length.
+    The socket is read with plain `recv` in a reader callback of the event loop, which is the cheapest way in Python
+    (1.3 microseconds per datagram; an asyncio protocol takes 17, a uvloop protocol 1.7, and `recvmsg` 1.9). `recv` asks
+    for one byte more than the largest datagram, so that a datagram that is too large is recognised by its length.
     """
 
     def __init__(
@@ -51,23 +53,24 @@ class Inbox:
         self._closed = False
 
     def open(self) -> None:
-        """Begin to read."""
+        """Start reading datagrams."""
         asyncio.get_running_loop().add_reader(self._socket, self._read)
 
     def close(self) -> None:
-        """Read no more; what is pending can still be put. May be called again."""
+        """Stop reading datagrams; pending datagrams can still be put. Idempotent."""
         if not self._closed:
             self._closed = True
             asyncio.get_running_loop().remove_reader(self._socket)
             self._changed.set()
 
-    async def put_all(self, intake: Intake, events: Callable[[bytes], Iterable[bytes | Unfit]]) -> None:
-        """Put the events of each datagram, in order, until closed and empty. Raises what the intake raises."""
+    async def put_all(self, source_writer: SourceWriter, events: Callable[[bytes], Iterable[bytes | Unfit]]) -> None:
+        """Put the events in each datagram, in order, until closed and empty. Raises any error from the source
+        writer."""
         turn = 0
         while await self._has_some():
             datagram = self._pending[0]
             for event in events(datagram):
-                await self._put(intake, event)
+                await self._put(source_writer, event)
                 turn += 1
                 if turn == TURN:
                     turn = 0
@@ -75,8 +78,10 @@ class Inbox:
             self._bytes -= len(self._pending.popleft())
 
     async def take_the_rest(self) -> None:
-        """Read what is in the kernel still, which the sender has a right to expect, and close. A flood does not keep
-        us: at most `pending_max` datagrams."""
+        """Read the datagrams still in the kernel and close.
+
+        Reads at most `pending_max`, so that a flood of datagrams cannot delay the end.
+        """
         for _ in range(0, self._pending_max, TURN):
             if self._closed or self._read() < TURN:
                 break
@@ -84,7 +89,7 @@ class Inbox:
         self.close()
 
     def count_the_rest(self) -> None:
-        """What could not be put by the end is lost."""
+        """Count the datagrams that could not be put by the end as lost."""
         self._status.lost += self._drops.since() + len(self._pending)
         self._pending.clear()
 
@@ -96,16 +101,19 @@ class Inbox:
             await self._changed.wait()
         return True
 
-    async def _put(self, intake: Intake, event: bytes | Unfit) -> None:
+    async def _put(self, source_writer: SourceWriter, event: bytes | Unfit) -> None:
         if isinstance(event, Unfit):
-            await intake.reject(event.raw, event.reason)
+            await source_writer.reject(event.raw, event.reason)
         else:
-            await intake.put(event)
+            await source_writer.put(event)
         self._status.received += 1
 
     def _read(self) -> int:
-        """Read up to a turn of datagrams. The kernel's drops are asked for last: later ones need a full socket, and
-        that calls us again. So no timer is needed to see them all."""
+        """Read up to `TURN` datagrams, then the kernel's drop count.
+
+        The kernel drops more datagrams only while the socket is full, which triggers another call. So all drops are
+        counted without a timer.
+        """
         count, receive, size = 0, self._socket.recv, self._datagram_bytes_max + 1
         try:
             while count < TURN:
@@ -135,20 +143,22 @@ class Inbox:
 
 
 class KernelDrops:
-    """What the kernel has dropped for a socket, where it says so.
+    """The number of datagrams that the kernel dropped for a socket, if the system reports it.
 
-    Linux counts for each socket, and `SO_MEMINFO` tells it at any time, by one call in a microsecond. The same figure
-    as ancillary data (`SO_RXQ_OVFL`) needs `recvmsg`, half as dear again for each datagram, and comes only with the
-    next datagram; in `/proc/net/udp` it stands among all sockets of the machine. Other systems do not tell: 0.
+    Linux counts drops per socket, and `SO_MEMINFO` returns the count at any time, in a microsecond. The alternatives
+    are slower: as ancillary data (`SO_RXQ_OVFL`), the count requires `recvmsg`, which costs half as much again per
+    datagram, and it arrives only with the next datagram; `/proc/net/udp` lists it among all sockets of the machine.
+    Other systems do not report the drops, so the count is 0.
     """
 
     def __init__(self, opened: socket.socket) -> None:
         self._socket = opened
-        self.known = sys.platform == "linux" and self._is_told()
+        self.known = sys.platform == "linux" and self._is_supported()
         self._last = self._count() if self.known else 0
 
     def since(self) -> int:
-        """How many since the last call. The kernel counts in 32 bits, and begins anew."""
+        """Return how many datagrams the kernel has dropped since the last call. The kernel's counter has 32 bits and
+        wraps."""
         if not self.known:
             return 0
         last, self._last = self._last, self._count()
@@ -160,8 +170,9 @@ class KernelDrops:
     def _figures(self) -> tuple[int, ...]:
         return _MEMINFO.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _MEMINFO.size))
 
-    def _is_told(self) -> bool:
-        """Whether the answer is what we think, by a figure in it that is known from elsewhere."""
+    def _is_supported(self) -> bool:
+        """Return whether the kernel's report of drops has the expected layout, by checking a figure that is also known
+        from another option."""
         try:
             return self._figures()[_RCVBUF] == self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF)
         except (OSError, struct.error):

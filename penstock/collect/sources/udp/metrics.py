@@ -1,9 +1,9 @@
-"""Sources of metrics over UDP: the lines of StatsD (with the extensions of DogStatsD) and those of Graphite.
+"""Sources of metrics over UDP: StatsD lines, with the DogStatsD extensions, and Graphite lines.
 
-Each value becomes one `Metric`. The parsers are pure functions of a line: they return metrics, or the reason why there
-are none, and never raise. A line is taken whole or not at all; one that is not is a dead letter.
+Each value becomes one `Metric`. The parsers are pure functions of a line: they return metrics, or the reason why the
+line is invalid, and never raise. A line is accepted as a whole or becomes a dead letter.
 
-As for all of UDP, nothing is promised of what is sent; see `penstock.collect.sources.udp.source`.
+As always with UDP, delivery is not guaranteed; see `penstock.collect.sources.udp.source`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 
 from penstock.collect.sources.udp.inbox import Unfit
 from penstock.collect.sources.udp.source import UdpOptions, UdpSource, each_line
-from penstock.schema import Event
+from penstock.core.schema import Event
 
 STATSD_PORT, GRAPHITE_PORT = 8125, 2003
 NUMBER_LENGTH_MAX = 64
@@ -33,7 +33,7 @@ _KINDS: dict[str, MetricKind] = {
     "s": "set",
 }
 _IGNORED = ("c:", "e:", "card:")
-"""Parts by which DogStatsD's clients tell its agent where they run; they say nothing of the metric."""
+"""Fields that DogStatsD clients use to inform their agent where they run. They are not about the metric."""
 _is_number = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?", re.ASCII).fullmatch
 _encode = msgspec.json.Encoder().encode
 
@@ -41,11 +41,12 @@ MetricKind = Literal["counter", "gauge", "timer", "histogram", "distribution", "
 
 
 class Metric(Event):
-    """One value of a metric, as it was sent. Declare its stream with `app.stream("metrics", Metric, key="name")`.
+    """One value of a StatsD or Graphite metric, as it was sent. Declare its stream with `app.stream("metrics", Metric,
+    key="name")`.
 
-    `value` is what was counted or measured; a set has `text` instead. Only one in 1/`rate` was sent, so a counter went
-    up by `value / rate`. `relative`: a gauge moves by `value`, it is not set to it. A tag without a value has "". `at`
-    is the sender's time, if it gave one.
+    `value` is the count or measurement; a set has `text` instead. `rate` is the fraction of its values that the sender
+    sends, so a counter went up by `value / rate`. With `relative`, a gauge changes by `value` instead of being set to
+    it. A tag without a value has the value "". `at` is the sender's time, if it sent one.
     """
 
     name: str
@@ -58,12 +59,12 @@ class Metric(Event):
     at: datetime | None = None
 
 
-class _Rubbish(Exception):
-    """Why a line is no metric; does not leave this module."""
+class _InvalidLine(Exception):
+    """The reason why a line is not a metric. Raised and caught only in this module."""
 
 
 def statsd_metrics(line: bytes) -> Iterable[Metric] | str:
-    """The metrics of one line of StatsD, or why it has none.
+    """Return the metrics in a StatsD line, or the reason why the line is invalid.
 
     NAME:VALUE[:VALUE...]|KIND[|@RATE][|#TAG[:VALUE],...][|TSECONDS]
     """
@@ -71,7 +72,8 @@ def statsd_metrics(line: bytes) -> Iterable[Metric] | str:
 
 
 def graphite_metrics(line: bytes) -> Iterable[Metric] | str:
-    """The metric of one line of Graphite, a gauge, or why it has none. A time of -1 stands for none.
+    """Return the metric in a Graphite line, which is a gauge, or the reason why the line is invalid. A time of -1 means
+    that the line has no time.
 
     NAME[;TAG=VALUE...] VALUE SECONDS
     """
@@ -83,21 +85,21 @@ def _judged(parse: Callable[[str], Iterable[Metric]], line: bytes) -> Iterable[M
         return parse(line.decode())
     except UnicodeDecodeError:
         return "it is not valid UTF-8"
-    except _Rubbish as error:
+    except _InvalidLine as error:
         return str(error)
 
 
 def _statsd(line: str) -> Iterable[Metric]:
-    """Values are made into metrics only as they are asked for: there may be 30,000 in a datagram."""
+    """Yield the metrics of a StatsD line. They are created lazily, because a datagram can contain 30,000."""
     name, colon, rest = line.partition(":")
     values, *parts = rest.split("|")
     if line.startswith(("_e{", "_sc|")):
-        raise _Rubbish("events and service checks of DogStatsD are no metrics")
+        raise _InvalidLine("DogStatsD events and service checks are not metrics")
     if not name or not colon or not parts:
-        raise _Rubbish("it does not read NAME:VALUE|KIND")
+        raise _InvalidLine("it is not of the form NAME:VALUE|KIND")
     kind = _KINDS.get(parts[0])
     if kind is None:
-        raise _Rubbish(f"the kind {_shown(parts[0])} is not one of {', '.join(_KINDS)}")
+        raise _InvalidLine(f"the kind {_shown(parts[0])} is not one of {', '.join(_KINDS)}")
     more = _extensions(parts[1:]) if len(parts) > 1 else {}
     if kind == "set" and values:
         return (Metric(name=name, kind=kind, text=values, **more),)
@@ -113,48 +115,48 @@ def _statsd(line: str) -> Iterable[Metric]:
 
 
 def _extensions(parts: Iterable[str]) -> dict[str, Any]:
-    """What stands behind the kind, in any order."""
-    found: dict[str, Any] = {}
+    """Parse the parts of a StatsD line after the kind, in any order."""
+    extensions: dict[str, Any] = {}
     for part in parts:
         if part.startswith("@"):
-            found["rate"] = _rate(part[1:])
+            extensions["rate"] = _rate(part[1:])
         elif part.startswith("#"):
-            found["tags"] = _tags(part[1:].split(","), ":")
+            extensions["tags"] = _tags(part[1:].split(","), ":")
         elif part.startswith("T"):
-            found["at"] = _time(part[1:])
+            extensions["at"] = _time(part[1:])
         elif not part.startswith(_IGNORED):
-            raise _Rubbish(f"the part {_shown(part)} is not known")
-    return found
+            raise _InvalidLine(f"the part {_shown(part)} is unknown")
+    return extensions
 
 
 def _graphite(line: str) -> Iterable[Metric]:
     words = line.split()
     if len(words) != 3:
-        raise _Rubbish("it does not read NAME VALUE SECONDS")
+        raise _InvalidLine("it is not of the form NAME VALUE SECONDS")
     name, *tags = words[0].split(";")
     if not name:
-        raise _Rubbish("it has no name")
+        raise _InvalidLine("it has no name")
     at = None if words[2] == "-1" else _time(words[2])
     return (Metric(name=name, kind="gauge", value=_number(words[1]), tags=_tags(tags, "="), at=at),)
 
 
 def _tags(texts: Iterable[str], sign: str) -> dict[str, str]:
-    """Of two with the same name the later one counts."""
+    """Parse a metric's tags. If two tags have the same name, the last one wins."""
     parts = (text.partition(sign) for text in texts if text)
     return {name: value for name, _, value in parts}
 
 
 def _number(text: str) -> float:
-    """A finite decimal number. (`float` alone would take "nan", "1_0" and digits of every script.)"""
+    """Parse a metric's finite decimal number. (`float` alone would accept "nan", "1_0" and digits from any script.)"""
     if len(text) <= NUMBER_LENGTH_MAX and _is_number(text) and math.isfinite(number := float(text)):
         return number
-    raise _Rubbish(f"the value {_shown(text)} is no number")
+    raise _InvalidLine(f"the value {_shown(text)} is not a number")
 
 
 def _rate(text: str) -> float:
     rate = _number(text)
     if not 0 < rate <= 1:
-        raise _Rubbish(f"the rate {_shown(text)} is not above 0 and at most 1")
+        raise _InvalidLine(f"the rate {_shown(text)} must be above 0 and at most 1")
     return rate
 
 
@@ -162,7 +164,7 @@ def _time(text: str) -> datetime:
     try:
         return datetime.fromtimestamp(_number(text), UTC)
     except (ArithmeticError, ValueError, OSError):
-        raise _Rubbish(f"the time {_shown(text)} is not in the years 1 to 9999") from None
+        raise _InvalidLine(f"the time {_shown(text)} is not in the years 1 to 9999") from None
 
 
 def _shown(text: str) -> str:
@@ -170,13 +172,13 @@ def _shown(text: str) -> str:
 
 
 def metric_events(parse: Callable[[bytes], Iterable[Metric] | str], datagram: bytes) -> Iterator[bytes | Unfit]:
-    """A datagram of lines as an intake wants it: JSON, or what is no metric and why."""
+    """Convert the metrics in a datagram to events: JSON, or an `Unfit` with the reason."""
     for line in each_line(datagram):
-        found = parse(line)
-        if isinstance(found, str):
-            yield Unfit(line, f"The line is no metric, since {found}")
+        outcome = parse(line)
+        if isinstance(outcome, str):
+            yield Unfit(line, f"The line is not a metric: {outcome}")
         else:
-            yield from map(_encode, found)
+            yield from map(_encode, outcome)
 
 
 statsd_events = partial(metric_events, statsd_metrics)
@@ -184,10 +186,11 @@ graphite_events = partial(metric_events, graphite_metrics)
 
 
 def statsd(host: str = "127.0.0.1", port: int = STATSD_PORT, **options: Unpack[UdpOptions]) -> UdpSource:
-    """What clients of StatsD and DogStatsD send, each value a `Metric`. The options are those of `udp`."""
+    """Create a source of StatsD and DogStatsD metrics; each value becomes a `Metric`. Takes the same options as
+    `udp`."""
     return UdpSource(host, port, kind="statsd", events=statsd_events, **options)
 
 
 def graphite(host: str = "127.0.0.1", port: int = GRAPHITE_PORT, **options: Unpack[UdpOptions]) -> UdpSource:
-    """Lines of Graphite over UDP, each a `Metric` that is a gauge. The options are those of `udp`."""
+    """Create a source of Graphite lines over UDP; each becomes a gauge `Metric`. Takes the same options as `udp`."""
     return UdpSource(host, port, kind="graphite", events=graphite_events, **options)

@@ -1,4 +1,4 @@
-// What a subscription has come to: the rows of a view by key, or the latest events of a stream.
+// The content of a subscription: the rows of a view by key, or the latest events of a stream.
 
 import { identity } from "./protocol.js";
 
@@ -6,9 +6,9 @@ import { identity } from "./protocol.js";
 /** @typedef {string | number} Id */
 
 export class Copy {
-  /** Rows by the text of their key, or events by a number that counts up. @type {Map<Id, Row>} */
+  /** Rows by the text of their key, or events by an increasing number. @type {Map<Id, Row>} */
   rows = new Map();
-  /** Whether there is more than may be held: of a view the first rows are, of a stream the last events. */
+  /** Whether the copy is incomplete: it holds the first rows of a view, or the last events of a stream. */
   full = false;
   #key;
   #most;
@@ -20,24 +20,24 @@ export class Copy {
     this.#most = most;
   }
 
-  /** Whether it holds anything but the place. */
+  /** Whether the copy has any content besides the position. */
   get holds() {
     return this.#most > 0;
   }
 
-  /** As the server would have sent it. */
+  /** The content of the copy, in the form that the server sends. */
   get data() {
     const rows = [...this.rows.values()];
     return this.#key ? { rows } : { events: rows };
   }
 
-  /** Begin with what was kept. @param {[Id, Row][]} rows */
+  /** Start with the stored content. @param {[Id, Row][]} rows */
   fill(rows) {
     this.rows = new Map(rows);
     for (const [id] of rows) if (typeof id === "number") this.#count = Math.max(this.#count, id);
   }
 
-  /** Take a message; returns the ids it has changed, or null if it has changed everything.
+  /** Apply a message to the copy; returns the ids that it has changed, or null if it has changed everything.
    * @param {string} event @param {any} data @returns {Id[] | null} */
   take(event, data) {
     if (event === "snapshot" || event === "reset") {
@@ -66,7 +66,7 @@ export class Copy {
     return room;
   }
 
-  /** Let go of the oldest events; returns their ids. @returns {Id[]} */
+  /** Drop the oldest events over the limit; returns their ids. @returns {Id[]} */
   #trim() {
     const surplus = Math.max(0, this.rows.size - this.#most);
     const gone = [...this.rows.keys()].slice(0, surplus);

@@ -1,4 +1,4 @@
-// Requests, and the two ways to follow that need nothing but them: server-sent events and long polling.
+// Requests, and the two transports that need nothing else: server-sent events and long polling.
 
 import { Broken, EventStream, Refused, messageOf, messagesOf, refusedBy } from "./protocol.js";
 import { given, parse, pollOf, requestOf } from "./protocol.js";
@@ -7,19 +7,19 @@ import { given, parse, pollOf, requestOf } from "./protocol.js";
 /** @typedef {import("./protocol.js").Target} Target */
 
 const ANSWER_MS = 60_000;
-const FIRST_MS = 10_000; // an event stream begins at once: if it does not, something between holds it back
+const FIRST_MS = 10_000; // an event stream begins at once; if it does not, an intermediary is buffering it
 const SILENCE_MS = 45_000; // three heartbeats of the server
-const POLL_MS = 2_000; // between polls that are not to wait at the server
-const AT_ONCE_MS = 1_000; // an answer to a long poll that says nothing new and comes so soon did not wait
-const STATUS_MIN = 100; // of HTTP
+const POLL_MS = 2_000; // between polls that do not wait on the server
+const AT_ONCE_MS = 1_000; // an empty response to a long poll that arrives sooner than this did not wait on the server
+const STATUS_MIN = 100; // the lowest HTTP status
 
-/** An event stream that does not come through here, though answers do. */
+/** An event stream is blocked, although other responses arrive. */
 export class Unstreamed extends Broken {}
 
-/** An answer to a long poll that says nothing new, and did not wait: the connection is as it was. */
+/** A long poll returned nothing, without waiting. The state of the connection stays the same. */
 export class Unwaited extends Broken {}
 
-/** Requests to one gateway, with the key of whoever asks. */
+/** Requests to one gateway, with the caller's key. */
 export class Http {
   #address;
   #key;
@@ -31,7 +31,7 @@ export class Http {
   }
 
   /**
-   * An answer that is no refusal.
+   * Requests a path and returns the response, if it is successful.
    * @param {string} path @param {Record<string, any>} [query] @param {RequestInit} [init] @returns {Promise<Response>}
    */
   async request(path, query = {}, init = {}) {
@@ -46,7 +46,7 @@ export class Http {
   }
 
   /**
-   * The JSON answer to a GET, or to what `options` say.
+   * Returns the JSON response to a GET, or to the request in `options`.
    * @param {string} path @param {Record<string, any>} [query] @param {RequestInit & {timeout_ms?: number}} [options]
    * @returns {Promise<any>}
    */
@@ -56,7 +56,7 @@ export class Http {
     return parsed(await watchdog.over(asking.then((answer) => unbroken(answer.text(), watchdog.signal)), timeout_ms));
   }
 
-  /** The same of a page, which may be long: it may take its time, as long as something comes.
+  /** Returns a page. A long page can take any time to arrive, as long as data keeps arriving.
    * @param {string} path @param {Record<string, any>} query @param {AbortSignal} signal @returns {Promise<any>} */
   async #page(path, query, signal) {
     const watchdog = new Watchdog(signal);
@@ -67,7 +67,7 @@ export class Http {
   }
 
   /**
-   * A target by server-sent events.
+   * Follows a target by server-sent events.
    * @param {Target} target @param {string | null} since @param {AbortSignal} signal
    * @param {(retry_ms: number) => void} retry @returns {AsyncGenerator<Message>}
    */
@@ -78,7 +78,7 @@ export class Http {
     const asking = this.request(`${path}/live`, query, { headers, signal: watchdog.signal });
     const answer = await watchdog.over(asking, FIRST_MS);
     if (!answer.headers.get("content-type")?.startsWith("text/event-stream")) {
-      throw new Unstreamed("the answer is no event stream");
+      throw new Unstreamed("the response is not an event stream");
     }
     const events = new EventStream();
     let patience_ms = FIRST_MS;
@@ -96,14 +96,14 @@ export class Http {
   }
 
   /**
-   * A target by GETs. With `wait`, each waits at the server until there is something; `waited` is called when one did,
-   * and there was nothing.
+   * Follows a target by GETs. With `wait`, each GET waits on the server for news; `waited` is called after a wait
+   * without news.
    * @param {Target} target @param {string | null} since @param {AbortSignal} signal @param {boolean} wait
    * @param {() => void} waited @returns {AsyncGenerator<Message>}
    */
   async *pages(target, since, signal, wait, waited) {
     if (target.kind === "queries") {
-      throw new Refused({ code: "no_transport", detail: "a query is followed by WebSocket or server-sent events" });
+      throw new Refused({ code: "no_transport", detail: "queries need a WebSocket or server-sent events" });
     }
     for (let asked = since; ; ) {
       const { path, query } = pollOf(target, asked);
@@ -120,7 +120,7 @@ export class Http {
   }
 }
 
-/** Aborts what waits for bytes that do not come. */
+/** Aborts a request if no bytes arrive for too long. */
 class Watchdog {
   #controller = new AbortController();
 
@@ -132,7 +132,7 @@ class Watchdog {
 
   /** @template T @param {Promise<T>} waiting @param {number} patience_ms @returns {Promise<T>} */
   async over(waiting, patience_ms) {
-    const timer = setTimeout(() => this.#controller.abort(new this.error("nothing came for too long")), patience_ms);
+    const timer = setTimeout(() => this.#controller.abort(new this.error("the server was silent for too long")), patience_ms);
     try {
       return await waiting;
     } finally {
@@ -141,16 +141,16 @@ class Watchdog {
   }
 }
 
-/** What a whole text says, as JSON. @param {string} text @returns {any} */
+/** Parses a complete text as JSON. @param {string} text @returns {any} */
 function parsed(text) {
   try {
     return parse(text);
   } catch {
-    throw new Broken("the answer is not JSON");
+    throw new Broken("the response is not JSON");
   }
 }
 
-/** The text of an answer as it comes. @param {Response} answer @param {Watchdog} watchdog
+/** Yields the text of a response as it arrives. @param {Response} answer @param {Watchdog} watchdog
  * @param {() => number} patience_ms @returns {AsyncGenerator<string>} */
 async function* texts(answer, watchdog, patience_ms) {
   if (!answer.body) return;
@@ -167,24 +167,24 @@ async function* texts(answer, watchdog, patience_ms) {
   }
 }
 
-/** What waits for the network; its failures as `Broken`, unless it was given up on purpose. @template T
+/** Waits for the network; failures become `Broken`, unless the wait was aborted on purpose. @template T
  * @param {Promise<T>} waiting @param {AbortSignal | null} [signal] @returns {Promise<T>} */
 async function unbroken(waiting, signal) {
   try {
     return await waiting;
   } catch (error) {
     signal?.throwIfAborted();
-    throw new Broken(`no answer: ${/** @type {Error} */ (error).message}`);
+    throw new Broken(`no response: ${/** @type {Error} */ (error).message}`);
   }
 }
 
-/** What an answer without success means. One that was cut off within its status line has none that HTTP knows.
+/** Returns the error of an unsuccessful response. One cut off within its status line has an invalid status.
  * @param {Response} answer */
 async function refusal(answer) {
   if (answer.type === "opaqueredirect") {
-    return new Refused({ status: 0, code: "redirected", detail: "the answer leads elsewhere, and a key must not" });
+    return new Refused({ status: 0, code: "redirected", detail: "redirects are not followed, because of the key" });
   }
-  if (answer.status < STATUS_MIN) return new Broken(`the answer was cut off: its status is ${answer.status}`);
+  if (answer.status < STATUS_MIN) return new Broken(`the response was cut off: its status is ${answer.status}`);
   const text = await answer.text().catch(() => "");
   const after_s = Number(answer.headers.get("retry-after")) || 0;
   try {

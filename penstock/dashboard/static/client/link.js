@@ -1,4 +1,4 @@
-// The way to one gateway: the transport that works, and one back-off for all who lose it.
+// The connection to one gateway: chooses a transport that works, and has one back-off for all subscriptions.
 
 import { Http, Unstreamed } from "./http.js";
 import { BACKOFF, Broken, Refused, backoff_ms, given } from "./protocol.js";
@@ -10,8 +10,8 @@ import { Socket, WINDOW } from "./socket.js";
 /** @typedef {"websocket" | "sse" | "poll"} Transport */
 /** @typedef {{phase: Phase, transport: Transport | null, retryAt_ms: number | null, error: Error | null}} State */
 
-const STREAMS_MAX = 4; // a browser has six connections to a host that speaks HTTP/1.1: two are left for requests
-const LESSER_MS = 60_000; // on a lesser transport, until a WebSocket is tried again; doubles, up to 16 minutes
+const STREAMS_MAX = 4; // a browser opens six connections to a host with HTTP/1.1, so two are left for requests
+const LESSER_MS = 60_000; // time on a fallback transport before a WebSocket is tried again; doubles, up to 16 minutes
 const PROBE_MS = 10_000;
 
 export class Link {
@@ -35,7 +35,7 @@ export class Link {
   /** @type {Promise<Socket> | null} */
   #socket = null;
   #session = new AbortController();
-  #lesser = 0; // how often in a row a lesser transport was taken
+  #lesser = 0; // how many times in a row a fallback transport was chosen
   #streams = 0;
   #unstreamed = false;
 
@@ -55,7 +55,8 @@ export class Link {
     return this.#address.href;
   }
 
-  /** Returns when it is time to try: at once, or after the back-off or a pause. @param {AbortSignal} signal */
+  /** Waits until the next attempt to connect: not at all, or until the end of the back-off or a pause.
+   * @param {AbortSignal} signal */
   async ready(signal) {
     while (!signal.aborted && (this.#paused || this.#timer)) {
       await new Promise((resolve) => {
@@ -71,7 +72,8 @@ export class Link {
     signal.throwIfAborted();
   }
 
-  /** Returns after so long, or when all are to try now. The others go on. @param {number} delay_ms
+  /** Waits for the delay of one subscription, or until all subscriptions must retry now. The others continue.
+   * @param {number} delay_ms
    * @param {AbortSignal} signal @returns {Promise<void>} */
   rest(delay_ms, signal) {
     return new Promise((resolve) => {
@@ -87,13 +89,14 @@ export class Link {
     });
   }
 
-  /** How long to wait after so many failures in a row, and this one. @param {number} failures @param {Error} error */
+  /** Returns the wait after this number of consecutive failures, the last of which is `error`.
+   * @param {number} failures @param {Error} error */
   delay_ms(failures, error) {
     const after_ms = error instanceof Refused ? error.retryAfter_s * 1_000 : 0;
     return backoff_ms(failures, Math.random(), this.#backoff, after_ms);
   }
 
-  /** The connection failed: all wait. @param {Error} error */
+  /** Make all subscriptions wait, because the connection failed. @param {Error} error */
   failed(error) {
     if (this.#paused || this.#timer) return;
     const delay_ms = this.delay_ms(this.#failures++, error);
@@ -102,18 +105,18 @@ export class Link {
     this.#enter("waiting", null, { retryAt_ms: Date.now() + delay_ms, error });
   }
 
-  /** A message came: what failed is over. */
+  /** Reset the failures, because a message arrived. */
   heard() {
     this.#failures = 0;
   }
 
-  /** Try now, instead of after the back-off. */
+  /** Retry now instead of at the end of the back-off. */
   retry() {
     for (const go of [...this.#resting]) go();
     this.#proceed();
   }
 
-  /** The back-off is over. */
+  /** End the back-off. */
   #proceed() {
     if (this.#timer) clearTimeout(this.#timer);
     else if (this.#waiting.size === 0) return;
@@ -123,7 +126,7 @@ export class Link {
     for (const go of [...this.#waiting]) go();
   }
 
-  /** Let go of all connections until `resume`. */
+  /** Close all connections until `resume`. */
   pause() {
     if (this.#paused) return;
     this.#paused = true;
@@ -140,7 +143,7 @@ export class Link {
   #drop() {
     this.#socket?.then((socket) => socket.close(), () => {});
     this.#socket = null;
-    this.#session.abort(new Broken("the connection was let go", true));
+    this.#session.abort(new Broken("the connection was closed", true));
     this.#session = new AbortController();
   }
 
@@ -151,7 +154,7 @@ export class Link {
     this.#watcher(this.state);
   }
 
-  /** The messages of a target, until something breaks. `heard` is called when an answer came without any, as it should.
+  /** Yields the messages of a target until the connection fails. `heard` is called for a valid, empty response.
    * @param {Target} target @param {string | null} since @param {AbortSignal} signal @param {() => void} heard
    * @returns {AsyncGenerator<Message>} */
   async *messages(target, since, signal, heard) {
@@ -180,8 +183,9 @@ export class Link {
     }
   }
 
-  /** The socket that all share. If none can be had though the gateway answers, something between does not let it
-   * through, or it was refused, which a browser does not tell: a lesser transport goes through, or tells. */
+  /** Returns the shared socket. If it fails though the gateway answers, an intermediary blocks it, or it was refused,
+   * which a
+   * browser does not reveal: a fallback transport gets through, or shows the reason. */
   async #opened() {
     const { signal } = this.#session;
     this.#enter("connecting");
@@ -211,7 +215,9 @@ export class Link {
     });
   }
 
-  /** Whether the gateway itself answers, well or not. Where it is away, something before it may answer in its place. */
+  /**
+   * Whether the gateway itself responds, successfully or not. While it is down, an intermediary may respond.
+   */
   async #answers() {
     const signal = AbortSignal.timeout(PROBE_MS);
     try {
@@ -222,7 +228,7 @@ export class Link {
     }
   }
 
-  /** Go on without a WebSocket, and try one again after a while, beside what goes on. */
+  /** Continue without a WebSocket, and after a while try a WebSocket again in parallel. */
   #takeLesser() {
     const { signal } = this.#session;
     const delay_ms = LESSER_MS * 2 ** Math.min(this.#lesser++, 4);

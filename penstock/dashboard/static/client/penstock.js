@@ -4,15 +4,15 @@
 //     const sales = connect().table("sales", { key: ["product"], keep: "sales" });
 //     sales.watch(() => draw(sales.rows));
 //
-// Each message of the server carries a cursor. After any break the client asks for what comes after the last one, so
-// nothing is missed and nothing comes twice. What is kept in the browser's storage is kept together with its cursor, so
-// this holds for a page that is loaded again.
+// Each message from the server contains a cursor. After a lost connection, the client resumes after the last cursor, so
+// no message is missed or repeated. Data in the browser's storage is stored together with its cursor, so this is also
+// true after the page is reloaded.
 
 import { Copy } from "./copy.js";
 import { sleep } from "./http.js";
-import { Keeper } from "./keeper.js";
 import { Link } from "./link.js";
 import { Broken, Refused } from "./protocol.js";
+import { Saver } from "./saver.js";
 import { storeOf } from "./stores.js";
 import { Subscription } from "./subscription.js";
 import { Table } from "./table.js";
@@ -25,13 +25,14 @@ import { Table } from "./table.js";
 
 /**
  * @typedef {object} Options
- * @property {string | null | (() => string | null | Promise<string | null>)} [key] an API key or token, or what gives
- *   one, asked for each request and connection; it goes into a header, never into an address
- * @property {string} [user] who uses the page: what was kept for one is not shown to another
- * @property {"indexeddb" | "local" | "session" | Store} [storage] where what is kept is kept; IndexedDB unless given
- * @property {boolean} [pauseHidden] let go of the connection while the page is not seen
- * @property {Transport[]} [transports] those that may be used, best first
- * @property {{base_ms?: number, cap_ms?: number}} [backoff] how long to wait after a break, 250, and at most, 30,000
+ * @property {string | null | (() => string | null | Promise<string | null>)} [key] an API key or token, or a function
+ *   that returns one for each request and connection; it is sent in a header, never in a URL
+ * @property {string} [user] the user of the page: data stored for one user is not shown to another
+ * @property {"indexeddb" | "local" | "session" | Store} [storage] the storage for kept data; IndexedDB by default
+ * @property {boolean} [pauseHidden] close the connection while the page is hidden
+ * @property {Transport[]} [transports] the allowed transports, best first
+ * @property {{base_ms?: number, cap_ms?: number}} [backoff] the first wait after a lost connection (250) and the
+ *   longest (30,000)
  * @property {(state: State) => void} [state] called when the state of the connection changes
  */
 /**
@@ -42,26 +43,26 @@ import { Table } from "./table.js";
 /**
  * @typedef {object} Following
  * @property {string} [since] a cursor, `earliest` or `latest`
- * @property {number} [last] of a stream: begin with so many of its latest events
- * @property {string} [keep] the name under which place and content are kept in the browser's storage
- * @property {string[]} [key] the key columns of a view, which `keep` needs
+ * @property {number} [last] for a stream: begin with this many of its latest events
+ * @property {string} [keep] the name under which the cursor and the content are stored in the browser
+ * @property {string[]} [key] the key columns of a view; required with `keep`
  */
 /**
  * @typedef {object} Tabling
  * @property {string[]} key the key columns of the view
- * @property {import("./table.js").Order} [order] columns, `-` before one that is to be from large to small, or a
- *   function that compares two rows; by key unless given
- * @property {string} [keep] the name under which rows and place are kept in the browser's storage
- * @property {number} [most] rows that are held at most, 100,000 unless given
+ * @property {import("./table.js").Order} [order] columns, with `-` for descending order, or a function that compares
+ *   two rows; by default, the key columns
+ * @property {string} [keep] the name under which the rows and the cursor are stored in the browser
+ * @property {number} [most] the maximum number of rows to hold, 100,000 by default
  */
 
 const ROWS_MAX = 100_000;
 const HIDDEN_MS = 10_000; // a glance at another tab does not cost a reconnect
-const PUBLISHES_MAX = 1_000; // calls of `publish` that wait for one stream; one more is refused
+const PUBLISHES_MAX = 1_000; // calls of `publish` that can wait for one stream; further calls are refused
 
 /**
- * A client of the gateway at `address`, by default the one that this module came from. It connects when it is first
- * asked to follow something.
+ * A client of the gateway at `address`, by default the gateway that served this module. It connects when it first
+ * follows something.
  * @param {string | URL} [address] @param {Options} [options]
  */
 export function connect(address = new URL(".", import.meta.url), options = {}) {
@@ -99,19 +100,19 @@ export class Penstock {
     if (pauseHidden) globalThis.document?.addEventListener("visibilitychange", () => this.#look(), { signal });
   }
 
-  /** How the connection is. */
+  /** The state of the connection. */
   get state() {
     return this.#link.state;
   }
 
   /**
-   * Follow a stream, a view or a query (whose name is its SQL). Messages come one after the other, each once.
+   * Follow a stream, a view or a query (whose name is its SQL). Messages arrive one after the other, each exactly once.
    * @param {"views" | "streams" | "queries"} kind @param {string} name
    * @param {Filter & Following} [options] @param {Handlers} [handlers]
    */
   follow(kind, name, { where, select, since, last = 0, keep, key } = {}, handlers = {}) {
     const view = kind !== "streams";
-    if (keep && view && !key) throw new TypeError("to keep a view, say its key columns, as in key: ['product']");
+    if (keep && view && !key) throw new TypeError("to keep a view, name its key columns, as in key: ['product']");
     const copy = keep ? new Copy(view ? (key ?? []) : null, view ? ROWS_MAX : last) : null;
     return this.#follow({ kind, name, where, select }, handlers, { since, last, copy, keep });
   }
@@ -131,9 +132,9 @@ export class Penstock {
   #follow(target, handlers, { since, last, copy, keep, after }) {
     const unkept = handlers.unkept ?? ((error) => console.warn("Penstock cannot keep", target.name, error));
     const what = { whose: [this.#link.address, this.#user], target };
-    const keeper = copy && keep ? new Keeper(this.#kept(), keep, what, copy, unkept) : null;
+    const saver = copy && keep ? new Saver(this.#kept(), keep, what, copy, unkept) : null;
     const closed = (/** @type {Subscription} */ each) => void this.#subscriptions.delete(each);
-    const subscription = new Subscription(this.#link, target, handlers, { since, last, copy, keeper, after }, closed);
+    const subscription = new Subscription(this.#link, target, handlers, { since, last, copy, saver, after }, closed);
     this.#subscriptions.add(subscription);
     return subscription;
   }
@@ -144,14 +145,14 @@ export class Penstock {
   }
 
   /**
-   * Send an event, or an array of them; gives the answer once they are durable. Sent again after a break under the same
-   * key, so each is taken once; those of one stream go one call after the other. Throws `Refused` if no retry helps.
+   * Send an event or an array of events; resolves to the response once they are durable. Retries use the same key, so
+   * each event is accepted only once; calls for one stream are sent in order. Throws `Refused` if retrying cannot help.
    * @param {string} stream @param {Row | Row[]} events
    * @param {{idempotencyKey?: string, signal?: AbortSignal}} [options] @returns {Promise<any>}
    */
   publish(stream, events, { idempotencyKey = randomKey(), signal } = {}) {
     const lane = this.#lanes.get(stream) ?? { waiting: 0, last: Promise.resolve() };
-    if (lane.waiting >= PUBLISHES_MAX) return Promise.reject(new Error(`${PUBLISHES_MAX} calls wait for ${stream}`));
+    if (lane.waiting >= PUBLISHES_MAX) return Promise.reject(new Error(`${PUBLISHES_MAX} calls already wait for ${stream}`));
     const [path, body] = [`v1/streams/${encodeURIComponent(stream)}`, JSON.stringify(events)];
     const until = AbortSignal.any([this.#closing.signal, ...(signal ? [signal] : [])]);
     const sent = lane.last.then(() => this.#post(path, body, idempotencyKey, until));
@@ -176,7 +177,7 @@ export class Penstock {
   }
 
   /**
-   * The answer to a query over views and recent streams, in SQL. Throws `Refused`.
+   * The result of a SQL query on views and recent events of streams. Throws `Refused`.
    * @param {string} sql @param {{limit?: number, signal?: AbortSignal, timeout_ms?: number}} [options]
    * @returns {Promise<any>}
    */
@@ -185,7 +186,7 @@ export class Penstock {
   }
 
   /**
-   * The JSON answer to a GET, as of `v1/app`. Throws `Refused`.
+   * The JSON response to a GET, such as `v1/app`. Throws `Refused`.
    * @param {string} path @param {Record<string, any>} [query]
    * @param {{signal?: AbortSignal, timeout_ms?: number}} [options] @returns {Promise<any>}
    */
@@ -194,8 +195,8 @@ export class Penstock {
   }
 
   /**
-   * The JSON answer to a POST, as to `v1/webhooks`. It is made once: if no answer comes, it may have had its effect.
-   * Throws `Refused`.
+   * The JSON response to a POST, such as `v1/webhooks`. The request is sent only once; if no response arrives, it may
+   * still have taken effect. Throws `Refused`.
    * @param {string} path @param {any} [value] @param {{signal?: AbortSignal, timeout_ms?: number}} [options]
    * @returns {Promise<any>}
    */
@@ -204,24 +205,24 @@ export class Penstock {
     return this.#link.http.json(path, {}, { method: "POST", body: JSON.stringify(value), headers, ...options });
   }
 
-  /** Let go of the connection, and hold every place, until `resume`. */
+  /** Close the connection until `resume` is called, and keep every position. */
   pause() {
     this.#wanted = false;
     this.#link.pause();
   }
 
-  /** Connect, or connect now instead of at the end of the back-off. */
+  /** Connect, or retry now instead of at the end of the back-off. */
   resume() {
     this.#wanted = true;
     if (this.#seen) this.#link.resume();
   }
 
-  /** Forget what was kept under a name. @param {string} name */
+  /** Delete the data stored under a name. @param {string} name */
   forget(name) {
     return this.#kept().forget(name);
   }
 
-  /** End everything. What is to be kept is written down first; what was to be sent and is not is given up. */
+  /** Close the client. Data to be kept is written first; unsent events are dropped. */
   async close() {
     this.#closing.abort(new Broken("the client was closed"));
     clearTimeout(this.#leaving);

@@ -1,12 +1,12 @@
-// The protocol as plain functions and values: docs/protocol.md in code, checked against its vectors.
+// The protocol of docs/protocol.md as plain functions and values, tested with its vectors.
 
 /** @typedef {Record<string, any>} Row */
 /** @typedef {{event: string, cursor: string, data: any}} Message */
-/** What is followed; the `name` of a query is its text.
+/** A target to follow; the `name` of a query is its text.
  * @typedef {{kind: "views" | "streams" | "queries", name: string, where?: string, select?: string}} Target */
 
 export const BACKOFF = { base_ms: 250, cap_ms: 30_000 };
-/** The kinds of messages, and whether data has what belongs into one. @type {Map<string, (data: any) => boolean>} */
+/** The kinds of messages, with a check of their data. @type {Map<string, (data: any) => boolean>} */
 const MESSAGES = new Map([
   ["snapshot", (data) => hasLists(data, "rows")],
   ["change", (data) => hasLists(data, "events") || hasLists(data, "upserts", "deletes")],
@@ -17,15 +17,15 @@ const MESSAGES = new Map([
 const CONTENTS = ["events", "rows", "changes"]; // of a page
 const RETRY = new Set([408, 425, 429, 500, 502, 503, 504, 507]);
 const NO_USE = new Set(["damaged", "newer_format", "ledger_mismatch", "no_reply_yet"]);
-const WAIT_S = 30; // how long a poll waits at the server
-const RETRY_AFTER_MS_MAX = 3_600_000; // a timer of the browser that is set for weeks goes off at once
-const EVENT_CHARS_MAX = 2 ** 28; // of one server-sent event: about what a string of the browser can hold
+const WAIT_S = 30; // how long a poll waits on the server
+const RETRY_AFTER_MS_MAX = 3_600_000; // a browser's timer fires at once if it is set for weeks
+const EVENT_CHARS_MAX = 2 ** 28; // maximum length of a server-sent event: about the limit of a string in a browser
 
-/** An answer, or a message, that is a refusal: `status`, `code` and the whole `problem`; `retry` if one helps. */
+/** The server refused a request: `status`, `code` and the whole `problem`; `retry` if retrying can help. */
 export class Refused extends Error {
   /** @param {any} problem @param {number} [retryAfter_s] */
   constructor(problem, retryAfter_s = 0) {
-    super(String(problem?.detail ?? problem?.title ?? "the server refused this"));
+    super(String(problem?.detail ?? problem?.title ?? "the server refused the request"));
     this.name = "Refused";
     this.problem = problem;
     this.status = Number(problem?.status ?? 0);
@@ -37,12 +37,12 @@ export class Refused extends Error {
   }
 }
 
-/** The error that an `error` message tells of. Without a status it is one of the server's own. @param {any} problem */
+/** Returns the error for an `error` message. Without a status, it is a server error. @param {any} problem */
 export function refusedBy(problem) {
   return new Refused({ status: 500, ...problem });
 }
 
-/** A connection that ended, or could not be made. `counted` if the back-off has begun already, or none is needed. */
+/** A connection ended or could not be made. `counted` if the back-off has already begun, or none is needed. */
 export class Broken extends Error {
   /** @param {string} message @param {boolean} [counted] */
   constructor(message, counted = false) {
@@ -52,12 +52,12 @@ export class Broken extends Error {
   }
 }
 
-/** Whether to try again after an error. @param {number} status @param {string | null} code */
+/** Whether to retry after an error. @param {number} status @param {string | null} code */
 export function retriable(status, code) {
   return RETRY.has(status) && !NO_USE.has(code ?? "");
 }
 
-/** How long to wait after so many failures in a row. Part of it is left to chance, or all clients would come at once.
+/** Returns the wait after this number of consecutive failures, partly random so that clients do not retry together.
  * @param {number} failures @param {number} random */
 export function backoff_ms(failures, random, { base_ms, cap_ms } = BACKOFF, retryAfter_ms = 0) {
   const bound = Math.min(cap_ms, base_ms * 2 ** failures);
@@ -68,8 +68,8 @@ const LONG_NUMBER = /\d{16}/;
 const STRING_OR_NUMBER = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 
 /**
- * JSON.parse that loses no whole number: one past 2^53 becomes its text, so that two keys that differ in the last digit
- * stay two. The slower way is taken only if there is a long run of digits.
+ * JSON.parse that keeps all digits of integers: an integer beyond 2^53 becomes a string, so that two keys that differ
+ * in the last digit stay different. The slower method is used only if there is a long run of digits.
  * @param {string} text
  */
 export function parse(text) {
@@ -80,22 +80,22 @@ export function parse(text) {
   }));
 }
 
-/** A message from its text, or from the data of an event; `Broken` if it is none. @param {string} text
+/** Parses a message from its text, or from the data of an event; throws `Broken` if it is invalid. @param {string} text
  * @param {{event: string, id: string}} [of] @returns {{id?: string, event: string, cursor?: string, data?: any}} */
 export function messageOf(text, of) {
   let message;
   try {
     message = of ? { event: of.event, cursor: of.id, data: parse(text) } : parse(text);
   } catch {
-    throw new Broken("what came is not JSON");
+    throw new Broken("the message is not JSON");
   }
   const { event, cursor, data } = message ?? {};
   const whole = isText(event) && (!MESSAGES.has(event) || (isText(cursor) && MESSAGES.get(event)?.(data)));
-  if (!whole) throw new Broken("what came is no message");
+  if (!whole) throw new Broken("the message is not valid");
   return message;
 }
 
-/** Whether it says anything. @param {any} value */
+/** Whether a value is a string that is not empty. @param {any} value */
 export function isText(value) {
   return typeof value === "string" && value !== "";
 }
@@ -105,16 +105,16 @@ function isObject(value) {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** Whether it is an object with a list under each of these names. @param {any} data @param {string[]} names */
+/** Whether `data` is an object with a list under each of these names. @param {any} data @param {string[]} names */
 function hasLists(data, ...names) {
   return isObject(data) && names.every((name) => Array.isArray(data[name]));
 }
 
-/** Server-sent events, parsed by the rules of the HTML standard from text that comes in pieces of any size. */
+/** Parser of server-sent events, by the rules of the HTML standard, from text in pieces of any size. */
 export class EventStream {
   /** The last `retry` field. @type {number | null} */
   retry_ms = null;
-  /** The id of the last event that came whole. */
+  /** The id of the last complete event. */
   lastId = "";
   #id = "";
   #type = "";
@@ -125,7 +125,7 @@ export class EventStream {
   #afterReturn = false;
   #size = 0;
 
-  /** The events that this piece completes.
+  /** Returns the server-sent events that this piece of text completes.
    * @param {string} text @returns {{event: string, data: string, id: string}[]} */
   push(text) {
     if (text === "") return [];
@@ -166,50 +166,51 @@ export class EventStream {
   }
 }
 
-/** The path and the parameters that ask for a target. @param {Target} target @param {string | null} [since] */
+/** Returns the path and parameters of a target. @param {Target} target @param {string | null} [since] */
 export function requestOf({ kind, name, where, select }, since) {
   if (kind === "queries") return { path: "v1/query", query: given({ sql: name, since }) };
   return { path: `v1/${kind}/${encodeURIComponent(name)}`, query: given({ since, where, select }) };
 }
 
-/** The same for polling, which waits for what comes after a cursor.
+/** Returns the path and parameters for polling, which waits for news after a cursor.
  * @param {Target} target @param {string | null} since */
 export function pollOf(target, since) {
   const words = ["earliest", "latest", null];
   const rows = target.kind === "views" && (since === null || since === "earliest");
   const { path, query } = requestOf(target, rows ? null : (since ?? "latest"));
-  const limit = target.kind === "views" ? "all" : null; // rows come as a whole, also after a reset
+  const limit = target.kind === "views" ? "all" : null; // all rows are requested, also after a reset
   const more = given({ limit, wait: words.includes(since) ? null : WAIT_S });
   return { path, query: { ...query, ...more } };
 }
 
-/** What subscribes to a target on a WebSocket, but for its id and window. @param {Target} target
+/** Returns the message that subscribes to a target on a WebSocket, without id and window. @param {Target} target
  * @param {string | null} [since] */
 export function subscriptionOf({ kind, name, where, select }, since) {
   const noun = { views: "view", streams: "stream", queries: "query" }[kind];
   return { op: "subscribe", [noun]: name, ...given({ since, where, select }) };
 }
 
-/** Those that have a value. @param {Record<string, any>} values @returns {Record<string, any>} */
+/** Returns the entries that have a value. @param {Record<string, any>} values @returns {Record<string, any>} */
 export function given(values) {
   return Object.fromEntries(Object.entries(values).filter(([, value]) => value !== undefined && value !== null));
 }
 
-/** A page as it is, or `Broken` if it is none. @param {any} page @param {string[]} [contents] one of which it has */
+/** Returns the page if it is valid, or throws `Broken`.
+ * @param {any} page @param {string[]} [contents] one of which it has */
 export function pageOf(page, contents = CONTENTS) {
   const content = contents.find((name) => hasLists(page, name));
   const isChange = (/** @type {any} */ each) => hasLists(each, "upserts", "deletes");
   const whole = content && isText(page.cursor) && (content !== "changes" || page.changes.every(isChange));
-  if (!whole) throw new Broken("what came is no page");
+  if (!whole) throw new Broken("the response is not a page");
   return page;
 }
 
-/** The answer to a GET with `since` = `asked`, as messages. @param {any} page @param {string | null} [asked]
- * @returns {Message[]} */
+/** Returns the messages in the response to a GET with `since` set to `asked`.
+ * @param {any} page @param {string | null} [asked] @returns {Message[]} */
 export function messagesOf(page, asked) {
   const { cursor } = pageOf(page);
   if (page.truncated) {
-    throw new Refused({ status: 400, code: "truncated", detail: "the answer does not have all rows of the view" });
+    throw new Refused({ status: 400, code: "truncated", detail: "the response does not contain all rows of the view" });
   }
   const messages = page.reset ? [{ event: "reset", cursor: "earliest", data: { reason: "" } }] : [];
   if (hasLists(page, "rows")) return [...messages, { event: "snapshot", cursor, data: { rows: page.rows } }];
@@ -218,7 +219,7 @@ export function messagesOf(page, asked) {
   return cursor === asked && !page.reset ? [] : [...messages, { event: "progress", cursor, data: {} }];
 }
 
-/** Changes as one with the same effect; null if there are none. @param {{upserts: Row[], deletes: Row[]}[]} changes */
+/** Merges changes into one with the same effect; null if empty. @param {{upserts: Row[], deletes: Row[]}[]} changes */
 function merged(changes) {
   if (changes.length < 2) return changes[0] ?? null;
   const gone = changes.find(({ deletes }) => deletes.length)?.deletes[0];
@@ -236,12 +237,12 @@ function merged(changes) {
   };
 }
 
-/** A row's key as a text: equal keys have equal texts. @param {Row} row @param {string[]} key */
+/** Returns a row's key as a string: equal keys have equal strings. @param {Row} row @param {string[]} key */
 export function identity(row, key) {
   return JSON.stringify(key.map((column) => settled(row[column] ?? null)));
 }
 
-/** A value whose objects have their names in order: the order says nothing. @param {any} value @returns {any} */
+/** Returns a value with sorted names in its objects: their order has no meaning. @param {any} value @returns {any} */
 function settled(value) {
   if (value === null || typeof value !== "object") return value;
   if (Array.isArray(value)) return value.map(settled);

@@ -7,15 +7,16 @@ import { Broken, isText, messageOf, refusedBy, subscriptionOf } from "./protocol
 
 const OPEN_MS = 10_000;
 const PING_MS = 15_000;
-const UNANSWERED_MAX = 3; // a peer that is silent for so many pings is gone
-export const WINDOW = 16; // messages of a subscription that may be under way, or wait to be taken
-const INBOX_MAX = 1_000; // from a server that does not heed the window: asked anew from the place, once these are taken
+const UNANSWERED_MAX = 3; // a server that has ignored this many pings is considered gone
+export const WINDOW = 16; // maximum number of a subscription's messages in flight or waiting to be processed
+// from a server that ignores the window: resubscribed from the position, once these are processed
+const INBOX_MAX = 1_000;
 
 const DATA = new Set(["snapshot", "change"]);
 
-/** What has come and waits to be taken. */
+/** Messages that have arrived and wait to be processed. */
 class Inbox {
-  /** Whether the server has said anything under its id. */
+  /** Whether the server has sent anything under the subscription's id. */
   heard = false;
   /** @type {Message[]} */
   #items = [];
@@ -25,18 +26,18 @@ class Inbox {
 
   /** @param {Message} item */
   push(item) {
-    if (this.#items.length >= INBOX_MAX) this.end(new Broken("more has come than the page can take", true));
+    if (this.#items.length >= INBOX_MAX) this.end(new Broken("more messages arrived than the page can hold", true));
     else if (!this.#error) this.#items.push(item);
     this.#wake();
   }
 
-  /** Nothing more comes; what is there is taken first. @param {Error} error */
+  /** End the subscription; queued messages are processed first. @param {Error} error */
   end(error) {
     this.#error ??= error;
     this.#wake();
   }
 
-  /** What is there is not wanted any more. @param {Error} error */
+  /** Drop queued messages. @param {Error} error */
   drop(error) {
     this.#items = [];
     this.end(error);
@@ -61,7 +62,7 @@ export class Socket {
   #ended;
 
   /** @param {WebSocket} socket an open one @param {number} window
-   * @param {() => void} ended called once, if it ends without `close` */
+   * @param {() => void} ended called once, if the WebSocket ends without `close` */
   constructor(socket, window, ended) {
     this.socket = socket;
     this.window = window;
@@ -88,16 +89,16 @@ export class Socket {
   }
 
   /**
-   * The messages of one subscription. The one before counts as done when the next is asked for.
+   * Yields the messages of one subscription. Requesting the next message marks the previous message as processed.
    * @param {Target} target @param {string | null} since @param {AbortSignal} signal @returns {AsyncGenerator<Message>}
    */
   async *follow(target, since, signal) {
-    signal.throwIfAborted(); // while the connection was being made: it is not told again
+    signal.throwIfAborted(); // aborted while the connection was being made: the signal does not fire again
     const id = String(++this.#lastId);
     const inbox = new Inbox();
     const leave = () => inbox.drop(signal.reason);
     let done = 0;
-    let unsaid = ""; // the cursor to acknowledge: of a snapshot or change, since marks are not counted by the server
+    let unsaid = ""; // the cursor to acknowledge, of a snapshot or change: progress marks are not acknowledged
     this.#inboxes.set(id, inbox);
     signal.addEventListener("abort", leave);
     this.#say({ ...subscriptionOf(target, since), id, window: this.window });
@@ -117,7 +118,7 @@ export class Socket {
     }
   }
 
-  /** End it for good, without a word to `ended`. */
+  /** Close the WebSocket permanently, without calling `ended`. */
   close() {
     this.#ended = () => {};
     this.#over();
@@ -148,8 +149,10 @@ export class Socket {
     }
   }
 
-  /** An error ends its subscription, unless it answers another command. One without an id is about what the server could
-   * not read: it ends those that were not answered yet. @param {{id?: string | null, data?: any}} message */
+  /** Handle an error message. It ends its subscription, unless it concerns another command. An error without an id
+   * concerns a message that the server could not read, so it ends all subscriptions that the server has not responded
+   * to yet.
+   * @param {{id?: string | null, data?: any}} message */
   #refused({ id, data }) {
     if ((data?.op ?? "subscribe") !== "subscribe") return;
     const unheard = () => [...this.#inboxes.keys()].filter((each) => !this.#inboxes.get(each)?.heard);

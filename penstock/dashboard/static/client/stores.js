@@ -1,31 +1,33 @@
-// Where what is kept is kept: IndexedDB, or web storage. Each name has rows and a place, which are written together.
+// Stores for kept data: IndexedDB, or web storage. Each name has rows and a `Place` (a cursor and its stamp), which are
+// written together.
 //
-// Several tabs may write under one name. Each write has a stamp. Who finds their own stamp, or the one they began with,
-// writes what has changed since; who finds another's writes everything, unless the other one wrote just now and can be
-// left to it. So at any time there is what one tab had at one cursor, and never a mixture.
+// Several tabs may write under one name. Each write has a stamp. A tab that finds its own stamp, or the stamp that it
+// began with, writes the changes since then; a tab that finds another tab's stamp writes everything, or nothing if the
+// other tab has only just written. So the store always has the content of one tab at one cursor, and never a mixture.
 
 /** @typedef {import("./copy.js").Id} Id */
 /** @typedef {import("./protocol.js").Row} Row */
 /** @typedef {{what: string, cursor: string | null, stamp: string, at_ms: number}} Place */
 /**
  * @typedef {object} Change
- * @property {Place} place what is to stand there
- * @property {string | null} after the stamp of what this tab wrote or read last
- * @property {[Id, Row][] | null} put what has changed since then; null if that cannot be said
- * @property {Id[]} drop what has gone since then
- * @property {() => [Id, Row][]} all everything as it is now, to which `place` is then set: so this is called first
+ * @property {Place} place the place to store
+ * @property {string | null} after the stamp that this tab wrote or read last
+ * @property {[Id, Row][] | null} put the rows changed since then; null if unknown
+ * @property {Id[]} drop the ids removed since then
+ * @property {() => [Id, Row][]} all returns all current content, and sets `place` to match, so it is called first
  */
 /**
  * @typedef {object} Store
  * @property {(name: string) => Promise<(Place & {rows: [Id, Row][]}) | null>} load
- * @property {(name: string, change: Change) => Promise<boolean>} save all or nothing; false: left to another tab
+ * @property {(name: string, change: Change) => Promise<boolean>} save saves all or nothing; false if saving is left to
+ *   another tab
  * @property {(name: string) => Promise<void>} forget
  */
 
-export const LEASE_MS = 5_000; // a tab that wrote so lately goes on writing, and others leave it to that one
+export const LEASE_MS = 5_000; // for this long after a tab has written, other tabs leave the writing to that tab
 const DATABASE = "penstock";
 
-/** Whether to add to what is there, write everything, or leave it. @param {Place | null | undefined} before
+/** Whether to add to the stored content, replace it, or leave it unchanged. @param {Place | null | undefined} before
  * @param {Change} change @returns {"add" | "replace" | "leave"} */
 function choose(before, { place, after, put }) {
   if (!before || before.what !== place.what) return "replace";
@@ -108,7 +110,8 @@ function stores(transaction) {
   return [transaction.objectStore("places"), transaction.objectStore("rows")];
 }
 
-/** All ids of a name: an array comes after every text and number. @param {string} name */
+/** The key range of all ids of a name: in IndexedDB, an array sorts after every string and number.
+ * @param {string} name */
 function of(name) {
   return IDBKeyRange.bound([name], [name, []]);
 }
@@ -125,16 +128,16 @@ function answered(request) {
 function completed(transaction) {
   return new Promise((resolve, reject) => {
     transaction.oncomplete = () => resolve();
-    transaction.onabort = () => reject(transaction.error ?? new Error("the browser's storage gave up a write"));
+    transaction.onabort = () => reject(transaction.error ?? new Error("the browser's storage aborted a write"));
   });
 }
 
-/** In `localStorage` or `sessionStorage`: one text for each name, so it is whole or not there. For small views.
+/** Stores in `localStorage` or `sessionStorage`: one string per name, so it is complete or missing. For small views.
  * @implements {Store} */
 export class WebStore {
   #storage;
 
-  /** @param {() => Storage} storage which may throw, where a browser forbids it */
+  /** @param {() => Storage} storage which throws if the browser forbids it */
   constructor(storage) {
     this.#storage = storage;
   }

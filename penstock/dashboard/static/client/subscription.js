@@ -1,35 +1,37 @@
-// One target that is followed, whatever breaks.
+// The subscription to one target, with automatic reconnects.
 
 import { Unwaited } from "./http.js";
 import { Broken, Refused, pageOf, requestOf } from "./protocol.js";
 
 /** @typedef {import("./copy.js").Copy} Copy */
 /** @typedef {import("./copy.js").Id} Id */
-/** @typedef {import("./keeper.js").Keeper} Keeper */
+/** @typedef {import("./saver.js").Saver} Saver */
 /** @typedef {import("./link.js").Link} Link */
 /** @typedef {import("./link.js").State} State */
 /** @typedef {import("./protocol.js").Message} Message */
 /** @typedef {import("./protocol.js").Target} Target */
 
 /**
- * @typedef {object} Handlers Each may return a promise: the next message waits for it. If one throws, the subscription
- * ends, and has not moved past the message.
- * @property {(data: any, about: {cursor: string | null, kept: boolean}) => unknown} [snapshot] `{rows}`, all of a view;
- *   `{events}`, the latest of a stream, if `last` asks for them; `kept` if they come from the browser's storage
+ * @typedef {object} Handlers Each handler may return a promise, which the next message waits for. If a handler throws,
+ * the subscription ends, and its position stays before the message.
+ * @property {(data: any, about: {cursor: string | null, kept: boolean}) => unknown} [snapshot] `{rows}`: all rows of a
+ *   view; `{events}`: the latest events of a stream, if requested with `last`; `kept` if they come from the browser's
+ *   storage
  * @property {(data: any, about: {cursor: string}) => unknown} [change] `{upserts, deletes}`, or `{events}`
- * @property {(data: any, about: {cursor: string}) => unknown} [reset] the position is gone: forget what you have
- * @property {(data: any, about: {cursor: string}) => unknown} [stall] `{behind}`: how far
+ * @property {(data: any, about: {cursor: string}) => unknown} [reset] the position is no longer kept: discard the data
+ *   that you have
+ * @property {(data: any, about: {cursor: string}) => unknown} [stall] `{behind}`: how far the page is behind
  * @property {(data: any, about: {cursor: string}) => unknown} [progress] nothing new
- * @property {(state: State) => void} [state] how it is
- * @property {(error: Error) => void} [error] it has ended, and no retry helps
- * @property {(error: Error) => void} [unkept] the place cannot be kept in the browser's storage; all else goes on
+ * @property {(state: State) => void} [state] its new state
+ * @property {(error: Error) => void} [error] the subscription has ended, and retrying cannot help
+ * @property {(error: Error) => void} [unkept] writing to the browser's storage failed; everything else continues
  */
 
-/** What a handler of the page threw. */
+/** An error thrown by a handler of the page. */
 class Failed extends Error {}
 
 export class Subscription {
-  /** Where the page stands: after the last message that its handlers are done with. @type {string | null} */
+  /** The page's position: after the last message that its handlers have processed. @type {string | null} */
   cursor = null;
   /** @type {State} */
   state = { phase: "connecting", transport: null, retryAt_ms: null, error: null };
@@ -39,7 +41,7 @@ export class Subscription {
   #since;
   #last;
   #copy;
-  #keeper;
+  #saver;
   #after;
   #closed;
   #run = new AbortController();
@@ -47,48 +49,48 @@ export class Subscription {
   #running;
   #kept = false;
   #over = false;
-  #failures = 0; // in a row, of this subscription alone
+  #failures = 0; // consecutive failures of this subscription alone
 
   /**
    * @param {Link} link @param {Target} target @param {Handlers} handlers
-   * @param {{since?: string, last?: number, copy?: Copy | null, keeper?: Keeper | null, after?: () => void}} more
+   * @param {{since?: string, last?: number, copy?: Copy | null, saver?: Saver | null, after?: () => void}} more
    * @param {(closed: Subscription) => void} closed
    */
-  constructor(link, target, handlers, { since, last, copy = null, keeper = null, after = () => {} }, closed) {
+  constructor(link, target, handlers, { since, last, copy = null, saver = null, after = () => {} }, closed) {
     this.#link = link;
     this.#target = target;
     this.#handlers = handlers;
     this.#since = since ?? null;
     this.#last = target.kind === "streams" && !since ? (last ?? 0) : 0;
     this.#copy = copy;
-    this.#keeper = keeper;
+    this.#saver = saver;
     this.#after = after;
     this.#closed = closed;
     this.#running = this.#restore().then(() => this.#loop());
   }
 
-  /** End it, and write down what is to be kept. */
+  /** End the subscription, and write the data to be kept to the store. */
   async close() {
     this.#over = true;
     this.#stop("ended");
     await this.#running;
-    await this.#keeper?.close();
+    await this.#saver?.close();
     this.#closed(this);
   }
 
-  /** Take nothing until `resume`, and hold the place. */
+  /** Stop receiving messages until `resume` is called, and keep the position. */
   pause() {
     this.#stop("paused");
   }
 
-  /** Go on after a pause, or after an error, from the same place. */
+  /** Continue after a pause, or after an error, from the same position. */
   resume() {
     if (this.#over || !this.#run.signal.aborted) return;
     this.#run = new AbortController();
     this.#running = this.#running.then(() => this.#loop());
   }
 
-  /** Change the filter. A stream goes on from where it is, a view begins with a new snapshot.
+  /** Change the filter. A stream continues from its position; a view begins with a new snapshot.
    * @param {{where?: string, select?: string}} filter */
   filter({ where, select }) {
     this.#stop("connecting");
@@ -96,18 +98,18 @@ export class Subscription {
     this.resume();
   }
 
-  /** The rows that a page has of a view stay until there are others; events are no longer kept, for they may be of
-   * another shape. @param {Target} target */
+  /** The rows of a view stay until new rows arrive; events are dropped, because new events may have other fields.
+   * @param {Target} target */
   #turn(target) {
     this.#target = target;
     if (target.kind === "streams") this.#copy?.take("reset", {});
     else this.cursor = this.#since = null;
-    this.#keeper?.turn(target, this.cursor);
+    this.#saver?.turn(target, this.cursor);
   }
 
   /** @param {import("./link.js").Phase} phase @param {Error | null} [error] */
   #stop(phase, error = null) {
-    this.#run.abort(new Broken("not wanted any more", true));
+    this.#run.abort(new Broken("the subscription was closed", true));
     this.#enter({ phase, transport: null, retryAt_ms: null, error });
   }
 
@@ -119,7 +121,7 @@ export class Subscription {
   }
 
   async #restore() {
-    const cursor = (await this.#keeper?.load()) ?? null;
+    const cursor = (await this.#saver?.load()) ?? null;
     if (cursor === null || !this.#copy) return;
     this.#kept = true;
     this.cursor = cursor;
@@ -131,7 +133,7 @@ export class Subscription {
     }
   }
 
-  /** One run, until it is stopped. */
+  /** Run the subscription until it is stopped. */
   async #loop() {
     const { signal } = this.#run;
     while (!signal.aborted) {
@@ -147,7 +149,7 @@ export class Subscription {
     }
   }
 
-  /** Take the latest events of a stream. @param {AbortSignal} signal */
+  /** Load the latest events of a stream. @param {AbortSignal} signal */
   async #begin(signal) {
     const { path, query } = requestOf(this.#target);
     const page = await this.#link.http.json(path, { ...query, last: this.#last }, { signal });
@@ -169,11 +171,11 @@ export class Subscription {
     const changed = this.#copy?.take(event, data) ?? null;
     this.cursor = cursor;
     this.#kept = false;
-    this.#keeper?.note(cursor, changed);
+    this.#saver?.note(cursor, changed);
     this.#after();
   }
 
-  /** What failed is over. */
+  /** Reset the failures. */
   #heard() {
     this.#failures = 0;
     this.#link.heard();
@@ -190,7 +192,8 @@ export class Subscription {
     await this.#rest(error, signal);
   }
 
-  /** It has failed by itself: it waits, longer each time, whatever comes for the others. @param {Error} error
+  /** Wait after a failure of this subscription alone, longer each time, even if others get messages.
+   * @param {Error} error
    * @param {AbortSignal} signal */
   async #rest(error, signal) {
     const delay_ms = this.#link.delay_ms(this.#failures++, error);
@@ -198,11 +201,11 @@ export class Subscription {
     await this.#link.rest(delay_ms, signal);
   }
 
-  /** What was kept is of no use here: begin anew, and never behind what the page does not know of. */
+  /** Start over, because the stored copy is invalid, and inform the page with a reset. */
   async #startOver() {
     this.#since = this.#target.kind === "streams" ? "earliest" : null;
     try {
-      await this.#take({ event: "reset", cursor: "", data: { reason: "what was kept here is not known there" } });
+      await this.#take({ event: "reset", cursor: "", data: { reason: "the server does not recognise the stored position" } });
     } catch (error) {
       this.#end(error instanceof Failed ? error.cause : error);
     }

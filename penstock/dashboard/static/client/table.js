@@ -1,4 +1,4 @@
-// A view as a live table: its rows by key, and in order.
+// A live copy of a view: its rows by key, and sorted.
 
 import { identity } from "./protocol.js";
 
@@ -8,13 +8,13 @@ import { identity } from "./protocol.js";
 /** @typedef {string | string[] | ((a: Row, b: Row) => number)} Order */
 
 export class Table {
-  /** False until the first rows have come, from the server or from what was kept. */
+  /** False until the first rows have arrived, from the server or the store. */
   known = false;
-  /** Why it has ended; null while it goes on. @type {Error | null} */
+  /** The error that ended the table; null while it is running. @type {Error | null} */
   error = null;
-  /** How many changes the page is behind, while it is. */
+  /** The number of changes that the page is behind. */
   behind = 0;
-  /** What follows the view: its `cursor` and `state`, `pause`, `resume`, `filter`. @type {Subscription} */
+  /** The subscription to the view: its `cursor` and `state`, `pause`, `resume`, `filter`. @type {Subscription} */
   subscription;
   #key;
   #copy;
@@ -33,7 +33,7 @@ export class Table {
     this.subscription = follow(this.#handlers(), () => this.#tell());
   }
 
-  /** The rows in order. The same array until something changes. */
+  /** The rows, sorted. Returns the same array until something changes. */
   get rows() {
     this.#ordered ??= [...this.#copy.rows.values()].sort(this.#compare);
     return this.#ordered;
@@ -43,18 +43,18 @@ export class Table {
     return this.#copy.rows.size;
   }
 
-  /** Whether the view has more rows than are held. */
+  /** Whether the view has more rows than the table holds. */
   get full() {
     return this.#copy.full;
   }
 
-  /** The row with these values of the key columns. @param {any[]} values @returns {Row | undefined} */
+  /** Returns the row with these values of the key columns. @param {any[]} values @returns {Row | undefined} */
   get(...values) {
     const key = Object.fromEntries(this.#key.map((column, place) => [column, values[place]]));
     return this.#copy.rows.get(identity(key, this.#key));
   }
 
-  /** Call `watcher` after each change. Returns the function that ends this. @param {() => void} watcher */
+  /** Call `watcher` after each change. Returns a function that removes it. @param {() => void} watcher */
   watch(watcher) {
     this.#watchers.add(watcher);
     return () => this.#watchers.delete(watcher);
@@ -87,8 +87,9 @@ export class Table {
   }
 }
 
-/** By columns, in a list or in one text with commas, as the API takes it. One with a minus before it, or DESC behind it,
- * is from large to small. What is missing comes last. @param {string | string[]} columns */
+/** Returns a function that compares rows by columns, given as a list or a string with commas, as in the API. A minus
+ * before a column, or DESC after it, means descending order. Missing values come last.
+ * @param {string | string[]} columns */
 function comparing(columns) {
   const terms = (typeof columns === "string" ? columns.split(",") : columns).map((column) => {
     const [, minus, , name = column, way] = column.match(/^\s*(-?)\s*("?)(.*?)\2(?:\s+(asc|desc))?\s*$/i) ?? [];
@@ -104,7 +105,10 @@ function comparing(columns) {
   };
 }
 
-/** Numbers by size, also those that are held as text since they are long; else by text. @param {any} a @param {any} b */
+/**
+ * Compares numbers, including long integers held as strings, by value, and anything else as strings.
+ * @param {any} a @param {any} b
+ */
 function compared(a, b) {
   if (a === b) return 0;
   if (typeof a === "number" || typeof b === "number") {

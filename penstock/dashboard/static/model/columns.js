@@ -1,4 +1,4 @@
-// The columns of a table: what kind of values they hold, in which order they stand, and how rows compare.
+// The columns of a table: the kinds of their values, their order, and the comparison of rows.
 
 const NUMBER = /^(u?int|bigint|smallint|tinyint|long|double|float|decimal|halffloat)/i;
 const DIGITS_MAX = 4;
@@ -6,7 +6,7 @@ const SAMPLE_ROWS = 50;
 const STAMP = /^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)$/;
 const TIME = /^(timestamp|datetime|epoch)/i;
 
-/** A time window as Spark gives it: a struct of a start and an end. */
+/** Whether a value is a time window in Spark's form: a struct with a start and an end. */
 export function isWindow(value) {
   return typeof value?.start === "string" && typeof value?.end === "string";
 }
@@ -18,7 +18,7 @@ function kindOf({ type }, sample) {
   return "text";
 }
 
-/** How many decimals the numbers of a column need, so that all its rows show the same and the points stand in line. */
+/** Returns how many decimals to show in a number column: the same for all rows, so that the points are aligned. */
 function digitsOf(name, entries) {
   const lengths = entries.slice(0, SAMPLE_ROWS).map(({ row }) => {
     const value = row[name];
@@ -29,8 +29,9 @@ function digitsOf(name, entries) {
 }
 
 /**
- * Columns {name, kind, key, digits} of a table: key columns first, in the key's order, the rest as declared. `declared`
- * may be empty while the engine starts; the first row then tells.
+ * Returns the columns {name, kind, key, digits} of a table: key columns first, in the key's order, the rest as
+ * declared.
+ * While the engine starts, `declared` may be empty; then the first row is used.
  */
 export function columnsOf(declared, key, entries) {
   const sample = entries[0]?.row;
@@ -52,7 +53,7 @@ function rank(value, kind) {
   return typeof value === "object" ? JSON.stringify(value) : value;
 }
 
-/** Compare two values of a column; what is missing comes last whichever way the order goes. */
+/** Compares two values of a column; missing values come last in either direction. */
 export function compare(a, b, kind, down) {
   const [left, right] = [rank(a, kind), rank(b, kind)];
   if (left === null || right === null) return (left === null) - (right === null);
@@ -60,7 +61,7 @@ export function compare(a, b, kind, down) {
   return down ? -order : order;
 }
 
-/** The order that a view's reader most likely wants: by rank, else the newest window or time first, else by key. */
+/** Returns the default order of a view: by rank; otherwise the newest window or time first; otherwise by key. */
 export function defaultSort(view, columns) {
   if (view.by) return { column: view.by, down: true };
   const timely = ({ key, kind }) => key && (kind === "window" || kind === "time");
@@ -68,7 +69,7 @@ export function defaultSort(view, columns) {
   return first ? { column: first.name, down: timely(first) } : null;
 }
 
-/** Entries in order of a column; equal ones in order of their identity, so that they do not dance. */
+/** Sorts entries by a column; entries with equal values are sorted by identity, so that they do not swap places. */
 export function sorted(entries, columns, sort) {
   const column = columns.find((each) => each.name === sort?.column);
   if (!column) return [...entries];
@@ -77,7 +78,7 @@ export function sorted(entries, columns, sort) {
   );
 }
 
-/** The rows of the newest window, if the key has one: what a ranked view shows. */
+/** Returns the rows of the newest window, if the key contains a window: the rows that a ranked view shows. */
 export function newestWindow(entries, columns) {
   const column = columns.find((each) => each.key && each.kind === "window");
   if (!column) return { entries, window: null };

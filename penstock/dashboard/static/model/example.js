@@ -1,4 +1,4 @@
-// An event that a newcomer can post as it stands, built from the fields of a stream.
+// An example event that can be posted unchanged, built from the fields of a stream.
 
 const SCALARS = [
   [/^(bool)/i, () => true],
@@ -14,7 +14,7 @@ const SCALARS = [
   [/^(map|dict)/i, () => ({})],
 ];
 
-/** Split `a: int64, b: struct<c: string>` at the commas that are not inside brackets. */
+/** Splits `a: int64, b: struct<c: string>` at the commas outside brackets. */
 function parts(text) {
   let depth = 0;
   const found = [""];
@@ -44,8 +44,8 @@ export function exampleEvent(stream, now = new Date()) {
 }
 
 /**
- * The command that posts the example: one line, safe to paste into a POSIX shell whatever the names are. If a key is
- * needed, the shell's variable KEY stands for it.
+ * Returns the command that posts the example: one line that is safe to paste into a POSIX shell, no matter what the
+ * names are. If a key is required, the line uses the shell variable KEY.
  */
 export function curlCommand(stream, base, needsKey = false, now = new Date()) {
   const body = JSON.stringify(exampleEvent(stream, now));
@@ -53,7 +53,7 @@ export function curlCommand(stream, base, needsKey = false, now = new Date()) {
   return command(url, body, needsKey);
 }
 
-/** The command that sends a stream to an address. */
+/** Returns the command that registers a webhook for a stream. */
 export function webhookCommand(name, base, needsKey = false) {
   const body = JSON.stringify({ url: "https://you.example/hook", stream: name });
   return command(new URL("v1/webhooks", base).href, body, needsKey);

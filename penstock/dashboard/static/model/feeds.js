@@ -1,8 +1,8 @@
-// The rows of every view that the page has shown, so that going away and coming back keeps them and their place.
+// The rows of every view that the page has shown. Going back to a view reuses its rows and its cursor.
 
 import { Rows } from "./rows.js";
 
-const KEPT_MAX = 24; // views in memory; the one looked at longest ago goes first
+const KEPT_MAX = 24; // views in memory; the least recently shown is dropped first
 
 export class Feeds {
   #penstock;
@@ -12,7 +12,7 @@ export class Feeds {
     this.#penstock = penstock;
   }
 
-  /** The rows of a view. A view declared anew with another key starts from nothing. */
+  /** Returns the rows of a view. A view that was redeclared with another key starts empty. */
   rows(view) {
     const name = JSON.stringify([view.name, view.key]);
     const rows = this.#kept.get(name) ?? new Rows(this.#penstock, view.name, view.key);

@@ -1,4 +1,4 @@
-// What `/v1/app` says, asked each second while the page is seen, and the recent rates for the sparklines.
+// The contents of `/v1/app`, polled each second while the page is visible, and recent rates for the sparklines.
 
 import { key } from "./key.js";
 import { Signal } from "./signal.js";
@@ -8,7 +8,7 @@ const TIMEOUT_MS = 5_000;
 export const SAMPLES = 60;
 
 export class Figures {
-  /** {app: the last answer or null, error: why there is no newer one or null, status: 401 or 403 if it was refused}. */
+  /** {app: the last response or null, error: why there is no newer response or null, status: 401 or 403 if refused}. */
   state = new Signal({ app: null, error: null, status: null });
   #penstock;
   #timer = null;
@@ -25,7 +25,7 @@ export class Figures {
     this.#poll();
   }
 
-  /** Ask at once, as someone else. */
+  /** Poll at once with another key. */
   restart() {
     this.stop();
     this.state.value = { app: null, error: null, status: null };
@@ -52,14 +52,14 @@ export class Figures {
     } catch (error) {
       if (asker !== key.value) return;
       const status = [401, 403].includes(error.status) ? error.status : null;
-      const app = status ? null : this.state.value.app; // what one may not see any more is not shown any more
+      const app = status ? null : this.state.value.app; // data that the reader may no longer see is removed
       this.state.value = { app, error: String(error.message ?? error), status };
     }
     clearTimeout(this.#timer);
     if (this.#running) this.#timer = setTimeout(() => this.#poll(), POLL_MS);
   }
 
-  /** Nodes that are no longer in the app lose their history: memory follows the app's size. */
+  /** Drops the history of nodes that are no longer in the app: memory is bounded by the app's size. */
   #remember(app) {
     const next = new Map();
     for (const kind of ["sources", "streams", "views"]) {

@@ -1,4 +1,4 @@
-// A stream or view that the page follows, and goes on following: what is refused now may be there later.
+// A stream or view that the page follows. A refused subscription is retried, because the target may appear later.
 
 const REFUSED_RETRY_MS = 5_000;
 
@@ -13,7 +13,7 @@ export class Following {
   #subscription = null;
   #timer = null;
 
-  /** `options` and `handlers` are those of the client's `follow`; `handlers.error` is called at each refusal. */
+  /** `options` and `handlers` are those of the client's `follow`; `handlers.error` is called after each refusal. */
   constructor(penstock, kind, name, options, handlers) {
     this.#penstock = penstock;
     this.#kind = kind;
@@ -23,20 +23,20 @@ export class Following {
     this.#tell = handlers.error;
   }
 
-  /** Begin, or go on from where it was left. */
+  /** Start, or resume from the last cursor. */
   open() {
     const options = this.#cursor ? { since: this.#cursor } : this.#options;
     this.#subscription = this.#penstock.follow(this.#kind, this.#name, options, this.#handlers);
   }
 
-  /** Let go, and remember the place. */
+  /** Stop, and remember the cursor. */
   close() {
     clearTimeout(this.#timer);
     this.#cursor = this.#subscription.cursor;
     this.#subscription.close();
   }
 
-  /** A cursor that the server does not know is given up at once; any other refusal is asked again after a while. */
+  /** A cursor that the server rejects is dropped at once; any other refusal is retried after a while. */
   #refused(error) {
     this.#tell(error);
     this.close();

@@ -1,5 +1,5 @@
-// Values as text for people. Figures are in English notation; times in the reader's own zone, with the exact UTC text
-// as the tooltip.
+// Values as text for people. Numbers are in English notation; times are in the reader's own time zone, with the exact
+// UTC time as the tooltip.
 
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const short = new Intl.NumberFormat("en", { notation: "compact", maximumSignificantDigits: 3 });
@@ -7,16 +7,17 @@ const clock = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 const minute = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit" });
 const day = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", year: "numeric" });
 const fixed = [];
-const CELL_MAX = 400; // characters of one value on the page; the rest of a very long one stays in the API
+const CELL_MAX = 400; // characters shown of one value; the API has the rest
 
-/** A number with `digits` decimals; one too small for them keeps three significant figures instead. */
+/** A number with `digits` decimals. If the number is too small for that, it has three significant digits instead. */
 export function number(value, digits = 0) {
   if (typeof value !== "number") return String(value);
   if (value !== 0 && Math.abs(value) < 0.5 * 10 ** -digits) return value.toPrecision(3);
   return decimals(digits).format(value);
 }
 
-/** A formatter for so many decimals, made once: making one is a hundred times dearer than using it. */
+/** A cached formatter for this number of decimals, because creating a formatter costs a hundred times as much as using
+ * one. */
 function decimals(digits) {
   const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
   return (fixed[digits] ??= new Intl.NumberFormat("en", options));
@@ -50,7 +51,7 @@ export function time(text) {
   return Number.isNaN(date.valueOf()) ? String(text) : dated(date) + clock.format(date);
 }
 
-/** A window as a range: seconds only when they say something. */
+/** A window as a range of times, with seconds only if they are not zero. */
 export function range({ start, end }) {
   const [from, to] = [new Date(start), new Date(end)];
   if (Number.isNaN(from - to)) return `${start} – ${end}`;
@@ -67,7 +68,7 @@ export function duration(from, now = Date.now()) {
   return minutes ? `${minutes} min` : `${seconds} s`;
 }
 
-/** A cell of a table: {text, title}. The title is the exact value. A number in a key is a name and stays as it is. */
+/** A table cell: {text, title}. The title is the exact value. A number in a key is a name and stays unformatted. */
 export function cell(value, { kind, digits, key }) {
   if (value === null || value === undefined) return { text: "–", title: "no value" };
   if (kind === "window" && value.start) return { text: range(value), title: `${value.start} to ${value.end}` };
@@ -82,7 +83,7 @@ export function clip(text, length) {
   return text.length > length ? `${text.slice(0, length)}…` : text;
 }
 
-/** Bytes that came as base64, as text if they are any. */
+/** Decodes base64, as text if the bytes are text. */
 export function decoded(base64) {
   try {
     return new TextDecoder().decode(Uint8Array.from(atob(base64), (each) => each.charCodeAt(0)));

@@ -1,4 +1,4 @@
-// Lines of latitude and longitude at round degrees, and a scale bar of a round length.
+// Lines of latitude and longitude at round numbers of degrees, and a scale bar of a round length.
 
 import { cosine } from "./places.js";
 
@@ -21,7 +21,7 @@ function degrees(value, step, [positive, negative]) {
   return `${text}°${Number(text) === 0 ? "" : value > 0 ? positive : negative}`;
 }
 
-/** Lines {at, text} of a frame: `across` at their y, `down` at their x. */
+/** Returns the lines {at, text} of a frame: `across` by y, `down` by x. */
 export function graticule(frame, { width, height }) {
   const east = cosine(frame.lat) * frame.scale;
   const [latStep, lonStep] = [stepFor(frame.scale), stepFor(east)];
@@ -39,7 +39,7 @@ export function graticule(frame, { width, height }) {
   };
 }
 
-/** A bar {pixels, text} of 1, 2 or 5 times a power of ten metres: true in the middle of the map. */
+/** Returns a scale bar {pixels, text} of 1, 2 or 5 times a power of ten metres, exact at the centre of the map. */
 export function scaleBar(frame) {
   const longest = (BAR_PIXELS_MAX / frame.scale) * METRES_PER_DEGREE;
   const power = 10 ** Math.floor(Math.log10(longest));

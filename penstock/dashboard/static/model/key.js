@@ -1,4 +1,4 @@
-// The key of whoever looks at the page, if the app asks for one. It is kept for this tab only, and never in an address.
+// The reader's key, if the app requires one. It is stored for this tab only, and never in an address.
 
 import { Signal } from "./signal.js";
 

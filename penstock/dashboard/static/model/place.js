@@ -1,4 +1,5 @@
-// Where the reader is: kept in the location's hash, so that reload, back and a shared link all come to the same place.
+// The current place in the page. It is kept in the URL's hash, so that reloading, going back and shared links lead to
+// it.
 //
 //     #/                                overview
 //     #/views/NAME?sort=COLUMN&dir=asc  one view
@@ -27,7 +28,7 @@ export function link({ kind, name, tab, sort, sql }) {
   return sort ? `${path}?${new URLSearchParams({ sort: sort.column, dir: sort.down ? "desc" : "asc" })}` : path;
 }
 
-/** A malformed escape in a hand-written hash is taken as it stands. */
+/** A malformed escape in a hand-written hash is kept unchanged. */
 function decode(part) {
   try {
     return decodeURIComponent(part);
@@ -43,12 +44,12 @@ export class Place {
     addEventListener("hashchange", () => (this.state.value = read(location.hash)));
   }
 
-  /** Note what was asked, so that a reload asks it again. */
+  /** Store the query, so that a reload runs it again. */
   ask(sql) {
     history.replaceState(null, "", link({ kind: "query", sql }));
   }
 
-  /** Change the order of a table in place, without a step in the history. */
+  /** Change the order of a table without adding to the history. */
   sort(sort) {
     this.state.value = { ...this.state.value, sort };
     history.replaceState(null, "", link(this.state.value));

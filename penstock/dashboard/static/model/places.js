@@ -1,22 +1,22 @@
-// Rows that have a place: which views have them, which colours they get, and how a frame is laid around them.
+// Rows with a position: which views have them, their colours, and the map frame around them.
 
 import { columnsOf } from "./columns.js";
 
 export const STATES_MAX = 6;
 const STATE_NAMES = /^(state|status|standing|kind|type|class|category|level|severity|mode|phase)$/i;
 const SAMPLE_ROWS = 2_000;
-const COSINE_MIN = 0.2; // near the poles a map of parallels and meridians would be all width
-const PIXELS_PER_DEGREE_MAX = 55_000; // two metres a pixel: a single point is not magnified for ever
+const COSINE_MIN = 0.2; // near the poles, a map would be much wider than high
+const PIXELS_PER_DEGREE_MAX = 55_000; // two metres per pixel: limits how much a single point is magnified
 const MARGIN = 44; // pixels that a new frame leaves around the points
-const EDGE = 10; // a point nearer than this to the edge asks for a new frame
-const ROOMY = 1.6; // so does a frame that could be so many times closer
+const EDGE = 10; // if a point is nearer to the edge than this, a new frame is needed
+const ROOMY = 1.6; // also if the frame could be magnified by this factor
 
 /** Whether a table has a numeric `lat` and a numeric `lon`. */
 export function hasPlaces(columns) {
   return ["lat", "lon"].every((name) => columns.some((each) => each.name === name && each.kind === "number"));
 }
 
-/** The other views whose rows are about the rows of this one, since they have its key, and have places too. */
+/** Returns the companion views, which have positions and also the key columns of this view. */
 export function companionsOf(view, app) {
   return app.views.filter((other) => {
     const columns = columnsOf(other.columns, other.key, []);
@@ -25,19 +25,22 @@ export function companionsOf(view, app) {
   });
 }
 
-/** Whether a view stands on the map of another one, as its companion. */
+/** Whether a view is drawn on the map of another one, as its companion. */
 export function isCompanion(view, app) {
   const bases = app.views.filter((base) => hasPlaces(columnsOf(base.columns, base.key, [])));
   return bases.some((base) => companionsOf(base, app).some(({ name }) => name === view.name));
 }
 
-/** The entries that have a place on the globe. */
+/** Returns the entries with a valid position. */
 export function placed(entries) {
   const within = (value, limit) => value !== null && Math.abs(value) <= limit;
   return entries.filter(({ row }) => within(row.lat, 90) && within(row.lon, 180));
 }
 
-/** The column that tells the rows' states: a text of few values, best one whose name says so. Null if there is none. */
+/**
+ * Returns the column that contains the rows' states: a string column with few distinct values, preferably with a name
+ * that suggests a state. Null if there is none.
+ */
 export function stateColumn(columns, entries) {
   const sample = entries.slice(0, SAMPLE_ROWS);
   const counts = columns
@@ -57,7 +60,8 @@ function wrapped(degrees) {
   return ((degrees + 540) % 360) - 180;
 }
 
-/** The middle and the width of the shortest arc that has all longitudes, be it over the 180th meridian. */
+/** Returns the centre and width of the shortest arc that contains all longitudes, even if it crosses the 180th
+ * meridian. */
 function arc(longitudes) {
   const sorted = Float64Array.from(longitudes).sort();
   let [gap, start] = [sorted[0] + 360 - sorted.at(-1), sorted[0]];
@@ -68,7 +72,7 @@ function arc(longitudes) {
   return { middle: wrapped(start + width / 2), width };
 }
 
-/** A frame {lat, lon, scale} around the entries: its middle, and how many pixels a degree of latitude has. */
+/** Returns a frame {lat, lon, scale} around the entries: its centre, and pixels per degree of latitude. */
 export function fit(entries, { width, height }) {
   let [south, north] = [90, -90];
   for (const { row } of entries) [south, north] = [Math.min(south, row.lat), Math.max(north, row.lat)];
@@ -79,7 +83,10 @@ export function fit(entries, { width, height }) {
   return { lat, lon: middle, scale: Math.min(across, down, PIXELS_PER_DEGREE_MAX) };
 }
 
-/** Whether the entries have left a frame, or shrunk to a small part of it. Else it stays, so that the map is calm. */
+/**
+ * Whether the entries have left a frame, or have shrunk to a small part of it. Otherwise the frame is kept, so that the
+ * map does not move too often.
+ */
 export function outgrown(frame, entries, size) {
   const outside = entries.some(({ row }) => {
     const { x, y } = project(frame, size, row);
@@ -88,18 +95,18 @@ export function outgrown(frame, entries, size) {
   return outside || fit(entries, size).scale > ROOMY * frame.scale;
 }
 
-/** A degree of longitude, as a part of a degree of latitude. */
+/** Returns the length of a degree of longitude relative to one of latitude. */
 export function cosine(lat) {
   return Math.max(COSINE_MIN, Math.cos((lat * Math.PI) / 180));
 }
 
-/** Where a place is in a frame, in pixels from the upper left. */
+/** Returns the pixel position of a place in a frame, from the upper left. */
 export function project(frame, { width, height }, { lat, lon }) {
   const x = width / 2 + wrapped(lon - frame.lon) * cosine(frame.lat) * frame.scale;
   return { x, y: height / 2 - (lat - frame.lat) * frame.scale };
 }
 
-/** A frame on the way from one to another; `part` goes from 0 to 1. */
+/** Interpolates between two frames; `part` goes from 0 to 1. */
 export function between(from, to, part) {
   return {
     lat: from.lat + (to.lat - from.lat) * part,

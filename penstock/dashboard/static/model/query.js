@@ -1,15 +1,15 @@
-// A query that someone asks: its last answer, or what was wrong with it; once, or kept live.
+// A query, run once or kept live, with its last result or error.
 
 import { Signal } from "./signal.js";
 
-export const ROWS_MAX = 500; // drawn; the answer may have more
+export const ROWS_MAX = 500; // rows that are drawn; the result may have more
 
 const NOTHING = { columns: [], entries: [], total: 0, truncated: false, elapsed_ms: null };
 
 export class Query {
   /**
    * {running, live, answer: null or {columns, entries, total, truncated, elapsed_ms}, error: null or {detail,
-   * position, sql}}. A failure leaves the last answer where it is.
+   * position, sql}}. After a failure, the last result stays.
    */
   state = new Signal({ running: false, live: false, answer: null, error: null });
   #penstock;
@@ -20,7 +20,7 @@ export class Query {
     this.#penstock = penstock;
   }
 
-  /** Ask, once or until `stop`. What was asked before is given up. */
+  /** Run a query, once or until `stop`. Cancels the previous one. */
   run(sql, live) {
     this.#leave();
     this.#set({ running: true, live, error: null });
@@ -28,7 +28,7 @@ export class Query {
     else this.#ask(sql);
   }
 
-  /** Ask no more; the last answer stays. */
+  /** Stop the query; the last result stays. */
   stop() {
     this.#leave();
     this.#set({ running: false, live: false });
@@ -77,7 +77,7 @@ export class Query {
   }
 }
 
-/** A row in its place; it counts as changed if another one stood there. */
+/** Returns the entry for a row at its position, marked as changed if another row was there before. */
 function entryOf(row, id, before) {
   const last = before[id];
   const same = last && JSON.stringify(last.row) === JSON.stringify(row);
@@ -87,8 +87,10 @@ function entryOf(row, id, before) {
 
 const WORD = /^(\w+|"[^"]*"?|'[^']*'?|.)/su;
 
-/** The text in three: before what is wrong, that, and the rest. None of it is wrong if the place is not known. The place
- * counts characters, of which the browser's strings count some as two. */
+/**
+ * Splits the text into three parts: before the error, the error, and the rest; the error is empty if its position is
+ * unknown. The position is in characters, some of which have length two in the browser's strings.
+ */
 export function marked(sql, position) {
   if (position === null) return [sql, "", ""];
   const place = [...sql].slice(0, position).join("").length;

@@ -1,6 +1,6 @@
-// Queries to begin with, made of the app's own views and streams.
+// Example queries over the app's own views and streams.
 
-const EACH_MAX = 3; // views, and streams, that examples are made of
+const EACH_MAX = 3; // maximum number of views, and of streams, with examples
 const PLAIN = /^[a-z_][a-z0-9_]*$/;
 const RESERVED = new Set(
   ("all and any as asc both case cast check collate column constraint create default desc distinct do else end " +
@@ -9,7 +9,7 @@ const RESERVED = new Set(
     "table then to trailing true union unique unpivot using variadic when where window with").split(" "),
 );
 
-/** A name as it stands in a query. */
+/** Returns a name quoted for a query if necessary. */
 export function quoted(name) {
   return PLAIN.test(name) && !RESERVED.has(name) ? name : `"${name.replaceAll('"', '""')}"`;
 }
@@ -26,8 +26,8 @@ function ofStream({ name, key }) {
     `SELECT date_trunc('minute', _ingest_time) AS minute, count(*) AS events\nFROM ${table}\n` +
     "GROUP BY ALL ORDER BY minute DESC";
   const found = [
-    { title: `latest of ${name}`, sql: latest },
-    { title: `${name} a minute`, sql: minutes },
+    { title: `latest events from ${name}`, sql: latest },
+    { title: `${name} per minute`, sql: minutes },
   ];
   if (!key) return found;
   const column = quoted(key);

@@ -3,11 +3,11 @@
 import { Following } from "./following.js";
 import { Signal, paced } from "./signal.js";
 
-const HELD_MAX = 20_000; // rows in memory; of a larger view the first ones are held, and the page says how many
+const HELD_MAX = 20_000; // rows in memory; for a larger view, the first rows are held, and the page says how many
 const DRAW_MS = 200;
 
 export class Rows {
-  /** Changes at most five times a second, however fast the view changes. */
+  /** Notifies at most five times a second, no matter how fast the view changes. */
   drawn = new Signal(0);
   /** False until the first snapshot. */
   known = false;
@@ -32,12 +32,12 @@ export class Rows {
     });
   }
 
-  /** Entries {id, row, changes}: a new object for each change of a row, so that identity tells what to draw. */
+  /** Entries {id, row, changes}: a new object for each change of a row, so that drawing can compare identity. */
   get entries() {
     return this.#entries;
   }
 
-  /** One more reader. The first one subscribes, from where the last one left. */
+  /** Add a reader. The first one subscribes, from the last cursor. */
   attach() {
     if (this.#readers++ === 0) this.#following.open();
   }
@@ -64,7 +64,7 @@ export class Rows {
     this.known = true;
   }
 
-  /** After a reset the rows stay on the page until there are others: a snapshot, or changes of an empty view. */
+  /** After a reset, the rows stay on the page until a snapshot arrives, or changes of an empty view. */
   #apply({ upserts = [], deletes = [] }) {
     if (this.#outdated) this.#replace([]);
     for (const row of upserts) {

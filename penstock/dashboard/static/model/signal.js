@@ -1,4 +1,4 @@
-// A value that can be watched.
+// An observable value.
 
 export class Signal {
   #value;
@@ -12,13 +12,13 @@ export class Signal {
     return this.#value;
   }
 
-  /** Replace the value and call every watcher, also when it is the same object: its content may have changed. */
+  /** Replace the value and call every watcher, even if it is the same object: its content may have changed. */
   set value(value) {
     this.#value = value;
     for (const watcher of [...this.#watchers]) watcher(value);
   }
 
-  /** Call `watcher` at each change. Returns the function that ends this. */
+  /** Call `watcher` after each change. Returns a function that removes it. */
   subscribe(watcher) {
     this.#watchers.add(watcher);
     return () => this.#watchers.delete(watcher);
@@ -26,8 +26,9 @@ export class Signal {
 }
 
 /**
- * `action`, at most once in `interval_ms` and only on an animation frame. A burst of a thousand changes is so drawn a
- * few times, and a hidden tab, which gets no frames, draws nothing until it is seen again.
+ * Wraps `action` so that it runs at most once in `interval_ms` and only on an animation frame. A burst of a thousand
+ * changes is therefore drawn only a few times, and a hidden tab, which gets no frames, draws nothing until it is
+ * visible again.
  */
 export function paced(action, interval_ms) {
   let waiting = false;

@@ -9,7 +9,7 @@ const DRAW_MS = 300;
 export class Tail {
   drawn = new Signal(0);
   error = null;
-  /** True when older events are kept than this tail has. */
+  /** True if the stream still has older events than this tail. */
   partial = false;
   loading = true;
   #entries = [];
@@ -27,7 +27,7 @@ export class Tail {
     });
   }
 
-  /** Entries {id, row, changes}, newest first; `id` counts up and is never given twice. */
+  /** Entries {id, row, changes}, newest first; `id` increases and is never reused. */
   get entries() {
     return this.#entries;
   }

@@ -1,18 +1,22 @@
-// Webhooks. Their figures come with those of the app, for everyone; what only an owner sees, and may do, is asked here.
+// Webhooks. Their figures are part of the app's figures and visible to everyone; owners' data and actions are requested
+// here.
 
 import { Signal } from "./signal.js";
 
-export const LETTERS_MAX = 20; // dead letters that are shown, oldest first; the API has the others
+export const LETTERS_MAX = 20; // dead letters shown, oldest first; the rest are available from the API
 
 const TROUBLED = ["disabled", "stopped"];
 
-/** Whether a person should look at it. */
+/** Whether a person should look at the webhook. */
 export function isTroubled({ state, reason, retrying, dead }) {
   return TROUBLED.includes(state) || retrying > 0 || dead > 0 || (state === "pending" && Boolean(reason));
 }
 
 export class Webhooks {
-  /** {mine: those that this reader may change, by id; letters: null or dead letters of one; error: null or a sentence}. */
+  /**
+   * {mine: webhooks that this reader may change, by id; letters: null or the dead letters of one; error: null or a
+   * sentence}.
+   */
   state = new Signal({ mine: new Map(), letters: null, error: null });
   #penstock;
 
@@ -20,7 +24,7 @@ export class Webhooks {
     this.#penstock = penstock;
   }
 
-  /** Which of them are this reader's. */
+  /** Load the webhooks that belong to this reader. */
   load() {
     return this.#tried(async () => {
       const { webhooks } = await this.#penstock.get("v1/webhooks");
@@ -28,7 +32,7 @@ export class Webhooks {
     });
   }
 
-  /** The dead letters of one of them. */
+  /** Load the dead letters of a webhook. */
   read(id) {
     return this.#tried(async () => {
       const { dead } = await this.#penstock.get(`${pathOf(id)}/dead`, { limit: LETTERS_MAX });
@@ -44,12 +48,12 @@ export class Webhooks {
     return this.#changed(id, "resume");
   }
 
-  /** Send a challenge to the address of one that is pending. */
+  /** Send a challenge to the address of a pending webhook. */
   verify(id) {
     return this.#changed(id, "verify");
   }
 
-  /** Try one dead letter again, or all of them. */
+  /** Retry one dead letter, or all of them. */
   revive(id, number = null) {
     return this.#tried(async () => {
       await this.#penstock.post(`${pathOf(id)}/dead/redrive`, { number });

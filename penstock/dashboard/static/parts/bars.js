@@ -23,7 +23,9 @@ export function ranking(entries, columns, view) {
   return { bars, window };
 }
 
-/** In the document the bars stand by identity, so that a change of rank moves no element; `posinset` tells the rank. */
+/**
+ * In the document the bars are ordered by identity, so that a change of rank moves no element; `posinset` has the rank.
+ */
 export function Bars({ entries, columns, view }) {
   const { bars, window } = ranking(entries, columns, view);
   const digits = columns.find((each) => each.name === view.by)?.digits ?? 0;

@@ -1,4 +1,4 @@
-// One node of the pipe: a source, a stream, a handler or a view, with its figures. All but a source open on a click.
+// A node of the pipe: a source, a stream, a handler or a view, with its figures. All except sources open when clicked.
 
 import { html } from "../html.js";
 import * as format from "../model/format.js";
@@ -11,12 +11,12 @@ const TONES = {
   pending: "wait", failed: "bad", gone: "bad", disabled: "bad", stopped: "bad",
 };
 
-/** good, wait or bad: the colour of a state. A state that this page does not know is shown, and is neutral. */
+/** Returns good, wait or bad: the colour of a state. A state that this page does not know is neutral. */
 export function tone(state) {
   return TONES[state] ?? "none";
 }
 
-/** The same of a node: a problem that it has comes before what it is doing between two failures. */
+/** Returns the colour of a node: its problem takes precedence over its state between two failures. */
 export function toneOf(node, state = node.state) {
   return { red: "bad", amber: "wait" }[node.problem?.level] ?? tone(state);
 }
@@ -36,7 +36,7 @@ export function StreamCard({ stream, rates, selected }) {
   <//>`;
 }
 
-/** That a stream takes nothing just now, or gives events up; both while it is held with shedding on. */
+/** Shows that a stream currently accepts no events or sheds events, or both. */
 export function Strained({ stream }) {
   return html`${stream.held ? html`<span class="strain" title=${stream.held}>held</span>` : null}
     ${stream.shedding ? html`<span class="strain" title=${stream.shedding.reason}>shedding</span>` : null}`;
@@ -46,7 +46,7 @@ export function ViewCard({ view, rates, selected }) {
   const facts = [
     format.plural(view.rows ?? 0, "row"),
     view.lag ? `${format.compact(view.lag)} behind` : "up to date",
-    view.batch_ms ? `${format.compact(view.batch_ms)} ms a batch` : null,
+    view.batch_ms ? `${format.compact(view.batch_ms)} ms per batch` : null,
     view.late ? `${format.compact(view.late)} late` : null,
   ];
   if (view.state !== "running") facts[1] = view.state;
@@ -59,7 +59,7 @@ export function HandlerCard({ handler, rates, selected }) {
     handler.keys === null ? null : format.plural(handler.keys, "key"),
     handler.state !== "running" ? handler.state : handler.lag ? `${format.compact(handler.lag)} behind` : "up to date",
     handler.emitted ? `${format.compact(handler.emitted)} emitted` : null,
-    handler.batch_ms ? `${format.compact(handler.batch_ms)} ms a batch` : null,
+    handler.batch_ms ? `${format.compact(handler.batch_ms)} ms per batch` : null,
   ];
   return html`<${Card} kind="handlers" node=${handler} state=${handler.state} tag="handler"
     ...${{ rates, selected, facts }}>
@@ -79,7 +79,7 @@ export function SourceCard({ source, rates }) {
   <//>`;
 }
 
-/** Where events come in that no source pulls. */
+/** The card for events that clients push. */
 export function DoorCard() {
   return html`<div class="card door" data-node="door">
     <div class="card-head"><span class="dot good"></span><strong>front door</strong></div>
@@ -104,13 +104,13 @@ function Card({ kind, node, state, rates, selected, facts, tag, children }) {
     aria-current=${selected ? "page" : null}>${body}</a>`;
 }
 
-/** What is wrong with a node: its error, or the problem that it has, of which there may be no sign just now. */
+/** Shows a node's error, or its problem if there is no error at the moment. */
 export function Trouble({ node }) {
   const message = node.error ?? node.problem?.message;
   return message ? html`<${Failure} error=${message} declared=${node.declared} level=${node.problem?.level} />` : null;
 }
 
-/** The sentence of an error, and the place in the user's file that it is about. */
+/** The sentence of an error, and the place in the user's file that it concerns. */
 export function Failure({ error, declared, level = "red" }) {
   return html`<p class="failure ${level}">${error}${declared ? html` <code>${declared}</code>` : null}</p>`;
 }

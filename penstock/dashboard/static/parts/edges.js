@@ -1,4 +1,4 @@
-// The lines of the pipe, drawn behind its cards from where the cards really are.
+// The lines of the pipe, drawn behind its cards from their actual positions.
 
 import { Component, createRef, html } from "../html.js";
 
@@ -20,7 +20,7 @@ export class Edges extends Component {
     this.observer.disconnect();
   }
 
-  /** Reads the layout, and draws again only if a line has moved: once a second, for as many nodes as the app has. */
+  /** Reads the layout, and draws again only if a line has moved: once a second, for all nodes of the app. */
   measure() {
     const frame = this.canvas.current.parentElement;
     const cards = [...frame.querySelectorAll("[data-node]")];

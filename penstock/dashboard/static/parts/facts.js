@@ -1,4 +1,4 @@
-// Names and values in a row; a fact without a value is left out.
+// A line of names with their values; a fact without a value is omitted.
 
 import { html } from "../html.js";
 

@@ -1,4 +1,4 @@
-// The selected handler: how it is, the events that it failed on, and what it knows of a key.
+// The selected handler: its state, the events that it failed on, and the state of a key.
 
 import { Component, html } from "../html.js";
 import * as format from "../model/format.js";
@@ -26,9 +26,9 @@ export function HandlerPanel({ handler, penstock }) {
   </section>`;
 }
 
-/** The events that the handler raised on, each with where it came from and the traceback. */
+/** The events that the handler raised on, each with its origin and the traceback. */
 function Failures({ entries, loading }) {
-  if (!entries.length) return html`<p class="empty">${loading ? "Loading…" : "It has failed on no event."}</p>`;
+  if (!entries.length) return html`<p class="empty">${loading ? "Loading…" : "No failed events."}</p>`;
   return html`<ul class="letters">${entries.map(({ id, row }) => html`<li key=${id}>
     <p><b>${row.error}</b> on an event of <code>${row.stream}</code>${row.key ? html`, key <code>${row.key}</code>` : null}</p>
     <pre tabindex="0" aria-label="The event">${format.clip(row.event ?? "", EVENT_MAX)}</pre>
@@ -36,7 +36,7 @@ function Failures({ entries, loading }) {
   </li>`)}</ul>`;
 }
 
-/** Asks for the state of a key when it is given, not while it is typed. */
+/** Requests the state of a key when it is submitted, not while it is typed. */
 class KeyState extends Component {
   state = { asked: null, found: null, error: null };
 
@@ -63,12 +63,12 @@ class KeyState extends Component {
   }
 }
 
-/** The fields of a handler's key. */
+/** Returns the names of a handler's key fields. */
 function named(handler) {
   return [].concat(handler.key).join(", ");
 }
 
-/** How a key of several fields is asked for. */
+/** Returns an example of a key with several fields. */
 function example(handler) {
   return Array.isArray(handler.key) ? JSON.stringify(handler.key.map((name) => `a ${name}`)) : null;
 }
@@ -84,12 +84,12 @@ function factsOf(handler) {
     ["state", handler.state],
     ["key", named(handler)],
     ["fills", handler.emits.map(stream)],
-    ["keeps", handler.view ? html`<a href=${link({ kind: "views", name: handler.view })}>${handler.view}</a>` : null],
+    ["updates", handler.view ? html`<a href=${link({ kind: "views", name: handler.view })}>${handler.view}</a>` : null],
     ["behind", format.plural(handler.lag ?? 0, "event")],
     ["keys", handler.keys === null ? null : format.number(handler.keys)],
     ["emitted", handler.emitted ? format.number(handler.emitted) : null],
     ["failed on", handler.failed ? format.plural(handler.failed, "event") : null],
     ["batch took", handler.batch_ms ? `${format.compact(handler.batch_ms)} ms` : null],
-    ["has come to", handler.watermark ? format.time(handler.watermark) : null],
+    ["watermark", handler.watermark ? format.time(handler.watermark) : null],
   ];
 }

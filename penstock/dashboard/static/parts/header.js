@@ -1,4 +1,4 @@
-// The top of the page: which app, how it is, and whether this page is connected to it.
+// The top of the page: the app, its state, and whether this page is connected to it.
 
 import { Connected, html } from "../html.js";
 import * as format from "../model/format.js";
@@ -13,7 +13,7 @@ export function Header({ app, penstock, connection, error }) {
     <a class="brand" href="#/">
       <img src="assets/icon.svg" alt="" width="28" height="28" /><h1>${app?.name ?? "Penstock"}</h1>
     </a>
-    ${app ? html`<span class="pill ${error ? "" : tone(app.state)}">${error ? "no answer" : app.state}</span>` : null}
+    ${app ? html`<span class="pill ${error ? "" : tone(app.state)}">${error ? "no response" : app.state}</span>` : null}
     ${connection ? html`<${Connection} ...${{ penstock, connection, error }} />` : null}
     ${app ? html`<a class="to-page" href="#/query">Query</a><${ToWebhooks} webhooks=${app.webhooks} />` : null}
     ${key.value ? html`<button type="button" class="sign-out" onClick=${signOut}>sign out</button>` : null}
@@ -36,7 +36,7 @@ function ToWebhooks({ webhooks }) {
 
 const WORDS = { idle: "live", connecting: "connecting…", live: "live", waiting: "reconnecting", paused: "paused" };
 
-/** The state of the live connection, said aloud when it changes; while it is broken, a button tries at once. */
+/** The state of the live connection, announced when it changes; while it is broken, a button retries at once. */
 class Connection extends Connected {
   signals() {
     return [this.props.connection];

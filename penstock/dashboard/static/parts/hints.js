@@ -1,4 +1,4 @@
-// What the page says when there is nothing to show yet: always the next thing to do.
+// Hints shown when there is no data yet: always the next thing to do.
 
 import { Component, html } from "../html.js";
 import { curlCommand, webhookCommand } from "../model/example.js";
@@ -41,20 +41,20 @@ export class PostHint extends Component {
     return html`<div class="hint">
       <p>Post an event to <b>${stream.name}</b> from a terminal:</p>
       <${Snippet} text=${this.command} label="Command that posts an event" />
-      <p>Send a JSON object, an array of them, or one object a line as <code>application/x-ndjson</code>.
-        The answer comes once the events are on disk.</p>
+      <p>Send a JSON object, an array of them, or one object per line as <code>application/x-ndjson</code>.
+        The response arrives when the events are on disk.</p>
     </div>`;
   }
 }
 
-/** How to have the first webhook. */
+/** Explains how to create the first webhook. */
 export function WebhookHint({ stream }) {
   const name = stream?.name ?? "readings";
   return html`<div class="hint">
-    <p>There are no webhooks. One posts each event of a stream, or each changed row of a view, to an address of yours,
-      signed, until it is answered:</p>
-    <${Snippet} text=${webhookCommand(name, document.baseURI, Boolean(key.value))} label="Command that makes a webhook" />
-    <p>The answer has its secret. The address is first sent a challenge, which it must send back.</p>
+    <p>There are no webhooks yet. A webhook posts each event of a stream, or each changed row of a view, to your address,
+      signed, and retries until it is delivered:</p>
+    <${Snippet} text=${webhookCommand(name, document.baseURI, Boolean(key.value))} label="Command that creates a webhook" />
+    <p>The response contains its secret. The address first receives a challenge, which it must return.</p>
   </div>`;
 }
 
@@ -94,16 +94,19 @@ export function NoViews({ stream }) {
   </section>`;
 }
 
-/** The whole command stands with one view of an empty stream; the others point to it. What a handler fills, nobody posts. */
+/**
+ * The full command is shown with one view of an empty stream; the others link to it. Nobody posts to a handler's
+ * stream.
+ */
 function Unfed({ stream, view, app, whole }) {
   if (stream.handler) return html`<p class="empty">No rows yet: the handler ${stream.handler} has emitted nothing.</p>`;
   const first = app.views.find(({ reads }) => reads.includes(stream.name));
   if (whole || first.name === view.name) return html`<${PostHint} key=${stream.name} stream=${stream} />`;
   const send = link({ kind: "streams", name: stream.name, tab: "send" });
-  return html`<p class="empty">Waits for the first event of ${stream.name}. <a href=${send}>Post one</a></p>`;
+  return html`<p class="empty">Waiting for the first event of ${stream.name}. <a href=${send}>Post one</a></p>`;
 }
 
-/** Why a view has no rows: it failed, it starts, its input is empty, or no row has come of it so far. */
+/** Explains why a view has no rows: it failed, it is starting, its input is empty, or no row has resulted so far. */
 export function ViewHint({ view, app, known, whole }) {
   const inputs = app.streams.filter(({ name }) => view.reads.includes(name));
   const broken = inputs.find(({ error }) => error);
@@ -114,8 +117,8 @@ export function ViewHint({ view, app, known, whole }) {
 }
 
 function whyEmpty({ state, emit }, known) {
-  if (state === "failed") return "No rows: the view has failed. Mend its code and run the app again.";
-  if (state === "starting") return "Spark is starting, which takes some seconds. Events posted meanwhile are kept.";
+  if (state === "failed") return "No rows: the view has failed. Fix its code and run the app again.";
+  if (state === "starting") return "Spark is starting, which takes a few seconds. Events posted until then are kept.";
   if (!known) return "Loading…";
-  return emit === "close" ? "No rows yet: they come when a window is complete." : "No rows yet.";
+  return emit === "close" ? "No rows yet: they appear when a window is complete." : "No rows yet.";
 }

@@ -1,4 +1,4 @@
-// A map of a view whose rows have `lat` and `lon`: drawn from the rows alone, without tiles and without a network.
+// A map of a view whose rows have `lat` and `lon`, drawn from the rows alone, without tiles and without network access.
 
 import { Component, createRef, html } from "../html.js";
 import { columnsOf, newestWindow } from "../model/columns.js";
@@ -7,17 +7,17 @@ import * as places from "../model/places.js";
 import { coloursOf, paint } from "./map_paint.js";
 
 const GLIDE_MS = 450;
-const NEAR = 14; // pixels from the pointer to what it points at
-const NARROW = 520; // pixels of a map that has no room for a row beside its point: it stands above or below
+const NEAR = 14; // maximum distance in pixels from the pointer to the point that it selects
+const NARROW = 520; // pixels; on a narrower map the row is shown above or below its point, not beside it
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 const dark = matchMedia("(prefers-color-scheme: dark)");
 
-/** `companions` are views whose rows are drawn as crosses, the same for as long as the map is on the page. */
+/** `companions` are views whose rows are drawn as crosses, fixed for as long as the map is on the page. */
 export class PlaceMap extends Component {
   canvas = createRef();
   state = { chosen: null, hidden: new Set() };
   frame = null;
-  states = []; // in the order in which they were met, so that a state keeps its colour; those long gone are dropped
+  states = []; // in order of first occurrence, so that a state keeps its colour; states not seen for long are dropped
   points = [];
   alerts = [];
   following = false;
@@ -50,7 +50,7 @@ export class PlaceMap extends Component {
     this.follow(false);
   }
 
-  /** Companions are read only while the map can be seen, as the view itself is. */
+  /** Companions, like the view itself, are followed only while the map is visible. */
   follow(seen) {
     if (seen === this.following) return;
     this.following = seen;
@@ -74,7 +74,7 @@ export class PlaceMap extends Component {
     this.draw();
   }
 
-  /** Keep the frame while it serves; else glide to one that does. */
+  /** Keep the frame while it fits; otherwise glide to a frame that fits. */
   aim() {
     const entries = this.entries();
     if (!this.size || !entries.length) return;
@@ -88,12 +88,12 @@ export class PlaceMap extends Component {
     return part === 1 ? this.frame.to : places.between(this.frame.from, this.frame.to, part * part * (3 - 2 * part));
   }
 
-  /** Where an entry is on the map now. */
+  /** Returns the current position of an entry on the map. */
   spot({ row }) {
     return this.frame ? places.project(this.shown(performance.now()), this.size, row) : { x: 0, y: 0 };
   }
 
-  /** Ask for a picture with the next frame of the screen; many asks make one picture. */
+  /** Request that the map be drawn with the next animation frame. Many requests cause only one drawing. */
   draw() {
     this.waiting ??= requestAnimationFrame((now) => {
       this.waiting = null;
@@ -125,7 +125,7 @@ export class PlaceMap extends Component {
     if (chosen !== this.state.chosen) this.setState({ chosen });
   }
 
-  /** Arrows go through the rows in order, so that what the pointer finds can be found without one. */
+  /** Arrow keys step through the rows in order, so that each row can be reached without a pointer. */
   step(event) {
     const move = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1, Home: 0, End: 0, Escape: 0 }[event.key];
     if (move === undefined) return;
@@ -144,7 +144,7 @@ export class PlaceMap extends Component {
     this.setState({ hidden });
   }
 
-  /** Each entry with what picture and pointer need: a mark that names it, how to label it, the number of its state. */
+  /** Prepares entries for drawing and pointing: a mark as identity, the label, the number of the state. */
   marked(view, entries, columns, state) {
     const names = columns.filter(({ key, kind }) => key && kind !== "window");
     const label = (row) => names.map((column) => format.cell(row[column.name], column).text).join(" · ");
@@ -178,7 +178,7 @@ export class PlaceMap extends Component {
     const rows = `${format.plural(this.points.length, "row")} of ${props.view.name}`;
     return html`<figure class="map ${props.whole ? "whole" : ""}">
       <div class="map-frame">
-        <canvas ref=${this.canvas} tabindex="0" role="img" aria-label="Map of ${rows}. Arrow keys go from row to row."
+        <canvas ref=${this.canvas} tabindex="0" role="img" aria-label="Map of ${rows}. Arrow keys move from row to row."
           onPointerMove=${(event) => this.point(event)} onPointerLeave=${() => this.choose(null)}
           onPointerDown=${(event) => this.point(event)} onKeyDown=${(event) => this.step(event)}
           onBlur=${() => this.choose(null)} />
@@ -189,7 +189,7 @@ export class PlaceMap extends Component {
         ${this.others.map(({ view }) => html`<label class="map-other">
           <input type="checkbox" checked=${!state.hidden.has(view.name)} onChange=${() => this.toggle(view.name)} />
           <i aria-hidden="true">×</i> ${view.name}</label>`)}
-        ${away ? html`<span>${format.plural(away, "row")} without a place on the globe</span>` : null}
+        ${away ? html`<span>${format.plural(away, "row")} without a valid position</span>` : null}
       </figcaption>
     </figure>`;
   }
@@ -204,7 +204,7 @@ function Legend({ column, states, points }) {
   </ul>`;
 }
 
-/** The row that is pointed at, beside its point and within the map. */
+/** The selected row, beside its point and within the map. */
 function Tip({ entry, spot: { x, y }, size }) {
   const beside = x < size.width / 2 ? { left: `${x + 12}px` } : { right: `${size.width - x + 12}px` };
   const across = size.width < NARROW ? { left: "8px", right: "8px" } : beside;

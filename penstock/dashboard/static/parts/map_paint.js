@@ -1,16 +1,16 @@
-// The map's picture on a canvas. Called at most once a frame, with everything that it shows.
+// Draws the map on a canvas. Called at most once per animation frame, with everything to show.
 
 import { clip } from "../model/format.js";
 import { graticule, scaleBar } from "../model/graticule.js";
 
-const MANY = 1_500; // so many points are drawn small, and without a rim
+const MANY = 1_500; // if there are more points than this, they are drawn small, without a rim
 const LABELS_MAX = 60;
-const LABELLED_MAX = 400; // of more points than this none is labelled: the names would hide them
+const LABELLED_MAX = 400; // if there are more points, none is labelled: the names would hide them
 const LABEL_LENGTH = 24;
 const FONT = "11px system-ui, sans-serif";
 const SHAPES = [circle, square, triangle, diamond];
 
-/** The page's colours now, for the theme that is on. */
+/** Returns the page's colours for the current theme. */
 export function coloursOf(element) {
   const style = getComputedStyle(element);
   const value = (name) => style.getPropertyValue(name).trim();
@@ -19,7 +19,9 @@ export function coloursOf(element) {
   return { ...named, ground: value("--sunken"), marks };
 }
 
-/** `points` and `alerts` are {x, y, row, state, label}, `label` a function of the row; `chosen` is one of them, if any. */
+/**
+ * `points` and `alerts` are {x, y, row, state, label}, `label` a function of the row; `chosen` is one of them, if any.
+ */
 export function paint(canvas, { size, frame, points, alerts, chosen, colours }) {
   const context = canvas.getContext("2d");
   const density = devicePixelRatio || 1;
@@ -56,7 +58,8 @@ function line(context, fromX, fromY, toX, toY) {
   context.lineTo(toX, toY);
 }
 
-/** Points of a state are one path: ten thousand of them cost some milliseconds. The rarest state lies on top. */
+/** All points with the same state form one path, so ten thousand points take only a few milliseconds. The rarest state
+ * is drawn last. */
 function drawPoints(context, points, colours) {
   const many = points.length > MANY;
   const radius = many ? 2 : 4.5;
@@ -109,7 +112,7 @@ function diamond(context, x, y, radius) {
   context.closePath();
 }
 
-/** Crosses wider than a point, with a rim: one that lies below is still seen, and so is the cross. */
+/** Draws crosses wider than a point, with a rim, so that both the cross and the point below are visible. */
 function drawAlerts(context, alerts, colours) {
   context.beginPath();
   for (const { x, y } of alerts) {
@@ -123,7 +126,7 @@ function drawAlerts(context, alerts, colours) {
   }
 }
 
-/** Names beside the points, as many as do not cover one another; those of earlier points win, so that they stay. */
+/** Draws names beside the points, without overlaps; earlier points take precedence, so that the names do not jump. */
 function drawLabels(context, points, { width, height }, colours) {
   if (points.length > LABELLED_MAX) return;
   const taken = [];

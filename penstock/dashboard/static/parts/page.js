@@ -1,4 +1,4 @@
-// The whole page: header, what is wrong if anything is, the pipe, and below it the overview or what is selected.
+// The whole page: header, problems if there are any, the pipe, and below it the overview or the selected node.
 
 import { Connected, createRef, html } from "../html.js";
 import * as format from "../model/format.js";
@@ -12,7 +12,7 @@ import { StreamPanel } from "./stream_panel.js";
 import { ViewPanel } from "./view_panel.js";
 import { WebhooksPanel } from "./webhooks_panel.js";
 
-const PROBLEM_MAX = 300; // characters of a problem; its page has all of it
+const PROBLEM_MAX = 300; // characters of a problem; its own page shows the whole text
 
 export class Page extends Connected {
   main = createRef();
@@ -42,7 +42,7 @@ export class Page extends Connected {
 }
 
 function Waiting({ error }) {
-  return html`<p class="empty">${error ? `No answer yet from the app: ${error}` : "Loading…"}</p>`;
+  return html`<p class="empty">${error ? `No response from the app yet: ${error}` : "Loading…"}</p>`;
 }
 
 function Content({ app, where, penstock, feeds, place }) {
@@ -66,7 +66,7 @@ function Content({ app, where, penstock, feeds, place }) {
   return html`<p class="empty">This app has no ${noun} named ${name}. <a href="#/">Show the overview</a></p>`;
 }
 
-/** A view declared anew with another key is another view to the page. */
+/** The page treats a view that was redeclared with another key as a different view. */
 function identity(view) {
   return JSON.stringify([view.name, view.key]);
 }
@@ -85,10 +85,11 @@ function Overview({ app, feeds, penstock }) {
   </div>`;
 }
 
-/** What a person should know at once: one sentence on the app, and each of its problems, with the page to look at. */
+/** Shows what the reader must know: one sentence about the app, and each of its problems, with a link to the page that
+ * explains it. */
 function Notices({ app }) {
   const notice = noticeOf(app);
-  const isTold = ({ kind }) => kind === "process" && app.state === "starting"; // by the notice
+  const isTold = ({ kind }) => kind === "process" && app.state === "starting"; // the notice above already says this
   const problems = (app.problems ?? []).filter((each) => !isTold(each));
   return html`${notice ? html`<p class="notice" role="status">${notice}</p>` : null}
     ${problems.length ? html`<ul class="problems" role="status" aria-label="Problems">${problems.map((each) => html`
@@ -102,7 +103,7 @@ function noticeOf({ state, processes, streams }) {
   const again = processes?.engine?.restarts;
   if (state === "stopping") return "The app is stopping: new events are refused.";
   if (state !== "starting") return null;
-  const kept = streams.some(({ error }) => error) ? "" : " Events posted meanwhile are kept.";
-  if (again) return `The engine ended and is started again (${again} so far).${kept}`;
-  return `Spark is starting, which takes some seconds.${kept}`;
+  const kept = streams.some(({ error }) => error) ? "" : " Events posted until then are kept.";
+  if (again) return `The engine ended and is being restarted (${again} so far).${kept}`;
+  return `Spark is starting, which takes a few seconds.${kept}`;
 }

@@ -1,12 +1,12 @@
-// The pipe: what comes in, the streams, and the views and handlers that read them, in columns from left to right.
+// The pipe: sources, streams, and the views and handlers that read them, in columns from left to right.
 
 import { html } from "../html.js";
 import { DoorCard, HandlerCard, SourceCard, StreamCard, ViewCard } from "./card.js";
 import { Edges } from "./edges.js";
 
-const COLUMNS_MAX = 5; // with more steps than fit, the deepest views share the last column
+const COLUMNS_MAX = 5; // if there are more steps than columns, the deepest views share the last column
 
-/** Views and handlers, each with its kind, and by every name that others read it by. */
+/** Returns views and handlers, each with its kind, by every name under which others read it. */
 function readersOf(app) {
   const nodes = [
     ...app.handlers.filter(({ view }) => !view).map((node) => ({ kind: "handlers", node, names: node.emits })),
@@ -15,7 +15,7 @@ function readersOf(app) {
   return { nodes, byName: new Map(nodes.flatMap((each) => each.names.map((name) => [name, each]))) };
 }
 
-/** Views and handlers in columns: one that reads another stands to the right of it. A cycle cannot be declared. */
+/** Returns views and handlers in columns: a reader is to the right of what it reads. Cycles cannot be declared. */
 export function readerColumns(app) {
   const { nodes, byName } = readersOf(app);
   const depths = new Map();
@@ -32,7 +32,7 @@ export function readerColumns(app) {
   return columns;
 }
 
-/** The lines {from, to, tone}: bright where events flow, red into what has failed. */
+/** Returns the lines {from, to, tone}: bright where events flow, red into nodes that have failed. */
 export function edgesOf(app) {
   const { nodes, byName } = readersOf(app);
   const rates = new Map([...app.streams, ...app.views].map((node) => [node.name, node.rate]));
@@ -72,7 +72,7 @@ export function Pipe({ app, figures, place }) {
     <${Edges} edges=${edgesOf(app)} />
     <${Column} title="In" cards=${[...sources, ...door]} />
     <${Column} title="Streams" cards=${streams} />
-    ${readers.map((cards, i) => html`<${Column} title=${i ? "On top of them" : title} cards=${cards} />`)}
+    ${readers.map((cards, i) => html`<${Column} title=${i ? "Downstream" : title} cards=${cards} />`)}
   </nav>`;
 }
 

@@ -1,4 +1,4 @@
-// A query in SQL: where it is written, examples, and its answer, once or kept live.
+// A query in SQL: the editor, examples, and the result, which can be kept live.
 
 import { Component, createRef, html } from "../html.js";
 import { columnsOf } from "../model/columns.js";
@@ -31,7 +31,7 @@ export class QueryPanel extends Component {
     this.query.stop();
   }
 
-  /** Put the cursor where something is wrong, if the text is still the one that was asked. */
+  /** Put the cursor at the error, if the text is still the one that was run. */
   point({ position, sql }) {
     if (position === null || sql !== this.state.sql) return;
     const [before, word] = marked(sql, position);
@@ -80,7 +80,7 @@ export class QueryPanel extends Component {
   }
 }
 
-/** The text, and under it the same text with what is wrong marked; that one also gives the editor its height. */
+/** The text, and behind it the same text with the error marked. The copy also determines the editor's height. */
 function Editor({ sql, wrong, change, text, pressed }) {
   const [before, word, after] = marked(sql, wrong ? wrong.position : null);
   return html`<div class="editor">
@@ -102,10 +102,10 @@ function Examples({ examples, choose }) {
 
 function Answer({ answer: { columns, entries } }) {
   if (!entries.length) return html`<p class="empty">No rows.</p>`;
-  return html`<${Table} label="Answer" columns=${columnsOf(columns, [], entries)} entries=${entries} />`;
+  return html`<${Table} label="Result" columns=${columnsOf(columns, [], entries)} entries=${entries} />`;
 }
 
-/** What became of the query, in a line that is read aloud. */
+/** Describes the outcome of the query in one line, which screen readers announce. */
 function told({ running, live, answer, error }) {
   if (running) return "running…";
   if (error) return "failed";

@@ -1,4 +1,4 @@
-// A small line of recent rates. Says nothing that the figure beside it does not, so it is hidden from screen readers.
+// A small line of recent rates. It repeats the figure beside it, so it is hidden from screen readers.
 
 import { html } from "../html.js";
 import { SAMPLES } from "../model/figures.js";
@@ -7,7 +7,7 @@ const WIDTH = 120;
 const HEIGHT = 24;
 const STEP = WIDTH / (SAMPLES - 1);
 
-/** The newest sample stands at the right edge; the scale goes from zero to the highest sample shown. */
+/** The newest sample is at the right edge; the scale goes from zero to the highest sample shown. */
 export function Sparkline({ rates }) {
   const top = Math.max(...rates, 1e-9);
   const first = WIDTH - (rates.length - 1) * STEP;

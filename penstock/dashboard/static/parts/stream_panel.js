@@ -36,24 +36,24 @@ function stateOf(stream) {
   return stream.held || stream.shedding ? "degraded" : "running";
 }
 
-/** In a sentence each, why the stream takes no events, and why it gives some up. */
+/** Explains, in one sentence each, why the stream accepts no events, and why it sheds events. */
 function Strain({ stream: { held, shedding } }) {
-  return html`${held ? html`<p class="strained">Takes no events just now: it ${held}.</p>` : null}
-    ${shedding ? html`<p class="strained">Gives events up, as it is declared, since ${format.time(shedding.since)}:
+  return html`${held ? html`<p class="strained">Accepts no events at the moment: it ${held}.</p>` : null}
+    ${shedding ? html`<p class="strained">Shedding events, as declared, since ${format.time(shedding.since)}:
       it ${shedding.reason}.</p>` : null}`;
 }
 
 function Tabs({ stream, tab }) {
-  if (stream.handler || stream.view) return null; // nothing is posted to it
+  if (stream.handler || stream.view) return null; // nobody posts to it
   const rejected = stream.rejected ? `Rejected (${format.compact(stream.rejected)})` : "Rejected";
   const tabs = [[null, "Latest events"], ["rejected", rejected], ["send", "Post an event"]];
-  return html`<nav class="tabs" aria-label="Of ${stream.name}">${tabs.map(([each, title]) => {
+  return html`<nav class="tabs" aria-label="Views of ${stream.name}">${tabs.map(([each, title]) => {
     const href = link({ kind: "streams", name: stream.name, tab: each });
     return html`<a href=${href} aria-current=${each === tab ? "page" : null}>${title}</a>`;
   })}</nav>`;
 }
 
-/** Holds the tail of one stream for as long as it is on the page. Paused, it goes on reading and stops drawing. */
+/** Follows the tail of one stream for as long as it is on the page. When paused, it still reads but stops drawing. */
 export class Following extends Component {
   state = { frozen: null };
 
@@ -82,7 +82,7 @@ export class Following extends Component {
     return html`${error ? html`<${Failure} error=${error} />` : null}
       <${events} ...${{ entries, stream, loading }} />
       ${entries.length ? html`<p class="count">
-        newest first, ${format.plural(entries.length, "event")} shown${partial ? "; older ones are not" : ""}
+        newest first, ${format.plural(entries.length, "event")} shown${partial ? "; older events are not shown" : ""}
         <button type="button" onClick=${() => this.toggle()}>${frozen ? "resume" : "pause"}</button>
       </p>` : null}`;
   }
@@ -91,7 +91,7 @@ export class Following extends Component {
 function LatestEvents({ entries, stream, loading }) {
   if (!entries.length && loading) return html`<p class="empty">Loading…</p>`;
   if (!entries.length && stream.view) {
-    return html`<p class="empty">Nothing has come too late for the view ${stream.view}.</p>`;
+    return html`<p class="empty">No late events for the view ${stream.view}.</p>`;
   }
   if (!entries.length && stream.handler) {
     return html`<p class="empty">No events yet: the handler ${stream.handler} has emitted none.</p>`;
@@ -106,7 +106,7 @@ function DeadLetters({ entries, loading }) {
   if (!entries.length) return html`<p class="empty">${loading ? "Loading…" : "Nothing was rejected."}</p>`;
   return html`<ul class="letters">${entries.map(({ id, row }) => html`<li key=${id}>
     <p><b>${row.reason}</b>${row.path ? html` at <code>${row.path}</code>` : null}</p>
-    <pre tabindex="0" aria-label="What was sent">${format.clip(format.decoded(row.raw), RAW_MAX)}</pre>
+    <pre tabindex="0" aria-label="The event as it was sent">${format.clip(format.decoded(row.raw), RAW_MAX)}</pre>
   </li>`)}</ul>`;
 }
 
@@ -126,11 +126,11 @@ function factsOf(stream) {
     ["refused", stream.refused ? format.number(stream.refused) : null],
     ["shed", stream.shed ? format.number(stream.shed) : null],
     ["last event", stream.last_event ? format.time(stream.last_event) : null],
-    ...(stream.by_source ?? []).map((way) => [`in by ${way.source}`, told(way)]),
+    ...(stream.by_source ?? []).map((way) => [`received by ${way.source}`, told(way)]),
   ];
 }
 
-/** What came in by one way, in a line. What is zero is left out. */
+/** Describes in one line how many events arrived by one route, leaving out zeros. */
 function told(way) {
   const counted = ["accepted", "duplicates", "rejected", "refused", "shed", "failed", "lost"]
     .filter((name) => way[name])

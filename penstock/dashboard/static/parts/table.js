@@ -4,12 +4,12 @@ import { Component, createRef, html } from "../html.js";
 import { cell } from "../model/format.js";
 
 const FLASH_MS = 900;
-const FLASH_STEPS = 5; // a smooth fade would repaint on every frame: four times the work of all else on the page
+const FLASH_STEPS = 5; // a smooth fade would repaint every frame: four times as much work as the rest of the page
 const calm = matchMedia("(prefers-reduced-motion: reduce)");
 
 /**
- * `entries` are already in order and cut to what may be drawn. With `onSort` the headings are buttons; `sort` is
- * {column, down}. `label` names the table for those who do not see it.
+ * `entries` are already sorted, and no more than can be drawn. With `onSort`, the headings are buttons; `sort` is
+ * {column, down}. `label` names the table for screen readers.
  */
 export function Table({ label, columns, entries, sort, onSort }) {
   return html`<div class="table" role="region" aria-label=${label} tabindex="0">
@@ -48,7 +48,7 @@ class Row extends Component {
     if (this.props.entry.changes > entry.changes) this.flash();
   }
 
-  /** An animation of the element, not a class: it goes on undisturbed when the row moves to another place. */
+  /** An animation of the element instead of a CSS class, because it continues undisturbed when the row moves. */
   flash() {
     if (calm.matches) return;
     const colours = { backgroundColor: ["var(--flash)", "transparent"] };

@@ -1,5 +1,5 @@
-// A view, live: bars if it is ranked, a map if its rows have places, its table, and, when it is the one selected,
-// everything known about it.
+// A live view: bars if it is ranked, a map if its rows have positions, its table, and, when it is selected, everything
+// known about it.
 
 import { Component, createRef, html } from "../html.js";
 import { columnsOf, defaultSort, sorted } from "../model/columns.js";
@@ -16,7 +16,7 @@ import { Table } from "./table.js";
 const ROWS_MAX = 300; // drawn in the panel of the selected view
 const ROWS_SHORT = 8; // drawn in the overview
 
-/** Follows its view only while it can be seen: a page of many views costs what is on the screen. */
+/** Follows its view only while it is visible, so on a page with many views, only those on the screen use resources. */
 export class ViewPanel extends Component {
   frame = createRef();
 
@@ -97,7 +97,7 @@ function factsOf(view) {
     ["declared", html`<code>${view.declared}</code>`],
     ["written in", view.kind === "sql" ? "SQL" : "Python"],
     ["reads", view.reads.join(", ")],
-    ["computed", view.derived ? "anew, when the rows that it reads change" : null],
+    ["recomputed", view.derived ? "when the rows that it reads change" : null],
     ["key", view.key.join(", ")],
     ["ranked", view.top ? `top ${view.top} by ${view.by}` : null],
     ["shows a window", view.emit === "close" ? "when it is complete" : null],
@@ -106,10 +106,10 @@ function factsOf(view) {
     ["version", format.number(view.version ?? 0)],
     ["last batch", view.batch_id],
     ["batch took", view.batch_ms ? `${format.compact(view.batch_ms)} ms` : null],
-    ["goes by", view.time === "ingest" ? "when events came" : null],
+    ["event time", view.time === "ingest" ? "arrival of the event" : null],
     ["watermark", view.watermark ? format.time(view.watermark) : null],
     ["behind the clock", view.skew_s ? `${format.compact(view.skew_s)} s` : null],
-    ["kept by", view.kind === "handler" ? html`<a href=${link({ kind: "handlers", name: view.name })}>its handler</a>` : null],
+    ["maintained by", view.kind === "handler" ? html`<a href=${link({ kind: "handlers", name: view.name })}>its handler</a>` : null],
     ["late events", view.late ? html`<a href=${link({ kind: "streams", name: `${view.name}.late` })}>
       ${format.number(view.late)}</a>` : null],
   ];

@@ -1,5 +1,5 @@
-// The webhooks of the app: how each is doing, and for one of them its dead letters. Its owner can pause it, let it go
-// on, and have dead letters sent again.
+// The webhooks of the app: their state, and the dead letters of one. Its owner can pause and resume it, and have dead
+// letters sent again.
 
 import { Connected, html } from "../html.js";
 import * as format from "../model/format.js";
@@ -9,7 +9,7 @@ import { Failure, tone } from "./card.js";
 import { Facts } from "./facts.js";
 import { WebhookHint } from "./hints.js";
 
-const MESSAGE_MAX = 2_000; // characters of one that are shown
+const MESSAGE_MAX = 2_000; // characters shown of a message
 
 export class WebhooksPanel extends Connected {
   constructor(props) {
@@ -30,7 +30,7 @@ export class WebhooksPanel extends Connected {
     this.look();
   }
 
-  /** Ask for what has changed since it was asked for: who is there, and how many letters the chosen one has. */
+  /** Load the list of webhooks, and the dead letters of the selected webhook, if they have changed. */
   look() {
     const names = this.props.app.webhooks.map(({ name }) => name).join();
     if (names !== this.names) this.webhooks.load();
@@ -70,7 +70,7 @@ export class WebhooksPanel extends Connected {
 
   details(hook) {
     const owned = this.owned(hook);
-    if (!owned) return html`<p class="empty">What it sends, and what failed, is shown to its owner.</p>`;
+    if (!owned) return html`<p class="empty">Its messages and failures are shown to its owner only.</p>`;
     return html`<${Facts} facts=${factsOf(owned)} />
       <${Letters} hook=${hook} letters=${this.webhooks.state.value.letters}
         revive=${(number) => this.webhooks.revive(hook.name, number)} />`;
@@ -113,12 +113,12 @@ function countsOf(hook) {
     hook.pending ? `${format.compact(hook.pending)} waiting` : null,
     hook.retrying ? `${format.compact(hook.retrying)} retrying` : null,
     hook.lag ? `${format.compact(hook.lag)} behind` : null,
-    hook.failures ? `${format.compact(hook.failures)} failed tries` : null,
-    hook.forgotten ? `${format.compact(hook.forgotten)} dead letters forgotten` : null,
+    hook.failures ? `${format.compact(hook.failures)} failed attempts` : null,
+    hook.forgotten ? `${format.compact(hook.forgotten)} dead letters deleted` : null,
   ].filter(Boolean);
 }
 
-/** Why it does not deliver, while it does not. */
+/** Explains why the webhook does not deliver, as long as it does not. */
 function whyOf({ state, reason, retrying, last_error }) {
   if (reason) return reason;
   return state !== "paused" && (retrying || state !== "active") ? last_error : null;
@@ -129,14 +129,14 @@ function factsOf(owned) {
     ["address", html`<code>${owned.url}</code>`],
     ["where", owned.where ? html`<code>${owned.where}</code>` : null],
     ["select", owned.select ? html`<code>${owned.select}</code>` : null],
-    ["in a message", owned.batch > 1 ? `up to ${format.number(owned.batch)}` : null],
+    ["per message", owned.batch > 1 ? `up to ${format.number(owned.batch)}` : null],
     ["owner", owned.declared ? "the app" : owned.owner],
     ["since", format.time(owned.created)],
   ];
 }
 
 function Letters({ hook, letters, revive }) {
-  if (!hook.dead) return html`<p class="empty">No dead letters: everything was delivered, or is still being tried.</p>`;
+  if (!hook.dead) return html`<p class="empty">No dead letters: everything was delivered or is still being retried.</p>`;
   if (!letters) return html`<p class="empty">Loading…</p>`;
   const more = hook.dead > LETTERS_MAX ? `; the first ${letters.length} are shown` : "";
   return html`<p class="count">

@@ -1,0 +1,184 @@
+"""Classes and their instances in fingerprints: finds the classes that belong to the app, and the attributes that the
+user wrote."""
+
+from __future__ import annotations
+
+import enum
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from types import FunctionType, GetSetDescriptorType, MemberDescriptorType
+from typing import Any, get_args, get_type_hints
+
+from penstock.app.fingerprints.code import is_local, is_local_function
+
+_OF_CLASS = frozenset(
+    {"__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__firstlineno__", "__static_attributes__",
+     "__annotations__", "__annotate__", "__annotate_func__", "__annotations_cache__", "__conditional_annotations__",
+     "__orig_bases__", "__parameters__", "__abstractmethods__", "_abc_impl", "__dataclass_fields__", "__match_args__",
+     "__dataclass_params__", "__struct_config__", "__struct_fields__", "__struct_defaults__",
+     "__struct_encode_fields__"}
+)  # fmt: skip
+
+
+WRAPPING = frozenset(
+    {
+        "__wrapped__",
+        "__name__",
+        "__qualname__",
+        "__doc__",
+        "__module__",
+        "__annotations__",
+        "__dict__",
+        "__type_params__",
+    }
+)
+"""The attributes that `functools.wraps` copies from the wrapped function."""
+_NO_OPTION = frozenset({"init", "repr"})
+"""Options of dataclasses whose effect is in the methods of the class, or only in how an instance is printed."""
+
+
+def is_local_class(cls: type) -> bool:
+    module = sys.modules.get(cls.__module__)
+    if module is None:
+        return cls.__module__ != "builtins"  # its file is no longer loaded, or was never imported
+    file = getattr(module, "__file__", None)
+    return (file is not None and is_local(file)) or cls.__module__ == "__main__"
+
+
+def field_texts(cls: type) -> Iterator[tuple[str, str]]:
+    """Yield the fields of a class, with their types as text, for its fingerprint. The fields of dataclasses and structs
+    define the class."""
+    try:
+        hints = cls.__annotations__ if "__annotations__" in vars(cls) or hasattr(cls, "__annotate__") else {}
+    except Exception:
+        hints = {}
+    for name, kind in hints.items():
+        yield name, kind.__qualname__ if isinstance(kind, type) else str(kind)
+
+
+def class_hints(cls: type) -> list[tuple[str, Any]]:
+    """Return the type hints of the fields of a dataclass, struct or named tuple, resolved, by name. Empty if they
+    cannot be resolved."""
+    if not (hasattr(cls, "__dataclass_fields__") or hasattr(cls, "__struct_fields__") or hasattr(cls, "_fields")):
+        return []
+    try:
+        return sorted(get_type_hints(cls).items())
+    except Exception:
+        return []
+
+
+def hinted_classes(hint: Any) -> list[type]:
+    """Return the classes in a type hint, such as `Item` in `list[Item]`, in order."""
+    if isinstance(hint, type) and not get_args(hint):
+        return [hint]
+    parts = (getattr(hint, "__supertype__", None), *get_args(hint))
+    return [cls for part in parts if part is not None for cls in hinted_classes(part)]
+
+
+def class_options(cls: type) -> list[str]:
+    """Return the options of a dataclass or struct and of its fields."""
+    options: list[str] = []
+    if "__dataclass_params__" in vars(cls):
+        params = vars(cls)["__dataclass_params__"]
+        names = [name for name in type(params).__slots__ if name not in _NO_OPTION]
+        options += [f"{name}={getattr(params, name)}" for name in names]
+        options += [
+            f"{field.name}: init={field.init}, compare={field.compare}, hash={field.hash}, kw_only={field.kw_only}"
+            for field in vars(cls)["__dataclass_fields__"].values()
+        ]
+    if hasattr(cls, "__struct_config__"):
+        config = cls.__struct_config__
+        options += [f"{name}={getattr(config, name)}" for name in sorted(dir(config)) if not name.startswith("_")]
+        options += [f"encoded as {name}" for name in cls.__struct_encode_fields__]  # type: ignore[attr-defined]
+    return options
+
+
+def contents(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield the contents of a class body for its fingerprint, including defaults, but without anything that
+    dataclasses, structs and named tuples generate."""
+    is_dataclass = hasattr(cls, "__dataclass_fields__")
+    made_new = "_field_defaults" in vars(cls) and issubclass(cls, tuple)  # implied by the fields of the named tuple
+    is_enum = issubclass(cls, enum.Enum)
+    for name, content in vars(cls).items():
+        generated = is_dataclass and isinstance(content, FunctionType) and not _written(content)
+        generated |= made_new and name == "__new__"
+        if name in _OF_CLASS or isinstance(content, MemberDescriptorType | GetSetDescriptorType):
+            continue
+        if generated or (is_enum and not _is_of_enum(cls, name, content)):
+            continue
+        yield name, content
+    if is_dataclass:
+        fields: Mapping[str, Any] = cls.__dataclass_fields__  # type: ignore[attr-defined]
+        yield "dataclass fields", {name: (field.default, field.default_factory) for name, field in fields.items()}
+    if hasattr(cls, "__struct_defaults__"):
+        yield "struct fields", (cls.__struct_fields__, cls.__struct_defaults__)  # type: ignore[attr-defined]
+
+
+def nested_classes(classes: Iterable[type]) -> list[type]:
+    """Return the app's classes among these, with the app's classes that they inherit from or that their fields hold, at
+    any depth."""
+    nested: dict[type, None] = {}
+    waiting = list(classes)
+    while waiting:
+        cls = waiting.pop(0)
+        if cls in nested or not is_local_class(cls):
+            continue
+        nested[cls] = None
+        waiting += [*cls.__bases__, *(part for _, hint in class_hints(cls) for part in hinted_classes(hint))]
+    return list(nested)
+
+
+def written_contents(cls: type) -> Iterator[tuple[str, Any]]:
+    """Yield what the user wrote in the body of an event, record, state or enum besides its fields and members, such as
+    methods and properties. `migrate` is left out, because it is compared where stored data is read."""
+    for name, content in vars(cls).items():
+        function = getattr(content, "__func__", getattr(content, "fget", getattr(content, "func", content)))
+        if name == "migrate" or name in _OF_CLASS or isinstance(content, MemberDescriptorType | GetSetDescriptorType):
+            continue
+        if isinstance(function, FunctionType):
+            if _written(function):
+                yield name, content
+        elif not (name.startswith("__") and name.endswith("__")) and not _is_declared_by_enum(cls, name):
+            yield name, content
+
+
+def _is_declared_by_enum(cls: type, name: str) -> bool:
+    return issubclass(cls, enum.Enum) and (name.startswith("_") or name in cls.__members__)
+
+
+def _is_of_enum(cls: type[enum.Enum], name: str, content: Any) -> bool:
+    """Return whether an entry in an enum's body is not a member. Members are compared separately."""
+    function = getattr(content, "__func__", getattr(content, "fget", content))
+    if isinstance(function, FunctionType) and (name.startswith("_") or function is content):
+        return _written(function)
+    return not name.startswith("_") and name not in cls.__members__
+
+
+def _written(function: FunctionType) -> bool:
+    """Return whether the user wrote a function. Functions that dataclasses and enums generate have no file."""
+    return is_local_function(function) and function.__code__.co_filename != "<string>"
+
+
+def state(value: Any) -> list[tuple[str, Any]]:
+    """Return the attributes of an instance for a fingerprint, by name."""
+    attributes = dict(getattr(value, "__dict__", {}))
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            if name not in ("__dict__", "__weakref__") and hasattr(value, name):
+                attributes[name] = getattr(value, name)
+    if hasattr(type(value), "__struct_fields__"):
+        attributes |= {name: getattr(value, name) for name in type(value).__struct_fields__}
+    return sorted(attributes.items())
+
+
+def private_slots(value: Any) -> list[tuple[str, Any]]:
+    """Return the attributes of an instance in slots with a private name such as `__rate`, by their mangled name."""
+    attributes = {}
+    for cls in type(value).__mro__:
+        slots = vars(cls).get("__slots__", ())
+        for name in (slots,) if isinstance(slots, str) else slots:
+            mangled = f"_{cls.__name__.lstrip('_')}{name}"
+            if name.startswith("__") and not name.endswith("__") and hasattr(value, mangled):
+                attributes[mangled] = getattr(value, mangled)
+    return sorted(attributes.items())

@@ -1,0 +1,63 @@
+"""Fingerprints of Python functions, which depend on behaviour and not on formatting.
+
+A fingerprint covers everything that a function refers to and that an edit of the app could change: its instructions,
+constants, defaults and closure values, and the functions, classes, modules and values of local files that it reaches
+through globals and imports. Local files are files outside the standard library, the installed packages and Penstock
+itself; anything from other files is covered only by name. Line numbers, names of functions and local variables,
+docstrings and annotations are ignored.
+
+There are two digests. `code` covers the instructions, and is exact for one version of Python. `source` covers the
+syntax tree, and is compared when the version of Python has changed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.app.fingerprints.code import code_tokens, source_tokens
+from penstock.app.fingerprints.values import FORM, Walk
+
+EARLIER = range(1, FORM)
+"""The earlier forms of fingerprints that data directories may still contain."""
+
+
+@dataclass(frozen=True)
+class Fingerprint:
+    """Digests of one function. `source` is None if the source of something that it uses is not available. `opaque`
+    names the values that can be compared only by type, such as an open file. `earlier` contains `source` as computed
+    for earlier forms of fingerprints, which covered less."""
+
+    code: str
+    source: str | None
+    opaque: tuple[str, ...] = ()
+    earlier: Mapping[int, str | None] = field(default_factory=dict)
+
+
+def fingerprint(function: Callable[..., Any]) -> Fingerprint:
+    """Return the fingerprint of one function."""
+    return fingerprint_of(function)
+
+
+def fingerprint_of(*values: Any) -> Fingerprint:
+    """Return the fingerprint of functions and other values together, in order."""
+    by_code, by_source = Walk(code_tokens), Walk(source_tokens, by_name=True)
+    for value in values:
+        by_code.value(value, "")
+        by_source.value(value, "")
+    source = _hex(by_source)
+    earlier = {form: _text(values, form) if max(by_source.added, default=0) > form else source for form in EARLIER}
+    return Fingerprint(by_code.tokens.hex(), source, tuple(dict.fromkeys(by_code.opaque)), earlier)
+
+
+def _text(values: tuple[Any, ...], form: int) -> str | None:
+    """Return the digest of the source in an earlier form of fingerprints."""
+    walk = Walk(source_tokens, by_name=True, form=form)
+    for value in values:
+        walk.value(value, "")
+    return _hex(walk)
+
+
+def _hex(by_source: Walk) -> str | None:
+    return None if by_source.lacking else by_source.tokens.hex()

@@ -1,0 +1,117 @@
+"""Construction of a filter from its `where` and `select`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from penstock.core.filters import comparisons, syntax
+from penstock.core.filters.claims import claimed, named
+from penstock.core.filters.compiler import Compiler
+from penstock.core.filters.filter import Filter
+from penstock.core.filters.kinds import SCALARS, TIME, Mistake, Operand, Run
+from penstock.core.filters.syntax import FieldAccess, Name, Node, SelectItem
+from penstock.core.filters.tokens import refused
+from penstock.core.schema import SYSTEM_COLUMNS
+
+
+def built(
+    schema: pa.Schema, where: str | None, select: str | None, key: Sequence[str], claims: Mapping[str, Any] | None
+) -> Filter:
+    asking, selecting = Compiler(schema), Compiler(schema)
+    condition = None if where is None else _condition(asking, where, claims)
+    asked = frozenset(asking.columns)
+    if select is None:
+        return Filter(schema, frozenset(schema.names), asked, condition, None)
+    outputs = _selected(selecting, select, key)
+    fields = pa.schema([pa.field(output.name, output.type) for output in outputs])
+    runs, grown = tuple(output.run for output in outputs), tuple(i for i, output in enumerate(outputs) if output.grows)
+    return Filter(fields, asked | selecting.columns, asked, condition, runs, grown)
+
+
+@contextmanager
+def _refusing(part: str, text: str) -> Iterator[None]:
+    try:
+        yield
+    except Mistake as mistake:
+        raise refused(part, text, mistake.position, mistake.sentence) from None
+
+
+def _condition(compiler: Compiler, text: str, claims: Mapping[str, Any] | None) -> Run:
+    with _refusing("where", text):
+        tree = syntax.condition(text)
+        return comparisons.truth(compiler.operand(tree if claims is None else claimed(tree, claims)))
+
+
+@lru_cache(maxsize=256)
+def asked_of_reader(where: str) -> tuple[str, ...]:
+    """Return the names of the claims in a condition. The results can be cached because only the operator writes
+    conditions with claims, so there are few of them."""
+    with _refusing("where", where):
+        return tuple(sorted(named(syntax.condition(where))))
+
+
+class _Output(NamedTuple):
+    """A column of the result. `grows` is true for strings or bytes that a function produces."""
+
+    name: str
+    type: pa.DataType
+    run: Run
+    grows: bool = False
+
+
+def _selected(compiler: Compiler, text: str, key: Sequence[str]) -> list[_Output]:
+    """Return the selected columns, preceded by the key columns that are not selected."""
+    with _refusing("select", text):
+        columns: dict[str, _Output] = {}
+        paths: set[tuple[str, ...]] = set()
+        for item in syntax.columns(text):
+            name, path, operand = _name(item), _path(item.node), compiler.operand(item.node)
+            if name in columns:
+                raise Mistake(item.position, f"two columns are called {name!r}")
+            if name in key and path != (name,):
+                raise Mistake(item.position, f"{name!r} is a key column, and no other column can have that name")
+            if name in SYSTEM_COLUMNS:
+                raise Mistake(item.position, f"a column cannot be called {name!r}: that is the name of a system column")
+            if path in paths:
+                raise Mistake(item.node.position, f"{operand.shown} is selected twice; remove one of them")
+            paths |= {path} if path else set()
+            columns[name] = _output(name, operand, bool(path))
+    missing = [_output(name, compiler.operand(Name(name, 0)), True) for name in key if name not in columns]
+    return [*missing, *columns.values()]
+
+
+def _name(item: SelectItem) -> str:
+    if item.name is not None:
+        return item.name
+    if isinstance(item.node, Name | FieldAccess):
+        return item.node.name
+    raise Mistake(item.position, "a computed column needs a name: add AS and a name")
+
+
+def _path(node: Node) -> tuple[str, ...]:
+    """Return the path of names in a filter to a column or to a field in a column. The result is empty for any other
+    node."""
+    if isinstance(node, Name):
+        return (node.name,)
+    above = _path(node.of) if isinstance(node, FieldAccess) else ()
+    return (*above, node.name) if above and isinstance(node, FieldAccess) else ()
+
+
+def _output(name: str, operand: Operand, is_path: bool) -> _Output:
+    """Build a result column of a filter. Lists and structs, which can be large, can be selected only unchanged and only
+    once, so a row grows only by strings of bounded size."""
+    kind, run = operand.kind, operand.run
+    if is_path and operand.raw is not None:
+        return _Output(name, *operand.raw)
+    if kind.name not in (*SCALARS, "null"):
+        raise Mistake(operand.position, f"{operand.typed} cannot be selected; select a part of it")
+    if kind == TIME:
+        zoned = pa.timestamp("us", "UTC")
+        return _Output(name, zoned, lambda batch: pc.cast(run(batch), zoned))
+    return _Output(name, kind.arrow, run, kind.name in ("text", "bytes"))

@@ -1,1 +1,0 @@
-"""Fingerprints of declarations: digests that change when what a declaration computes may have changed."""

@@ -1,0 +1,137 @@
+"""Ends requests whose caller's key is revoked or expires while their body is still arriving, or before their response
+begins."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, MutableMapping
+from typing import Any, cast
+
+from penstock.core.access import Caller
+from penstock.core.errors import Unauthorized
+from penstock.http.origins import Receive, Scope, Send
+
+LOOK_S = 1.0
+OVER = "the key of this request has been revoked or has expired"
+Waiting = asyncio.Task[Any]
+
+
+class CallerWatch:
+    """Cancels waiting tasks within `LOOK_S` after their caller's key has been revoked or has expired. Not thread-safe.
+
+    One timer serves all tasks, because an additional task per request would cost more than most requests.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: dict[Waiting, Caller] = {}
+        self._cancelled: set[Waiting] = set()
+        self._timer: asyncio.TimerHandle | None = None
+
+    def enter(self, task: Waiting, caller: Caller) -> None:
+        """Register the task of a request that is waiting."""
+        self._waiting[task] = caller
+        if self._timer is None:
+            self._arm(task.get_loop())
+
+    def leave(self, task: Waiting) -> None:
+        """Unregister a task whose wait is over, however it ended."""
+        del self._waiting[task]
+        self._cancelled.discard(task)
+
+    def cancelled(self, task: Waiting) -> bool:
+        """Return whether the task was cancelled only by this watch; if so, uncancel it."""
+        return task in self._cancelled and task.uncancel() == 0
+
+    def _arm(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._timer = loop.call_later(LOOK_S, self._look, loop)
+
+    def _look(self, loop: asyncio.AbstractEventLoop) -> None:
+        for task, caller in self._waiting.items():
+            if task not in self._cancelled and has_ended(caller):
+                self._cancelled.add(task)
+                task.cancel()
+        self._timer = None
+        if self._waiting:
+            self._arm(loop)
+
+
+class Body:
+    """The `receive` callable of one request. Raises `Unauthorized`, once, if the caller's key is revoked or expires
+    before the body is complete.
+
+    After that exception, and after the end of the body, messages are passed on unchanged.
+    """
+
+    __slots__ = ("_caller", "_receive", "_through", "_watch")
+
+    def __init__(self, receive: Receive, caller: Caller, watch: CallerWatch) -> None:
+        self._receive = receive
+        self._caller = caller
+        self._watch = watch
+        self._through = False
+
+    async def __call__(self) -> MutableMapping[str, Any]:
+        if self._through:
+            return await self._receive()
+        message = await self._while_valid()
+        self._through = not message.get("more_body", False)
+        if message["type"] == "http.request" and has_ended(self._caller):
+            self._refuse()
+        return message
+
+    async def _while_valid(self) -> MutableMapping[str, Any]:
+        task = cast("Waiting", asyncio.current_task())
+        self._watch.enter(task, self._caller)
+        try:
+            return await self._receive()
+        except asyncio.CancelledError:
+            if self._watch.cancelled(task):
+                self._refuse()
+            raise
+        finally:
+            self._watch.leave(task)
+
+    def _refuse(self) -> None:
+        self._through = True
+        raise Unauthorized(OVER) from None
+
+
+async def read_while_valid(
+    application: Callable[[Scope, Receive, Send], Awaitable[None]],
+    watch: CallerWatch,
+    caller: Caller,
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+) -> None:
+    """Handle a request that changes nothing, which can therefore be cancelled at any point. Raises `Unauthorized`,
+    before anything is sent, if the caller's key is revoked or expires before the response begins."""
+    task = cast("Waiting", asyncio.current_task())
+    begun = refused = False
+
+    async def sending(message: MutableMapping[str, Any]) -> None:
+        nonlocal begun, refused
+        if not begun:
+            begun, refused = True, has_ended(caller)
+            watch.leave(task)  # long responses check the caller themselves
+        if not refused:
+            await send(message)
+
+    watch.enter(task, caller)
+    try:
+        await application(scope, receive, sending)
+    except asyncio.CancelledError:
+        if begun or not watch.cancelled(task):
+            raise
+        refused = True
+    finally:
+        if not begun:
+            watch.leave(task)
+    if refused:
+        raise Unauthorized(OVER)
+
+
+def has_ended(caller: Caller) -> bool:
+    """Return whether a caller has lost all permissions."""
+    return caller.until <= time.time()

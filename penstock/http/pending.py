@@ -1,0 +1,36 @@
+"""Counts the bytes of unfinished request bodies and WebSocket messages, so that clients cannot fill up the memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from penstock.core.errors import Overloaded
+
+
+class PendingBytes:
+    """The bytes of everything that has begun to arrive and is not complete, by caller. Used in only one event loop.
+
+    A named caller can use half of the total. A caller that holds no bytes can always send one body; the share only
+    limits additional bodies.
+    """
+
+    def __init__(self, total_max: int) -> None:
+        self._total_max = total_max
+        self._held = 0
+        self._own: Counter[str] = Counter()
+
+    def count(self, who: str, size: int) -> None:
+        """Add bytes to those that a caller holds, or remove them if `size` is below 0."""
+        self._held += size
+        self._own[who] += size
+        if not self._own[who]:
+            del self._own[who]
+
+    def require_room(self, who: str, size: int) -> None:
+        """Raise `Overloaded` if a body of `size` bytes, which have already been counted, is one too many."""
+        if self._held > self._total_max:
+            raise Overloaded(f"{self._held} bytes of unfinished requests are in memory", retry_after_s=1)
+        own, share = self._own[who], self._total_max // 2
+        if who and own > share and own > size:
+            over = f"you hold {own} bytes of unfinished requests; the limit per caller is {share}"
+            raise Overloaded(over, retry_after_s=1)
